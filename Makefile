@@ -1,7 +1,7 @@
 # Targets with `##` are for people; `make help` lists them. The others are stages of .ci/run, or parts of a target.
 # Everything else is a task: `python3 -m tools` lists them.
 .PHONY: help run run-kubernetes dev test test-kubernetes test-all test-deps lint lock wheel image site clean env types \
-  test-together test-stack test-more test-services test-stacks test-embedded test-newest test-page kube-binaries \
+  test-together test-stack test-more test-services test-stacks test-embedded test-newest test-ui kube-binaries \
   test-kubelet test-kwok toxiproxy faults-short
 
 PY := .venv/bin/python
@@ -41,8 +41,8 @@ test-all: export HYPOTHESIS_PROFILE = thorough
 test-all: lint types ## every test, with the large matrices; hours
 	@$(PY) -m pytest -q -m "not soak" --durations 100 $(TOGETHER)
 	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/e2e tests/dev
-	@$(PY) -m tests.page.providers
-	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/page
+	@$(PY) -m tests.ui.providers
+	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/ui
 	@$(MAKE) --no-print-directory test-kubernetes MARKS="not soak" PYTEST_ADDOPTS="$$PYTEST_ADDOPTS --durations=100"
 
 # Maven fetches MySQL, which needs libaio and libnuma.
@@ -56,7 +56,7 @@ test-deps: ## install what some tests need: MariaDB, MySQL, Chromium, runc and m
 	@python3 tools/promtool.py
 
 lint: env ## ruff, hadolint, and the limits of tools/house.toml
-	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/plans/Dockerfile
+	@.venv/bin/hadolint Dockerfile images/crawler/Dockerfile images/user-code/Dockerfile
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) tools/house.py
@@ -136,8 +136,8 @@ test-embedded: env
 test-newest: env
 	@python3 -m tools.newest_python
 
-test-page: env
-	@$(PY) -m pytest -q -m "not slow and not soak" tests/page
+test-ui: env
+	@$(PY) -m pytest -q -m "not slow and not soak" tests/ui
 
 # Builds the programs of the test cluster into the user's cache folder, unless they are there.
 kube-binaries: env

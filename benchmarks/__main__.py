@@ -23,11 +23,10 @@ from benchmarks import (
     graphs,
     history,
     items,
-    kubernetes_look,
+    kubernetes_poll,
     kubernetes_world,
     large_histories,
     managers,
-    page,
     pools,
     retries,
     rows,
@@ -37,6 +36,7 @@ from benchmarks import (
     throughput,
     truth,
     truth_faults,
+    ui,
     webhooks,
 )
 from crawler_lifecycle.cli.exits import leave
@@ -58,7 +58,7 @@ BENCHMARKS = {
     "managers": managers.main,
     "graphs": graphs.main,
     "items": items.main,
-    "page": page.main,
+    "ui": ui.main,
     "pools": pools.main,
     "retries": retries.main,
     "rows": rows.main,
@@ -68,7 +68,7 @@ BENCHMARKS = {
     "truth": truth.main,
     "webhooks": webhooks.main,
     "rest": truth_faults.rest,
-    "kubernetes-look": kubernetes_look.main,
+    "kubernetes-poll": kubernetes_poll.main,
     "kubernetes-kwok": kubernetes_world.kwok,
     "kubernetes-kubelet": kubernetes_world.kubelet,
 }
@@ -79,9 +79,9 @@ LONG = (
     "open-runs",
     "burst",
     "taking-up-large",
-    "page",
+    "ui",
     "schedules",
-    "kubernetes-look",
+    "kubernetes-poll",
     "kubernetes-kwok",
     "kubernetes-kubelet",
     "retries",
@@ -94,8 +94,8 @@ AT_ONCE = 4
 #: What takes minutes to build or to install, and who wants it. ``--each`` leaves these out.
 _CLUSTER = "the programs of the test cluster (make kube-binaries)"
 INSTALLED = {
-    "page": "Chromium (make test-deps)",
-    "kubernetes-look": _CLUSTER,
+    "ui": "Chromium (make test-deps)",
+    "kubernetes-poll": _CLUSTER,
     "kubernetes-kwok": _CLUSTER,
     "kubernetes-kubelet": f"{_CLUSTER} and root",
     "retries": _CLUSTER,

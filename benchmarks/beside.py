@@ -26,7 +26,7 @@ from benchmarks.truth_faults import Bench, bench
 from crawler_lifecycle.cli.stack.layout import MODULES
 
 JOBS = size(100, 4)
-HOOK_S = 0.7
+HOOK_TIMEOUT_S = 0.7
 SIGNALS = size(10_000, 200)
 LANES = 50
 _CLASS = f"""
@@ -41,7 +41,7 @@ class Slow(GeneratorCrawlManager):
             yield {{"n": n}}
 
     def finished_metadata_hook(self, jobkey, metadata):
-        time.sleep({HOOK_S})
+        time.sleep({HOOK_TIMEOUT_S})
         with open(os.environ["CALLS"], "a") as file:
             print(self.hook_key, file=file)
 """
@@ -64,8 +64,8 @@ def _stack() -> Iterator[tuple[Bench, Path]]:
         (folder / "slow.py").write_text(_CLASS)
         patch.setenv("CALLS", str(folder / "calls"))
         patch.setenv(MODULES, json.dumps(["slow"]))
-        patch.setenv("LIFECYCLE_PLANS__FOLDER", name)
-        patch.setenv("LIFECYCLE_PLANS__ENVIRONMENT", json.dumps(["CALLS"]))
+        patch.setenv("LIFECYCLE_USER_CODE__FOLDER", name)
+        patch.setenv("LIFECYCLE_USER_CODE__ENVIRONMENT", json.dumps(["CALLS"]))
         with bench() as world:
             yield world, folder / "calls"
 
@@ -154,7 +154,7 @@ def _hooks(world: Bench, calls: Path) -> None:
     )
     told = calls.read_text().split()
     print(
-        f"{len(ends)} jobs end within {(last - first).total_seconds():.0f} s, hook of {HOOK_S} s: "
+        f"{len(ends)} jobs end within {(last - first).total_seconds():.0f} s, hook of {HOOK_TIMEOUT_S} s: "
         "all settled ",
         end="",
     )

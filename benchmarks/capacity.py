@@ -31,7 +31,7 @@ from temporalio.client import Client
 
 from benchmarks.gateway_streams import _memory
 from benchmarks.history import actions
-from benchmarks.kubernetes_look import requests
+from benchmarks.kubernetes_poll import requests
 from benchmarks.kubernetes_world import BenchWorld
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu

@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.sizes import size
 from benchmarks.truth_faults import Bench, bench
 from crawler_lifecycle.cli.admin.audit import _awaited
-from crawler_lifecycle.domain.ladder import STRETCH_MAX
+from crawler_lifecycle.domain.polling_schedule import STRETCH_MAX
 
 #: Runs of one load: as many polls a second as two cores do twice over, or as many stops or ends at
 #: once.
@@ -29,7 +29,7 @@ POLLED_S = 1.2
 #: Starts a second, of runs that end at once, and their number. Two cores do about two a second.
 STARTS_PER_S, STARTS = 5.0, size(300, 4)
 MEASURED = size(5, 1)
-#: Seconds between looks of runs whose polls are measured. An overloaded machine stretches them up
+#: Seconds between polls of runs whose polls are measured. An overloaded machine stretches them up
 #: to ``STRETCH_MAX``.
 WATCHED_S = 5.0
 #: The most seconds that each class may wait, whatever else is asked for.

@@ -43,7 +43,7 @@ REST_S = size(120.0, 5.0, "BENCHMARK_REST_S")
 CACHE = os.environ.get("BENCHMARK_CACHE", "256Mi")
 BURST = size(1000, 20, "BENCHMARK_BURST")
 STOPS = size(60, 3, "BENCHMARK_STOPS")
-RUNG_S = size(900.0, 900.0, "BENCHMARK_RUNG_S")
+POLL_S = size(900.0, 900.0, "BENCHMARK_RUNG_S")
 #: Seconds from one stop to the next, and callers that start runs at once.
 EVERY_S, AT_ONCE = 1.0, 30
 #: Bare workflows stand in for the runs: fewer of them, each as many times as often.
@@ -59,7 +59,7 @@ class Moment(NamedTuple):
 
 
 async def open_runs() -> None:
-    """So many runs on the last rung of the ladder: processor, memory, stops; beside bare
+    """So many runs on the last step of the polling schedule: processor, memory, stops; beside bare
     workflows.
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -71,7 +71,7 @@ async def open_runs() -> None:
         seeded = _seeded(folder)
         began = time.monotonic()
         await _each(
-            len(seeded), lambda n: _take_up(client, seeded[n], RUNG_S * (n + 1) / len(seeded))
+            len(seeded), lambda n: _take_up(client, seeded[n], POLL_S * (n + 1) / len(seeded))
         )
         print(
             f"{OPEN_RUNS} open runs, begun in {time.monotonic() - began:.0f} s, cache {CACHE}",
@@ -79,17 +79,17 @@ async def open_runs() -> None:
         )
         await _begun(client)
         print(f"all are taken up after {time.monotonic() - began:.0f} s", flush=True)
-        looks = len(_told(folder))
+        polls = len(_told(folder))
         used = await _over(worker, REST_S)
-        looks = len(_told(folder)) - looks
+        polls = len(_told(folder)) - polls
         print(
-            f"at rest, a look every {RUNG_S:g} s: {used:.3f} core (reach for 10,000 and 900 s: "
+            f"at rest, a poll every {POLL_S:g} s: {used:.3f} core (reach for 10,000 and 900 s: "
             "<= 0.3), ",
             end="",
         )
         print(
-            f"{idle:.3f} without them; {looks} looks, "
-            f"{(used - idle) * REST_S / max(1, looks) * 1000:.1f} ms each"
+            f"{idle:.3f} without them; {polls} polls, "
+            f"{(used - idle) * REST_S / max(1, polls) * 1000:.1f} ms each"
         )
         memory = _memory(worker)
         print(
@@ -106,7 +106,7 @@ async def open_runs() -> None:
         _line("stop, signal to the crawler's signal, at rest", delays[0], "p99 <= 2 s")
         _end(worker)
         plain = _worker(stack, "bare", address, folder)
-        every = RUNG_S * BARE / OPEN_RUNS
+        every = POLL_S * BARE / OPEN_RUNS
         before = _memory(plain)
         await _each(BARE, lambda n: _beat(client, n, every))
         await asyncio.sleep(5)
@@ -123,7 +123,7 @@ async def burst() -> None:
         client = await Client.connect(address, plugins=[plugin()])
         worker = _crowd(stack, address, folder, STOPS, CACHE)
         seeded = _seeded(folder)
-        await _each(len(seeded), lambda n: _take_up(client, seeded[n], RUNG_S))
+        await _each(len(seeded), lambda n: _take_up(client, seeded[n], POLL_S))
         await asyncio.sleep(2)
 
         async def start(number: int) -> None:
@@ -154,7 +154,7 @@ async def burst() -> None:
         (folder / "told.log").unlink()
         await _terminated(client)
         plain = _worker(stack, "bare", address, folder)
-        await _each(STOPS, lambda n: _beat(client, n, RUNG_S))
+        await _each(STOPS, lambda n: _beat(client, n, POLL_S))
 
         async def bare(number: int) -> None:
             await client.start_workflow("Bare", 15, id=f"bare/{number}", task_queue=BARE_QUEUE)
@@ -192,11 +192,11 @@ async def _each(count: int, one: Callable[[int], Awaitable[object]]) -> None:
     await asyncio.gather(*(lane() for _ in range(AT_ONCE)))
 
 
-async def _take_up(client: Client, run: tuple[int, str], look_in_s: float) -> None:
+async def _take_up(client: Client, run: tuple[int, str], poll_in_s: float) -> None:
     """Begin the workflow of a run that executes, as after continue-as-new."""
     number, uid = run
     now, owner = datetime.now(UTC), f"open/{number}"
-    request = RunRequest(crawler="books", poll_minutes=[RUNG_S / 60])
+    request = RunRequest(crawler="books", poll_minutes=[POLL_S / 60])
     state = RunState(
         stage=Stage.RECONCILIATION,
         run_id=number,
@@ -205,12 +205,12 @@ async def _take_up(client: Client, run: tuple[int, str], look_in_s: float) -> No
         owner_run_id=owner,
         crawler="books",
         request=request,
-        poll_minutes=[RUNG_S / 60],
+        poll_minutes=[POLL_S / 60],
         status=RunStatus.PROCESSING,
         counts=Counts({"RUNNING": 1}, active=1),
-        looks=1,
-        last_look_at=now,
-        next_look_at=now + timedelta(seconds=look_in_s),
+        polls=1,
+        last_poll_at=now,
+        next_look_at=now + timedelta(seconds=poll_in_s),
         since=now,
         started_at=now,
         deployed=True,

@@ -2,7 +2,7 @@
 
 Workers of production over SQLite and an instant cluster. Before they take anything, so many runs
 are in the database and on the cluster as one is that was started and executes: copies of one that
-did. ``seeded.json`` says which; ``told.log`` says when a run was looked at, deployed, or asked to
+did. ``seeded.json`` says which; ``told.log`` says when a run was polled, deployed, or asked to
 end.
 """
 
@@ -67,7 +67,7 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
 
 
 def _telling(lab: Lab, folder: Path) -> None:
-    """Write down when a run is looked at, deployed, and asked to end, by the clock and by our use
+    """Write down when a run is polled, deployed, and asked to end, by the clock and by our use
     of the processor.
     """
     log = os.open(folder / "told.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -82,13 +82,13 @@ def _telling(lab: Lab, folder: Path) -> None:
 
         return told
 
-    cluster.look = telling("look", cluster.look, lambda run: int(run.run_id))
+    cluster.poll = telling("poll", cluster.poll, lambda run: int(run.run_id))
     cluster.stop = telling("stop", cluster.stop, lambda run: int(run.run_id))
     cluster.deploy = telling("deploy", cluster.deploy, lambda deployment: int(deployment.run_id))
 
 
 async def _one(client: Client) -> int:
-    """A run that executes and was looked at; its number."""
+    """A run that executes and was polled; its number."""
     handle = await client.start_workflow(
         names.LIFECYCLE_WORKFLOW, REQUEST, id="crowd/first", task_queue=names.QUEUE_MAIN
     )

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from benchmarks.sizes import size
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase, TaskState, reconcile
-from crawler_lifecycle.ports.looks import Look, TaskFinding
+from crawler_lifecycle.ports.polls import Poll, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import task_history
@@ -342,18 +342,18 @@ def _sync(store: Store, name: str) -> None:
     """``apply_findings`` for 10,000 ends against a bare UPDATE … IN of the status of the same
     rows.
     """
-    times: dict[str, list[float]] = {"bare": [], "look": [], "details": [], "sync": []}
+    times: dict[str, list[float]] = {"bare": [], "poll": [], "details": [], "sync": []}
     for turn in range(ROUNDS):
-        fence, look, findings = _large_run(store, f"sync-{turn}")
+        fence, poll, findings = _large_run(store, f"sync-{turn}")
         ids = [finding.change.task_id for finding in findings]
         with _no_collection():
-            times["look"].append(
-                _milliseconds(lambda: store.looks.record_look(fence, look, findings, None, "look"))  # noqa: B023
+            times["poll"].append(
+                _milliseconds(lambda: store.polls.record_poll(fence, poll, findings, None, "look"))  # noqa: B023
             )
-            times["details"].append(_milliseconds(lambda: store.looks.apply_details(fence)))  # noqa: B023
+            times["details"].append(_milliseconds(lambda: store.polls.apply_details(fence)))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "STOPPING")))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "PENDING")))  # noqa: B023
-            times["sync"].append(_milliseconds(lambda: store.looks.apply_findings(fence, "look")))  # noqa: B023
+            times["sync"].append(_milliseconds(lambda: store.polls.apply_findings(fence, "look")))  # noqa: B023
             times["bare"].append(_milliseconds(lambda: _bare_update(store, ids, "RUNNING")))  # noqa: B023
         assert store.runs.transitions(fence.run_id, limit=1, after_seq=0)
     median = {title: statistics.median(taken) for title, taken in times.items()}
@@ -364,14 +364,14 @@ def _sync(store: Store, name: str) -> None:
     print(f"baseline, UPDATE ... IN of the same rows: {median['bare']:.0f} ms, ", end="")
     print(f"ratio {median['bare'] / median['sync']:.2f} (reach: >= 0.15 on MariaDB); ", end="")
     print(
-        f"before it, the look took {median['look']:.0f} ms and the details "
+        f"before it, the poll took {median['poll']:.0f} ms and the details "
         f"{median['details']:.0f} ms",
         flush=True,
     )
 
 
-def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFinding]]:
-    """A run of 10,000 RUNNING tasks, and a look that finds them all ended."""
+def _large_run(store: Store, request_id: str) -> tuple[Fence, Poll, list[TaskFinding]]:
+    """A run of 10,000 RUNNING tasks, and a poll that finds them all ended."""
     row, _ = store.initiation.reserve_run(RunRequest(crawler="large"), request_id, [{}] * CHANGED)
     handle = store.initiation.claim_run(RunRequest(run_id=row.run_id), OWNER, lambda _: False)
     fence = Fence(handle.run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
@@ -382,7 +382,7 @@ def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFin
         for t in offered
     ]
     store.deployment.record_deployed(fence, "local", answers, now)
-    state = store.looks.found_state(fence)
+    state = store.polls.found_state(fence)
     seen = [_ended(task, now) for task in state.tasks]
     changes = [
         (reconcile(task, one, None, due_at=now), one)
@@ -390,7 +390,7 @@ def _large_run(store: Store, request_id: str) -> tuple[Fence, Look, list[TaskFin
     ]
     findings = [TaskFinding(change, one) for change, one in changes if change is not None]
     assert len(findings) == CHANGED
-    return fence, Look(now, 1.0, seen), findings
+    return fence, Poll(now, 1.0, seen), findings
 
 
 def _ended(task: TaskState, now: datetime) -> Observation:

@@ -45,7 +45,7 @@ PAGE = 50
 READINGS = size(60, 3)
 #: Seconds that a service may need on a busy machine until it answers.
 START_S = 120.0
-OPEN = {"LIFECYCLE_GATEWAY__OPEN": "true"}
+OPEN = {"LIFECYCLE_GATEWAY__AUTH_DISABLED": "true"}
 CATALOGUE = "- name: books\n  kind: command\n  command: ['true']\n  args: {shelf: {default: a}}\n"
 
 
@@ -96,7 +96,7 @@ def running_gateway(
         **os.environ,
         "TEMPORAL_ADDRESS": temporal,
         "LIFECYCLE_DATABASE__URL": database,
-        "LIFECYCLE_CRAWLERS": str(catalogue),
+        "LIFECYCLE_CATALOGUE": str(catalogue),
         "LIFECYCLE_CLUSTER__STATE_DIR": str(folder / "cluster"),
         "LIFECYCLE_SCHEDULER__PORT": str(ports[0]),
         "LIFECYCLE_SCHEDULER__URL": f"http://127.0.0.1:{ports[0]}",
@@ -160,7 +160,7 @@ class Calls:
 
     async def start(self) -> None:
         self._count += 1
-        # Two looks' worth of waiting is not what is measured here; the run itself is real.
+        # Two polls' worth of waiting is not what is measured here; the run itself is real.
         body = {"crawler": "books", "limits": {"start_check_s": 0}}
         key = f"{self._prefix}-{self._count}"
         answer = await self._http.post("/v1/runs", json=body, headers={"Idempotency-Key": key})
@@ -177,7 +177,7 @@ class Calls:
 
 
 async def _steady(http: httpx.AsyncClient, client: Client) -> None:
-    """Starts at an even rate, whether answered or not, while a worker deploys the runs and looks
+    """Starts at an even rate, whether answered or not, while a worker deploys the runs and polls
     after all of them.
     """
     calls = Calls(http, client, "steady")

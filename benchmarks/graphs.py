@@ -26,7 +26,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from benchmarks.chancy_beside import Missing, chancy_seconds
 from benchmarks.gateway import running_gateway
-from benchmarks.managers import _children, _events, _memory, _plain_loop, _plans, _store, _until
+from benchmarks.managers import _children, _events, _memory, _plain_loop, _store, _until, _user_code
 from benchmarks.sizes import size
 from benchmarks.throughput import _TICK, _cpu, _end, _server, _worker
 from crawler_lifecycle.domain import names
@@ -101,9 +101,12 @@ async def main() -> None:
         )
         client = await Client.connect(address, plugins=[plugin()])
         workflows = partial(_worker, stack, "managers", address, folder)
-        settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
-        plans = partial(_plans, stack, address, folder, **settings)
-        worker, functions = workflows(), plans()
+        settings = {
+            "LIFECYCLE_USER_CODE__MODULES": f'["{MODULE}"]',
+            "LIFECYCLE_USER_CODE__FOLDER": name,
+        }
+        user_code = partial(_user_code, stack, address, folder, **settings)
+        worker, functions = workflows(), user_code()
         store = stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}"))
         bench = _Bench(client, store, users, [worker.pid, functions.pid])
         await bench.run(parts)
@@ -114,7 +117,7 @@ async def main() -> None:
         if "killed" in parts:
             other = workflows()
             await bench.killed("workflows", worker)
-            plans()
+            user_code()
             await bench.killed("functions", functions)
             _end(other)
         if "rest" in parts:
@@ -406,7 +409,7 @@ class _Bench:
             await handle.terminate()
 
     async def rest(self, worker: int) -> None:
-        """Graphs that wait for crawls, which nobody looks at meanwhile."""
+        """Graphs that wait for crawls, which nobody polls meanwhile."""
         handles = []
         for number in range(RESTING):
             key = f"rest-{number}"

@@ -83,16 +83,16 @@ async def _quiet_day(lab: Lab) -> None:
     await handle.result()
     [history] = await lab.chain(handle)
     total, _ = _count(history.events)
-    looks = (await lab.events(handle)).count("get_history_statuses_to_sync")
+    polls = (await lab.events(handle)).count("get_history_statuses_to_sync")
     size = sum(e.ByteSize() for e in history.events)
     print(
-        f"quiet run of 24 h: {looks} looks, {total} events (reach: <= 2000), ",
+        f"quiet run of 24 h: {polls} polls, {total} events (reach: <= 2000), ",
         f"{actions(history.events)} actions (reach: <= 330), ",
         sep="",
         end="",
     )
     print(
-        f"{size / 1024:.0f} KiB; baseline, the looks' own two activities and timer: {looks * 3} "
+        f"{size / 1024:.0f} KiB; baseline, the polls' own two activities and timer: {polls * 3} "
         "actions"
     )
 

@@ -69,7 +69,7 @@ def _read(folder: Path, *, archived: bool) -> None:
 
         directory: Any = None
         activities = GraphBatchActivities(
-            store.graphs, store.plans, functions, directory, reading, clock
+            store.graphs, store.user_code, functions, directory, reading, clock
         )
         called = {"call": f"{MODULE}:count", "style": "plain"}
         count = StepSpec("count", StepKind.FUNCTION, called, ["shop"], timeout_s=900)

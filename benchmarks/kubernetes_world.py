@@ -30,7 +30,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from benchmarks.kubernetes_look import requests
+from benchmarks.kubernetes_poll import requests
 from benchmarks.sizes import size
 from benchmarks.truth_lag import _epoch, _line
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
@@ -40,7 +40,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NoAnswer
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import crawler_container, ended
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import crawler_container, ended
 from tests.e2e.world import until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
@@ -51,8 +51,8 @@ RUNS_KWOK = size(60, 4)
 RUNS_REAL = size(20, 2)
 WIDE, ENDS, ENDS_PER_S = size(2_000, 20, "BENCHMARK_WIDE"), size(400, 5), 20
 STOPS = size(20, 2)
-#: Seconds between two looks where there is no observer.
-LADDER_S = 15.0
+#: Seconds between two polls where there is no observer.
+POLL_S = 15.0
 TASKS = size(10_000, 20)
 PARALLEL = size(500, 10)
 #: Beyond anything here, so that nothing is found by the ladder.
@@ -266,49 +266,49 @@ def wide(world: BenchWorld, tasks: int, ends: int) -> None:
 
 
 def unwatched(world: BenchWorld, count: int) -> None:
-    """Ends at random moments, found by looks alone."""
+    """Ends at random moments, found by polls alone."""
     chosen = random.Random(7)
-    seconds = [chosen.uniform(30, 30 + 2 * LADDER_S) for _ in range(count)]
-    run_ids = world.begin_many(count, "held", seconds, poll_minutes=[LADDER_S / 60])
+    seconds = [chosen.uniform(30, 30 + 2 * POLL_S) for _ in range(count)]
+    run_ids = world.begin_many(count, "held", seconds, poll_minutes=[POLL_S / 60])
     rows = world.committed(run_ids, "SUCCEEDED")
     what = (
-        f"observer off on the real kubelet, a look every {LADDER_S:g} s, from the API server "
+        f"observer off on the real kubelet, a poll every {POLL_S:g} s, from the API server "
         "showing the end -> row"
     )
     _line(
         what,
         [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids],
-        f"never later than {LADDER_S + 2:g} s",
+        f"never later than {POLL_S + 2:g} s",
     )
 
 
 async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) -> None:
-    """Where the time went: the signal that the observer sent, and the look that came of it."""
+    """Where the time went: the signal that the observer sent, and the poll that came of it."""
     client = await Client.connect(str(world.stack.addresses["temporal"]))
-    signals, looks, done = list[float](), list[float](), list[float]()
+    signals, polls, done = list[float](), list[float](), list[float]()
     for run_id in run_ids[:20]:
         ((workflow_id,),) = world.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
         )
-        look = None
+        poll = None
         async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
             at = event.event_time.ToMicroseconds() / 1e6 - world.shown[run_id, 0]
             if at <= 0:
                 continue
             if event.HasField("workflow_execution_signaled_event_attributes") and len(
                 signals
-            ) <= len(looks):
+            ) <= len(polls):
                 signals.append(at)
             name = event.activity_task_scheduled_event_attributes.activity_type.name
-            if name == "get_history_statuses_to_sync" and look is None:
-                look = event.event_id
-                looks.append(at)
+            if name == "get_history_statuses_to_sync" and poll is None:
+                poll = event.event_id
+                polls.append(at)
             if (
-                look is not None
-                and event.activity_task_completed_event_attributes.scheduled_event_id == look
+                poll is not None
+                and event.activity_task_completed_event_attributes.scheduled_event_id == poll
             ):
                 done.append(at)
-    parts = (("signal", signals), ("look begins", looks), ("look done", done))
+    parts = (("signal", signals), ("poll begins", polls), ("poll done", done))
     text = ", ".join(f"{name} {statistics.median(values):.3f}" for name, values in parts if values)
     print(
         f"    medians from that moment: {text}, row {committed:.3f} s; load "
@@ -380,7 +380,7 @@ def many(world: BenchWorld, tasks: int, parallel: int) -> None:
         f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB "
         "(reach 256); "
         f"worker {peak:.0f} MiB (reach 300); writes of ours a task: {ours:.2f} (reach 5 a task and "
-        "the looks)",
+        "the polls)",
         flush=True,
     )
 

@@ -20,7 +20,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer
 
 from benchmarks.graphs import MODULE, SOURCE, _Bench, _wide
-from benchmarks.managers import _managed, _plans, _store
+from benchmarks.managers import _managed, _store, _user_code
 from benchmarks.sizes import size
 from benchmarks.throughput import _end, _server, _worker
 from benchmarks.worker import BARE_QUEUE, Bare
@@ -45,8 +45,11 @@ async def main() -> None:
         address = await asyncio.to_thread(_server, stack, folder)
         client = await Client.connect(address, plugins=[plugin()])
         worker = _worker(stack, "managers", address, folder)
-        settings = {"LIFECYCLE_PLANS__MODULES": f'["{MODULE}"]', "LIFECYCLE_PLANS__FOLDER": name}
-        _plans(stack, address, folder, **settings)
+        settings = {
+            "LIFECYCLE_USER_CODE__MODULES": f'["{MODULE}"]',
+            "LIFECYCLE_USER_CODE__FOLDER": name,
+        }
+        _user_code(stack, address, folder, **settings)
         bench = _Bench(
             client,
             stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")),

@@ -80,16 +80,18 @@ async def main() -> None:
         address = await asyncio.to_thread(_server, stack, folder)
         client = await Client.connect(address, plugins=[plugin()])
         worker = _worker(stack, "managers", address, folder)
-        plans = _plans(stack, address, folder)
+        user_code = _user_code(stack, address, folder)
         store = stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}"))
         await _stream(client, store)
-        await _rest(client, store, [worker.pid, plans.pid])
-        other = _plans(stack, address, folder)
-        await _one_by_one(client, store, {process.pid: process for process in (plans, other)})
+        await _rest(client, store, [worker.pid, user_code.pid])
+        other = _user_code(stack, address, folder)
+        await _one_by_one(client, store, {process.pid: process for process in (user_code, other)})
 
 
-def _plans(stack: ExitStack, address: str, folder: Path, **more: str) -> subprocess.Popen[bytes]:
-    """A worker of the role ``plans``, as in production."""
+def _user_code(
+    stack: ExitStack, address: str, folder: Path, **more: str
+) -> subprocess.Popen[bytes]:
+    """A worker of the role ``user-code``, as in production."""
     settings = {"DATABASE__URL": f"sqlite:///{folder / 'state.db'}", "WORKER__HEALTH_PORT": "0"}
     env = (
         os.environ
@@ -97,7 +99,7 @@ def _plans(stack: ExitStack, address: str, folder: Path, **more: str) -> subproc
         | {f"LIFECYCLE_{name}": text for name, text in settings.items()}
         | more
     )
-    command = [sys.executable, "-m", "crawler_lifecycle.cli", "worker", "plans"]
+    command = [sys.executable, "-m", "crawler_lifecycle.cli", "worker", "user-code"]
     process = subprocess.Popen(
         command, env=env, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -188,7 +190,7 @@ async def _events(client: Client, workflow_id: str) -> int:
 
 
 async def _one_by_one(
-    client: Client, store: Store, plans: dict[int, subprocess.Popen[bytes]]
+    client: Client, store: Store, user_code: dict[int, subprocess.Popen[bytes]]
 ) -> None:
     """A window of one: how soon each job follows the one before, and after a kill of the worker
     with the object.
@@ -205,9 +207,9 @@ async def _one_by_one(
         result_type=ManagerResult,
     )
     await _until(lambda: len(store.runs.list_runs(parent=workflow_id, limit=500)) >= KILLED_AT)
-    holder = next(pid for pid in plans if _children([pid]))
-    plans[holder].kill()
-    plans[holder].wait()
+    holder = next(pid for pid in user_code if _children([pid]))
+    user_code[holder].kill()
+    user_code[holder].wait()
     await handle.result()
     begun: dict[str | None, datetime] = {}
     await asyncio.sleep(2)  # visibility comes a little later
@@ -340,7 +342,7 @@ def _source(store: Store, row: ManagerRow, folder: Path) -> None:
         FileReading, store.runs, RunFiles(store.tasks, store.exports, None, None, "nowhere")
     )
     activities = ManagerActivities(
-        store.managers, store.plans, hosts, FakeCatalogue([QUICK]), reading
+        store.managers, store.user_code, hosts, FakeCatalogue([QUICK]), reading
     )
     order, position, cycles = CycleOrder(row.manager_id, row.attempt, owner.first_run_id), -1, 0
     rest: dict[int, float] = {}

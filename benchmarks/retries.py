@@ -31,7 +31,7 @@ from benchmarks.truth_lag import _line
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended, executing
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import ended, executing
 from tests.e2e.world import until
 
 EVICTIONS = size(60, 2, "BENCHMARK_EVICTIONS")
@@ -60,7 +60,7 @@ class Watches:
         self.begun, self.succeeded, self.interrupted = set[Key](), set[Key](), set[Key]()
         self.doubtful = set[Key]()
         """Who ended well and was told to leave within seconds: without a runner nobody can say
-        which came first, and it is tried again (docs/kubernetes-ends.md, "Exit 0 without a
+        which came first, and it is tried again (docs/kubernetes-outcomes.md, "Exit 0 without a
         runner")."""
         self._alive: dict[str, Pod] = {}
         """The pods that have not ended, as they were seen last."""
@@ -153,7 +153,7 @@ def _finish(
 
 
 def soon(made: BenchWorld, seen: Watches) -> None:
-    """Evictions one after the other, each in a run of its own: looks of one run keep a distance."""
+    """Evictions one after the other, each in a run of its own: polls of one run keep a distance."""
     chosen, run_ids = random.Random(7), _begin(made, seen, EVICTIONS, 1)
     for name in list(seen.executing):
         meta = {"name": name, "namespace": made.namespace}

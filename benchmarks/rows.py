@@ -35,8 +35,8 @@ from tests.support.mariadb import running_mariadb
 RUNS = size(60, 3, "BENCHMARK_RUNS")
 EACH = size(20, 2, "BENCHMARK_EACH")
 AT_ONCE = 30
-#: So long does each task execute, with a look every so often.
-EXECUTES_S, LOOKS_M = 6.0, [0.02]
+#: So long does each task execute, with a poll every so often.
+EXECUTES_S, POLLS_M = 6.0, [0.02]
 PAGE = 16_384
 #: What InnoDB puts beside a row takes whole pages, of which so many bytes are its own; a row above
 #: this is cut so.
@@ -44,7 +44,7 @@ _OWN, _ROW_MAX = 46, 8_100
 #: What may be that large.
 BESIDE = (("task_log", "log_tail"), ("task_log", "compressed"), ("outbox_event", "body"))
 _FIELDS = ("name", "price", "currency", "rating", "availability", "brand")
-_REQUEST = {"crawler": "books", "limits": {"start_check_s": 0}, "poll_minutes": LOOKS_M}
+_REQUEST = {"crawler": "books", "limits": {"start_check_s": 0}, "poll_minutes": POLLS_M}
 
 
 def crawl_log(seed: int) -> str:

@@ -180,7 +180,7 @@ def _audit(stack: ExitStack, address: str, folder: Path) -> int:
     settings = {
         "DATABASE__URL": f"sqlite:///{folder / 'state.db'}",
         "WORKER__HEALTH_PORT": "0",
-        "AUDIT__EVERY_S": "0",
+        "AUDIT__INTERVAL_S": "0",
     }
     env = (
         os.environ

@@ -1,7 +1,7 @@
 """What it costs a worker to take up a run that it does not remember, and to remember it; beside a
 bare workflow.
 
-Open runs on the last rung of the ladder, and bare workflows with as many activities behind them.
+Open runs on the last step of the polling schedule, and bare workflows with as many activities behind them.
 Their worker leaves, a new one is asked about each of them, and so replays each: processor and
 memory of the new one, for each run.
 """
@@ -80,7 +80,7 @@ async def _asked(handle: WorkflowHandle[Any, Any], **more: Any) -> Any:
 
 
 async def _open(client: Client, number: int) -> None:
-    """Start a run, and wait until it executes and waits for its next look."""
+    """Start a run, and wait until it executes and waits for its next poll."""
     handle = await client.start_workflow(
         names.LIFECYCLE_WORKFLOW, _REQUEST, id=f"run/{number}", task_queue=names.QUEUE_MAIN
     )

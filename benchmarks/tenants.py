@@ -49,7 +49,7 @@ async def main() -> None:
         address = await asyncio.to_thread(_server, stack, folder)
         url = f"sqlite:///{folder / 'lab.db'}"
         upgrade(url)
-        access = {"LIFECYCLE_GATEWAY__TOKENS_FILE": str(folder / "tokens.toml")}
+        access = {"LIFECYCLE_GATEWAY__CALLERS_FILE": str(folder / "tokens.toml")}
         with running_gateway(folder, url, address, access) as gateway:
             headers = {"Authorization": f"Bearer {tokens['other']}"}
             async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=60) as http:

@@ -83,7 +83,7 @@ async def main() -> None:
             a / b for a, b in zip(rates["lifecycle"], rates["bare"], strict=True)
         )
         print(
-            f"{AT_ONCE} at once, SQLite, instant cluster, one look each, {count} activities a run"
+            f"{AT_ONCE} at once, SQLite, instant cluster, one poll each, {count} activities a run"
         )
         print(
             f"lifecycle {ours:.2f} runs/s "
@@ -104,7 +104,7 @@ async def main() -> None:
 
 
 async def _activities(client: Client) -> int:
-    """How many activities one lifecycle with one look executes."""
+    """How many activities one lifecycle with one poll executes."""
     handle = await client.start_workflow(
         names.LIFECYCLE_WORKFLOW,
         {"crawler": "books", "limits": {"start_check_s": 0}},

@@ -1,7 +1,7 @@
 """What a status is worth while Temporal is away, and what a run costs it.
 
 Temporal's process is stopped by a signal while crawls end: how late their rows are, and after its
-return their verdicts; and how old the last look at a run becomes then where nobody observes the
+return their verdicts; and how old the last poll of a run becomes then where nobody observes the
 cluster. Then runs of one task, one after the other: Temporal's actions, and seconds of processor.
 """
 
@@ -21,7 +21,7 @@ from temporalio.client import Client
 from benchmarks.history import actions, retries
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu
-from benchmarks.truth_lag import LADDER_S, NEVER, World, _epoch, _line, _verdicts, in_turns, world
+from benchmarks.truth_lag import NEVER, POLL_S, World, _epoch, _line, _verdicts, in_turns, world
 
 ENDS = 3
 FROZEN_S = size(50.0, 4.0, "BENCHMARK_AWAY_S")
@@ -62,11 +62,11 @@ def ends(build: str = "") -> None:
 
 
 def unobserved(build: str = "") -> None:
-    """Nobody observes the cluster, and Temporal is away: the age of the last look at a run that
+    """Nobody observes the cluster, and Temporal is away: the age of the last poll of a run that
     executes.
     """
     with world(build, wake_ups=False) as bench:
-        tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", poll_minutes=[LADDER_S / 60])]
+        tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", poll_minutes=[POLL_S / 60])]
         bench.ready(tasks)
         oldest = 0.0
         with frozen(bench):
@@ -76,9 +76,9 @@ def unobserved(build: str = "") -> None:
                 oldest = max(oldest, datetime.now(UTC).timestamp() - _epoch(verified))
                 time.sleep(0.5)
         print(
-            f"Temporal frozen for {FROZEN_S:g} s, no observer, a look every {LADDER_S:g} s: the "
-            "last look was at most "
-            f"{oldest:.1f} s old (reach: <= {LADDER_S + 15:g} s)",
+            f"Temporal frozen for {FROZEN_S:g} s, no observer, a poll every {POLL_S:g} s: the "
+            "last poll was at most "
+            f"{oldest:.1f} s old (reach: <= {POLL_S + 15:g} s)",
             flush=True,
         )
 

@@ -33,19 +33,19 @@ from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.temporal.plugin import plugin
-from examples.story_checks import Places, query, run_folder
+from examples.story_checks import Slots, query, run_folder
 from tests.support.mariadb import running_mariadb
 
 STOPS = size(60, 3)
 KILLS = size(30, 2)
 STUCK_STOPS = size(20, 2)
-#: The first is more than two cores can do: looks come as fast as the machine makes them.
-LOOKS_EVERY_S = (1.2, 5.0)
+#: The first is more than two cores can do: polls come as fast as the machine makes them.
+POLLS_EVERY_S = (1.2, 5.0)
 #: A fifth of them in each phase.
 RUNS_OF_AN_OUTAGE = size(50, 5)
 OUTAGE_S = size(60.0, 5.0)
 OPEN_RUNS = size(1000, 20)
-#: Looks about a second apart where production has minutes.
+#: Polls about a second apart where production has minutes.
 QUICK: dict[str, Any] = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.3}}
 
 _CRAWLER = """
@@ -77,7 +77,7 @@ class Bench:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.places = Places(stack.state_dir, stack.addresses)
+        self.places = Slots(stack.state_dir, stack.addresses)
         self.gateway = Gateway(str(stack.addresses["gateway"]), timeout_s=60)
 
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -93,7 +93,7 @@ class Bench:
         ]
 
     def executing(self, run_ids: Sequence[int]) -> None:
-        """Wait until all these runs execute and were looked at."""
+        """Wait until all these runs execute and were polled."""
         self.until(
             lambda: (
                 self._count(run_ids, "status = 'PROCESSING' AND verified_at IS NOT NULL")
@@ -185,7 +185,7 @@ def bench(database: str | None = None, *, threads: int = 16) -> Iterator[Bench]:
         (folder / "crawlers.yaml").write_text(_CATALOGUE)
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
         patch.setenv("LIFECYCLE_WORKER__THREADS", str(threads))
-        patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
+        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
         stack = Stack(
             Layout(
                 folder / "state",
@@ -218,10 +218,10 @@ def stops() -> None:
     stuck.
     """
     with bench(threads=4) as world:
-        for every_s in LOOKS_EVERY_S:
+        for every_s in POLLS_EVERY_S:
             run_ids = world.start(STOPS, poll_minutes=[every_s / 60])
             world.executing(run_ids)
-            what = f"stop, 202 to SIGTERM, beside {STOPS} runs with a look every {every_s:g} s"
+            what = f"stop, 202 to SIGTERM, beside {STOPS} runs with a poll every {every_s:g} s"
             _line(what, [_stop(world, run_id) for run_id in run_ids], "p99 <= 1 s")
         victims = world.start(STUCK_STOPS)
         world.executing(victims)
@@ -337,7 +337,7 @@ def _blame(world: Bench, run_ids: Sequence[int]) -> None:
 
 
 async def rest() -> None:
-    """A worker with a thousand open runs on the last rung of the ladder: processor and memory."""
+    """A worker with a thousand open runs on the last step of the polling schedule: processor and memory."""
     minutes = size(30.0, 0.1, "BENCHMARK_REST_MINUTES")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

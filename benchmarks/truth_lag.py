@@ -40,7 +40,7 @@ RUNS = size(100, 5)
 IDLE = size(50, 2)
 SECONDS = size(60.0, 5.0)
 TASKS = size(100, 4)
-LADDER_S = 5.0
+POLL_S = 5.0
 UNWATCHED = size(20, 2)
 #: Processes that do nothing but keep the processors busy.
 BUSY = 4
@@ -77,7 +77,7 @@ class Steps:
 
     written: list[float] = field(default_factory=list)
     signalled: list[float] = field(default_factory=list)
-    looked: list[float] = field(default_factory=list)
+    polled: list[float] = field(default_factory=list)
     committed: list[float] = field(default_factory=list)
 
     def show(self) -> None:
@@ -85,7 +85,7 @@ class Steps:
         parts = (
             ("end on file", self.written),
             ("signal", self.signalled),
-            ("look begins", self.looked),
+            ("poll begins", self.polled),
         )
         text = ", ".join(
             f"{name} {statistics.median(values):.3f}" for name, values in parts if values
@@ -190,7 +190,7 @@ class World(Bench):
         return steps
 
     async def trace(self, tasks: Sequence[Task], steps: Steps) -> None:
-        """Add what Temporal's histories say: the first signal after the end, and the look that
+        """Add what Temporal's histories say: the first signal after the end, and the poll that
         followed.
         """
         client = await Client.connect(str(self.stack.addresses["temporal"]))
@@ -200,16 +200,16 @@ class World(Bench):
                 "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", task[0]
             )
             history = await client.get_workflow_handle(str(workflow_id)).fetch_history()
-            signals, looks = [], []
+            signals, polls = [], []
             for event in history.events:
                 at = event.event_time.ToMicroseconds() / 1e6 - own
                 if at > 0 and event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
                     signals.append(at)
                 if at > 0 and event.HasField("activity_task_scheduled_event_attributes"):
                     name = event.activity_task_scheduled_event_attributes.activity_type.name
-                    looks += [at] if name == "get_history_statuses_to_sync" else []
+                    polls += [at] if name == "get_history_statuses_to_sync" else []
             steps.signalled += signals[:1]
-            steps.looked += looks[:1]
+            steps.polled += polls[:1]
 
 
 def _epoch(text: object) -> float:
@@ -234,7 +234,7 @@ def world(build: str = "", *, wake_ups: bool) -> Iterator[World]:
             _CATALOGUE.format(script=script, pipes=pipes, seconds=seconds)
         )
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "256")
-        patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
+        patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
         patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(wake_ups).lower())
         stack = Stack(
             Layout(folder / "state", only_free_ports=True, crawlers=folder / "crawlers.yaml")
@@ -326,7 +326,7 @@ def one_run(build: str = "", count: int = TASKS, seconds: float = SECONDS) -> No
 async def _signals(address: str, workflow_id: str) -> None:
     history = await (await Client.connect(address)).get_workflow_handle(workflow_id).fetch_history()
     woken = sum(
-        event.workflow_execution_signaled_event_attributes.signal_name == names.SIGNAL_LOOK_NOW
+        event.workflow_execution_signaled_event_attributes.signal_name == names.SIGNAL_POLL_NOW
         for event in history.events
         if event.HasField("workflow_execution_signaled_event_attributes")
     )
@@ -362,17 +362,17 @@ def wide(build: str = "") -> None:
         steps.show()
 
 
-def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * LADDER_S) -> None:
-    """Without an observer, looks every ``LADDER_S``."""
+def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * POLL_S) -> None:
+    """Without an observer, polls every ``POLL_S``."""
     with world(build, wake_ups=False) as bench:
-        held = [(run_id, 0) for run_id in bench.start(count, "held", poll_minutes=[LADDER_S / 60])]
+        held = [(run_id, 0) for run_id in bench.start(count, "held", poll_minutes=[POLL_S / 60])]
         bench.ready(held)
         bench.end_all(held, seconds)
         steps = bench.steps(held)
         _line(
-            f"observer off, a look every {LADDER_S:g} s",
+            f"observer off, a poll every {POLL_S:g} s",
             steps.committed,
-            f"never later than {LADDER_S + 2:g} s",
+            f"never later than {POLL_S + 2:g} s",
         )
 
 

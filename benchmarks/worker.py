@@ -162,7 +162,7 @@ async def main(kind: str, address: str, folder: str) -> None:
             await production_workers(stack, lab, tuple(ROLES), WorkerSettings())
             executes = 3600.0 if kind in ("executing", "resting") else 0.0
             if database is not None:
-                manager_lab(lab)  # a crawler whose run is looked at without waiting
+                manager_lab(lab)  # a crawler whose run is polled without waiting
             lab.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
         print("ready", flush=True)
         await over.wait()

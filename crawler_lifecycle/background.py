@@ -45,7 +45,7 @@ class Failures:
     ) -> None:
         """Take the texts for log lines.
 
-        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` says what
+        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` describes what
         users notice until the work succeeds again.
         """
         self._what = what
@@ -174,7 +174,7 @@ class Beside:
     def leave(self) -> None:
         """Cancel each task, but only once: a second cancellation would interrupt its cleanup.
 
-        ``cancelling()`` cannot say which tasks were cancelled here: it also counts a time limit
+        ``cancelling()`` cannot show which tasks were cancelled here: it also counts a time limit
         that expires in a task.
         """
         for task in self._tasks:

@@ -1,4 +1,4 @@
-"""The time of this machine, and the type of what tells it. Tests pass a clock of their own."""
+"""The time of this machine, and the type of a clock. Tests pass a clock of their own."""
 
 from __future__ import annotations
 

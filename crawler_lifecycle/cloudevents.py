@@ -31,18 +31,20 @@ TEXT_MAX = 500
 CORE_MAX = 100
 #: Fields that are never removed: they name the run or manager and its result.
 CORE = (
-    *(
-        "run_id",
-        "run_uid",
-        "attempt",
-        "crawler",
-        "trigger",
-        "status",
-        "outcome",
-        "ended_by",
-        "started",
-    ),
-    *("manager_id", "manager_uid", "name", "flow_id", "project"),
+    "run_id",
+    "run_uid",
+    "attempt",
+    "crawler",
+    "trigger",
+    "status",
+    "outcome",
+    "ended_by",
+    "started",
+    "manager_id",
+    "manager_uid",
+    "name",
+    "flow_id",
+    "project",
 )
 #: The field of ``data`` that marks a cut document.
 TRUNCATED = "truncated"

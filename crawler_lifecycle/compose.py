@@ -48,9 +48,9 @@ from crawler_lifecycle.ports.protocols import (
     FunctionHosts,
     KnowsRuns,
     Notifier,
-    PlanHosts,
     SchedulerClient,
     TaskBundles,
+    UserCodeProcesses,
     WorkflowDirectory,
 )
 from crawler_lifecycle.store.base.unit import Told
@@ -85,13 +85,13 @@ ROLES: dict[str, str] = {
     "control": names.QUEUE_CONTROL,
     "export": names.QUEUE_EXPORT,
     "audit": names.QUEUE_AUDIT,
-    "plans": names.QUEUE_PLANS,
+    "user-code": names.QUEUE_USER_CODE,
     "webhooks": names.QUEUE_WEBHOOKS,
 }
 
 #: The role that executes users' code in separate processes. Each of its workers also serves a queue
 #: of its own.
-PLANS = "plans"
+USER_CODE = "user-code"
 
 #: The role that delivers to webhooks. No other role calls addresses that users name.
 WEBHOOKS = "webhooks"
@@ -99,7 +99,7 @@ WEBHOOKS = "webhooks"
 #: Task queue -> role that serves it.
 SERVED_BY: dict[str, str] = {
     **{queue: role for role, queue in ROLES.items()},
-    names.QUEUE_FUNCTIONS: PLANS,
+    names.QUEUE_FUNCTIONS: USER_CODE,
 }
 
 #: A role without a task queue: it notices a change on the cluster and wakes the run concerned.
@@ -109,17 +109,20 @@ OBSERVER = "observer"
 #: in ``deploy/``.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: Activities of other queues that the control queue serves too. After a stop, looks and the verdict
+#: Activities of other queues that the control queue serves too. After a stop, polls and the verdict
 #: use it until the end is proved. It also ends managers and graphs.
 ON_CONTROL_TOO = (
-    *(
-        "get_active_running_tasks",
-        "get_history_statuses_to_sync",
-        "get_bulk_task_history_data",
-        "reconcile_tasks",
-    ),
-    *("sync_statuses", "count_alive_tasks", "update_run_status"),
-    *("open_manager", "end_manager", "advance_graph", "end_graph"),
+    "get_active_running_tasks",
+    "get_history_statuses_to_sync",
+    "get_bulk_task_history_data",
+    "reconcile_tasks",
+    "sync_statuses",
+    "count_alive_tasks",
+    "update_run_status",
+    "open_manager",
+    "end_manager",
+    "advance_graph",
+    "end_graph",
 )
 
 
@@ -140,8 +143,8 @@ class Parts:
     archive: FileArchive
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
-    hosts: PlanHosts | None = None
-    """Processes that execute users' managers. Only a worker of the role ``plans`` has them."""
+    hosts: UserCodeProcesses | None = None
+    """Processes that execute users' managers. Only a worker of the role ``user-code`` has them."""
     functions: FunctionHosts | None = None
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
@@ -198,9 +201,9 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
         audit=AuditRules(
             settings.audit.grace_s, settings.audit.orphan_grace_s, settings.audit.start_grace_s
         ),
-        cloud=settings.plans.cloud(),
-        buffer=settings.plans.buffer,
-        live_files=kind.live_files() if role == PLANS else None,
+        cloud=settings.user_code.cloud(),
+        buffer=settings.user_code.buffer,
+        live_files=kind.live_files() if role == USER_CODE else None,
         webhooks=build_webhooks(settings),
         places=build_places(settings),
         retries=settings.retries,
@@ -211,7 +214,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 def build_webhooks(settings: Settings) -> WebhookSenders:
     """Return the sender to webhooks and of alerts."""
     mailer = SmtpMailer(**settings.smtp.options())
-    page = settings.gateway.page_url or settings.gateway.url
+    page = settings.gateway.web_ui_url or settings.gateway.url
     return HttpWebhooks(settings.webhooks.rules, mailer, page)
 
 
@@ -229,7 +232,7 @@ def build_store(settings: Settings, told: Told | None = meters.committed) -> Sto
 
 
 def build_pools(settings: Settings) -> Pools:
-    """Return the pools of the settings and the places of the cluster. Raises ``InvalidRequest``."""
+    """Return the pools of the settings and the slots of the cluster. Raises ``InvalidRequest``."""
     named = {name: Pool(**pool.model_dump()) for name, pool in settings.pools.items()}
     kind = kind_of(settings.cluster)
     return Pools(named, *kind.capacity()) if named else Pools(window=kind.window)
@@ -252,9 +255,9 @@ def build_catalogue(settings: Settings) -> Catalogue:
     catalogue is empty. A file that the settings name must exist and be valid. Raises
     ``CatalogueError``.
     """
-    if not settings.crawlers.exists() and "crawlers" not in settings.model_fields_set:
+    if not settings.catalogue.exists() and "catalogue" not in settings.model_fields_set:
         return EmptyCatalogue()
-    return YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
+    return YamlCatalogue(settings.catalogue, settings.extra_catalogue, settings.owned)
 
 
 def build_archive(settings: Settings) -> FileArchive:
@@ -338,7 +341,7 @@ class _NoCluster:
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise RuntimeError(f"workers of the role {self._role!r} have no client of the cluster")
 
-    place = look = details = stop = kill = inventory = task_records = _refuse
+    place = poll = details = stop = kill = inventory = task_records = _refuse
 
 
 def build_numbers(
@@ -376,7 +379,11 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
     owners = (
         InitiationActivities(s.initiation, s.additions, s.runs, p.directory, p.catalogue),
         DeploymentActivities(
-            *(s.deployment, s.looks, s.runs, s.tasks, s.events),
+            s.deployment,
+            s.polls,
+            s.runs,
+            s.tasks,
+            s.events,
             p.cluster,
             p.scheduler,
             p.notifiers,
@@ -384,12 +391,21 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
         ),
         RetryActivities(s.retries, s.deployment, s.runs, s.tasks, p.policies),
         ReconciliationActivities(
-            s.looks, s.tasks, s.events, p.cluster, p.notifiers, s.retries, policies=p.policies
+            s.polls, s.tasks, s.events, p.cluster, p.notifiers, s.retries, policies=p.policies
         ),
-        CancellationActivities(s.stops, s.looks, s.tasks, s.events, p.cluster, p.notifiers),
+        CancellationActivities(s.stops, s.polls, s.tasks, s.events, p.cluster, p.notifiers),
         CompletionActivities(
-            *(s.completion, s.exports, s.deployment, s.runs, s.tasks, s.events),
-            *(p.files, p.sink, p.archive, p.catalogue, p.notifiers),
+            s.completion,
+            s.exports,
+            s.deployment,
+            s.runs,
+            s.tasks,
+            s.events,
+            p.files,
+            p.sink,
+            p.archive,
+            p.catalogue,
+            p.notifiers,
         ),
         DeletionActivities(s.deletion, s.runs, p.directory, p.archive, p.places),
         build_audit(p),

@@ -40,8 +40,8 @@ VARIABLES = {
     "events": "LIFECYCLE_EVENTS__URL",
     "temporal": "TEMPORAL_ADDRESS",
     "namespace": "TEMPORAL_NAMESPACE",
-    "crawlers": "LIFECYCLE_CRAWLERS",
-    "more_crawlers": "LIFECYCLE_MORE_CRAWLERS",
+    "crawlers": "LIFECYCLE_CATALOGUE",
+    "extra_catalogue": "LIFECYCLE_EXTRA_CATALOGUE",
     "state": "LIFECYCLE_CLUSTER__STATE_DIR",
     "cluster": "LIFECYCLE_CLUSTER__KIND",
     "kubeconfig": "LIFECYCLE_CLUSTER__KUBECONFIG",
@@ -76,7 +76,7 @@ def is_told(environment: Mapping[str, str]) -> bool:
 
 
 def identity(stack_id: str, folder: Path) -> str:
-    """Return what the services of the stack in this folder say in ``STACK_HEADER``."""
+    """Return what the services of the stack in this folder send in ``STACK_HEADER``."""
     return f"{stack_id} {quote(os.fsencode(os.path.realpath(folder)))}"
 
 
@@ -87,13 +87,13 @@ def folder_of(stack: str) -> str:
 
 class OtherStack(Exception):
     """Raised if the gateway at the address of a stack is not its own; the text names both folders,
-    and the cure.
+    and the fix.
     """
 
 
 class SetAside(Exception):
     """Raised if the file exists but is not trusted; the text names the file, the reason and the
-    cure.
+    fix.
     """
 
 
@@ -233,7 +233,7 @@ def nearest(say: Callable[[str], None]) -> Stack | None:
 
 
 class ConfigUnreadable(Exception):
-    """Raised if the file that ``LIFECYCLE_CONFIG`` names cannot be read; the text says why."""
+    """Raised if the file that ``LIFECYCLE_CONFIG`` names cannot be read; the text explains why."""
 
 
 def gateway_setting(name: str) -> str | None:

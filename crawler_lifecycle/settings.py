@@ -163,22 +163,22 @@ class ClusterSettings(_Section):
     volume_path: Path | None = None
     """where our processes mount it"""
     files_url: str | None = None
-    """`s3://bucket/prefix` in place of a volume"""
+    """`s3://bucket/prefix` instead of a volume"""
     job_ttl_s: int = Field(default=3_600, ge=60, le=31_536_000)
-    """seconds that an ended Job [is kept](kubernetes-looks.md#what-is-let-go-of); 60 or more"""
-    connect_s: float = Field(default=3.0, gt=0, le=30)
+    """seconds that an ended Job [is kept](kubernetes-polls.md#what-is-let-go-of); 60 or more"""
+    connect_timeout_s: float = Field(default=3.0, gt=0, le=30)
     """seconds to connect to the Kubernetes API"""
-    read_s: float = Field(default=10.0, gt=0, le=60)
+    read_timeout_s: float = Field(default=10.0, gt=0, le=60)
     """seconds for its answer"""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
     """folder of the local cluster, the same for scheduler service and workers"""
     slots: int = Field(default=4, ge=1, le=1024)
     """local tasks at once; if set, also on Kubernetes with [pools](pools.md)"""
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
-    """[limits](local-cluster.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or
+    """[limits](clusters.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or
     a folder of cgroups"""
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
-    """[user](local-cluster.md#whose-user-a-crawler-is) of local crawlers"""
+    """[user](clusters.md#whose-user-a-crawler-is) of local crawlers"""
     keep_days: float = Field(default=14, ge=0)
     """days that folders of local tasks are kept; 0: for ever"""
     env_prefix: EnvPrefix = OF_CRAWLERS
@@ -213,17 +213,17 @@ class GatewaySettings(_Section):
 
     url: str | None = None
     """where `crawlctl` and crawlers find it"""
-    page_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", max_length=500)
-    """where people find [the page](page.md); default `LIFECYCLE_GATEWAY__URL`"""
+    web_ui_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", max_length=500)
+    """where people find [the web UI](web-ui.md); default `LIFECYCLE_GATEWAY__URL`"""
     token: SecretStr | None = None
     """what `crawlctl` and our services show to it"""
     host: str = "127.0.0.1"
     """where it listens"""
     port: int = Field(default=8500, ge=0, le=65535)
     """its port"""
-    open: bool = False
+    auth_disabled: bool = False
     """asks for no tokens; on loopback only"""
-    tokens_file: Path | None = None
+    callers_file: Path | None = None
     """TOML file of [those who may call](access.md#tokens-and-roles)"""
     task_key: SecretStr | None = None
     """signs [crawlers' own tokens](access.md#tokens-and-roles), also for the scheduler service"""
@@ -233,15 +233,15 @@ class GatewaySettings(_Section):
     """address of our namespace in Temporal's UI, for links"""
     hosts: list[str] = Field(default_factory=list)
     """names it answers to, with that of `LIFECYCLE_GATEWAY__URL`; none: any"""
-    reads_per_s: float = Field(default=100.0, gt=0)
+    max_reads_per_s: float = Field(default=100.0, gt=0)
     """reading requests a second; each token has this and the next three"""
-    writes_per_s: float = Field(default=20.0, gt=0)
+    max_writes_per_s: float = Field(default=20.0, gt=0)
     """changing requests a second"""
-    requests_at_once: int = Field(default=50, ge=1)
+    max_concurrent_requests: int = Field(default=50, ge=1)
     """requests at once"""
-    streams_at_once: int = Field(default=20, ge=1)
+    max_concurrent_streams: int = Field(default=20, ge=1)
     """streams and followed logs at once; a login has half"""
-    sweep_s: float = Field(default=15.0, gt=0)
+    outbox_retry_s: float = Field(default=15.0, gt=0)
     """seconds between searches for unstarted work"""
     scrapyd: bool = False
     """answer [clients of scrapyd](scrapyd.md)"""
@@ -292,7 +292,7 @@ class PusherSettings(_Section):
     """Pushes to browsers through Pusher Channels. Needs ``app_id`` and the extra ``pusher``."""
 
     app_id: str | None = None
-    """digits; none: nothing is [pushed](pusher.md)"""
+    """digits; none: nothing is [pushed](events.md#pusher)"""
     key: str | None = None
     """the app's key"""
     secret: SecretStr | None = None
@@ -337,9 +337,9 @@ class WorkerSettings(_Section):
     """seconds for running activities after SIGTERM"""
     threads: int = Field(default=16, ge=1, le=512)
     """activities at once per role"""
-    cache: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
+    cache_memory: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
     """memory for workflows that wait ([how
-    much](operations-upgrades.md#how-large-must-a-worker-be))
+    much](capacity.md#how-large-must-a-worker-be))
     """
     health_host: str = "127.0.0.1"
     """`/healthz` and `/readyz`"""
@@ -362,7 +362,7 @@ class WorkerSettings(_Section):
 
     def cached(self) -> int:
         """Return the number of workflows that one role keeps in memory."""
-        return (parse_memory(self.cache) or 0) // CACHED_BYTES
+        return (parse_memory(self.cache_memory) or 0) // CACHED_BYTES
 
     def version(self) -> tuple[str, str] | None:
         """Return deployment and build of versioned workers; ``None`` for workers without versions.
@@ -389,9 +389,9 @@ class PoolSettings(_Section):
     max: int | None = Field(default=None, ge=1, le=1_000_000)
     """Most tasks at once; none: as many as the cluster takes."""
     weight: float = Field(default=1.0, ge=0.01, le=1000)
-    """Its share beside other pools that wait, in proportion to theirs."""
+    """Its share compared with other pools that wait, in proportion to theirs."""
     reserved: int = Field(default=0, ge=0, le=1_000_000)
-    """Places that other pools leave free for it."""
+    """Slots that other pools leave free for it."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
     """Kueue's LocalQueue for its Jobs, unless the crawler names one. Kueue then decides instead of
     max and reserved.
@@ -414,23 +414,23 @@ class PoolSettings(_Section):
         return self
 
 
-class PlansSettings(_Section):
+class UserCodeSettings(_Section):
     """Users' managers and functions: their modules and limits, and the meaning of units and
     projects.
     """
 
     modules: list[str] = Field(default_factory=list)
     """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the role
-    `plans`, such as `["shop.managers"]`. `"*"`: every module directly in the folder that imports
-    `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or has nothing but imports,
+    `user-code`, such as `["shop.managers"]`. `"*"`: every module directly in the folder that
+    imports `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or has nothing but imports,
     functions, classes and assignments. Whoever may start graphs may call their functions"""
     folder: Path = Field(default_factory=Path.cwd)
     """where they are looked for first"""
     environment: list[str] = Field(default_factory=list)
     """names of the worker's variables that users' code gets"""
-    hook_s: float = Field(default=60.0, gt=0, le=600)
+    hook_timeout_s: float = Field(default=60.0, gt=0, le=600)
     """seconds for each hook of a manager"""
-    page_s: float = Field(default=300.0, gt=0, le=900)
+    page_timeout_s: float = Field(default=300.0, gt=0, le=900)
     """seconds of a source for one page of items, and for a resume"""
     processes: int = Field(default=100, ge=1, le=1000)
     """processes with users' code in one worker, 10 MiB each"""
@@ -445,7 +445,7 @@ class PlansSettings(_Section):
     buffer: int = Field(default=1000, ge=1, le=100_000)
     """items that wait for a slot; then the source pauses"""
     unit_cpu: str | None = None
-    """processors of one [unit](managers-scrapy-cloud.md#scrapy-clouds-words-in-ours), such as
+    """processors of one [unit](managers.md#scrapy-clouds-words-in-ours), such as
     `500m`
     """
     unit_memory: str = "1Gi"
@@ -514,10 +514,10 @@ class WebhookSettings(_Section):
     """Webhooks: the addresses that they may call, and their number at once."""
 
     networks: list[str] = Field(default_factory=list)
-    """networks beside the public internet"""
+    """networks besides the public internet"""
     loopback: bool = False
     """http, and this machine; `crawlctl dev` sets it"""
-    at_once: int = Field(default=100, ge=1, le=512)
+    max_concurrent_deliveries: int = Field(default=100, ge=1, le=512)
     """webhooks that one worker serves"""
     env_prefix: EnvPrefix = OF_WEBHOOKS
     """beginning of the variables with their secrets"""
@@ -571,10 +571,10 @@ class SmtpSettings(_Section):
 class AuditSettings(_Section):
     """Audits: they compare database, cluster and Temporal, and repair differences."""
 
-    every_s: float = Field(default=900.0, ge=0)
+    interval_s: float = Field(default=900.0, ge=0)
     """between two scheduled ones; 0: none"""
     repair: bool = True
-    """whether these repair, or only tell"""
+    """whether these repair, or only report"""
     grace_s: float = Field(default=120.0, ge=0)
     """before a run without workflow is taken over, or a delivery repeated"""
     orphan_grace_s: float = Field(default=300.0, ge=0)
@@ -628,12 +628,12 @@ class Settings(BaseSettings):
     archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
     """[zips](archive.md): a folder, or `s3://bucket/prefix`"""
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
-    """[events](event-bus.md): a file, or `eventbridge://NAME`"""
+    """[events](events.md#event-bus-and-file): a file, or `eventbridge://NAME`"""
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     oidc: OidcSettings = Field(default_factory=OidcSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
-    plans: PlansSettings = Field(default_factory=PlansSettings)
+    user_code: UserCodeSettings = Field(default_factory=UserCodeSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
     webhooks: WebhookSettings = Field(default_factory=WebhookSettings)
     smtp: SmtpSettings = Field(default_factory=SmtpSettings)
@@ -652,14 +652,14 @@ class Settings(BaseSettings):
     services
     """
     retries: Retries = Field(default_factory=Retries)
-    """JSON: [retries](retries.md) of all crawlers"""
+    """JSON: [retries](resuming.md#automatic-retries) of all crawlers"""
     ends: Ends = Field(default_factory=Ends)
     """JSON: [what exit codes and last words mean](crawlers.md#ends), for all crawlers"""
     stack: str | None = None
-    """set by `crawlctl dev` alone: [which stack](cli-services.md#dev) the process belongs to"""
-    crawlers: Path = Path("crawlers.yaml")
+    """set by `crawlctl dev` alone: [which stack](cli.md#dev) the process belongs to"""
+    catalogue: Path = Path("crawlers.yaml")
     """the catalogue, for the scheduler service"""
-    more_crawlers: Path | None = None
+    extra_catalogue: Path | None = None
     """another one, for names that the first lacks"""
 
     @field_validator("quotas")
@@ -735,13 +735,13 @@ class Settings(BaseSettings):
                 )
             raise InvalidRequest("; ".join(lines)) from None
         except ValueError as error:
-            cure = (
+            fix = (
                 f"; give JSON: {error.__cause__}"
                 if isinstance(error.__cause__, json.JSONDecodeError)
                 else ""
             )
             raise InvalidRequest(
-                f"{path or 'environment'}: the settings cannot be read: {error}{cure}"
+                f"{path or 'environment'}: the settings cannot be read: {error}{fix}"
             ) from None
 
 
@@ -783,7 +783,7 @@ def variables(model: type[BaseModel] = Settings, prefix: str = PREFIX) -> Iterat
 
 
 def unread_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each variable with our prefix that no setting reads, with its cure.
+    """Yield each variable with our prefix that no setting reads, with its fix.
 
     Such a name is misspelt or belongs to another version. Inside a section pydantic refuses unknown
     names. At the top level it ignores them, because it takes them for variables of other programs.

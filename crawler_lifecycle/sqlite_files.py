@@ -21,11 +21,11 @@ from crawler_lifecycle.domain.errors import NotInThisState
 
 driver = sqlite3
 #: Suffixes of a database and of further files that SQLite may have for it. The journals come last,
-#: because a broken file without its journal might look usable.
+#: because a broken file without its journal might seem usable.
 _FILES = ("", "-journal", "-wal", "-shm")
-#: Suffix of the mark beside a database that was restored, and for which nothing was adopted yet.
+#: Suffix of the mark next to a database that was restored, and for which nothing was adopted yet.
 RESTORED = ".restored"
-#: Instructions of SQLite between two looks at the clock.
+#: Instructions of SQLite between two readings of the clock.
 _INSTRUCTIONS = 100_000
 #: Bytes that each open connection locks in WAL mode: their number, and their position in the file.
 _LOCKED = 510, 0x40000002
@@ -87,7 +87,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def set_aside(file: Path, word: str) -> Path:
-    """Rename a database and the files beside it.
+    """Rename a database and the files next to it.
 
     Return its new name, which contains ``word`` and the time.
 

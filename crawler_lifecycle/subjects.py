@@ -2,9 +2,9 @@
 pools.
 
 A subject has the columns of its list, the facts of its detail view, and its actions. Columns and
-facts are functions. They read the JSON document of the HTTP API and return a ``Cell``. The page and
-``crawlctl`` show the same cells, each in its own format. Every command imports this module, so it
-imports little.
+facts are functions. They read the JSON document of the HTTP API and return a ``Cell``. The web UI
+and ``crawlctl`` show the same cells, each in its own format. Every command imports this module, so
+it imports little.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.projects import DEFAULT
-from crawler_lifecycle.features.webhooks.domain.definition import cure
+from crawler_lifecycle.domain.status_words import MANAGER_WORDS, STATE_WORDS, state_word
+from crawler_lifecycle.features.webhooks.domain.definition import fix
 
 Document = Mapping[str, Any]
 """One run, manager, graph, schedule or webhook, as the API returns it."""
@@ -50,7 +50,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word for a state, shown in colour. The page shows the reasons ``why`` below it."""
+    """A word for a state, shown in colour. The web UI shows the reasons ``why`` below it."""
 
     text: Any
     bad: bool = False
@@ -116,7 +116,7 @@ class Action:
     title: str
     """The text of its button."""
     done: str = ""
-    """The message of the page after success, with fields in braces; empty if it depends on the
+    """The message of the web UI after success, with fields in braces; empty if it depends on the
     response.
     """
     offered: Callable[[Document], bool] = lambda row: True
@@ -127,7 +127,7 @@ class Action:
     via: str | None = None
     """The path, if it differs from the name."""
     before: str = "Nothing changed: it was already in this state."
-    """The message of the page if the action changed nothing."""
+    """The message of the web UI if the action changed nothing."""
 
     @property
     def path(self) -> str:
@@ -151,14 +151,14 @@ class Subject:
     facts: Facts = ()
     actions: Sequence[Action] = ()
     empty: str = ""
-    """The message of the page for an empty list."""
+    """The message of the web UI for an empty list."""
 
     @property
     def plural(self) -> str:
         return f"{self.noun}s"
 
     def path(self, key: object, what: str = "") -> str:
-        """Return the path of one object on the page; the API has the same path after ``/v1``.
+        """Return the path of one object in the web UI; the API has the same path after ``/v1``.
 
         ``what`` is added at the end, for example ``/stop``.
         """
@@ -318,16 +318,17 @@ _ATTEMPT = "Attempt {attempt} is accepted."
 _AGAIN = {"rerun": True}
 
 
-def was_stopped(row: Document) -> bool:
-    """Return whether a person stopped a run, manager or graph, so that it FAILED as intended."""
-    return row.get("status") == "FAILED" and row.get("ended_by") == EndedBy.PERSON
-
-
 def status_word(row: Document) -> str:
-    """Return the status; a run that a person stopped is "stopped", because ``FAILED`` looks like an
-    error.
-    """
-    return "stopped" if was_stopped(row) else str(row.get("status"))
+    """Return the word that lists show for the status of a run or manager."""
+    for word, (statuses, name, value) in MANAGER_WORDS.items():
+        if row.get("status") in statuses and row.get(name) == value:
+            return word
+    return str(row.get("status"))
+
+
+def was_stopped(row: Document) -> bool:
+    """Return whether a person stopped a run or manager, so that it FAILED as intended."""
+    return status_word(row) == "stopped"
 
 
 def deletion_words(deleted: Document) -> str:
@@ -373,7 +374,7 @@ RUN = Subject(
     "run",
     "run_id",
     columns=(
-        # The page draws these columns in its own way, so that a list of runs fits on a telephone.
+        # The web UI draws these columns in its own way, so that a list of runs fits on a telephone.
         _drawn("Run", _itself("runs", "run_id"), right=True),
         _drawn("Crawler", of("crawler")),
         _wide("Trigger", of("trigger")),
@@ -386,7 +387,7 @@ RUN = Subject(
         _drawn("Items", count("items"), right=True),
         _drawn("Errors", count("errors"), right=True),
         _drawn("Verified", at("verified_at")),
-        _wide("Next look", lambda row: At(row.get("next_look_at")) if _live(row) else None),
+        _wide("Next poll", lambda row: At(row.get("next_poll_at")) if _live(row) else None),
         _drawn("Created", at("created_at")),
         _wide("Attempt", of("attempt"), right=True),
         _wide("Took", lambda row: Took(row.get("started_at"), row.get("ended_at"))),
@@ -406,12 +407,18 @@ RUN = Subject(
     actions=(
         Action("stop", "Stop", _RECORDED, _live, _REASON, before="This stop was recorded before."),
         Action(
-            *("force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop"), before=_FORCED_BEFORE
+            "force", "Force stop", _FORCED, _live, _REASON, _FORCE, "stop", before=_FORCED_BEFORE
         ),
-        Action("look", "Check now", "It is being checked.", _live),
+        Action("poll", "Check now", "It is being checked.", _live),
         Action("resume", "Resume", _ATTEMPT, _is("status", "FAILED"), before=_ATTEMPT),
         Action(
-            *("rerun", "Run again", _ATTEMPT, _is("status", "COMPLETED"), (), _AGAIN, "resume"),
+            "rerun",
+            "Run again",
+            _ATTEMPT,
+            _is("status", "COMPLETED"),
+            (),
+            _AGAIN,
+            "resume",
             before=_ATTEMPT,
         ),
         Action(
@@ -442,17 +449,6 @@ def jobs(row: Document) -> dict[str, int]:
 
 def _jobs_in(*names: str) -> Read:
     return lambda row: Count(sum(jobs(row).get(name, 0) for name in names))
-
-
-def manager_state(row: Document) -> str:
-    """Return "paused" for a paused manager that still works, and the status of every other
-    manager.
-    """
-    return (
-        "paused"
-        if row.get("paused") and row.get("status") not in (*TERMINAL, "STOPPING")
-        else status_word(row)
-    )
 
 
 def _source(row: Document) -> str | None:
@@ -491,10 +487,10 @@ MANAGER = Subject(
         Column("Name", of("name")),
         Column("Flow", _among("flow_id")),
         Column("Runs", first("crawler", "plan")),
-        Column("Status", lambda row: Word(manager_state(row), why=_why(row))),
+        Column("Status", lambda row: Word(status_word(row), why=_why(row))),
         Column("Outcome", of("outcome")),
         Column("Live", count("live"), right=True),
-        _wide("Cap", of("cap"), right=True, page=True),
+        _wide("Limit", of("cap"), right=True, page=True),
         Column("Wait", _jobs_in(*WAITING), right=True),
         Column("Good", _jobs_in("good"), right=True),
         Column("Bad", _jobs_in("bad"), right=True),
@@ -512,7 +508,7 @@ MANAGER = Subject(
         ("flow", of("flow_id")),
         ("runs", first("crawler", "plan")),
         ("options", lambda row: plain(row.get("argv") or [])),
-        ("status", lambda row: f"{manager_state(row)} {row.get('outcome') or ''}".strip()),
+        ("status", lambda row: f"{status_word(row)} {row.get('outcome') or ''}".strip()),
         ("cause", of("cause")),
         ("attempt", of("attempt")),
         ("window", _window),
@@ -550,7 +546,7 @@ MANAGER = Subject(
             body={"redo": True},
             via="resume",
         ),
-        Action("cap", "Set", "The cap is {cap}.", _live, ("cap",)),
+        Action("limit", "Set", "The limit is {cap}.", _live, ("cap",)),
     ),
     empty="There are no managers. A manager starts one run after another, with a limit for runs at "
     "once. Start it with "
@@ -572,16 +568,13 @@ JOBS = (
 
 # --- graphs ---------------------------------------------------------------------------------------
 
-STEP_STATES = (
-    *("suspended", "scheduled", "available", "executing", "retryable"),
-    *("completed", "cancelled", "discarded"),
-)
-
 
 def steps(row: Document) -> str:
-    """Return how many steps of a graph are in each state, such as ``2 executing, 5 completed``."""
+    """Return how many steps of a graph are in each state, such as ``2 running, 5 completed``."""
     found = row.get("counts") or {}
-    return ", ".join(f"{found[state]:,} {state}" for state in STEP_STATES if found.get(state))
+    return ", ".join(
+        f"{found[state]:,} {word}" for state, word in STATE_WORDS.items() if found.get(state)
+    )
 
 
 def _graph_name(row: Document) -> Link | None:
@@ -602,7 +595,7 @@ GRAPH = Subject(
     columns=(
         Column("Graph", _itself("graphs", "id")),
         Column("Name", _graph_name),
-        Column("State", lambda row: Word(row.get("state"), why=_why(row))),
+        Column("State", lambda row: Word(state_word(row.get("state")), why=_why(row))),
         Column("Steps", steps),
         Column("Created", at("created_at")),
         _page("Took", lambda row: Took(row.get("started_at"), row.get("ended_at")), right=True),
@@ -615,7 +608,7 @@ GRAPH = Subject(
     facts=(
         ("graph", of("id")),
         ("name", of("name")),
-        ("state", of("state")),
+        ("state", lambda row: state_word(row.get("state"))),
         ("cause", of("cause")),
         ("waiting", of("waiting")),
         ("steps", lambda row: f"{row.get('total') or 0:,}: {steps(row)}"),
@@ -728,7 +721,7 @@ DUE = (
     Column("Decision", lambda row: Word(row.get("decision"), bad=row.get("decision") in UNDONE)),
     Column("Late", lambda row: Lag(row.get("lateness_ms")), right=True),
     Column("Began", _began),
-    Column("Status", of("status")),
+    Column("Status", lambda row: state_word(row.get("status"))),
     Column("Why", of("reason")),
     Column("By", of("asked_by"), wide=True),
 )
@@ -825,10 +818,10 @@ def _webhook_why(row: Document) -> Any:
     return row.get("pause_reason") or (row.get("error") if row.get("state") == "failing" else None)
 
 
-def _webhook_cure(row: Document) -> str | None:
+def _webhook_fix(row: Document) -> str | None:
     if row.get("state") == "active":
         return None
-    return cure(
+    return fix(
         str(row.get("name")), int(row.get("through_seq") or 0), fails=bool(row.get("failing_since"))
     )
 
@@ -861,7 +854,7 @@ WEBHOOK = Subject(
         ("failing since", at("failing_since")),
         ("last error", of("error")),
         ("paused", of("pause_reason")),
-        ("next", _webhook_cure),
+        ("next", _webhook_fix),
         (
             "delivered",
             lambda row: At(row["delivered_at"]) if row.get("delivered_at") else "nothing yet",

@@ -60,7 +60,7 @@ def verify(key: bytes, token: str) -> RunRef | None:
 def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
     """Return the token for uploading this task's files.
 
-    The gateway accepts it until the database says that the task has ended. Raises ``ValueError``
+    The gateway accepts it until the database shows that the task has ended. Raises ``ValueError``
     for a key of less than ``KEY_MIN`` bytes, an invalid run, or an index or attempt out of range.
     """
     if RunRef.named(str(run)) is None or not (

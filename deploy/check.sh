@@ -1,15 +1,15 @@
 #!/bin/sh
 # Refuses what only stands for a value of yours in a rendered overlay, each with its field and the file to put yours into:
 #   kubectl kustomize deploy/overlays/production | sh deploy/check.sh
-# The chart refuses the same by itself.
+# The chart refuses the same on its own.
 awk '
-function told(line, cure) { sub(/^[ -]+/, "", line); found[++count] = line; cures[count] = cure }
+function told(line, fix) { sub(/^[ -]+/, "", line); found[++count] = line; fixes[count] = fix }
 function end_of_object(  n) {
   for (n = 1; n <= count; n++) {
-    # Of a catalogue the images alone: what a crawler is told by its arguments is its own affair.
-    if (name ~ /^crawler-catalogue/ && cures[n] != "image/kustomization.yaml") continue
-    if (name ~ /^crawler-catalogue/) cures[n] = "crawlers.yaml"
-    print kind " " name ": " found[n] " only stands for a value of yours: put it into " cures[n]
+    # Of a catalogue the images alone: what a crawler gets as its arguments is its own affair.
+    if (name ~ /^crawler-catalogue/ && fixes[n] != "image/kustomization.yaml") continue
+    if (name ~ /^crawler-catalogue/) fixes[n] = "crawlers.yaml"
+    print kind " " name ": " found[n] " only stands for a value of yours: put it into " fixes[n]
     bad = 1
   }
   count = 0; kind = name = ""; head = 0

@@ -34,7 +34,7 @@ def publish(context: dict[str, Any]) -> str:
 
 
 def nightly(mood: str = "calm") -> Workflow:
-    """One look at the site, then two walks at once, then their report, which is published."""
+    """One poll the site, then two walks at once, then their report, which is published."""
     walks = {
         str(pages): crawl("plain", args={"max_pages": str(pages), "delay": "0.1"})
         for pages in WALKS
@@ -50,7 +50,7 @@ def nightly(mood: str = "calm") -> Workflow:
 
 
 def each_page(context: dict[str, Any]) -> Workflow:
-    """One crawl for each page that the look has found, named by its path."""
+    """One crawl for each page that the poll has found, named by its path."""
     pages = current_job().items("look", fields=["url"])
     return fan_out(pages, _walk_from, key=lambda page: urlsplit(page["url"]).path)
 
@@ -72,7 +72,7 @@ def shelve(context: dict[str, Any]) -> str:
 
 
 def titles(pages: str = "3", site: str | None = None) -> Workflow:
-    """A look at some pages, one crawl for each of them, their items merged, and the result
+    """A poll some pages, one crawl for each of them, their items merged, and the result
     published.
     """
     return (

@@ -31,7 +31,7 @@ from rich.text import Text
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
-from examples.story_checks import Places, task_processes
+from examples.story_checks import Slots, task_processes
 
 COLUMNS, LINES = 104, 30
 #: What every new frame of ``rich.live`` begins with: it goes back to the frame's first line and
@@ -126,7 +126,7 @@ def take(stack: Stack) -> str:
         watched = screen([sys.executable, "-m", "crawler_lifecycle.cli", *command[1:]], env)
         try:
             first(watched, lambda text: re.search(r"1  RUNNING +\d+ pages, [1-9]\d* items", text))
-            places = Places(stack.state_dir, stack.addresses)
+            places = Slots(stack.state_dir, stack.addresses)
             os.killpg(task_processes(places, run_id)["1/1"][2], signal.SIGKILL)
             frame = first(
                 watched,

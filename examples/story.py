@@ -37,7 +37,7 @@ from examples.graphs import titles
 from examples.managers import PAGES as WALKS
 from examples.story_checks import (
     CHECKS,
-    Places,
+    Slots,
     Untrue,
     check_graph,
     check_manager,
@@ -47,7 +47,7 @@ from examples.story_checks import (
 )
 from examples.story_view import TERMINAL, View
 
-#: What are minutes in production are seconds here: looks are 1 to 3 s apart.
+#: What are minutes in production are seconds here: polls are 1 to 3 s apart.
 POLL_MINUTES = [0.02, 0.03, 0.05]
 SERVICES = 100
 LETTERS = ("a-c", "d-i", "j-q", "r-z")
@@ -82,8 +82,8 @@ class Story:
 
     def act_runs(self) -> None:
         """Three ways to crawl, and a fourth run for the next act."""
-        looks = ", ".join(f"{minutes * 60:g}" for minutes in POLL_MINUTES)
-        self.view.say("looks", f"{looks} s after each other; in production 1, 2, 3, 5, 8, 15 min")
+        polls = ", ".join(f"{minutes * 60:g}" for minutes in POLL_MINUTES)
+        self.view.say("polls", f"{polls} s after each other; in production 1, 2, 3, 5, 8, 15 min")
         tasks = [{"args": {"letters": letters, "max_pages": str(PAGES)}} for letters in LETTERS]
         self._start("single", "services", settings={"DOWNLOAD_DELAY": "0.12"})
         self._start("multi", "operations", tasks=tasks, max_parallel_tasks=3)
@@ -92,7 +92,7 @@ class Story:
         # Few requests at once: Scrapy lets those on their way come back before it leaves.
         slow = {"DOWNLOAD_DELAY": "0.2", "CONCURRENT_REQUESTS": "4"}
         self._start("stopped", "operations", tasks=endless, max_parallel_tasks=1, settings=slow)
-        self._start_plans()
+        self._start_user_code()
 
     def act_stop(self) -> None:
         """A run is stopped through the gateway while one task executes and three wait."""
@@ -107,7 +107,7 @@ class Story:
 
     def act_chaos(self) -> None:
         """A crawler is killed behind the service's back: no event, no message, only the truth of
-        the next look.
+        the next poll.
         """
         run_id = self.ids["multi"]
         self._wait("a first item", lambda: self._found_something(run_id))
@@ -144,11 +144,11 @@ class Story:
         )
 
     def act_worker(self) -> None:
-        """The worker is killed while runs go on; another one takes over."""
+        """The worker is killed while runs continue; another one takes over."""
         self._wait(
             "a slot for the last task", lambda: not self._run("multi")["tasks"].get("QUEUED")
         )
-        self._wait_between_looks()
+        self._wait_between_polls()
         items = self._run("single")["items"] or 0
         pid = self.stack.supervisor.kill("worker")
         self.view.say(
@@ -167,7 +167,7 @@ class Story:
     def act_end(self) -> None:
         """Every run comes to its end, with nothing lost."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
-        self._wait_for_plans()
+        self._wait_for_user_code()
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         verdicts = {name: (run["status"], run["outcome"]) for name, run in runs.items()}
         cancelled = runs["stopped"]["tasks"]
@@ -221,10 +221,10 @@ class Story:
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
-        return failed + self._verify_plans()
+        return failed + self._verify_user_code()
 
     def summary(self) -> None:
-        """What there is to look at."""
+        """What there is to poll."""
         runs = [self._run(name) for name in self.ids]
         completed = sum(run["status"] == "COMPLETED" for run in runs)
         items = sum(run["items"] or 0 for run in runs)
@@ -256,7 +256,7 @@ class Story:
             "start", f"run {started['run_id']}: {crawler}, {kind}, trigger {started['trigger']}"
         )
 
-    def _start_plans(self, site: str | None = None) -> None:
+    def _start_user_code(self, site: str | None = None) -> None:
         """A manager and a graph, which both read what their crawls brought."""
         request: Run = {
             "plan": "examples.managers:Walks",
@@ -275,23 +275,23 @@ class Story:
         self.view.say("manager", text)
         self.graph = titles(site=site).start()
         self.view.say(
-            "graph", f"{self.graph.name}: one crawl for each page of a look, their items merged"
+            "graph", f"{self.graph.name}: one crawl for each page of a poll, their items merged"
         )
 
-    def _wait_for_plans(self) -> None:
+    def _wait_for_user_code(self) -> None:
         self._wait("the end of the manager", lambda: self._manager()["status"] in TERMINAL)
         self._wait(
             "the end of the graph",
             lambda: self.graph.status().state in ("completed", "discarded", "cancelled"),
         )
 
-    def _verify_plans(self) -> list[str]:
-        plans: dict[str, Callable[[], str]] = {
+    def _verify_user_code(self) -> list[str]:
+        user_code: dict[str, Callable[[], str]] = {
             f"manager {self.manager_id}": lambda: check_manager(self._places(), self._manager()),
             f"graph {self.graph.name}": lambda: check_graph(self._places(), self.graph),
         }
         failed: list[str] = []
-        for name, check in plans.items():
+        for name, check in user_code.items():
             try:
                 self.view.say("ok", f"{name}: {check()}", "green")
             except (Untrue, OSError, KeyError, ValueError) as error:
@@ -306,8 +306,8 @@ class Story:
         assert self.manager_id is not None  # the first act starts it
         return self.gateway.get(f"/v1/managers/{self.manager_id}")
 
-    def _places(self) -> Places:
-        return Places(self.stack.state_dir, self.stack.addresses)
+    def _places(self) -> Slots:
+        return Slots(self.stack.state_dir, self.stack.addresses)
 
     def _corrections_of(self, task: Mapping[str, Any]) -> list[Run]:
         rows = self.gateway.rows(f"/v1/runs/{task['run_id']}/corrections")
@@ -321,15 +321,15 @@ class Story:
     def _victim(self, since: datetime) -> Run:
         """A task of the multi-process run that executed after ``since``, and had found something.
 
-        By the look before the last one: what a look finds is on record when the next one begins.
+        By the poll before the last one: what a poll finds is on record when the next one begins.
         """
         found: list[Run] = []
-        looks: set[datetime] = set()
+        polls: set[datetime] = set()
 
-        def look() -> bool:
+        def poll() -> bool:
             verified = moment(self._run("multi")["verified_at"])
-            looks.update([verified] if verified is not None and verified > since else [])
-            if len(looks) < 2:
+            polls.update([verified] if verified is not None and verified > since else [])
+            if len(polls) < 2:
                 return False
             rows = self.gateway.tasks(self.ids["multi"])
             found[:] = [
@@ -339,20 +339,20 @@ class Story:
             ]
             return bool(found)
 
-        self._wait("a task with items", look)
+        self._wait("a task with items", poll)
         return found[-1]
 
-    def _wait_between_looks(self) -> None:
-        """Wait for a moment when no look is on its way, for 3 s at most.
+    def _wait_between_polls(self) -> None:
+        """Wait for a moment when no poll is on its way, for 3 s at most.
 
-        A look that dies with its worker is tried again as well, but only when its heartbeat has
+        A poll that dies with its worker is tried again as well, but only when its heartbeat has
         been missing for 20 s; that is right for a cluster and too long for a story.
         """
         until = time.monotonic() + 3
         while time.monotonic() < until:
             runs = [run for run in self._show() if run["status"] not in TERMINAL]
             now = datetime.now(UTC)
-            spans = [((moment(run["next_look_at"]) or now) - now).total_seconds() for run in runs]
+            spans = [((moment(run["next_poll_at"]) or now) - now).total_seconds() for run in runs]
             if all(seconds > 0.5 for seconds in spans):
                 return
             time.sleep(0.1)
@@ -400,14 +400,14 @@ def tell(story: Story) -> list[str]:
     return failed + (story.verify() if not failed else [])
 
 
-def offer_plans() -> None:
+def offer_user_code() -> None:
     """Let workers have the manager and the graph of the examples."""
-    os.environ["LIFECYCLE_PLANS__MODULES"] = '["examples.managers", "examples.graphs"]'
-    os.environ["LIFECYCLE_PLANS__FOLDER"] = str(Path(__file__).parents[1])
+    os.environ["LIFECYCLE_USER_CODE__MODULES"] = '["examples.managers", "examples.graphs"]'
+    os.environ["LIFECYCLE_USER_CODE__FOLDER"] = str(Path(__file__).parents[1])
 
 
 def main() -> int:
-    """Tell the story; 0 if every check held."""
+    """Play the story; return 0 if every check passed."""
     parser = argparse.ArgumentParser(prog="python -m examples.story", description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=Path(".crawl"), help="default: .crawl")
     parser.add_argument(
@@ -417,7 +417,7 @@ def main() -> int:
     options = parser.parse_args()
     # Room for all tasks at once: the story is about truth, not about waiting.
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
-    offer_plans()
+    offer_user_code()
     signal.signal(signal.SIGTERM, _leave)
     begun = time.monotonic()
     with View() as view:
@@ -499,7 +499,7 @@ def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
     return [
         f"every check held, in {span(seconds)}",
         *lines,
-        "page      the first address that it names",
+        "web UI    the first address that it names",
     ]
 
 

@@ -26,11 +26,11 @@ ALIVE = ("QUEUED", "PENDING", "RUNNING", "STOPPING")
 
 
 class Untrue(Exception):
-    """A check failed; the text says what was expected and what was found."""
+    """A check failed; the text names what was expected and what was found."""
 
 
 @dataclass(frozen=True)
-class Places:
+class Slots:
     """Where the stack keeps things."""
 
     state_dir: Path
@@ -50,7 +50,7 @@ def expect(condition: object, text: str) -> None:
         raise Untrue(text)
 
 
-def query(places: Places, sql: str, *values: object) -> list[tuple[Any, ...]]:
+def query(places: Slots, sql: str, *values: object) -> list[tuple[Any, ...]]:
     """Rows of the database, read by its own driver; a file is opened for reading only."""
     address = urlsplit(str(places.addresses["database"]))
     if address.scheme.startswith(("mysql", "mariadb")):
@@ -87,7 +87,7 @@ def run_folder(state_dir: Path, run_id: int) -> Path:
     return next(tasks.glob(f"{run_id}-*"), tasks / str(run_id))
 
 
-def task_processes(places: Places, run_id: int) -> dict[str, tuple[int, int, int]]:
+def task_processes(places: Slots, run_id: int) -> dict[str, tuple[int, int, int]]:
     """Process id, start time and process group of every crawler of a run, by ``index/attempt``."""
     found = {}
     for file in run_folder(places.state_dir, run_id).glob("*/*/process.json"):
@@ -96,8 +96,8 @@ def task_processes(places: Places, run_id: int) -> dict[str, tuple[int, int, int
     return found
 
 
-def check_database(places: Places, run: Run) -> str:
-    """The row says what the gateway says, and no task of the run is alive."""
+def check_database(places: Slots, run: Run) -> str:
+    """The row shows what the gateway shows, and no task of the run is alive."""
     rows = query(
         places, "SELECT status, outcome, ended_at FROM run_history WHERE run_id = ?", run["run_id"]
     )
@@ -119,7 +119,7 @@ def check_database(places: Places, run: Run) -> str:
     )
 
 
-def check_processes(places: Places, run: Run) -> str:
+def check_processes(places: Slots, run: Run) -> str:
     """No process of the run exists: neither those on record nor any that carries its id in its
     environment.
     """
@@ -135,7 +135,7 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
-def _belongs(pid: int, places: Places, run_id: int) -> bool:
+def _belongs(pid: int, places: Slots, run_id: int) -> bool:
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # it ended, or belongs to somebody else
@@ -144,7 +144,7 @@ def _belongs(pid: int, places: Places, run_id: int) -> bool:
     return f"CRAWL_RUN_ID={run_id}".encode() in entries and any(here in entry for entry in entries)
 
 
-def check_archive(places: Places, run: Run) -> str:
+def check_archive(places: Slots, run: Run) -> str:
     """The zip of supporting files opens, every byte of it is right, and it holds the items that
     were counted.
     """
@@ -162,8 +162,8 @@ def check_archive(places: Places, run: Run) -> str:
     return f"{lines} items, {export['files']} files, {export['bytes']:,} bytes"
 
 
-def told_events(places: Places) -> list[dict[str, Any]]:
-    """What the event file tells."""
+def told_events(places: Slots) -> list[dict[str, Any]]:
+    """What the event file contains."""
     found = []
     for line in places.path("events").read_text().splitlines():
         with contextlib.suppress(ValueError):  # a writer that died may have left half a line
@@ -171,16 +171,18 @@ def told_events(places: Places) -> list[dict[str, Any]]:
     return found
 
 
-def check_events(places: Places, run: Run) -> str:
-    """The event file tells the end of the run, with the same verdict."""
+def check_events(places: Slots, run: Run) -> str:
+    """The event file reports the end of the run, with the same verdict."""
     id = f"{run['run_id']}-{run['run_uid']}/{run['attempt']}/run.ended"
     told = [event["data"] for event in told_events(places) if event["id"] == id]
     expect(told, f"no event run.ended of run {run['run_id']}")
-    expect(all(data["status"] == run["status"] for data in told), f"told was {told[0]['status']}")
-    return f"run.ended told: {told[0]['status']}"
+    expect(
+        all(data["status"] == run["status"] for data in told), f"reported was {told[0]['status']}"
+    )
+    return f"run.ended reported: {told[0]['status']}"
 
 
-CHECKS: dict[str, Callable[[Places, Run], str]] = {
+CHECKS: dict[str, Callable[[Slots, Run], str]] = {
     "database": check_database,
     "processes": check_processes,
     "archive": check_archive,
@@ -188,7 +190,7 @@ CHECKS: dict[str, Callable[[Places, Run], str]] = {
 }
 
 
-def check_manager(places: Places, manager: Run) -> str:
+def check_manager(places: Slots, manager: Run) -> str:
     """What the crawlers of a manager wrote themselves: each walk once, in the order of the class,
     two at a time.
     """
@@ -206,7 +208,8 @@ def check_manager(places: Places, manager: Run) -> str:
     ledger = [json.loads(text) for run in runs for text in _left(places, run, "summary.json")]
     walks = [summary["max_pages"] for summary in ledger]
     expect(
-        walks == list(dict.fromkeys(PAGES)), f"the crawlers walked {walks}, the class said {PAGES}"
+        walks == list(dict.fromkeys(PAGES)),
+        f"the crawlers walked {walks}, the class declared {PAGES}",
     )
     steps = [(summary["started_at"], 1) for summary in ledger] + [
         (summary["finished_at"], -1) for summary in ledger
@@ -225,15 +228,15 @@ def check_manager(places: Places, manager: Run) -> str:
     )
 
 
-def check_graph(places: Places, graph: Workflow) -> str:
-    """One crawl for each page that the look wrote, and recorded what these crawls wrote, read from
+def check_graph(places: Slots, graph: Workflow) -> str:
+    """One crawl for each page that the poll wrote, and recorded what these crawls wrote, read from
     their own files.
     """
     state = graph.status().state
     expect(state == "completed", f"it is {state}")
     sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
-    look, *others = [row[0] for row in query(places, sql, f"graph/{graph.id}")]
-    pages = len(_items(places, look))
+    poll, *others = [row[0] for row in query(places, sql, f"graph/{graph.id}")]
+    pages = len(_items(places, poll))
     expect(len(others) == pages > 1, f"{len(others)} crawls for {pages} pages")
     written = {item["url"]: item["title"] for run in others for item in _items(places, run)}
     merged, published = graph.get_recorded("merge"), graph.get_recorded("publish")
@@ -242,7 +245,7 @@ def check_graph(places: Places, graph: Workflow) -> str:
     return f"{len(others)} crawls for {pages} items of the first, {len(written)} items merged"
 
 
-def _items(places: Places, run_id: int) -> list[Run]:
+def _items(places: Slots, run_id: int) -> list[Run]:
     """The items of a run, as its crawler wrote them."""
     return [
         json.loads(line)
@@ -251,7 +254,7 @@ def _items(places: Places, run_id: int) -> list[Run]:
     ]
 
 
-def _left(places: Places, run_id: int, name: str) -> list[str]:
+def _left(places: Slots, run_id: int, name: str) -> list[str]:
     """The files of this name that the tasks of a run wrote: in their folders; where there are none,
     in the archive.
     """

@@ -32,9 +32,9 @@ from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import PartFailed
 from crawler_lifecycle.clusters.kubernetes import labels
-from examples.story import STORYTELLER, Run, Story, _leave, offer_plans
+from examples.story import STORYTELLER, Run, Story, _leave, offer_user_code
 from examples.story_checks import (
-    Places,
+    Slots,
     Untrue,
     check_archive,
     check_database,
@@ -95,7 +95,7 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 class ClusterStory(Story):
-    """The acts on a cluster. What the first story tells of processes, this one tells of pods."""
+    """The acts on a cluster. The first story is about processes, this one about pods."""
 
     def __init__(
         self, stack: Stack, gateway: Gateway, view: View, cluster: Cluster, namespace: str
@@ -121,7 +121,7 @@ class ClusterStory(Story):
         self._start("taken", "operations", args=site, settings=slow, retries={"max": 0})
         self._start("hungry", "hungry", args=site)
         self._start("nowhere", "nowhere", args=site, limits={"start_timeout_s": 60})
-        self._start_plans(site["site"])
+        self._start_user_code(site["site"])
 
     def act_image(self) -> None:
         """The image that does not exist is named while the run waits for it."""
@@ -166,7 +166,7 @@ class ClusterStory(Story):
     def act_end(self) -> None:
         """Every run ends with the verdict that is true for it."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
-        self._wait_for_plans()
+        self._wait_for_user_code()
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
         wanted = {
             "single": ("COMPLETED", "finished"),
@@ -189,7 +189,7 @@ class ClusterStory(Story):
         )
 
     def summary(self) -> None:
-        """What there is to look at."""
+        """What there is to poll."""
         runs = [self._run(name) for name in self.ids]
         outcomes = ", ".join(
             f"{name} {run['outcome']}" for name, run in zip(self.ids, runs, strict=True)
@@ -210,7 +210,7 @@ class ClusterStory(Story):
     def verify(self) -> list[str]:
         """Check every run at every source, the cluster among them; what is untrue."""
         failed: list[str] = []
-        checks: dict[str, Callable[[Places, Run], str]] = {
+        checks: dict[str, Callable[[Slots, Run], str]] = {
             "database": check_database,
             "cluster": self._check_cluster,
             "archive": check_archive,
@@ -227,9 +227,9 @@ class ClusterStory(Story):
                 except (Untrue, OSError, KeyError, ValueError) as error:
                     failed.append(f"run {run_id} {title}: {error or type(error).__name__}")
                     self.view.say("FAILED", failed[-1], "bold red")
-        return failed + self._verify_plans()
+        return failed + self._verify_user_code()
 
-    def _check_cluster(self, places: Places, run: Run) -> str:
+    def _check_cluster(self, places: Slots, run: Run) -> str:
         """Rows and Jobs are the same tasks, the kubelet's exit codes are those on record, and
         nothing executes.
         """
@@ -251,7 +251,7 @@ class ClusterStory(Story):
             code = codes[pod["metadata"]["ownerReferences"][0]["uid"]]
             expect(
                 code == ended["exitCode"],
-                f"on record is exit {code}, the kubelet says {ended['exitCode']}",
+                f"on record is exit {code}, the kubelet reports {ended['exitCode']}",
             )
             compared += 1
         return (
@@ -366,7 +366,7 @@ def perform(view: View, folder: Path) -> list[str]:
         namespace, place = prepare(cluster, folder, view)
         crawlers = folder / "crawlers.yaml"
         crawlers.write_text(json.dumps(catalogue(), indent=1))
-        offer_plans()
+        offer_user_code()
         stack = Stack(
             Layout(
                 folder, services=SERVICES, only_free_ports=True, crawlers=crawlers, kubernetes=place
@@ -387,7 +387,7 @@ def perform(view: View, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Tell the story; 0 if every check held."""
+    """Play the story; return 0 if every check passed."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.story_kubernetes", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""How the story is told: a live table on a terminal, one plain line per change everywhere else."""
+"""How the story is shown: a live table on a terminal, one plain line per change everywhere else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = (
     "PAGES",
     "ITEMS",
     "VERIFIED",
-    "NEXT LOOK",
+    "NEXT POLL",
 )
 TERMINAL = ("COMPLETED", "FAILED")
 
@@ -32,7 +32,7 @@ Run = Mapping[str, Any]
 
 
 class View:
-    """Tells events line by line, with the runs in a table below them when there is a terminal."""
+    """Prints events line by line, with the runs in a table below them when there is a terminal."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -107,7 +107,7 @@ def _table(runs: Sequence[Run]) -> Table:
         status = clean(run["status"]) + (
             f" ({clean(run['outcome'])})" if run.get("outcome") else ""
         )
-        next_look = "-" if run["status"] in TERMINAL else ago(run.get("next_look_at"))
+        next_poll = "-" if run["status"] in TERMINAL else ago(run.get("next_poll_at"))
         texts = [
             str(run["run_id"]),
             clean(run["crawler"]),
@@ -116,6 +116,6 @@ def _table(runs: Sequence[Run]) -> Table:
             clean(run["stage"]),
         ]
         texts += [tasks_text(run), number(run.get("pages")), number(run.get("items"))]
-        texts += [ago(run.get("verified_at")), next_look]
+        texts += [ago(run.get("verified_at")), next_poll]
         table.add_row(*(Text(text, style=STYLES.get(text.partition(" ")[0], "")) for text in texts))
     return table

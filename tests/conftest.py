@@ -28,7 +28,7 @@ MORE = re.findall("^MORE := (.*)$", (TESTS.parent / "Makefile").read_text(), re.
 ].split()
 READ = [
     TESTS.parent / one
-    for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/page", "tests/soak")
+    for one in (*MORE, "tests/e2e", "tests/dev", "tests/kubernetes", "tests/ui", "tests/soak")
 ]
 #: Set by pytest itself, anew for each part of a test.
 CURRENT = "PYTEST_CURRENT_TEST"
@@ -78,7 +78,7 @@ def _is_read(file: Path) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector leaves out what is there by now, and looks less often for what comes:
+    """The garbage collector leaves out what is there by now, and polls less often for what comes:
     few rings of objects are made, and to look for them at the usual pace takes a twentieth of the
     time of what asks databases."""
     gc.freeze()

@@ -44,7 +44,7 @@ OUTSIDE = ("adapters", "clusters", "store")
 
 #: Modules of the runner that stand alone: every part may import them, so that there is one
 #: definition.
-SHARED = ("runner.held", "runner.item_files", "runner.item_reader", "runner.reported")
+SHARED = ("runner.safe_directory", "runner.item_files", "runner.item_reader", "runner.reported")
 
 #: What each part of the house may import of ours. A part that is not listed may not exist.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -194,8 +194,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyarrow": ("cli/runs/parquet.py",),
     "urllib3": ("clusters/kubernetes",),
     "fastapi": ("gateway", "scheduler", "web"),
-    "jinja2": ("gateway/page",),
-    "markupsafe": ("gateway/page",),
+    "jinja2": ("gateway/ui",),
+    "markupsafe": ("gateway/ui",),
     "temporalio": ("activities", "workflows", "temporal", "worker"),
 }
 

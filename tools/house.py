@@ -1,6 +1,6 @@
 """Refuse code that grew: more tokens in a folder than ``house.toml`` allows, more words on a page,
-or more docstrings that ask. Refuse words in ``README.md`` and ``docs/`` that the glossary has
-replaced.
+or more docstrings that ask. Refuse words that the glossary has replaced in ``README.md``, in
+``docs/`` and in the texts of the code: docstrings, comments, messages, templates and TOML files.
 
 Tokens and not lines, so that nobody makes lines denser to pass. A room is the first folder or
 module in ``crawler_lifecycle/``. Layout, comments and docstrings do not count. A docstring asks
@@ -43,6 +43,17 @@ NO_PROSE = re.compile(
     r"^ *```.*?^ *```|(`+)[^`].*?\1|\"[^\"\n]*\"|(?<=\])\([^)\s]*\)|<[^>]*>",
     re.DOTALL | re.MULTILINE,
 )
+#: Code in texts of Python and TOML, and the marks of literals and comments.
+NO_TEXT = re.compile(
+    r"(`+)[^`].*?\1|\{(?:[^{}]|\{[^{}]*\})*\}|\(\?P<\w+>|(?:\b[bfr]{1,2})?\"|#|^\[.*\]$|^\w+ =",
+    re.DOTALL | re.MULTILINE,
+)
+#: Code in templates: Jinja's, and tags of HTML.
+NO_TEMPLATE = (re.compile(r"\{([{%#]).*?[}%#]\}", re.DOTALL), re.compile(r"<[^>]*>"))
+#: In code of templates: a class, a literal that people may read, or any other character.
+LITERAL = re.compile(r"class=\"[^\"]*\"|(?P<literal>\"[^\"\n]* [^\"\n]*\")|\S")
+#: Tokens with texts. From Python 3.12 on, f-strings have tokens of their own.
+TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -77,7 +88,7 @@ def asking(source: str) -> int:
 
 
 def complaints(house: Path, limits: Mapping[str, Any]) -> Iterator[str]:
-    """Each figure that the house exceeds, with the cure."""
+    """Each figure that the house exceeds, with the fix."""
     rooms, asked = Counter[str](), Counter[str]()
     for file in house.rglob("*.py"):
         room, source = file.relative_to(house).parts[0], file.read_text()
@@ -122,18 +133,44 @@ def prose(page: str) -> str:
     return NO_PROSE.sub(lambda found: re.sub(r"\S", " ", found[0]), page)
 
 
-def replaced_words(pages: Iterable[Path], replaced: Mapping[str, str]) -> Iterator[str]:
-    """Each place where the prose of a page has a word that was replaced, with what to write
+def texts(file: Path) -> str:
+    """Comments, docstrings, and literals with a blank: the words of a file, each in its line."""
+    source = file.read_text()
+    if file.suffix == ".md":
+        return prose(source)
+    if file.suffix == ".toml":
+        return NO_TEXT.sub(_lines, source)
+    if file.suffix == ".html":
+        for pattern in NO_TEMPLATE:
+            source = pattern.sub(lambda found: LITERAL.sub(_lines, found[0]), source)
+        return source
+    lines = [""] * len(source.splitlines())
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in TEXTS and " " in token.string:
+            words = NO_TEXT.sub(_lines, token.string).splitlines()
+            for number, line in enumerate(words, token.start[0] - 1):
+                lines[number] += f" {line}"
+    return "\n".join(lines)
+
+
+def _lines(code: re.Match[str]) -> str:
+    """The literal in a template that people may read; else the line breaks of the code."""
+    return code.groupdict().get("literal") or "\n" * code[0].count("\n") or " "
+
+
+def replaced_words(files: Iterable[Path], replaced: Mapping[str, str]) -> Iterator[str]:
+    """Each position where the texts of a file have a word that was replaced, with what to write
     instead.
     """
-    for page in pages:
-        text = prose(page.read_text())
+    for file in files:
+        text = texts(file)
+        where = file.name if file.suffix == ".md" else file
         for words, instead in replaced.items():
             pattern = words.replace(" ", r"\s+")
             for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
                 line = text.count("\n", 0, found.start()) + 1
                 yield (
-                    f"{page.name}:{line}: {' '.join(found[0].split())!r}: write {instead} "
+                    f"{where}:{line}: {' '.join(found[0].split())!r}: write {instead} "
                     "(docs/glossary.md)"
                 )
 
@@ -144,10 +181,17 @@ if __name__ == "__main__":
         DOCS.with_name("README.md"),
         *(page for page in sorted(DOCS.glob("*.md")) if page.name not in MADE_OF_CODE),
     ]
+    code = [
+        file
+        for file in sorted(HOUSE.rglob("*"))
+        if file.suffix in {".py", ".html", ".toml"}
+        and file.parent.name != "versions"  # a migration that landed may not change
+    ]
     found = [
         *complaints(HOUSE, figures),
         *long_pages(DOCS, figures["words"]),
-        *replaced_words(pages, figures["replaced"]),
+        *replaced_words(pages, figures["replaced"] | figures["replaced_in_pages"]),
+        *replaced_words(code, figures["replaced"]),
     ]
     print("\n".join(found), end="\n" if found else "")
     sys.exit(len(found) > 0)

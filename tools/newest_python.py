@@ -65,7 +65,7 @@ TESTS = (
     )),
     *("tests/graphs/test_platforms.py", "tests/graphs/test_workflow.py", "tests/test_background.py"),
     *(f"tests/managers/{name}.py" for name in ("test_bad_input", "test_examples", "test_generator", "test_scripts")),
-    *("tests/plans/test_bad_code.py", "tests/plans/test_functions.py", "tests/contracts/store/test_writers.py"),
+    *("tests/user_code/test_bad_code.py", "tests/user_code/test_functions.py", "tests/contracts/store/test_writers.py"),
 )  # fmt: skip
 
 

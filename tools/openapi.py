@@ -27,7 +27,7 @@ def document() -> str:
     store = Store(
         **{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)}
     )
-    app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), sweep_s=None))
+    app = create_app(Gateway(store, nothing, nothing, entrance=Entrance(), outbox_retry_s=None))
     return json.dumps(app.openapi(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -38,7 +38,7 @@ def problems() -> str:
         first, *others = kind.statuses
         also = "".join(f" (or {status})" for status in others)
         program = "" if kind.retry == _BY_STATUS else f" **A program:** {kind.retry}"
-        said.setdefault((first, f"{also}: {kind.meaning} {kind.cure}{program}\n"), []).append(
+        said.setdefault((first, f"{also}: {kind.meaning} {kind.fix}{program}\n"), []).append(
             f"**`{code}`**"
         )
     for status, texts in groupby(

@@ -169,11 +169,11 @@ def list_complaints(places: dict[str, list[str]], limits: dict[str, int]) -> Ite
     ``house.toml`` says.
     """
     for name, found in places.items():
-        cure = RULES[name][1] if name in RULES else "a name that says whose it is"
+        fix = RULES[name][1] if name in RULES else "a name that says whose it is"
         most = limits.get(name, 0)
         if len(found) > most:
             yield (
-                f"{name}: {len(found)}, at most {most}; write {cure}. Among them: "
+                f"{name}: {len(found)}, at most {most}; write {fix}. Among them: "
                 f"{', '.join(found[-SHOWN:])}"
             )
         elif len(found) < most:

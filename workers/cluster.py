@@ -1,4 +1,4 @@
-"""A worker for everything that may hang on a slow cluster: deployments and looks.
+"""A worker for everything that may hang on a slow cluster: deployments and polls.
 
 ``python -m workers.cluster``; see ``crawler_lifecycle.worker.process``.
 """

@@ -2,6 +2,6 @@
 
 Their classes are thin, and their fields are ports.
 
-Activities block, and run on thread pools. Each docstring says what a second execution does:
+Activities block, and run on thread pools. Each docstring describes what a second execution does:
 Temporal repeats an activity when its worker died after the effect and before the answer.
 """

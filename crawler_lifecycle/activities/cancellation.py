@@ -14,20 +14,20 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities.abreast import Abreast
-from crawler_lifecycle.activities.look_step import ref_of
+from crawler_lifecycle.activities.poll_step import ref_of
 from crawler_lifecycle.activities.shared import Counts, activity_named, alive, beating, push_event
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import EVENT_RUN_STOPPED, event_key
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.ports.cluster import TaskStops
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
-    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.polls import PollStore
     from crawler_lifecycle.store.runs.stops import StopStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -154,7 +154,7 @@ class StopPass:
     def _log(self, task: TaskRef) -> Details | None:
         """Return the log of a task before its stop, or ``None`` if it cannot be read.
 
-        A later look replaces it if the log still exists then. An error here does not prevent the
+        A later poll replaces it if the log still exists then. An error here does not prevent the
         stop: a node that does not answer may be the reason for the stop.
         """
         try:
@@ -217,7 +217,7 @@ class CancellationActivities:
     """Activities that stop a run."""
 
     stops: StopStore
-    details: LookStore
+    details: PollStore
     tasks: TaskReader
     events: EventStore
     cluster: TaskStops
@@ -263,7 +263,7 @@ class CancellationActivities:
         """Cancel the tasks that were never deployed.
 
         A deployment call may have created a task without an answer to us. Such a task is cancelled
-        only after a look has proved that it does not exist.
+        only after a poll has proved that it does not exist.
         Second execution: the tasks are CANCELLED already.
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))

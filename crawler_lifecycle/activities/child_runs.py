@@ -48,7 +48,7 @@ ERROR_MAX = 1000
 
 
 class NeverBegun(InvalidRequest):
-    """This job can never have a run. The text says why."""
+    """This job can never have a run. The text explains why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class StopRecorded:
     leave: bool = False
     status: RunStatus = RunStatus.STOPPING
     unreadable: str | None = None
-    """The defect of the row and its cure, when nothing could be recorded. The other fields are then
+    """The defect of the row and its fix, when nothing could be recorded. The other fields are then
     as requested.
     """
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
-#: The reason in the manifest for files that ``crawlctl cluster tidy`` removed.
-FILES_REMOVED = "its files were removed because they were exported long ago (crawlctl cluster tidy)"
+#: The reason in the manifest for files that ``crawlctl cluster gc`` removed.
+FILES_REMOVED = "its files were removed because they were exported long ago (crawlctl cluster gc)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class CompletionActivities:
 
         Returns the event's sequence number.
 
-        The event was recorded together with the verdict. It is delivered here, also when the run
+        The event was recorded together with the verdict. It is delivered here, even when the run
         was resumed meanwhile.
         Second execution: delivers the same event under the same id.
         """
@@ -178,7 +178,7 @@ class CompletionActivities:
     def _sources(self, fence: Fence, tries: Sequence[Try], given_up: int) -> list[FileSource]:
         """Return the files of these tries.
 
-        For attempts whose files were removed, return entries that say so.
+        For attempts whose files were removed, return entries that show this.
         """
         refs = [(one.run_attempt, TaskRef.of(one)) for one in tries]
         gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]

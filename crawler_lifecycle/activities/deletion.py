@@ -107,7 +107,7 @@ class DeletionActivities:
                 self.deletion.forget_former()
             if errors:  # the errors may name a crawler's files: keep them out of our history
                 raise NotDelivered(
-                    "not everything could be removed; the report of the run says why"
+                    "not everything could be removed; the report of the run explains why"
                 )
             if _HISTORIES in (row.deletion or {})["gone"]:
                 self.deletion.note_deletion(run, {}, {}, ended=True)

@@ -27,25 +27,25 @@ from crawler_lifecycle.domain.errors import (
     Overtaken,
     SchedulerUnavailable,
 )
-from crawler_lifecycle.domain.ladder import start_check_interval
 from crawler_lifecycle.domain.names import EVENT_RUN_STARTED, event_key
+from crawler_lifecycle.domain.polling_schedule import start_check_interval
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, Observation, Phase, TaskState, TaskStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, SCHEDULER_WAIT
 from crawler_lifecycle.ports.cluster import TaskPlaces
-from crawler_lifecycle.ports.looks import FoundState, Look
+from crawler_lifecycle.ports.polls import FoundState, Poll
 from crawler_lifecycle.ports.protocols import Notifier, SchedulerClient
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Resting
 
-from .look_step import LookStep, again_if_overtaken, ref_of
+from .poll_step import PollStep, again_if_overtaken, ref_of
 from .retries import Policies
 from .shared import Counts, activity_named, beating, ordered_at, push_event, reporting
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
     from crawler_lifecycle.store.runs.deployment import DeploymentStore
-    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.polls import PollStore
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -64,7 +64,7 @@ class Deploy:
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """The time of the run's next look. It does not depend on the answer of the call."""
+    """The time of the run's next poll. It does not depend on the answer of the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DeployReport:
     deferred: int = 0
     refused: str | None = None
     in_line: bool = False
-    """True if the run waits for places of its pool."""
+    """True if the run waits for slots of its pool."""
     resting: Resting = field(default_factory=Resting)
     """The tasks whose next try may not begin yet. They are counted if no task was offered."""
 
@@ -88,7 +88,7 @@ class MainJob:
     fence: Fence
     start_check_s: float
     alone: bool = False
-    """True if the main task is the run's only task. Then each try is recorded as a look at the
+    """True if the main task is the run's only task. Then each try is recorded as a poll of the
     run.
     """
 
@@ -125,7 +125,7 @@ class DeploymentActivities:
     """Activities of stage 2."""
 
     deployment: DeploymentStore
-    looks: LookStore
+    polls: PollStore
     runs: RunReader
     tasks: TaskReader
     events: EventStore
@@ -166,7 +166,7 @@ class DeploymentActivities:
         fence = order.fence
         now = ordered_at()
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
-        # The service that creates tasks and the look that proves their absence may use different
+        # The service that creates tasks and the poll that proves their absence may use different
         # clocks.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
         with (
@@ -175,7 +175,7 @@ class DeploymentActivities:
             self._noting_cluster_wait(fence),
         ):
             # The namespace is recorded before the tasks are created. While other tasks of the run
-            # may live in another namespace, ``place`` raises: no look could find all of them.
+            # may live in another namespace, ``place`` raises: no poll could find all of them.
             place = self.cluster.place(self.deployment.places(fence.run_id))
             handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
@@ -185,7 +185,7 @@ class DeploymentActivities:
             )
             if stop is not None or not tasks:
                 counts = self.tasks.count_tasks(fence.run_id)
-                in_line = self.deployment.waits_for_place(fence.run_id)
+                in_line = self.deployment.waits_for_slot(fence.run_id)
                 resting = self.policies.retries.resting(fence.run_id, now)
                 if (
                     stop is None
@@ -236,7 +236,7 @@ class DeploymentActivities:
         why = next((a.reason for a in deferred if a.reason), "no free capacity on the cluster")
         if deferred:
             self.deployment.note_waiting(fence, why)
-        if deferred and not counts.active and not self.deployment.waits_for_place(fence.run_id):
+        if deferred and not counts.active and not self.deployment.waits_for_slot(fence.run_id):
             raise NothingDeployed(f"the cluster accepts no task of this run yet: {why}")
         return DeployReport(Counts.of(counts), len(call.tasks), len(deferred), refused)
 
@@ -270,7 +270,7 @@ class DeploymentActivities:
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
-        """Return the record that the cluster keeps beside each task, so that a lost row of the run
+        """Return the record that the cluster keeps with each task, so that a lost row of the run
         can be restored.
         """
         row = self.runs.get_run(fence.run_id)
@@ -284,7 +284,7 @@ class DeploymentActivities:
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
         """Record that the service refuses these tasks permanently.
 
-        An earlier call may have created some of them, so a look searches for them. A missing task
+        An earlier call may have created some of them, so a poll searches for them. A missing task
         may still appear until the earlier call expires. After that the task is refused, too.
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
@@ -303,7 +303,7 @@ class DeploymentActivities:
     def _adopt_late_ones(self, fence: Fence) -> None:
         """Find the tasks that a call of the previous attempt created late, after a resume.
 
-        The store offers such a task again only after that call has expired. This look comes before,
+        The store offers such a task again only after that call has expired. This poll comes before,
         so that no second one is created.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
@@ -315,15 +315,15 @@ class DeploymentActivities:
     def _look_for_queued(self, fence: Fence, source: str) -> None:
         """Record the tasks that unanswered deployment calls have created.
 
-        It is a complete look, because it is recorded as one: it also covers the tasks that were
+        It is a complete poll, because it is recorded as one: it also covers the tasks that were
         deployed before.
         """
-        step = LookStep(self.looks, self.cluster, fence, self.policies)
+        step = PollStep(self.polls, self.cluster, fence, self.policies)
 
-        def record() -> Look:
-            state, look = step.look()
-            step.record(state, look, source, resumed=source == "resume")
-            return look
+        def record() -> Poll:
+            state, poll = step.poll()
+            step.record(state, poll, source, resumed=source == "resume")
+            return poll
 
         step.apply(source, again_if_overtaken(record))
 
@@ -344,13 +344,13 @@ class DeploymentActivities:
                 return MainJobReport(None, ended=True)
             main = active[0]
             try:
-                look = self.cluster.look(fence.run, [ref_of(main)])
+                poll = self.cluster.poll(fence.run, [ref_of(main)])
             except ClusterUnavailable as error:
                 self.deployment.note_waiting(fence, f"{CLUSTER_WAIT}{error}")
                 if order.alone:
-                    self.looks.record_look_error(fence, str(error), ordered_at())
+                    self.polls.record_poll_error(fence, str(error), ordered_at())
                 raise self._again(error, order.start_check_s) from error
-            seen = look.observations[0]
+            seen = poll.observations[0]
             replaced = main.uid is not None and seen.uid is not None and seen.uid != main.uid
             over = replaced or seen.phase in (Phase.ENDED, Phase.GONE)
             if not over and seen.phase in (Phase.ABSENT, Phase.WAITING):
@@ -359,14 +359,14 @@ class DeploymentActivities:
                     "the cluster does not know the task yet" if absent else "waiting to be started"
                 )
                 self.deployment.note_waiting(fence, why)
-                again_s = look.again_s
+                again_s = poll.again_s
                 if order.alone:
                     wait = timedelta(seconds=_interval(order.start_check_s, again_s))
-                    self._note(fence, self.looks.found_state(fence), look, self.clock() + wait)
+                    self._note(fence, self.polls.found_state(fence), poll, self.clock() + wait)
                 elif _is_news(main, seen):
                     again_s = self._note_executing(fence) or again_s
                 raise self._again(NotStarted(why), order.start_check_s, again_s)
-            if over:  # a complete look follows at once
+            if over:  # a complete poll follows at once
                 return MainJobReport(None if replaced else seen.started_at, ended=True)
             self._note_executing(fence)
         return MainJobReport(
@@ -376,26 +376,26 @@ class DeploymentActivities:
     def _note_executing(self, fence: Fence) -> float | None:
         """Record which tasks execute, so that no outdated PENDING is visible in the first minute.
 
-        Also record missing tasks: two looks together prove that a task is gone. Return the seconds
-        until the second look can prove it. The next look records the ends of tasks, because it also
+        Also record missing tasks: two polls together prove that a task is gone. Return the seconds
+        until the second poll can prove it. The next poll records the ends of tasks, because it also
         fetches their debugging information.
         """
         try:
-            state, look = LookStep(self.looks, self.cluster, fence).look()
+            state, poll = PollStep(self.polls, self.cluster, fence).poll()
         except ClusterUnavailable:
-            # The caller continues without this look; the next one is due within a minute.
+            # The caller continues without this poll; the next one is due within a minute.
             return None
-        self._note(fence, state, look)
-        return look.again_s
+        self._note(fence, state, poll)
+        return poll.again_s
 
     def _note(
-        self, fence: Fence, state: FoundState, look: Look, next_look_at: datetime | None = None
+        self, fence: Fence, state: FoundState, poll: Poll, next_look_at: datetime | None = None
     ) -> None:
         with suppress(Overtaken):  # then something newer is recorded
-            LookStep(self.looks, self.cluster, fence).record(
-                state, look, "look", next_look_at=next_look_at, ends=False
+            PollStep(self.polls, self.cluster, fence).record(
+                state, poll, "look", next_look_at=next_look_at, ends=False
             )
-            self.looks.apply_findings(fence, "look", look.observed_at)
+            self.polls.apply_findings(fence, "look", poll.observed_at)
 
     def _again(
         self, error: LifecycleError, start_check_s: float, again_s: float | None = None

@@ -104,7 +104,7 @@ class InitiationActivities:
 
     @activity_named("add_tasks")
     def add_tasks(self, order: AddToRun) -> TasksAdded:
-        """Append child tasks to a live run. After the next look they are deployed into free slots.
+        """Append child tasks to a live run. After the next poll they are deployed into free slots.
 
         Arguments that the crawler does not accept are refused here. Otherwise the scheduler service
         would refuse all queued tasks of the same call. What a quota refuses is not tried again:

@@ -24,34 +24,32 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Ca
 
 from crawler_lifecycle.domain.errors import LifecycleError, codes
 from crawler_lifecycle.domain.run import OUTCOMES
-from crawler_lifecycle.ports.looks import CommittedChanges, CorrectionRow
+from crawler_lifecycle.ports.polls import CommittedChanges, CorrectionRow
 
 log = logging.getLogger(__name__)
 
-#: Buckets in seconds: duration of a look, duration of an export, time from a change on the cluster
+#: Buckets in seconds: duration of a poll, duration of an export, time from a change on the cluster
 #: to its record.
-LOOK_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
+POLL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
 EXPORT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 LAG_BUCKETS = (
-    *(
-        0.05,
-        0.1,
-        0.25,
-        0.5,
-        1.0,
-        2.5,
-        5.0,
-        15.0,
-        30.0,
-        60.0,
-        120.0,
-        300.0,
-        600.0,
-        900.0,
-        1800.0,
-        3600.0,
-        21600.0,
-    ),
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    15.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    600.0,
+    900.0,
+    1800.0,
+    3600.0,
+    21600.0,
 )
 
 
@@ -76,10 +74,10 @@ RUNS_STARTED = Instrument(
 RUNS_ENDED = Instrument(
     "lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome", "ended_by")
 )
-LOOKS = Instrument(
-    "lifecycle_looks", "Looks at the cluster; a failed look is no observation", ("result",)
+POLLS = Instrument(
+    "lifecycle_polls", "Polls the cluster; a failed poll is no observation", ("result",)
 )
-LOOK_TIME = Instrument("lifecycle_look", "Duration of complete looks", (), LOOK_BUCKETS)
+POLL_TIME = Instrument("lifecycle_poll", "Duration of complete polls", (), POLL_BUCKETS)
 TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))
 CORRECTIONS = Instrument(
     "lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",)
@@ -108,7 +106,7 @@ AUDIT_FINDINGS = Instrument(
 )
 
 SCHEDULE_DUE = Instrument(
-    "lifecycle_schedule_due", "Due times of schedules, by decision", ("decision",)
+    "lifecycle_schedule_firings", "Due times of schedules, by decision", ("decision",)
 )
 SCHEDULE_LATENESS = Instrument(
     "lifecycle_schedule_lateness",
@@ -133,18 +131,25 @@ WAKE_UPS = Instrument(
 )
 
 INSTRUMENTS = (
-    *(RUNS_STARTED, RUNS_ENDED, LOOKS, LOOK_TIME, TASKS_CHANGED, CORRECTIONS, TRUTH_LAG, STOPS),
-    *(
-        EXPORTS,
-        EXPORT_BYTES,
-        EXPORT_TIME,
-        DELIVERIES,
-        FAILURES,
-        AUDIT_FINDINGS,
-        SCHEDULE_DUE,
-        SCHEDULE_LATENESS,
-    ),
-    *(WEBHOOK_DELIVERIES, WEBHOOK_LAG, WAKE_UPS),
+    RUNS_STARTED,
+    RUNS_ENDED,
+    POLLS,
+    POLL_TIME,
+    TASKS_CHANGED,
+    CORRECTIONS,
+    TRUTH_LAG,
+    STOPS,
+    EXPORTS,
+    EXPORT_BYTES,
+    EXPORT_TIME,
+    DELIVERIES,
+    FAILURES,
+    AUDIT_FINDINGS,
+    SCHEDULE_DUE,
+    SCHEDULE_LATENESS,
+    WEBHOOK_DELIVERIES,
+    WEBHOOK_LAG,
+    WAKE_UPS,
 )
 
 
@@ -236,26 +241,24 @@ def committed(news: CommittedChanges) -> None:
         untrue = "" if wrong.lag_ms is None else f", untrue for {wrong.lag_ms / 1000:.1f} s"
         log.warning(
             "%s was recorded as %s and is %s (%s%s): %s",
-            *(
-                who,
-                wrong.believed,
-                wrong.truth,
-                wrong.kind,
-                untrue,
-                corrected.cause or "see its evidence",
-            ),
+            who,
+            wrong.believed,
+            wrong.truth,
+            wrong.kind,
+            untrue,
+            corrected.cause or "see its evidence",
             extra={"run_id": news.run_id, "task_id": wrong.task_id, "correction": wrong.kind},
         )
 
 
-def looked(seconds: float) -> None:
-    """Count a complete look, and record its duration."""
-    count(LOOKS, result="ok")
-    measure(LOOK_TIME, seconds)
+def polled(seconds: float) -> None:
+    """Count a complete poll, and record its duration."""
+    count(POLLS, result="ok")
+    measure(POLL_TIME, seconds)
 
 
 def corrected(written: Sequence[CorrectionRow]) -> None:
-    """Count corrections that were recorded without a look."""
+    """Count corrections that were recorded without a poll."""
     for one in written:
         count(CORRECTIONS, kind=str(one.kind))
 

@@ -1,7 +1,7 @@
-"""Stage 3, reconciliation: looks at the cluster, compares it with the rows, and records the true
+"""Stage 3, reconciliation: polls the cluster, compares it with the rows, and records the true
 statuses.
 
-The activities of one round exchange the findings of a look through the database. So nothing large
+The activities of one round exchange the findings of a poll through the database. So nothing large
 travels through Temporal, and each activity can be repeated alone.
 """
 
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.look_step import LookStep, again_if_overtaken, started
+from crawler_lifecycle.activities.poll_step import PollStep, again_if_overtaken, started
 from crawler_lifecycle.activities.shared import (
     Counts,
     activity_named,
@@ -23,13 +23,13 @@ from crawler_lifecycle.activities.shared import (
     reporting,
 )
 from crawler_lifecycle.clock import Clock, utc_now
-from crawler_lifecycle.domain import ladder
+from crawler_lifecycle.domain import polling_schedule
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.stall import stalled
 from crawler_lifecycle.domain.waiting import stretch_of
-from crawler_lifecycle.ports.cluster import RunLooks
+from crawler_lifecycle.ports.cluster import RunPolls
 from crawler_lifecycle.ports.protocols import Notifier
 from crawler_lifecycle.ports.runs import Fence
 
@@ -37,7 +37,7 @@ from .retries import Policies
 
 if TYPE_CHECKING:
     from crawler_lifecycle.store.events import EventStore
-    from crawler_lifecycle.store.runs.looks import LookStore
+    from crawler_lifecycle.store.runs.polls import PollStore
     from crawler_lifecycle.store.runs.retries import RetryStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -50,10 +50,10 @@ class ActiveReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LookOrder:
+class PollOrder:
     """Input of ``get_history_statuses_to_sync``.
 
-    ``gap_s`` is the interval before this look, and ``next_gap_s`` is the interval after it.
+    ``gap_s`` is the interval before this poll, and ``next_gap_s`` is the interval after it.
     """
 
     fence: Fence
@@ -63,12 +63,12 @@ class LookOrder:
     resumed: bool = False
     stall_timeout_s: float | None = None
     late_s: float = 0.0
-    """How late a planned look begins, by Temporal's clock."""
+    """How late a planned poll begins, by Temporal's clock."""
 
 
 @dataclass(frozen=True, slots=True)
-class LookAnswer:
-    """Result of a look."""
+class PollAnswer:
+    """Result of a poll."""
 
     changed: int
     active: int
@@ -76,7 +76,7 @@ class LookAnswer:
     observed_at: datetime
     next_look_at: datetime
     gap_s: float
-    """Seconds until the next look. The workflow uses them because the worker's clock may be
+    """Seconds until the next poll. The workflow uses them because the worker's clock may be
     wrong.
     """
     seconds: float
@@ -100,10 +100,10 @@ class Sync:
     fence: Fence
     source: str = "look"
     observed_at: datetime | None = None
-    """The time of the look whose findings are recorded. ``None``: the last look."""
+    """The time of the poll whose findings are recorded. ``None``: the last poll."""
     details_follow: bool = False
     """True if the debugging information of ended tasks is fetched after this
-    (``LookAnswer.truth_first``).
+    (``PollAnswer.truth_first``).
     """
 
 
@@ -119,7 +119,7 @@ class SyncedCounts(Counts):
 
 @dataclass(frozen=True, slots=True)
 class AliveTasks(Counts):
-    """The recorded state of a run after a look."""
+    """The recorded state of a run after a poll."""
 
     started: bool = False
     started_at: datetime | None = None
@@ -139,10 +139,10 @@ class AliveTasks(Counts):
 class ReconciliationActivities:
     """Activities of stage 3."""
 
-    looks: LookStore
+    polls: PollStore
     tasks: TaskReader
     events: EventStore
-    cluster: RunLooks
+    cluster: RunPolls
     notifiers: Sequence[Notifier]
     retries: RetryStore
     clock: Clock = utc_now
@@ -155,32 +155,34 @@ class ReconciliationActivities:
         return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
     @activity_named("get_history_statuses_to_sync")
-    def get_history_statuses_to_sync(self, order: LookOrder) -> LookAnswer:
-        """Do one complete look at the cluster, compare it with the database, and stage the
+    def get_history_statuses_to_sync(self, order: PollOrder) -> PollAnswer:
+        """Do one complete poll of the cluster, compare it with the database, and stage the
         differences.
 
-        A failed look is no observation: its error is recorded and raised, and no status changes.
-        Second execution: looks again and stages again.
+        A failed poll is no observation: its error is recorded and raised, and no status changes.
+        Second execution: polls again and stages again.
         """
         fence = order.fence
         with beating(), reporting(self._note_error, fence):
-            return again_if_overtaken(lambda: self._look(order))
+            return again_if_overtaken(lambda: self._poll(order))
 
-    def _look(self, order: LookOrder) -> LookAnswer:
-        step = LookStep(self.looks, self.cluster, order.fence, self.policies)
+    def _poll(self, order: PollOrder) -> PollAnswer:
+        step = PollStep(self.polls, self.cluster, order.fence, self.policies)
         try:
-            state, look = step.look()
+            state, poll = step.poll()
         except ClusterUnavailable as error:
             self._note_error(order.fence, str(error))
             raise
-        wanted = order.next_gap_s if look.again_s is None else min(order.next_gap_s, look.again_s)
-        planned = gap = max(wanted, 2 * look.seconds, ladder.MIN_GAP_SECONDS)
+        wanted = order.next_gap_s if poll.again_s is None else min(order.next_gap_s, poll.again_s)
+        planned = gap = max(wanted, 2 * poll.seconds, polling_schedule.MIN_GAP_SECONDS)
         if order.source != "stop":
-            gap = ladder.stretched(planned, stretch_of(state.waiting_for), order.late_s)
+            gap = polling_schedule.stretched(planned, stretch_of(state.waiting_for), order.late_s)
         meters.stretched(gap / planned)
         next_look_at = self.clock() + timedelta(seconds=gap)
         report = step.record(
-            *(state, look, order.source),
+            state,
+            poll,
+            order.source,
             next_look_at=next_look_at,
             gap_s=order.gap_s,
             resumed=order.resumed,
@@ -188,33 +190,33 @@ class ReconciliationActivities:
         )
         if step.unsuccessful or not report.active + report.queued:
             step.take_up_tries(
-                self.cluster, self.retries, state, lambda: step.apply(order.source, look)
+                self.cluster, self.retries, state, lambda: step.apply(order.source, poll)
             )
-        former = self.looks.rollback_possible()
-        # A former build looks again after a recorded look, and fetches what is missing only if
+        former = self.polls.rollback_possible()
+        # A former build polls again after a recorded poll, and fetches what is missing only if
         # something has changed.
         missing = (
-            self.looks.recorded_state(order.fence.run_id).details
+            self.polls.recorded_state(order.fence.run_id).details
             if former and not report.changed
             else 0
         )
-        return LookAnswer(
+        return PollAnswer(
             report.changed + missing,
             report.active,
             report.queued,
-            look.observed_at,
+            poll.observed_at,
             next_look_at,
             gap,
-            round(look.seconds, 3),
+            round(poll.seconds, 3),
             report.stop,
             stalled(report.quiet, order.stall_timeout_s),
-            *started(look, order.resumed),
+            *started(poll, order.resumed),
             truth_first=not former,
         )
 
     def _note_error(self, fence: Fence, error: str) -> None:
-        """Record why a look cannot be done or recorded, from its first try on."""
-        self.looks.record_look_error(fence, error, ordered_at())
+        """Record why a poll cannot be done or recorded, from its first try on."""
+        self.polls.record_poll_error(fence, error, ordered_at())
 
     @activity_named("get_bulk_task_history_data")
     def get_bulk_task_history_data(self, fence: Fence) -> int:
@@ -224,7 +226,7 @@ class ReconciliationActivities:
         Second execution: fetches and stages again.
         """
         with beating(), reporting(self._note_error, fence):
-            return LookStep(self.looks, self.cluster, fence).fetch_details()
+            return PollStep(self.polls, self.cluster, fence).fetch_details()
 
     @activity_named("reconcile_tasks")
     def reconcile_tasks(self, fence: Fence) -> int:
@@ -235,7 +237,7 @@ class ReconciliationActivities:
         Second execution: writes the same values again.
         """
         with reporting(self._note_error, fence):
-            return self.looks.apply_details(fence)
+            return self.polls.apply_details(fence)
 
     @activity_named("sync_statuses")
     def sync_statuses(self, order: Sync) -> SyncedCounts:
@@ -244,7 +246,7 @@ class ReconciliationActivities:
         Second execution: nothing is staged any more, and the counts are the same.
         """
         with reporting(self._note_error, order.fence):
-            counts = self.looks.apply_findings(
+            counts = self.polls.apply_findings(
                 order.fence, order.source, order.observed_at, details_follow=order.details_follow
             )
         return SyncedCounts(
@@ -270,7 +272,7 @@ class ReconciliationActivities:
 
         Second execution: counts again.
         """
-        state = self.looks.recorded_state(run_id)
+        state = self.polls.recorded_state(run_id)
         counts = Counts.of(state.counts)
         return AliveTasks(
             counts.by_status,

@@ -108,7 +108,7 @@ class OpenedFile:
 class RunFiles:
     """Reads files of runs. Methods block. They raise ``ClusterUnavailable`` and ``NotDelivered``.
 
-    ``elsewhere`` is a text for users. It says where tasks leave files that cannot be read here.
+    ``elsewhere`` is a text for users. It names where tasks leave files that cannot be read here.
     """
 
     tasks: TaskReader
@@ -383,8 +383,8 @@ class FileReading:
         self._waits_until = self._waits_until or now + WAIT_S
         if now >= self._waits_until:
             self.late = True
-            cure = f"try later; crawlctl export {run_id} shows the state of the archive"
-            raise NotYetDelivered(f"the archive of run {run_id} is not ready yet; {cure}")
+            fix = f"try later; crawlctl export {run_id} shows the state of the archive"
+            raise NotYetDelivered(f"the archive of run {run_id} is not ready yet; {fix}")
         alive()
         time.sleep(CHECK_S)
 

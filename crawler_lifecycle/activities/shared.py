@@ -43,7 +43,8 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: Seconds that one try of a push may take: three tries and their pauses take at most 5 s. A little
-#: more than a notifier may set for itself, so that its own error, which says more, comes first.
+#: more than a notifier may set for itself, so that its own error, which is more specific, comes
+#: first.
 PUSH_S = 1.41
 
 
@@ -181,7 +182,7 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Report an error that a retry alone cannot cure: a damaged row, a statement that the database
+    """Report an error that a retry alone cannot fix: a damaged row, a statement that the database
     refused, or a bug of ours.
 
     ``report`` records the text for the run. The activity is retried until somebody repairs the

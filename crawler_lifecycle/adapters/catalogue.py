@@ -54,9 +54,12 @@ _PARTS = {
     "resources": Resources,
     "kubernetes": PodOptions,
     "kubernetes.requests": Resources,
+    "kubernetes.tolerations": Toleration,
+    "kubernetes.volumes": PodVolume,
+    "ends": Ends,
+    "kubernetes.sidecars": Sidecar,
+    "kubernetes.sidecars.resources": Resources,
 }
-_PARTS |= {"kubernetes.tolerations": Toleration, "kubernetes.volumes": PodVolume}
-_PARTS |= {"ends": Ends, "kubernetes.sidecars": Sidecar, "kubernetes.sidecars.resources": Resources}
 _KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in _PARTS.items()}}
 
 #: The tags of keys.
@@ -153,7 +156,7 @@ def _minute() -> str:
 def load(path: Path, owned: ReservedNames = _NOTHING) -> list[CrawlerDefinition]:
     """Read a catalogue once. ``owned``: names that no entry may use.
 
-    Raises ``CatalogueError`` with file, line, key, error and cure.
+    Raises ``CatalogueError`` with file, line, key, error and fix.
     """
     reader = _Reader(path, owned)
     root = reader.root()
@@ -216,8 +219,8 @@ class _Reader:
             with self.path.open("rb") as file:
                 raw = file.read(SIZE_MAX + 1)
         except OSError as error:
-            cure = "give the path of a readable crawlers.yaml (LIFECYCLE_CRAWLERS)"
-            raise self.error(None, "", f"cannot be read ({error.strerror}); {cure}") from None
+            fix = "give the path of a readable crawlers.yaml (LIFECYCLE_CATALOGUE)"
+            raise self.error(None, "", f"cannot be read ({error.strerror}); {fix}") from None
         if len(raw) > SIZE_MAX:
             raise self.error(None, "", f"larger than {SIZE_MAX} bytes; split the catalogue")
         try:
@@ -262,7 +265,9 @@ class _Reader:
         self._as_written(data)
         try:
             if isinstance(expect := data.get("expect"), dict):
-                ExpectedCoverage.of(expect).check()  # its errors say more than those of the types
+                ExpectedCoverage.of(
+                    expect
+                ).check()  # its errors contain more than those of the types
             definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
             self._check(definition)
         except ValidationError as error:

@@ -55,7 +55,7 @@ class JsonLinesSink:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
     def check(self) -> str:
-        """Return a text that says where events go, after checking that they can be written there.
+        """Return a text about where events go, after checking that they can be written there.
 
         Raises ``NotDelivered``.
 

@@ -41,9 +41,9 @@ _BAD_CREDENTIALS = (
 )
 _BUSY = "nothing is wrong with the event; if this continues, raise the account's quota of PutEvents"
 #: Error codes of AWS -> what to do about them.
-CURES = {
-    code: cure
-    for codes, cure in (
+FIXES = {
+    code: fix
+    for codes, fix in (
         ("AccessDenied AccessDeniedException", _NO_RIGHT),
         ("NotAuthorizedForSourceException", f"let the policy of the bus allow the source {SOURCE}"),
         ("NotAuthorizedForDetailTypeException", "let the policy of the bus allow this detail type"),
@@ -177,10 +177,8 @@ class EventBridgeSink:
             here = isinstance(
                 error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError
             )
-            cure = (
-                _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
-            )
-            raise NotDelivered(f"{self._where}: {_first_line(error)}; {cure}") from None
+            fix = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
+            raise NotDelivered(f"{self._where}: {_first_line(error)}; {fix}") from None
         # The client may raise anything for an answer that is not from AWS.
         except Exception as error:
             raise NotDelivered(
@@ -209,8 +207,8 @@ class EventBridgeSink:
             )
 
     def _refused(self, code: str, message: object) -> str:
-        cure = CURES.get(code)
-        return f"{self._where}: {code}: {_first_line(message)}" + (f"; {cure}" if cure else "")
+        fix = FIXES.get(code)
+        return f"{self._where}: {code}: {_first_line(message)}" + (f"; {fix}" if fix else "")
 
 
 def _client(url: str, region: str | None) -> Any:

@@ -88,8 +88,8 @@ class Provider:
             found = json.loads(content)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
             why = str(error)[:200] or type(error).__name__
-            cure = "set SSL_CERT_FILE to its authority" if "CERTIFICATE_VERIFY" in why else _CHECK
-            raise IssuerUnavailable(f"{url} gives no answer of use: {why}; {cure}") from None
+            fix = "set SSL_CERT_FILE to its authority" if "CERTIFICATE_VERIFY" in why else _CHECK
+            raise IssuerUnavailable(f"{url} gives no answer of use: {why}; {fix}") from None
         # A refused code is an answer, too.
         if not isinstance(found, dict) or answer.status_code >= (500 if method == "POST" else 300):
             raise IssuerUnavailable(

@@ -39,8 +39,8 @@ _HOST = re.compile(r"[-.A-Za-z0-9]+|\[[:.0-9A-Fa-f]+\]")
 _CHANNEL = re.compile(r"[-a-zA-Z0-9_=@,.;]+")
 _NOT_IN_A_CHANNEL = re.compile(r"[^-a-zA-Z0-9_=@,.;]")
 
-#: Status of an answer -> the cure.
-CURES = {
+#: Status of an answer -> the fix.
+FIXES = {
     400: f"check {SETTING}CHANNEL",
     401: f"check {SETTING}KEY, {SETTING}SECRET and the clock of this machine",
     403: "the app is disabled or over its quota of messages",
@@ -138,7 +138,7 @@ class PusherNotifier:
         self._within_time(lambda: self._pusher.trigger(channels, event.type, data))
 
     def check(self) -> str:
-        """Return a text that says where pushes go, after a request with key and secret.
+        """Return a text about where pushes go, after a request with key and secret.
 
         Raises ``NotDelivered``.
         """
@@ -217,9 +217,9 @@ class PusherNotifier:
         status = response.status_code
         text = self._plain(content.decode(errors="replace"))
         if status not in (200, 202):
-            cure = CURES.get(status)
+            fix = FIXES.get(status)
             raise NotDelivered(
-                f"{self._where} answered {status}: {text}" + (f"; {cure}" if cure else "")
+                f"{self._where} answered {status}: {text}" + (f"; {fix}" if fix else "")
             )
         # A login portal or a proxy may also answer 200, with an HTML page.
         if not content.strip().startswith(b"{"):

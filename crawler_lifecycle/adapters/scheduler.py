@@ -26,7 +26,7 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that depend on the moment, not on the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors about a URL or headers that are too long. They say nothing about the deployment.
+#: Client errors about a URL or headers that are too long. They prove nothing about the deployment.
 OURS_4XX = frozenset({414, 431})
 #: Longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
@@ -70,8 +70,8 @@ class HttpSchedulerClient:
     """The port ``SchedulerClient``.
 
     Any invalid answer raises ``SchedulerUnavailable``, from a refused connection to a proxy's HTML
-    page with status
-    200. It says nothing about the deployment. So the deployment is tried again under the same key.
+    page with status 200. It proves nothing about the deployment. So the deployment is tried again
+    under the same key.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class HttpSchedulerClient:
             which = f"{len(deployment.tasks)} tasks"
             if len(deployment.tasks) == 1:
                 which = f"task {deployment.tasks[0].index} alone"
-            cure = (
+            fix = (
                 "raise the limit of the service or of the proxy before it, or give arguments as "
                 "a file to fetch"
             )
-            raise CallTooLarge(f"{error}, for {which}; {cure}") from None
+            raise CallTooLarge(f"{error}, for {which}; {fix}") from None
         try:
             answers = _Answer.model_validate_json(body).tasks
         except ValidationError as error:
@@ -194,9 +194,9 @@ class HttpSchedulerClient:
         if status == 401:
             # While a token is being changed, the two sides may differ for a moment. That must not
             # end runs.
-            cure = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
+            fix = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} refuses our token (401); {cure}"
+                f"scheduler service at {self._at} refuses our token (401); {fix}"
             )
         # A wrong URL, an old version or a proxy can also cause client errors. Only a problem
         # document proves that the service itself refuses permanently.

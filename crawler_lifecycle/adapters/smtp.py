@@ -26,7 +26,7 @@ from crawler_lifecycle.features.webhooks.domain.alerts import Alert
 class SmtpMailer:
     """The port ``Mailer`` over SMTP.
 
-    Without ``host`` and ``sender`` every delivery fails with the cure.
+    Without ``host`` and ``sender`` every delivery fails with the fix.
     """
 
     host: str | None = None

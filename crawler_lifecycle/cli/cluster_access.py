@@ -1,5 +1,5 @@
 """Access to the Kubernetes cluster that a command names, and errors of the connection with a
-cure.
+fix.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def connect(settings: ClusterSettings) -> Api:
             kubeconfig=settings.kubeconfig,
             context=settings.context,
             namespace=settings.namespace,
-            connect_s=settings.connect_s,
-            read_s=settings.read_s,
+            connect_timeout_s=settings.connect_timeout_s,
+            read_timeout_s=settings.read_timeout_s,
         )
     except LifecycleError as error:
         raise WrongUsage(
@@ -86,7 +86,7 @@ def connect(settings: ClusterSettings) -> Api:
 def check_namespace(api: Api) -> None:
     """Check that the cluster answers and has our namespace.
 
-    Raises ``CommandFailed`` that names the cure.
+    Raises ``CommandFailed`` that names the fix.
     """
     if namespace_phase(api) != "Terminating":
         return
@@ -106,7 +106,7 @@ def namespace_phase(api: Api) -> str | None:
     namespace does not exist, or the cluster does not answer.
     """
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
-    from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
+    from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import read_namespace
     from crawler_lifecycle.domain.errors import ClusterUnavailable
 
     name = api.namespace
@@ -138,5 +138,5 @@ def failed(error: Exception) -> CommandFailed:
         return CommandFailed(
             Exit.NOT_AUTHORISED, "the cluster does not allow this", str(error), ask
         )
-    cure = "check it with kubectl version, with the same kubeconfig and context"
-    return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), cure)
+    fix = "check it with kubectl version, with the same kubeconfig and context"
+    return CommandFailed(Exit.UNREACHABLE, "the cluster does not answer", str(error), fix)

@@ -26,8 +26,8 @@ RUNS = {
     "force-stop": ("runs.verbs:force_stop", "End runs at once, and kill their crawlers."),
     "resume": ("runs.verbs:resume", "Continue a run that has ended, as its next attempt."),
     "delete": ("runs.verbs:delete", "Delete the data of ended runs; a short record of each stays."),
-    "look": ("runs.verbs:look", "Check the tasks of a run on the cluster now."),
-    "wait": ("runs.verbs:wait", "Wait for the end of a run; the exit code says how it ended."),
+    "poll": ("runs.verbs:poll", "Check the tasks of a run on the cluster now."),
+    "wait": ("runs.verbs:wait", "Wait for the end of a run; the exit code shows its outcome."),
     "watch": ("runs.watch:watch", "Watch a run until its end, or all live runs."),
     "list": ("runs.verbs:list_runs", "List runs, newest first."),
     "get": ("runs.verbs:get", "Describe a run; without one, list runs."),
@@ -43,7 +43,7 @@ RUNS = {
     ),
     "pools": (
         "runs.verbs:pools",
-        "List the pools, who holds their places, and who waits for them.",
+        "List the pools, who holds their slots, and who waits for them.",
     ),
     "quotas": (
         "runs.verbs:quotas",
@@ -115,8 +115,8 @@ CLUSTER = {
         "admin.cluster:release",
         "Remove our finalizer from pods that will not be recorded any more.",
     ),
-    "tidy": (
-        "admin.cluster_tidy:tidy",
+    "gc": (
+        "admin.cluster_gc:collect",
         "Remove files of old runs from the shared volume and object storage.",
     ),
 }
@@ -220,9 +220,9 @@ def run(words: Sequence[str]) -> int:
         # A service writes the stack into its log.
         if sys.flags.dev_mode or sys.excepthook is not sys.__excepthook__:
             raise
-        cure = "report it, with what is shown after export PYTHONDEVMODE=1"
+        fix = "report it, with what is shown after export PYTHONDEVMODE=1"
         return _fail(
-            Exit.ERROR, f"a defect of crawlctl: {type(error).__name__}: {error}\n  next: {cure}"
+            Exit.ERROR, f"a defect of crawlctl: {type(error).__name__}: {error}\n  next: {fix}"
         )
     return int(result) if isinstance(result, int) else Exit.DONE
 

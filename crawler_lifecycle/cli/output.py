@@ -227,7 +227,8 @@ def emit_list(
 ) -> None:
     """Write rows in the format of ``-o``. ``name`` is the field with a row's id.
 
-    ``beside`` has further parts of the document. The ``text`` of each is printed below the table.
+    ``beside`` contains further parts of the document. The ``text`` of each is printed below the
+    table.
     """
     known = {name: part for name, part in beside.items() if part}
 
@@ -307,8 +308,8 @@ def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
         terminal.print(line.append("".join(words[1:]), style="not bold"))
 
 
-def show_finding(level: str, style: str, name: str, text: str, cure: str | None) -> None:
-    """Print a finding at once, with its cure below it. ``level`` has the width of its column."""
+def show_finding(level: str, style: str, name: str, text: str, fix: str | None) -> None:
+    """Print a finding at once, with its fix below it. ``level`` has the width of its column."""
     from rich.text import Text
 
     terminal = console()
@@ -318,8 +319,8 @@ def show_finding(level: str, style: str, name: str, text: str, cure: str | None)
         .append(clean(text), style="not bold")
     )
     terminal.print(line)
-    if cure:
-        terminal.print(Text(" " * (len(level) + 13) + f"cure: {clean(cure)}"))
+    if fix:
+        terminal.print(Text(" " * (len(level) + 13) + f"fix: {clean(fix)}"))
     terminal.file.flush()
 
 

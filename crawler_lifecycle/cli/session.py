@@ -46,18 +46,20 @@ Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run fa
 _DATA = {"-a": "--arg", "-s": "--setting"} | {
     name: name
     for name in (
-        *(
-            "--arg",
-            "--setting",
-            "--reason",
-            "--tag",
-            "--request-id",
-            "--by",
-            "--task-file",
-            "--flow",
-            "--parent",
-        ),
-        *("--file", "--download", "--name", "--each", "--spider"),
+        "--arg",
+        "--setting",
+        "--reason",
+        "--tag",
+        "--request-id",
+        "--by",
+        "--task-file",
+        "--flow",
+        "--parent",
+        "--file",
+        "--download",
+        "--name",
+        "--each",
+        "--spider",
     )
 }
 
@@ -346,11 +348,11 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
         # A duration needs a unit here: a number alone could be a year.
         length = _DURATION.fullmatch(text.strip()) is not None and text.strip()[-1:].isalpha()
         if now is None or not length:
-            cure = (
+            fix = (
                 "give a duration such as 24h or 7d, or a time" if now is not None else "give a time"
             )
-            cure += " such as 2026-11-20 or 2026-11-20T12:00Z"
-            raise WrongUsage(f"{option} {text!r} is not a time", cure) from None
+            fix += " such as 2026-11-20 or 2026-11-20T12:00Z"
+            raise WrongUsage(f"{option} {text!r} is not a time", fix) from None
         try:
             found = now - timedelta(seconds=seconds(text))
         except OverflowError:

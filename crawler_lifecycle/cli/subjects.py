@@ -48,7 +48,8 @@ Project = Annotated[
     str | None, Parameter(help="project, with a token of all projects; default: that of the token")
 ]
 Search = Annotated[
-    str | None, Parameter(help="only those with this text, in any case; docs/gateway.md says where")
+    str | None,
+    Parameter(help="only those with this text, in any case; docs/gateway.md explains where"),
 ]
 Sort = Annotated[str | None, Parameter(help="order by this column; -COLUMN: the largest first")]
 Limit = Annotated[int, Parameter(help="show at most this many")]
@@ -57,7 +58,7 @@ Shown = Annotated[str | None, Parameter(help="reason to show")]
 Force = Annotated[bool, Parameter(help="kill everything that it executes")]
 Yes = Annotated[bool, Parameter(help="do not ask; needed without a terminal")]
 Proof = Annotated[bool, Parameter(help="wait until it is proved that nothing of it executes")]
-End = Annotated[bool, Parameter(help="wait for its end; the exit code says how it ended")]
+End = Annotated[bool, Parameter(help="wait for its end; the exit code shows its outcome")]
 
 #: State of a graph -> the same as status and ``ended_by`` of a run.
 _OF_STATE = {
@@ -231,15 +232,11 @@ class Kind:
         raise self.gave_up(number, shown.partition(f"{self.noun} {number} ")[2])
 
     def await_end(
-        self,
-        gateway: Gateway,
-        number: Any,
-        goal: Goal = "completed",
-        *,
-        after: Document | None = None,
+        self, number: Any, goal: Goal = "completed", *, after: Document | None = None
     ) -> int:
         """Wait for an entry as ``wait_for`` does, and print it. Return the exit code."""
-        row, code = self.wait_for(gateway, number, goal, after=after)
+        with current().gateway() as gateway:
+            row, code = self.wait_for(gateway, number, goal, after=after)
         self.show([row])
         return self.look_further(number, code)
 
@@ -251,9 +248,7 @@ class Kind:
             Exit.GAVE_UP_WAITING, f"gave up waiting; the {self.noun} continues", why, again
         )
 
-    def follow(
-        self, gateway: Gateway, number: Any, *, watch: bool, after: Document | None = None
-    ) -> int:
+    def follow(self, number: Any, *, watch: bool, after: Document | None = None) -> int:
         """Wait for the end of a started entry, with ``watch`` showing its changes.
 
         Return the exit code.
@@ -261,20 +256,21 @@ class Kind:
         Attempts before that of ``after`` are ignored.
         """
         if watch:
-            return self.watch_one(gateway, number, after=after)
+            return self.watch_one(number, after=after)
         say(f"{self.noun} {number} started; Ctrl-C ends the wait, not the {self.noun}")
-        return self.await_end(gateway, number, after=after)
+        return self.await_end(number, after=after)
 
-    def watch_one(self, gateway: Gateway, number: Any, *, after: Document | None = None) -> int:
+    def watch_one(self, number: Any, *, after: Document | None = None) -> int:
         """Show the changes of an entry until its end. Return the exit code.
 
         Attempts before that of ``after`` are ignored.
         """
-        row, code = watch_changes(
-            lambda: gateway.poll(self.path(number)),
-            lambda row: [(number, self.line(row), row)],
-            end=lambda row: verdict(row, "completed") if is_news(row, after) else None,
-        )
+        with current().gateway() as gateway:
+            row, code = watch_changes(
+                lambda: gateway.poll(self.path(number)),
+                lambda row: [(number, self.line(row), row)],
+                end=lambda row: verdict(row, "completed") if is_news(row, after) else None,
+            )
         return self.seen_to_its_end(row, code)
 
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:

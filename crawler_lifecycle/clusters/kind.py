@@ -42,7 +42,7 @@ class ClusterKind(ABC):
     """One kind of cluster, with all parts that our processes need (docs/clusters.md).
 
     ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest``, which names
-    the setting and the cure. A method that is not abstract returns the answer of a cluster that
+    the setting and the fix. A method that is not abstract returns the answer of a cluster that
     lacks this part.
     """
 
@@ -90,17 +90,17 @@ class ClusterKind(ABC):
         """Return the object that reads which run numbers exist on the cluster."""
 
     def capacity(self) -> tuple[int | None, int]:
-        """Return the number of tasks that execute at once, and of those that may wait on the
-        cluster beside them.
+        """Return the number of tasks that may execute at once, and of those that may also wait on
+        the cluster.
 
-        ``None``: unknown. The pools of an installation share these places.
+        ``None``: unknown. The pools of an installation share these slots.
         """
         return (self.settings.slots if "slots" in self.settings.model_fields_set else None), 0
 
     def observer(self) -> Observer | None:
         """Return the observer that reports changes at once.
 
-        Without an observer, the next look finds a change.
+        Without an observer, the next poll finds a change.
         """
         return None
 

@@ -26,14 +26,14 @@ _TASKS = "tasks"
 _STATE = "state"
 #: Errors after which a folder may stay: it is not a folder, is not empty, is not ours, or is gone.
 _LEFT = (errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT)
-_CURE = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
+_FIX = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
 
 
 class VolumePlace:
     """A remover of the files that pods wrote below ``root`` (paths: ``layout``).
 
     Several processes may remove files at the same time. A file that cannot be read or changed
-    raises ``ClusterUnavailable`` with the cure.
+    raises ``ClusterUnavailable`` with the fix.
     """
 
     def __init__(self, root: Path) -> None:
@@ -250,9 +250,7 @@ def _rmdir(folder: Path) -> None:
 
 
 def _cannot_clear(path: Path, error: OSError) -> ClusterUnavailable:
-    return ClusterUnavailable(
-        f"{str(path)!r} cannot be removed: {error.strerror or error}; {_CURE}"
-    )
+    return ClusterUnavailable(f"{str(path)!r} cannot be removed: {error.strerror or error}; {_FIX}")
 
 
 def is_volume(root: Path) -> bool:

@@ -2,7 +2,7 @@
 
 The first part checks values of a caller (``LIMITS``); a wrong value is refused. The second part
 reads values of a crawler. There an impossible value becomes unknown, because a value that fits no
-column would break every look.
+column would break every poll.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INT_MAX = 2**31 - 1
 #: Times outside of these years are refused.
 FIRST_YEAR = 1970
 LAST_YEAR = 2100
-_TIME_CURE = (
+_TIME_FIX = (
     f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as "
     "2026-03-01T12:00:00Z"
 )
@@ -109,10 +109,10 @@ class Bound:
     whole: bool = False
     or_none: bool = False
     """True when the value may be ``None``."""
-    cure: str = ""
+    fix: str = ""
     """Further advice, after the range in the message."""
 
-    def cure_text(self) -> str:
+    def fix_text(self) -> str:
         """Return the advice after a wrong value, such as ``give a whole number from 1 to 5``."""
         kind = "a whole number" if self.whole else "a number"
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
@@ -121,7 +121,7 @@ class Bound:
         most = (
             str(int(self.most)) if self.whole or self.most == int(self.most) else f"{self.most:g}"
         )
-        return f"give {kind} {least} {to} {most}{unit}{self.cure}"
+        return f"give {kind} {least} {to} {most}{unit}{self.fix}"
 
     def holds(self, value: object) -> bool:
         """Return whether the value is an allowed number. A boolean is no number."""
@@ -139,24 +139,24 @@ _OPEN = ", or null for no limit"
 LIMITS: Mapping[str, Bound] = {
     "run_id": Bound(1, ID_MAX, whole=True, or_none=True),
     "attempt": Bound(1, INT_MAX, whole=True),
-    "priority": Bound(1, 5, whole=True, cure=": 1 is first, 5 is last"),
+    "priority": Bound(1, 5, whole=True, fix=": 1 is first, 5 is last"),
     "max_parallel_tasks": Bound(
-        1, TASKS_PER_RUN_MAX, whole=True, or_none=True, cure=", or leave it out for all"
+        1, TASKS_PER_RUN_MAX, whole=True, or_none=True, fix=", or leave it out for all"
     ),
-    # At least one look a day: with fewer looks, the recorded status would be of little use.
+    # At least one poll a day: with fewer polls, the recorded status would be of little use.
     "poll_minutes": Bound(0, 1440, "minutes", above=True),
     "limits.start_check_s": Bound(0, 3600, "seconds"),
-    "limits.start_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
-    "limits.run_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
-    "limits.stall_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
+    "limits.start_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, fix=_OPEN),
+    "limits.run_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, fix=_OPEN),
+    "limits.stall_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, fix=_OPEN),
     "limits.stop_grace_s": Bound(0, DAY_S, "seconds"),
-    "limits.force_stop_after_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, cure=_OPEN),
+    "limits.force_stop_after_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, fix=_OPEN),
 }
 
 
-def refusal(field: str, value: object, cure: str) -> InvalidRequest:
-    """Return the error for a value that is not allowed. It names field, value and cure."""
-    return InvalidRequest(f"{field}: {shown(value)} is not allowed; {cure}")
+def refusal(field: str, value: object, fix: str) -> InvalidRequest:
+    """Return the error for a value that is not allowed. It names field, value and fix."""
+    return InvalidRequest(f"{field}: {shown(value)} is not allowed; {fix}")
 
 
 def check_name(what: str, name: object, *, or_none: bool = False) -> None:
@@ -177,17 +177,17 @@ def check_number(field: str, value: object, bound: Bound | None = None) -> None:
     """
     bound = bound or LIMITS[field]
     if not (bound.holds(value) or (value is None and bound.or_none)):
-        raise refusal(field, value, bound.cure_text())
+        raise refusal(field, value, bound.fix_text())
 
 
 def storable(at: datetime) -> datetime:
     """Return the time in UTC.
 
-    Raises ``ValueError`` with the cure for a time outside of the years that we store.
+    Raises ``ValueError`` with the fix for a time outside of the years that we store.
     """
     found = believable(at)
     if found is None:
-        raise ValueError(_TIME_CURE)
+        raise ValueError(_TIME_FIX)
     return found
 
 
@@ -204,7 +204,7 @@ def check_time(field: str, value: datetime | None) -> None:
             "give a datetime with its zone, such as datetime(2026, 3, 1, 12, tzinfo=UTC)",
         )
     if value.tzinfo is None or believable(value) is None:
-        raise refusal(field, value.isoformat(), _TIME_CURE)
+        raise refusal(field, value.isoformat(), _TIME_FIX)
 
 
 def travels(value: object, most: int = SAID_MAX) -> bool:
@@ -226,11 +226,11 @@ def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool 
     ``None`` is allowed unless it is ``needed``.
     """
     if (needed or value is not None) and not travels(value, most):
-        cure = f"give a text of 1 to {most} characters without control characters"
+        fix = f"give a text of 1 to {most} characters without control characters"
         raise refusal(
             field,
             value,
-            f"{cure}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)",
+            f"{fix}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)",
         )
 
 

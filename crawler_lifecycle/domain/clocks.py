@@ -19,7 +19,8 @@ CLOCK_OFF_MAX_S = 3.0
 #: whole seconds.
 CLOCK_MARGIN_S = 2 * (CLOCK_OFF_MAX_S + 2)
 CLOCK_MARGIN = timedelta(seconds=CLOCK_MARGIN_S)
-#: A recorded time that is further ahead of our clock says nothing: one of the two clocks is wrong.
+#: A recorded time that is further ahead of our clock proves nothing: one of the two clocks is
+#: wrong.
 AHEAD_MAX = timedelta(seconds=5)
 
 

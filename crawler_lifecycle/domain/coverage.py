@@ -37,10 +37,10 @@ GOOD_RUNS = 5
 GOOD_AMONG = 1_000
 #: The most fields that a cause describes.
 SAID_MAX = 5
-_PART = Bound(0, 1, above=True, cure=": the required part of the usual share")
-_LEAST = Bound(0, ID_MAX, whole=True, cure=": the least number")
-_DROP = Bound(0, 1, cure=": the part of the usual number that may be missing")
-_SHARE = Bound(0, 1, cure=": the most errors for each page")
+_PART = Bound(0, 1, above=True, fix=": the required part of the usual share")
+_LEAST = Bound(0, ID_MAX, whole=True, fix=": the least number")
+_DROP = Bound(0, 1, fix=": the part of the usual number that may be missing")
+_SHARE = Bound(0, 1, fix=": the most errors for each page")
 #: Counter -> its rules. A field of items with such a name is named below ``fields``.
 _RULES: Mapping[str, Mapping[str, Bound]] = {
     "items": {"min": _LEAST, "drop": _DROP},
@@ -279,10 +279,10 @@ def _unknown(
             near = get_close_matches(
                 name, [other for other, share in coverage.shares.items() if share], 1
             )
-            cure = f": is {near[0]} meant?" if near else ", or leave it out"
+            fix = f": is {near[0]} meant?" if near else ", or leave it out"
             yield (
                 f"{name}: no item of this run or {len(before)} before has it; correct expect in "
-                f"the catalogue{cure}"
+                f"the catalogue{fix}"
             )
 
 

@@ -46,7 +46,8 @@ PRESETS: Mapping[str, Mapping[int, str]] = {
     "curl": dict.fromkeys((1, 2, 3, 4), FINAL)
     | dict.fromkeys((5, 6, 7, 18, 28, 35, 52, 55, 56), RETRY),
 }
-#: Codes with which shells, and our runner, say that a program cannot be executed or is not there.
+#: Codes with which shells, and our runner, report that a program cannot be executed or is not
+#: there.
 _NOT_EXECUTED = {126: FINAL, 127: FINAL}
 #: Another word of a failure, of Scrapy.
 _SCRAPY_WORDS = ("closespider_errorcount",)
@@ -76,14 +77,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The keys of ``ends`` that one place gives. Raises ``InvalidRequest``."""
+    """The keys of ``ends`` that one source gives. Raises ``InvalidRequest``."""
 
     __pydantic_config__: ClassVar = STRICT
 
     like: str | None = None
     """The preset: a name of ``PRESETS``."""
     success: list[int] | None = None
-    """Exit codes of successes, beside 0."""
+    """Exit codes of successes, besides 0."""
     final: list[int] | None = None
     """Exit codes of failures that are never retried."""
     retry: list[int] | None = None
@@ -121,7 +122,7 @@ class Ends:
 
     @property
     def codes(self) -> dict[int, str]:
-        """The exit codes of this place with their meanings."""
+        """The exit codes of this source with their meanings."""
         return {
             code: meaning for name, meaning in _KEYS.items() for code in getattr(self, name) or ()
         }

@@ -28,7 +28,7 @@ class LifecycleError(Exception):
 
 
 class InvalidRequest(LifecycleError, ValueError):
-    """A request that can never be carried out; the text names the field, the value and the cure."""
+    """A request that can never be carried out; the text names the field, the value and the fix."""
 
 
 class RunNotFound(LifecycleError):
@@ -39,8 +39,8 @@ class RowMissing(RunNotFound):
     """The row of a live run is missing: the database was restored from an older copy, or created
     again.
 
-    The run's workflow waits. It continues by itself after ``crawlctl audit --adopt`` has made the
-    row again.
+    The run's workflow waits. It continues automatically after ``crawlctl audit --adopt`` has made
+    the row again.
     """
 
     retryable = True
@@ -66,7 +66,7 @@ class Fenced(LifecycleError):
 
 
 class Overtaken(LifecycleError):
-    """A look or a manager's cycle came too late: a later one is already recorded.
+    """A poll or a manager's cycle came too late: a later one is already recorded.
 
     A retry reads the new state first.
     """
@@ -96,7 +96,7 @@ class TooManyOpen(NotInThisState):
 class QuotaReached(LifecycleError):
     """A quota is used up; the text names quota, use and when it is free.
 
-    ``retry_after_s`` is ``None`` if it is never free by itself. Managers, graphs and schedules try
+    ``retry_after_s`` is ``None`` if waiting never frees it. Managers, graphs and schedules try
     again.
     """
 
@@ -138,14 +138,14 @@ class MeantElsewhere(SchedulerUnavailable):
 class CallTooLarge(SchedulerUnavailable):
     """The scheduler service, or a proxy before it, refused the call for its size.
 
-    This says nothing about any task.
+    This proves nothing about any task.
     """
 
 
 class ClusterUnavailable(LifecycleError):
     """The cluster could not be read completely.
 
-    The error says nothing about the state of any task.
+    The error proves nothing about the state of any task.
     """
 
     retryable = True
@@ -156,7 +156,7 @@ class OtherPlace(ClusterUnavailable):
 
 
 class NotStarted(LifecycleError):
-    """The main task waits on the cluster; the text says why."""
+    """The main task waits on the cluster; the text explains why."""
 
     retryable = True
 
@@ -167,9 +167,9 @@ class NothingDeployed(LifecycleError):
     retryable = True
 
 
-class PlansUnknown(LifecycleError):
-    """A plans worker still reads the module that a request names, so the request cannot be checked
-    yet.
+class UserCodeUnknown(LifecycleError):
+    """A user-code worker still reads the module that a request names, so the request cannot be
+    checked yet.
     """
 
     retryable = True
@@ -194,8 +194,8 @@ class StoreRefused(StoreUnavailable):
 class RowUnreadable(LifecycleError):
     """A row has an impossible value because of a manual edit.
 
-    The text names table, key, column, value and cure. The row is not overwritten. Work that waits
-    for the row continues by itself after a person has repaired it.
+    The text names table, key, column, value and fix. The row is not overwritten. Work that waits
+    for the row continues automatically after a person has repaired it.
     """
 
     retryable = True
@@ -228,7 +228,7 @@ class NotYetDelivered(NotDelivered):
 
 
 class CatalogueError(LifecycleError, ValueError):
-    """``crawlers.yaml`` cannot be used. The text names file, line, key and cure."""
+    """``crawlers.yaml`` cannot be used. The text names file, line, key and fix."""
 
 
 def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:

@@ -27,7 +27,7 @@ LEFT_OUT = "(left out)"
 PIECE = 64 * 1024
 PAUSE_ITEMS = 500
 PAUSE: Final = object()
-"""A mark in a stream of items, in place of skipped items."""
+"""A mark in a stream of items, instead of skipped items."""
 #: Texts that a spreadsheet would execute as a formula, also behind a byte order mark, which readers
 #: of the first cell remove. Numbers with a sign are harmless.
 _FORMULA = re.compile(
@@ -46,7 +46,7 @@ def chosen(
 ) -> Iterator[Any]:
     """Yield the items with this text in this field (or in any field), with only these fields.
 
-    ``offset`` and ``limit`` count matching items. ``PAUSE`` stands in place of many skipped items.
+    ``offset`` and ``limit`` count matching items. ``PAUSE`` stands instead of many skipped items.
     """
     fits = matching(field, contains)
     matches = 0

@@ -1,9 +1,9 @@
-"""Last words: the one line of a crawler's log that says why the crawler failed, and its place in
-the log.
+"""Last words: the one line of a crawler's log that explains why the crawler failed, and its offset
+in the log.
 
 It is the last line that a logger, a language or a shell writes for an error. Stack traces and
-statistics may follow it. A record of a lower level is no error, whatever its text says. The
-functions are pure and accept any text.
+statistics may follow it. A record of a lower level is no error, whatever its text is. The functions
+are pure and accept any text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _OURS = re.compile(r'\[runner\] |\{"crawl_(progress|stats)"')
 #: The frame of ``|`` and ``+`` that Python draws around groups of exceptions.
 _GROUP = re.compile(r"^\s+(?:[|+] |\+-[-+]*(?: \d+ -+)?$)")
-#: What may stand around a line and says nothing.
+#: What may stand around a line and has no meaning.
 _NOISE = " \ufffd"
 _TRACEBACK = "Traceback (most recent call last):"
 #: Patterns of lines that report an error. The group ``told`` is the part that is kept.
@@ -96,17 +96,17 @@ class Words:
 
     text: str
     at: int
-    """The place of the line, in bytes from the beginning of the log."""
+    """The offset of the line, in bytes from the beginning of the log."""
     sure: bool = True
-    """False: it belongs to a record of a lower level, after which the crawler went on."""
+    """False: it belongs to a record of a lower level, after which the crawler continued."""
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
-    """Return the line that says why a task failed: its runner's message, or the last words of its
-    log.
+    """Return the line that explains why a task failed: its runner's message, or the last words of
+    its log.
 
     The line may contain secrets. ``None``: the task did not fail, or somebody else ended it, so its
-    log does not say why.
+    log does not explain why.
     """
     if end is None or change.after is not TaskStatus.FAILED:
         return None
@@ -116,7 +116,7 @@ def error_of(change: Change, end: End | None, log: str | None) -> str | None:
 
 
 def last_words(log: str, *, any_line: bool = True) -> str | None:
-    """Return the whole line that says why a crawler failed; ``None``: no line does.
+    """Return the whole line that explains why a crawler failed; ``None``: no line does.
 
     ``any_line``: without a line that reports an error, return the last line that is not blank.
     """
@@ -150,9 +150,9 @@ def last_error(read: Read, size: int) -> Words | None:
 
 
 def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
-    """Return what is kept of a log, at most ``LOG_TAIL_BYTES``.
+    """Return the part of a log that is kept, at most ``LOG_TAIL_BYTES``.
 
-    That is its end, and if the crawler failed, before it the lines around the last error.
+    This is the end of the log. If the crawler failed, the lines around its last error come first.
     """
     begin = max(0, size - LOG_TAIL_BYTES)
     end = read(begin, LOG_TAIL_BYTES)
@@ -191,8 +191,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
             sure = (n, told)
         elif told and record is None:
             doubtful = (n, told)
-    # What stands behind a record of a lower level belongs to it, unless the log ends there: then
-    # the process crashed.
+    # Lines after a record of a lower level belong to that record, unless the log ends with them:
+    # then the process crashed.
     if ended and doubtful is not None and doubtful[0] > last_record:
         sure = doubtful
     best = sure or doubtful
@@ -249,12 +249,12 @@ def short(line: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with a space in place of each character that is not printable."""
+    """Return the text with a space instead of each character that is not printable."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def _lines(log: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the place and the text of lines, as a terminal shows them, without blank lines and
+    """Yield the offset and the text of lines, as a terminal shows them, without blank lines and
     those of our runner.
     """
     at = 0

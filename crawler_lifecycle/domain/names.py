@@ -42,15 +42,15 @@ WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 #: (``dev_json.identity``).
 STACK_HEADER = "Crawlctl-Stack"
 
-#: The page uses this name in the path of the form for a new schedule or webhook. So none of them
+#: The web UI uses this name in the path of the form for a new schedule or webhook. So none of them
 #: may have it.
 NAME_OF_FORM = "new"
 
 #: For workflows, and for activities that use the database or send notifications.
 QUEUE_MAIN = "crawler-lifecycle"
-#: For deployments and looks, which may hang on a slow cluster.
+#: For deployments and polls, which may hang on a slow cluster.
 QUEUE_CLUSTER = "crawler-lifecycle-cluster"
-#: For activities from a stop to the proof that nothing runs. So a stop never waits behind a look
+#: For activities from a stop to the proof that nothing runs. So a stop never waits behind a poll
 #: that hangs.
 QUEUE_CONTROL = "crawler-lifecycle-control"
 #: For the export of archives: zip and upload.
@@ -59,8 +59,8 @@ QUEUE_EXPORT = "crawler-lifecycle-export"
 #: delay a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
 #: For users' code: cycles of managers. A worker with a manager's process also serves
-#: ``plans_queue``.
-QUEUE_PLANS = "crawler-lifecycle-plans"
+#: ``user_code_queue``.
+QUEUE_USER_CODE = "crawler-lifecycle-plans"
 #: For functions of graphs. So a cycle of a manager never waits behind hundreds of functions.
 QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
 #: For deliveries to webhooks. Only workers of this queue call the addresses that users name.
@@ -68,6 +68,9 @@ QUEUE_WEBHOOKS = "crawler-lifecycle-webhooks"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
+SIGNAL_POLL_NOW = "poll_now"
+#: The former name of this signal. Our services send it, because runs of earlier builds know no
+#: other.
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_PLACE_FREE = "place_free"
 SIGNAL_RUN_ENDED = "run_ended"
@@ -99,7 +102,7 @@ SEARCH_ATTRIBUTES = {"CrawlRunId": "Int", **{f"Crawl{name}": "Keyword" for name 
 #: The history property with the id of the owning workflow.
 PROPERTY_WORKFLOW_ID = "workflow_id"
 #: The history property with the time at which the removal of an attempt's files began
-#: (``crawlctl cluster tidy``).
+#: (``crawlctl cluster gc``).
 PROPERTY_FILES_REMOVED = "files_removed"
 #: The history property with the last removed event of an attempt, and the time of the removal
 #: (``crawlctl db prune``).
@@ -125,7 +128,7 @@ EVENT_GRAPH_CHANGED = "graph.changed"
 EVENT_GRAPH_ENDED = "graph.ended"
 EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
-#: A recorded status was untrue. The look at a run is overdue. The workflow of a run cannot
+#: A recorded status was untrue. The poll of a run is overdue. The workflow of a run cannot
 #: continue.
 EVENT_CORRECTION_MADE = "correction.made"
 EVENT_RUN_STALE = "run.stale"
@@ -139,31 +142,37 @@ EVENT_WEBHOOK_TEST = "webhook.test"
 #: The events that webhooks may receive.
 EVENT_TYPES = frozenset(
     {
-        *(
-            EVENT_RUN_STARTED,
-            EVENT_RUN_CHANGED,
-            EVENT_RUN_STOPPED,
-            EVENT_RUN_ENDED,
-            EVENT_RUN_STALE,
-            EVENT_RUN_BLOCKED,
-        ),
-        *(EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED),
-        *(EVENT_MANAGER_CHANGED, EVENT_MANAGER_ENDED, EVENT_GRAPH_CHANGED, EVENT_GRAPH_ENDED),
-        *(EVENT_CORRECTION_MADE, EVENT_WEBHOOK_PAUSED, EVENT_WEBHOOK_MISSED),
-        *(EVENT_SCHEDULE_MISSED, EVENT_SCHEDULE_SKIPPED),
+        EVENT_RUN_STARTED,
+        EVENT_RUN_CHANGED,
+        EVENT_RUN_STOPPED,
+        EVENT_RUN_ENDED,
+        EVENT_RUN_STALE,
+        EVENT_RUN_BLOCKED,
+        EVENT_RUN_ATTENTION,
+        EVENT_RUN_EMPTY,
+        EVENT_RUN_DROPPED,
+        EVENT_MANAGER_CHANGED,
+        EVENT_MANAGER_ENDED,
+        EVENT_GRAPH_CHANGED,
+        EVENT_GRAPH_ENDED,
+        EVENT_CORRECTION_MADE,
+        EVENT_WEBHOOK_PAUSED,
+        EVENT_WEBHOOK_MISSED,
+        EVENT_SCHEDULE_MISSED,
+        EVENT_SCHEDULE_SKIPPED,
     }
 )
 #: Events that occur at most once in an attempt. Their id needs no sequence number.
 EVENTS_ONCE = frozenset(
     {
-        *(
-            EVENT_RUN_STARTED,
-            EVENT_RUN_STOPPED,
-            EVENT_RUN_ENDED,
-            EVENT_MANAGER_ENDED,
-            EVENT_GRAPH_ENDED,
-        ),
-        *(EVENT_RUN_ATTENTION, EVENT_RUN_EMPTY, EVENT_RUN_DROPPED),
+        EVENT_RUN_STARTED,
+        EVENT_RUN_STOPPED,
+        EVENT_RUN_ENDED,
+        EVENT_MANAGER_ENDED,
+        EVENT_GRAPH_ENDED,
+        EVENT_RUN_ATTENTION,
+        EVENT_RUN_EMPTY,
+        EVENT_RUN_DROPPED,
     }
 )
 
@@ -214,21 +223,21 @@ def fairness_key(whose: str) -> str:
     return whose.encode()[:FAIRNESS_BYTES_MAX].decode(errors="ignore")
 
 
-def plans_queue(worker_id: str) -> str:
-    """Return the task queue of one worker process of the role ``plans``: the process with the
+def user_code_queue(worker_id: str) -> str:
+    """Return the task queue of one worker process of the role ``user-code``: the process with the
     user's object.
     """
-    return f"{QUEUE_PLANS}/{worker_id}"
+    return f"{QUEUE_USER_CODE}/{worker_id}"
 
 
 def functions_queue(pool: str | None) -> str:
     """Return the task queue of a pool of workers for functions; ``None``: the common pool."""
-    return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_PLANS}-{pool}"
+    return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_USER_CODE}-{pool}"
 
 
 def pool_of(queue: str) -> str | None:
     """Return the pool of a task queue of ``functions_queue``; ``None``: the common pool."""
-    return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_PLANS}-")
+    return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_USER_CODE}-")
 
 
 def manager_workflow_id(name: str, flow_id: str) -> str:
@@ -325,7 +334,7 @@ def event_key(run: RunRef, attempt: int, type: str) -> str:
 
 
 def verdict_events(attention: object) -> list[str]:
-    """Return the types of the events about a verdict, the most telling one first.
+    """Return the types of the events about a verdict, the most specific one first.
 
     ``attention``: the reason why the run needs attention (``Verdict.attention``).
     """

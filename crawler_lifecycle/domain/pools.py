@@ -1,12 +1,12 @@
-"""Pools: which task gets the next place.
+"""Pools: which task gets the next slot.
 
-A task holds a place from its offer to the scheduler service until a look records its end. Places
+A task holds a slot from its offer to the scheduler service until a poll records its end. Slots
 are counted from the rows of tasks, and never by a counter. The order is: pools below their reserve,
 then the priority of the run, then the pool with the smallest share for its weight. Within a pool,
 runs of the same priority take turns.
 
 The share of a pool is a virtual time, as in weighted fair queueing: it advances by the
-place-seconds that the pool used, divided by its weight. A pool that waits for nothing earns no
+slot-seconds that the pool used, divided by its weight. A pool that waits for nothing earns no
 credit.
 """
 
@@ -32,9 +32,9 @@ DEFAULT = "default"
 POOL_NAME = CRAWLER_NAME
 #: The most pools of an installation. One decision reads the first waiting runs of each.
 POOLS_MAX = 100
-#: The most places that one decision gives.
+#: The most slots that one decision gives.
 BATCH = 100
-#: Seconds for which a run keeps the places that it was called for. After that the next run gets
+#: Seconds for which a run keeps the slots that it was called for. After that the next run gets
 #: them.
 CALL_S = 10.0
 #: Seconds after which a run that did not come is called again.
@@ -44,10 +44,10 @@ WINDOW_S = 3600.0
 #: The longest time between two samples that counts, in seconds. A clock that was set forward
 #: changes no more than this.
 STEP_MAX_S = 60.0
-#: Seconds after which one more place is tried beyond the number with which the cluster refused a
+#: Seconds after which one more slot is tried beyond the number with which the cluster refused a
 #: task. The number of tries doubles each time.
 PROBE_S = 15.0
-#: The expected seconds for which a task holds its place, if no pool has a history. This and the
+#: The expected seconds for which a task holds its slot, if no pool has a history. This and the
 #: mean of all pools count as one task each in the mean of a pool.
 _HOLD_S = 30.0
 
@@ -57,10 +57,10 @@ class Pool:
     """The settings of one pool."""
 
     max: int | None = None
-    """Most places at once."""
+    """Most slots at once."""
     weight: float = 1.0
     reserved: int = 0
-    """Places that other pools leave free for it."""
+    """Slots that other pools leave free for it."""
     queue: str | None = None
     """The Kueue queue of its Jobs. Kueue then decides, and we count nothing."""
     project: str | None = None
@@ -69,7 +69,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Pools:
-    """The pools of an installation, and the places of its cluster. Raises ``InvalidRequest``."""
+    """The pools of an installation, and the slots of its cluster. Raises ``InvalidRequest``."""
 
     named: Mapping[str, Pool] = field(default_factory=dict)
     slots: int | None = None
@@ -86,7 +86,7 @@ class Pools:
             object.__setattr__(self, "surplus", 0)
         if self.slots is not None and reserved > self.slots:
             raise InvalidRequest(
-                f"LIFECYCLE_POOLS: reserved: {reserved} places in all are too many for "
+                f"LIFECYCLE_POOLS: reserved: {reserved} slots in all are too many for "
                 f"{self.slots} slots; "
                 "reserve fewer, or raise LIFECYCLE_CLUSTER__SLOTS"
             )
@@ -99,7 +99,7 @@ class Pools:
 
     @property
     def counted(self) -> bool:
-        """True if places are given by us: the installation has pools."""
+        """True if slots are given by us: the installation has pools."""
         return bool(self.named)
 
     @functools.cached_property
@@ -133,7 +133,7 @@ class Pools:
         return only() in (None, self.of(name).project)
 
     def shut(self, name: str) -> bool:
-        """Return whether other pools reserve every place, so that no task of this pool ever
+        """Return whether other pools reserve every slot, so that no task of this pool ever
         begins.
         """
         others = sum(pool.reserved for known, pool in self.named.items() if known != name)
@@ -163,15 +163,15 @@ NO_POOLS = Pools()
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A run that waits for places."""
+    """A run that waits for slots."""
 
     run_id: int
     pool: str
     priority: int
     since: datetime
-    """The time of its last place. A run without a place has the time of its start."""
+    """The time of its last slot. A run without a slot has the time of its start."""
     wanted: int
-    """The number of places that it needs."""
+    """The number of slots that it needs."""
     called_at: datetime | None = None
     """The time at which it was called, if it has not come since."""
 
@@ -189,7 +189,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class PoolUsage:
-    """The places that one pool holds now."""
+    """The slots that one pool holds now."""
 
     executing: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class PoolUsage:
         return self.executing + sum(self.waiting.values())
 
     def until(self, priority: int) -> int:
-        """Return the places without those of less urgent tasks that do not execute yet."""
+        """Return the slots without those of less urgent tasks that do not execute yet."""
         return self.executing + sum(
             count for level, count in self.waiting.items() if level <= priority
         )
@@ -211,27 +211,27 @@ class Share:
     """The use of one pool until now."""
 
     clock: float = 0.0
-    """The virtual time: place-seconds divided by the weight, beyond those of the pool that is
+    """The virtual time: slot-seconds divided by the weight, beyond those of the pool that is
     furthest behind.
     """
     used: float = 0.0
-    """Place-seconds of the last hour; older ones count less and less."""
+    """Slot-seconds of the last hour; older ones count less and less."""
     given: float = 0.0
-    """Places that were given in the last hour, in the same way."""
+    """Slots that were given in the last hour, in the same way."""
 
 
 @dataclass(slots=True)
 class Gate:
-    """The state in which places are given: who holds how many, and who used how much."""
+    """The state in which slots are given: who holds how many, and who used how much."""
 
     pools: Pools
     shares: dict[str, Share] = field(default_factory=dict)
     held: dict[str, PoolUsage] = field(default_factory=dict)
     sampled_at: datetime | None = None
     refused: tuple[int, datetime] | None = None
-    """The number of places with which the cluster last refused a task, and the time."""
+    """The number of slots with which the cluster last refused a task, and the time."""
     fingerprint: str | None = None
-    """Those pools by which places were given last."""
+    """Those pools by which slots were given last."""
 
     def share(self, pool: str) -> Share:
         return self.shares.setdefault(pool, Share())
@@ -240,7 +240,7 @@ class Gate:
         return self.held.setdefault(pool, PoolUsage())
 
     def busy(self, priority: int = 5) -> int:
-        """Return the places of the cluster that tasks of this urgency find taken.
+        """Return the slots of the cluster that tasks of this urgency find taken.
 
         What Kueue holds back takes none.
         """
@@ -251,7 +251,7 @@ class Gate:
         )
 
     def hold_s(self, *pools: str) -> dict[str, float]:
-        """Return the expected seconds for which a task of each of these pools holds its place."""
+        """Return the expected seconds for which a task of each of these pools holds its slot."""
         mean = (sum(share.used for share in self.shares.values()) + _HOLD_S) / (
             sum(map(self._ended, self.shares)) + 1
         )
@@ -261,13 +261,13 @@ class Gate:
         }
 
     def _ended(self, pool: str) -> float:
-        """Return the places of the last hour that are free again.
+        """Return the slots of the last hour that are free again.
 
         With all use until now this gives the mean time of a task, also while tasks execute."""
         return max(self.share(pool).given - self.holds(pool).all, 0.0)
 
     def sample(self, now: datetime, waiting: Collection[str]) -> None:
-        """Charge each pool for the places that it holds since the last sample.
+        """Charge each pool for the slots that it holds since the last sample.
 
         ``waiting``: see ``rivals``.
         """
@@ -304,8 +304,8 @@ class Gate:
         """Return the pools among which the shares decide now.
 
         A pool at its ``max``, or with less urgent runs only, is not behind: it would never catch
-        up, and each pool that begins to wait would start beside it, and take all places until it
-        has caught up with the others.
+        up, and each pool that begins to wait would start at the same level, and take all slots
+        until it has caught up with the others.
         """
         most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
         may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
@@ -313,7 +313,7 @@ class Gate:
         return {ticket.pool for ticket in may if ticket.priority == best}
 
     def places(self, now: datetime) -> int | None:
-        """Return the places of the cluster; ``None``: unknown, so none is refused."""
+        """Return the slots of the cluster; ``None``: unknown, so none is refused."""
         if self.refused is None:
             return self.pools.slots
         count, at = self.refused
@@ -322,7 +322,7 @@ class Gate:
         return learned if self.pools.slots is None else min(learned, self.pools.slots)
 
     def free(self, now: datetime) -> int:
-        """Return the most places that one decision can give."""
+        """Return the most slots that one decision can give."""
         places = self.places(now)
         surplus = self.pools.surplus
         return (
@@ -332,11 +332,11 @@ class Gate:
         )
 
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
-        """Give free places to tickets in turns.
+        """Give free slots to tickets in turns.
 
-        Return the number for each run. The places count as held.
+        Return the number for each run. The slots count as held.
         """
-        # Priority, places given in this decision, time, run, ticket.
+        # Priority, slots given in this decision, time, run, ticket.
         lines: dict[str, list[tuple[int, int, datetime, int, Ticket]]] = {}
         for ticket in tickets:
             heapq.heappush(
@@ -352,7 +352,7 @@ class Gate:
             line = lines[heapq.heappop(heads)[-1]]
             priority, count, *_, best = line[0]
             if not room.fits(best):
-                continue  # the rest of its pool does not fit either: free places only become fewer
+                continue  # the rest of its pool does not fit either: free slots only become fewer
             most -= 1
             given[best.run_id] = count + 1
             self.take(best.pool, best.priority)
@@ -365,7 +365,7 @@ class Gate:
         return given
 
     def take(self, pool: str, priority: int, count: int = 1) -> None:
-        """Count places as held by tasks that do not execute yet."""
+        """Count slots as held by tasks that do not execute yet."""
         waiting = self.holds(pool).waiting
         waiting[priority] = waiting.get(priority, 0) + count
 
@@ -373,7 +373,7 @@ class Gate:
         pool = self.pools.of(ticket.pool)
         held = self.holds(ticket.pool).all
         # What its tasks will use counts now. Otherwise the pool that is behind would take all free
-        # places at once.
+        # slots at once.
         ahead = self.share(ticket.pool).clock + (held + 1) * hold_s / pool.weight
         return (
             held >= pool.reserved,
@@ -386,7 +386,7 @@ class Gate:
 
 
 class _Room:
-    """The free places, while they are given one after the other."""
+    """The free slots, while they are given one after the other."""
 
     def __init__(self, gate: Gate, now: datetime) -> None:
         self._gate = gate
@@ -401,7 +401,7 @@ class _Room:
         self._kept_in_all = sum(self._kept.values())
 
     def fits(self, ticket: Ticket) -> bool:
-        """Return whether its pool may have one more place, and the cluster has one that is reserved
+        """Return whether its pool may have one more slot, and the cluster has one that is reserved
         for no other.
         """
         most = self._gate.pools.of(ticket.pool).max
@@ -412,7 +412,7 @@ class _Room:
         return self._places is None or busy + kept < self._places + self._gate.pools.surplus
 
     def take(self, ticket: Ticket) -> None:
-        """Count one more place as held."""
+        """Count one more slot as held."""
         if self._kept.get(ticket.pool):
             self._kept[ticket.pool] -= 1
             self._kept_in_all -= 1

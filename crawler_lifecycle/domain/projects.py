@@ -2,7 +2,7 @@
 
 One context variable limits a caller. The store reads it wherever it loads a row by a number or a
 name, and in every list. So something of another project does not exist for the caller, whatever
-asks for it. Nobody else is limited: workers, and the work that a service does by itself.
+asks for it. Nobody else is limited: workers, and the work that a service does on its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dataclasses of which a look makes tens of thousands."""
+"""Dataclasses of which a poll makes tens of thousands."""
 
 from __future__ import annotations
 

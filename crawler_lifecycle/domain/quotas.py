@@ -79,7 +79,7 @@ class Limit:
     def check(self, tasks: int, now: datetime, *, told: bool = True) -> None:
         """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free.
 
-        ``told``: it says the use.
+        ``told``: the text contains the use.
         """
         used = self.used or 0
         if used + (1 if self.what == "starts_per_hour" else tasks) <= self.max:

@@ -23,7 +23,7 @@ class Resources:
         parse_memory(self.memory)
 
     def over(self, base: Resources) -> Resources:
-        """Return these values, with those of ``base`` in place of missing ones."""
+        """Return these values, with those of ``base`` instead of missing ones."""
         return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
 
 

@@ -39,7 +39,7 @@ DATABASE = Retention(
 ACCESS = Retention(
     365 * DAY_S, 7 * DAY_S, "people read the access log to find out what was done last week"
 )
-#: The cluster volume and bundles in object storage: ``crawlctl cluster tidy`` removes files and
+#: The cluster volume and bundles in object storage: ``crawlctl cluster gc`` removes files and
 #: saved state of runs that ended and were exported (clusters/volume.py,
 #: adapters/archive/bundles.py). One try of an export may read files for six hours.
 FILES = Retention(
@@ -88,13 +88,13 @@ NEVER: Mapping[str, str] = {
     "export_record": "the locations of archives",
     "pool_gate": "one row: the shares of pools",
     "crawler_memory": "a row for each crawler that ended for lack of memory and remembers it",
-    "pool_ticket": "a row leaves when its run has all its places or ends",
+    "pool_ticket": "a row leaves when its run has all its slots or ends",
     "outbox_counter": "one row: the number of the newest event",
     "manager": "the record of managers; a resume continues from it",
     "manager_log": "at most 16 KiB for each manager: the last output of its class",
     "graph": "the record of graphs",
     "graph_change": "empty between two transactions",
-    "plan": "the list of plans that may be started",
+    "plan": "the list of user code that may be started",
     "access_token": "the record of tokens; a revoked token keeps its row",
     "process_note": "a note leaves when its time is over and another one comes",
     "webhook": "the record of webhooks; a deleted webhook keeps its number",
@@ -113,7 +113,7 @@ class Stays(StrEnum):
     ONCE = "occurs once in an attempt; timeline, describe and export --resend need it"
     UNSENT = "its push failed; crawlctl export RUN --resend may still send it"
     OPEN = "the finding is open"
-    UNREADABLE = "its run cannot be read; crawlctl describe RUN names the cure"
+    UNREADABLE = "its run cannot be read; crawlctl describe RUN names the fix"
     UNKNOWN = "the database has no such run"
 
 
@@ -237,7 +237,7 @@ class RetentionState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRun:
+class RetainedRun:
     """A run of the database, with the fields that decide about the files of its current attempt."""
 
     run_id: int
@@ -259,7 +259,7 @@ class KeptRun:
 
 
 def stand_of(
-    run: KeptRun | None, before: datetime, *, incomplete: bool = False
+    run: RetainedRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
     """Return the state of the run, and a text about it.
 
@@ -287,7 +287,7 @@ def stand_of(
 
 
 def stand_of_name(
-    ref: RunRef | None, run: KeptRun | None, before: datetime, *, incomplete: bool = False
+    ref: RunRef | None, run: RetainedRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
     """Return the result of ``stand_of`` for files under a name.
 

@@ -72,9 +72,9 @@ class OtherNodes:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A policy of retries, or the keys of it that one place gives.
+    """A policy of retries, or the keys of it that one source gives.
 
-    ``None``: the next place decides.
+    ``None``: the next source decides.
 
     Raises ``InvalidRequest``.
     """
@@ -103,7 +103,7 @@ class Retries:
     remember: bool | None = None
     """True: later runs of the crawler begin with the memory that was needed."""
     final_exits: list[int] | None = None
-    """Exit codes that are never retried, beside those that the crawler's ``ends`` call final."""
+    """Exit codes that are never retried, besides those that the crawler's ``ends`` call final."""
     retry_on: OtherNodes | None = None
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Retries:
         )
 
 
-#: The policy where no place says otherwise: what the cluster caused goes on by itself.
+#: The policy if nothing else is configured: what the cluster caused is retried automatically.
 DEFAULT = Retries(
     max=3,
     on=["interrupted", "evicted", "lost"],
@@ -203,7 +203,7 @@ def next_try(
     """Return the next try, or the reason why there is none.
 
     ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends``
-    says which exit codes are final, and which are always worth a try.
+    defines which exit codes are final, and which are always worth a try.
     """
     outcome = end.outcome or "failed"
     most = policy.max or 0
@@ -215,7 +215,7 @@ def next_try(
     word = next(fits, None)
     if word is None or outcome in NEVER:
         return f"{outcome} is never retried"
-    # After an end that the cluster caused, the crawler's own exit code says nothing.
+    # After an end that the cluster caused, the crawler's own exit code proves nothing.
     meaning = ends.codes.get(end.exit_code or 0) if word == "failed" else None
     if meaning == FINAL or end.exit_code in (policy.final_exits or ()):
         return f"exit {end.exit_code}{IS_FINAL}"
@@ -256,7 +256,8 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
     """Return the memory of the next try, in whole MiB or as the cap; ``None``: that of this try is
     unknown.
 
-    The text is short, whatever the policy and the request say: at most ``_MEMORY_TEXT`` characters.
+    The text is short, whatever the policy and the request contain: at most ``_MEMORY_TEXT``
+    characters.
     """
     now = parse_memory(memory)
     cap = parse_memory(policy.memory_cap) or _MEMORY_MOST
@@ -273,7 +274,7 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
 def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:
     """Return the whole policy of a run.
 
-    Keys of different places may contradict each other. Then the smaller number holds: ``budget``,
+    Keys of different sources may contradict each other. Then the smaller number holds: ``budget``,
     ``cap_s``.
     """
     return (request or Retries()).over(crawler or Retries()).over(installation).over(DEFAULT)

@@ -35,13 +35,13 @@ INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
 #: The most bytes of JSON of one task's arguments and settings together. Its Job contains them, and
 #: its pod again. We read lists in pages of 500 objects, and such a page may have at most 64 MiB
-#: (docs/kubernetes-jobs.md).
+#: (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
 #: The most tags of one run, and the most characters of a tag.
 TAGS_MAX = 50
 TAG_MAX = 200
-#: The most intervals between looks.
+#: The most intervals between polls.
 POLLS_MAX = 100
 #: Seconds for which the delivery of the event and of the files of an ended run is tried.
 DELIVERY_S = 24 * 3600.0
@@ -93,13 +93,13 @@ COVERAGE = "coverage"
 UNMET_OUTCOMES = (EMPTY, DROPPED, UNMET, COVERAGE)
 #: What a good run lacks that has no items though runs before it had some: it resolves nothing.
 NO_ITEMS = "items"
-#: All outcomes that we set ourselves (docs/lifecycle.md, "How an end is read"). Crawlers may report
+#: All outcomes that we set ourselves (docs/lifecycle.md, "Outcomes of tasks"). Crawlers may report
 #: others.
 OUTCOMES = frozenset({
-    *("finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out"),
-    *("cancelled (stalled)", "killed by oom", "evicted", "interrupted", "memusage_exceeded"),
-    *("diskusage_exceeded", "size_limit", "time_limit", "banned"),
-    *("failed", "deploy_failed", "lost", "partial", *UNMET_OUTCOMES),
+    "finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out",
+    "cancelled (stalled)", "killed by oom", "evicted", "interrupted", "memusage_exceeded",
+    "diskusage_exceeded", "size_limit", "time_limit", "banned",
+    "failed", "deploy_failed", "lost", "partial", *UNMET_OUTCOMES,
 })  # fmt: skip
 
 _ORDER = list(RunStatus)
@@ -155,7 +155,7 @@ def check_sizes(
     """Raise ``InvalidRequest`` if the arguments and settings of a task are larger than
     ``TASK_BYTES_MAX``.
 
-    ``tasks``: the own arguments of each task. The error names the task by its place.
+    ``tasks``: the own arguments of each task. The error names the task by its position.
     """
     shared = _json_bytes(args)
     set_ = _json_bytes(settings)
@@ -178,18 +178,18 @@ def _json_bytes(texts: Mapping[str, str]) -> int:
     return len(json.dumps(texts)) if texts else 0
 
 
-def _check_inline(tasks: Sequence[ChildTask], cure: str) -> None:
+def _check_inline(tasks: Sequence[ChildTask], fix: str) -> None:
     """Raise ``InvalidRequest`` for more tasks than one message through Temporal should contain."""
     if len(tasks) > INLINE_TASKS_MAX:
         raise InvalidRequest(
             f"tasks: {len(tasks)} inline tasks are not allowed; give at most {INLINE_TASKS_MAX} at "
-            f"once, {cure}"
+            f"once, {fix}"
         )
     size = len(json.dumps([task.args for task in tasks]))
     if size > INLINE_TASKS_BYTES:
         raise InvalidRequest(
             f"tasks: {size} bytes of inline tasks are not allowed; give at most "
-            f"{INLINE_TASKS_BYTES} at once, {cure}"
+            f"{INLINE_TASKS_BYTES} at once, {fix}"
         )
 
 
@@ -245,7 +245,7 @@ class TasksAdded:
 class RunRequest:
     """The request for a run: the single input of ``CrawlerLifecycleWorkflow``.
 
-    Raises ``InvalidRequest`` (a ``ValueError``) naming the field, the value and the cure.
+    Raises ``InvalidRequest`` (a ``ValueError``) naming the field, the value and the fix.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -384,7 +384,7 @@ class StopIntent:
 
     @property
     def stopped(self) -> str:
-        """A sentence that says who stopped the run, and why."""
+        """A sentence about who stopped the run, and why."""
         who = f" by {self.requested_by}" if self.requested_by else ""
         return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
 
@@ -436,13 +436,13 @@ class RunSnapshot:
     stop: StopIntent | None = None
     tasks: dict[str, int] | None = None
     """The number of tasks by status; ``None`` before the end, as with ``status``."""
-    rung: int = 0
-    last_look_at: datetime | None = None
-    next_look_at: datetime | None = None
-    looks: int = 0
+    step: int = 0
+    last_poll_at: datetime | None = None
+    next_poll_at: datetime | None = None
+    polls: int = 0
     waiting_for: str | None = None
     waiting: str | None = None
-    """A sentence that says what the run waits for, without durations. The gateway's sentence has
+    """A sentence about what the run waits for, without durations. The gateway's sentence has
     durations.
     """
     notes: list[str] = field(default_factory=list)

@@ -161,12 +161,12 @@ def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
     """
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
-        cure = (
+        fix = (
             "files() lists the files"
             if not found
             else "several runs have this file; name the step of one run"
         )
-        raise refusal("name", name, cure)
+        raise refusal("name", name, fix)
     return cast(
         BinaryIO,
         io.BufferedReader(FarFile(partial(source.read_file, found[0]), found[0].bytes), PIECE),

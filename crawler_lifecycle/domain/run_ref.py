@@ -40,13 +40,13 @@ class RunRef:
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """Return a text, with the cure, about an object with this run's number that belongs to
+        """Return a text, with the fix, about an object with this run's number that belongs to
         another run.
         """
         whose = (
             f"run {self.run_id} with the uid {uid}" if uid else f"a run {self.run_id} without a uid"
         )
-        return f"{what} belongs to {whose}, and this run has the uid {self.uid}: {FOREIGN_CURE}"
+        return f"{what} belongs to {whose}, and this run has the uid {self.uid}: {FOREIGN_FIX}"
 
 
 _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
@@ -56,8 +56,8 @@ _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
 RUN_ID_MAX = 2**63 - 1
 
 
-#: A text for people: the reason why two runs have the same number, and the cure.
-FOREIGN_CURE = (
+#: A text for people: the reason why two runs have the same number, and the fix.
+FOREIGN_FIX = (
     "the database was restored or created again, and used the number twice; the object is not "
     "changed; an audit lists "
     "it (crawlctl audit); to adopt executing tasks without a row, use crawlctl audit --adopt; end "

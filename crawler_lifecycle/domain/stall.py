@@ -1,8 +1,8 @@
 """Stall detection: it measures for how long an executing run has shown no sign of life.
 
-Only time that looks confirm counts. Two successful looks in a row confirm the time between them if
+Only time that polls confirm counts. Two successful polls in a row confirm the time between them if
 the run executed at both and no counter changed. They confirm at most the planned time. If nobody
-could look (no worker, no answer of the cluster), the state is unknown, and no run is stopped
+could poll (no worker, no answer of the cluster), the state is unknown, and no run is stopped
 because of that. Any progress resets the time to zero.
 
 A run with counters is judged by its counters alone, because many crawlers write a log line every
@@ -16,22 +16,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A look that comes at most this many seconds after its planned time confirms all the time since
-#: the previous look.
+#: A poll that comes at most this many seconds after its planned time confirms all the time since
+#: the previous poll.
 PUNCTUAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The progress of a run according to one successful look."""
+    """The progress of a run according to one successful poll."""
 
     observed_at: datetime
     executing: bool
-    """True when a task executes and the look could read its signs of life."""
+    """True when a task executes and the poll could read its signs of life."""
     moved: bool
-    """True when a counter has changed since the previous look."""
+    """True when a counter has changed since the previous poll."""
     counted: bool
-    """True when a counter was above zero at any look."""
+    """True when a counter was above zero at any poll."""
     silent: timedelta | None = None
     """The time for which no executing task has written anything; ``None``: unknown for one of
     them.
@@ -40,40 +40,30 @@ class Reading:
 
 def quiet_time(
     before: timedelta,
-    last_look_at: datetime | None,
+    last_poll_at: datetime | None,
     planned_at: datetime | None,
     failed: bool,
     now: Reading,
 ) -> timedelta:
-    """Return the confirmed time without progress up to the look ``now``; never negative.
+    """Return the confirmed time without progress up to the poll ``now``; never negative.
 
-    ``before``: the result at the previous look. ``last_look_at``: the time of that look.
+    ``before``: the result at the previous poll. ``last_poll_at``: the time of that poll.
         ``planned_at``: the time for
-    which it planned this look. ``failed``: a look has failed since then, so the time between is not
+    which it planned this poll. ``failed``: a poll has failed since then, so the time between is not
     counted.
     """
     if now.moved or not now.executing:
         return timedelta(0)
-    quiet = _confirmed(before, last_look_at, planned_at, failed, now)
+    quiet = before
+    if last_poll_at is not None and not failed:
+        since = max(now.observed_at - last_poll_at, timedelta(0))
+        if planned_at is not None:
+            planned = max(planned_at - last_poll_at, timedelta(0))
+            since = min(since, planned + timedelta(seconds=PUNCTUAL_SECONDS))
+        quiet += since
     if now.counted:
         return quiet
     return timedelta(0) if now.silent is None else max(timedelta(0), min(quiet, now.silent))
-
-
-def _confirmed(
-    before: timedelta,
-    last_look_at: datetime | None,
-    planned_at: datetime | None,
-    failed: bool,
-    now: Reading,
-) -> timedelta:
-    if last_look_at is None or failed:
-        return before
-    since = max(now.observed_at - last_look_at, timedelta(0))
-    if planned_at is not None:
-        planned = max(planned_at - last_look_at, timedelta(0)) + timedelta(seconds=PUNCTUAL_SECONDS)
-        since = min(since, planned)
-    return before + since
 
 
 def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:

@@ -39,11 +39,11 @@ def derived_id() -> str | None:
         return None
     key, numbers = _keys[-1]
     if key is None:
-        cure = (
+        fix = (
             "give one that is the same each time, such as Workflow(id=…), or start the graph in "
             "a hook of an end"
         )
-        raise InvalidRequest(f"id: missing, and this method may be executed again; {cure}")
+        raise InvalidRequest(f"id: missing, and this method may be executed again; {fix}")
     return f"{key.replace('/', '.')}-{next(numbers)}"
 
 
@@ -53,5 +53,5 @@ def offer(platform: Callable[[], Any]) -> None:
 
 
 def offered() -> Any:
-    """Return what starts graphs in this process; ``None`` if nothing was offered."""
+    """Return the platform that starts graphs in this process; ``None`` if none was offered."""
     return _offers[0]() if _offers else None

@@ -13,7 +13,7 @@ from .clocks import surely_before
 from .coverage import Coverage
 from .ended_by import EndedBy
 from .ends import BANNED, DISK_FULL, FINAL, FINISHED, PLAIN, RUNNER, SUCCESSES, Reading
-from .ladder import LATE_TOLERANCE_SECONDS
+from .polling_schedule import LATE_TOLERANCE_SECONDS
 from .quick import quick_dataclass
 from .retries import NEVER
 from .run import StopIntent
@@ -71,7 +71,7 @@ def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
 
 
 class Phase(StrEnum):
-    """The state of a task that a look found on the cluster."""
+    """The state of a task that a poll found on the cluster."""
 
     ABSENT = "absent"
     """The task is not on the cluster, but its deployment may still continue. This is no end."""
@@ -80,7 +80,7 @@ class Phase(StrEnum):
     EXECUTING = "executing"
     ENDED = "ended"
     GONE = "gone"
-    """It is proved that the task is gone. There is no evidence of how it ended."""
+    """It is proved that the task is gone. There is no evidence of its outcome."""
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Counters:
 INIT_FAILED = "InitContainerFailed"
 START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
 #: The pod failed although its crawler ended with exit 0. This is a success only if the crawler's
-#: summary says so.
+#: summary reports it.
 POD_FAILED = "PodFailed"
 
 
@@ -121,7 +121,7 @@ class End:
     """True when our runner started the crawler. A missing summary is then a sign of a failure."""
     disruption: str | None = None
     """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler
-    requested that; ``lost`` if the cluster only says that it does not know the task any more.
+    requested that; ``lost`` if the cluster only reports that it does not know the task any more.
     """
     memory_limit: str | None = None
     by_itself: bool = False
@@ -144,7 +144,7 @@ class End:
 
 @quick_dataclass(frozen=True, slots=True)
 class Observation:
-    """The state of one task according to one complete look."""
+    """The state of one task according to one complete poll."""
 
     index: int
     attempt: int
@@ -189,7 +189,7 @@ class TaskState:
     """The time at which the task entered this status, as far as is known."""
     uid: str | None = None
     ever_seen: bool = False
-    """True when a look has found the task on the cluster at least once."""
+    """True when a poll has found the task on the cluster at least once."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
     """Until this time, by any machine's clock, a deployment call may still create the task. Its
@@ -198,7 +198,7 @@ class TaskState:
     reason: str | None = None
     """A text for people: why the task waits."""
     missed_at: datetime | None = None
-    """The time of the first of the latest looks that did not find the task; ``None``: the last look
+    """The time of the first of the latest polls that did not find the task; ``None``: the last poll
     found it.
     """
     run_attempt: int = 1
@@ -255,7 +255,7 @@ def told_exit(
     """Return ``exit_code`` and ``verdict`` of an end, from the exit code of a process that has our
     runner in front.
 
-    ``runners``, ``crawlers`` and ``told``: what its summary says, if there is one (``exit``,
+    ``runners``, ``crawlers`` and ``told``: what its summary reports, if there is one (``exit``,
     ``own_exit``, ``told_to_stop``). Without the crawler's own code, the runner may have chosen the
     code.
     """
@@ -311,9 +311,9 @@ def _unasked(end: End) -> End:
 def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = None) -> Ending:
     """Return the status, the outcome and the cause of an end.
 
-    The first matching rule of the table in docs/lifecycle.md, "How an end is read", applies. Every
-    evidence has a result. ``stop`` is the recorded stop of the run. ``ends`` is how the crawler's
-    own ends are read; ``None``: its entry is not known.
+    The first matching rule of the table in docs/lifecycle.md, "Outcomes of tasks", applies. There
+    is a result for any evidence. ``stop`` is the recorded stop of the run. ``ends`` defines how
+    exit codes and last words of the crawler are read; ``None``: its catalogue entry is not known.
     """
     stop = stop_counts(end, stop)
     how = _how(end)
@@ -326,7 +326,7 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
         )
     end = end if stop is not None else _unasked(end)
     if stop is not None and end.disruption is not None and end.exit_code is None and end.message:
-        how = f"{how}: {end.message}"  # the message says why the exit code is unknown
+        how = f"{how}: {end.message}"  # the message explains why the exit code is unknown
     failed = TaskStatus.FAILED
     if stop is not None and stop.limit is None:
         by = f" by {stop.requested_by}" if stop.requested_by else ""
@@ -432,7 +432,7 @@ def _read_zero(end: End, detail: str) -> Ending:
     if end.reason == POD_FAILED:
         cause = f"The pod failed although the crawler ended with exit 0{detail}"
     elif end.finish_reason:
-        cause = f"The crawler says that it was stopped, but nobody stopped it (exit 0){detail}"
+        cause = f"The crawler reports that it was stopped, but nobody stopped it (exit 0){detail}"
     elif end.runner:
         cause = f"It ended without a summary (exit 0){detail}"
     else:
@@ -453,8 +453,8 @@ def reconcile(
 
     The function is pure and idempotent: after the change is applied, the same observation gives
     ``None``. After a task has ended on the cluster, every order of observations leads to the same
-    end. ``due_at``: the time by which a look should have found a change. ``resumed``: this is the
-    first look of a resumed run. ``ends``: see ``read_end``.
+    end. ``due_at``: the time by which a poll should have found a change. ``resumed``: this is the
+    first poll of a resumed run. ``ends``: see ``read_end``.
     """
     if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
@@ -471,7 +471,7 @@ def reconcile(
             cause = "It was recorded as deployed but never existed on the cluster"
         if stop is not None and not foreign:
             return _stopped_without_trace(task, seen, stop)
-        # The times of another object with the same name say nothing about the end of ours.
+        # The times of another object with the same name prove nothing about the end of ours.
         when = None if foreign else seen.changed_at
         return Change(
             task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind, EndedBy.CLUSTER

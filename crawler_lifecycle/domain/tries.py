@@ -2,10 +2,10 @@
 replaced.
 
 A try that continues the earlier one (``resumed`` is true) adds to it. A try that started from the
-beginning (false) replaces all earlier tries of its task. A try that does not say (``None``)
+beginning (false) replaces all earlier tries of its task. A try that does not report it (``None``)
 replaces nothing: it may not have begun, and items that come twice are better than lost ones.
 
-Counters of a try go on from those of the tries that it continues (docs/contract.md). So the
+Counters of a try continue from those of the tries that it continues (docs/contract.md). So the
 counters of a run are sums over the last tries of its tasks, while its files are those of all tries
 that count.
 """

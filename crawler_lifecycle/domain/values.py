@@ -29,7 +29,7 @@ _CHUNK = 256 * 1024
 
 
 class NoValue(ValueError):
-    """A value cannot be encoded or decoded. The text names its position and the cure."""
+    """A value cannot be encoded or decoded. The text names its position and the fix."""
 
 
 _TO_TEXT: dict[type, tuple[str, Callable[[Any], object]]] = {
@@ -50,7 +50,7 @@ _OF_TEXT: dict[str, Callable[[Any], object]] = {
     "$uuid": UUID,
     "$bytes": lambda text: base64.b64decode(text, validate=True),
 }
-_CURES = {
+_FIXES = {
     set: "give a sorted list",
     frozenset: "give a sorted list",
     complex: "give a list of two numbers",
@@ -59,11 +59,12 @@ _CURES = {
 
 
 def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
-    """Encode a value as plain JSON: dictionaries, lists, texts, numbers, ``True``, ``False`` and
+    """Encode a value as plain JSON: dictionaries, lists, strings, numbers, ``True``, ``False`` and
     ``None``.
 
-    Raises ``NoValue`` naming the position, which begins with ``name``. ``limit``: the most bytes,
-    by a low estimate. It also stops a value that contains the same list very often.
+    Raises ``NoValue`` naming the position, which begins with ``name``. ``limit`` is
+    the most bytes, by a low estimate. It also stops a value that contains the same list a great
+    many times.
     """
     return _Tree(name, limit).plain(value, ())
 
@@ -187,14 +188,14 @@ class _Tree:
     def _tagged(self, value: object, path: tuple[str | int, ...]) -> dict[str, object]:
         kind = next((kind for kind in _TO_TEXT if isinstance(value, kind)), None)
         if kind is None:
-            cure = next(
-                (cure for kind, cure in _CURES.items() if isinstance(value, kind)),
+            fix = next(
+                (fix for kind, fix in _FIXES.items() if isinstance(value, kind)),
                 "give a dictionary or a text",
             )
             name = type(value).__name__
             raise self._no(
                 path,
-                f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {cure}",
+                f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {fix}",
             )
         if isinstance(value, Decimal) and not value.is_finite():
             raise self._no(path, f"{value} is no number; give None")
@@ -217,9 +218,9 @@ class _Tree:
         try:
             value.encode()
         except UnicodeEncodeError:
-            cure = "give value.encode(errors='replace').decode()"
+            fix = "give value.encode(errors='replace').decode()"
             raise self._no(
-                path, f"{value[:60]!r} has a lone surrogate and is no valid text; {cure}"
+                path, f"{value[:60]!r} has a lone surrogate and is no valid text; {fix}"
             ) from None
         return str.__str__(value)
 

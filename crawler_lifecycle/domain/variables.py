@@ -19,38 +19,38 @@ OF_WEBHOOKS = "CRAWL_HOOK"
 CONTRACT = frozenset(
     f"CRAWL_{name}"
     for name in (
-        *(
-            "RUN_ID",
-            "RUN_UID",
-            "TASK_ID",
-            "TASK_INDEX",
-            "TASK_UID",
-            "ATTEMPT",
-            "CRAWLER",
-            "ARGS",
-            "SETTINGS",
-            "RESUME",
-        ),
-        *(
-            "FILES_DIR",
-            "STATE_DIR",
-            "STATS_FILE",
-            "SUMMARY_FILE",
-            "LOG_FILE",
-            "JOB_DIR",
-            "MEMORY_LIMIT",
-            "DEADLINE",
-        ),
-        *(
-            "GATEWAY_URL",
-            "TOKEN",
-            "UPLOAD_URL",
-            "UPLOAD_TOKEN",
-            "STOP_SIGNAL",
-            "STOP_GRACE_S",
-            "END_GRACE_S",
-        ),
-        *("RUN_TIMEOUT_S", "PLANS_PROCESS", "SLOT_FD", "ITEMS", "FIELDS", "DUE_AT", "REQUEST_ID"),
+        "RUN_ID",
+        "RUN_UID",
+        "TASK_ID",
+        "TASK_INDEX",
+        "TASK_UID",
+        "ATTEMPT",
+        "CRAWLER",
+        "ARGS",
+        "SETTINGS",
+        "RESUME",
+        "FILES_DIR",
+        "STATE_DIR",
+        "STATS_FILE",
+        "SUMMARY_FILE",
+        "LOG_FILE",
+        "JOB_DIR",
+        "MEMORY_LIMIT",
+        "DEADLINE",
+        "GATEWAY_URL",
+        "TOKEN",
+        "UPLOAD_URL",
+        "UPLOAD_TOKEN",
+        "STOP_SIGNAL",
+        "STOP_GRACE_S",
+        "END_GRACE_S",
+        "RUN_TIMEOUT_S",
+        "PLANS_PROCESS",
+        "SLOT_FD",
+        "ITEMS",
+        "FIELDS",
+        "DUE_AT",
+        "REQUEST_ID",
     )
 )
 
@@ -74,7 +74,7 @@ def check_variable(
         why = f"begins with {but}, the prefix of webhook secrets"
     else:
         return
-    cure = f"put the secret into a variable such as {prefix}SHOP and name that variable"
+    fix = f"put the secret into a variable such as {prefix}SHOP and name that variable"
     raise InvalidRequest(
-        f"{key}: {reference!r:.80} {why}; {cure} ({setting} sets how such names begin)"
+        f"{key}: {reference!r:.80} {why}; {fix} ({setting} sets how such names begin)"
     )

@@ -1,8 +1,8 @@
-"""The sentence that says why a run waits, for the gateway's answers, the command line and
-Temporal's UI.
+"""The sentence about why a run waits, for the gateway's answers, the command line and Temporal's
+UI.
 
-It uses only recorded data. A failed look says nothing about any task. So the sentence then says
-that the cluster does not answer, for how long, and why. It also reports an overdue look.
+It uses only recorded data. A failed poll proves nothing about any task. So the sentence then states
+that the cluster does not answer, for how long, and why. It also reports an overdue poll.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .run import LIMIT_STOPS
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
 #: Prefix of ``waiting_for`` while the run is in the line of its pool.
-PLACE_WAIT = "a place in pool "
-#: Beginning of ``waiting_for`` while a run is polled less often than its schedule says.
+SLOT_WAIT = "a slot in pool "
+#: Beginning of ``waiting_for`` while a run is polled less often than its schedule requires.
 POLLS = "polls "
 #: Beginning of a task's reason while no node of the cluster has room for it.
 NO_ROOM = "No node has capacity for it"
@@ -33,7 +33,7 @@ NO_ROOM = "No node has capacity for it"
 RETRY = "retry "
 RETRY_AT = "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
-ASK_DOCTOR = "; crawlctl doctor says whether there is one"
+ASK_DOCTOR = "; crawlctl doctor shows whether there is one"
 UNTAKEN_S = 10
 #: The character before and after a time that the reader replaces by a duration.
 MARK = "\x1f"
@@ -49,8 +49,8 @@ _SPAN = re.compile(
     r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)"
 )
 _STRETCHED = re.compile(rf"{POLLS}(\d{{1,6}}(?:\.\d)?) times their interval")
-#: The position in the line of a pool, which changes with each place that becomes free.
-_POSITION = re.compile(rf"({PLACE_WAIT}\S+) \([^)]*\)")
+#: The position in the line of a pool, which changes with each slot that becomes free.
+_POSITION = re.compile(rf"({SLOT_WAIT}\S+) \([^)]*\)")
 
 
 class Wait(StrEnum):
@@ -80,7 +80,7 @@ class Standing:
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     line: str | None = None
-    """Its place in the line of its pool now (``place_in_line``), instead of the one that was
+    """Its position in the line of its pool now (``position_in_line``), instead of the one that was
     recorded.
     """
     look_error: str | None = None
@@ -100,21 +100,21 @@ class Standing:
     """The reason why one of the tasks waits on the cluster."""
     max_parallel: int | None = None
     moments: bool = False
-    """True when each duration is written as its start time between two ``MARK``. The page computes
-    the durations.
+    """True when each duration is written as its start time between two ``MARK``. The web UI
+    computes the durations.
     """
     undelivered: Sequence[str] = field(default_factory=tuple)
     """For an ended run: texts about deliveries that have not succeeded yet."""
 
 
 def waiting(s: Standing) -> str | None:
-    """Return the sentence; ``None``: the run waits only for its next planned look."""
+    """Return the sentence; ``None``: the run waits only for its next planned poll."""
     if s.status in _ENDED:
         return "; ".join(s.undelivered) or None
     stretched = s.waiting_for if (s.waiting_for or "").startswith(POLLS) else None
     if stretched is not None:
         s = replace(s, waiting_for=None)
-    parts = [_stop(s), _look(s)]
+    parts = [_stop(s), _poll(s)]
     if s.stop_at is None and parts[1] is None:
         parts += [_start(s) or _capacity(s), stretched]
     return "; ".join(part for part in parts if part) or None
@@ -122,7 +122,7 @@ def waiting(s: Standing) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class InLine:
-    """The place of a run in the line of its pool."""
+    """The position of a run in the line of its pool."""
 
     pool: str
     in_use: int
@@ -132,14 +132,14 @@ class InLine:
     older: int = 0
     """Tasks of the same priority that come first: one of each run that has waited longer."""
     about_s: float | None = None
-    """The expected seconds until its first place; ``None``: unknown."""
+    """The expected seconds until its first slot; ``None``: unknown."""
     shut: bool = False
-    """True if other pools reserve all places, so that it never gets one."""
+    """True if other pools reserve all slots, so that it never gets one."""
     shared: bool = False
     """True if the counts are those of the reader's project alone."""
 
 
-def place_in_line(line: InLine) -> str:
+def position_in_line(line: InLine) -> str:
     """Return the thing for which a run in the line of its pool waits, without what is zero or
     unknown.
     """
@@ -161,12 +161,12 @@ def place_in_line(line: InLine) -> str:
         "" if line.about_s is None else f"about {span(max(line.about_s, 1))}",
     ]
     said = "; ".join(filter(None, parts))
-    return f"{PLACE_WAIT}{line.pool}{f' ({said})' if said else ''}"
+    return f"{SLOT_WAIT}{line.pool}{f' ({said})' if said else ''}"
 
 
 def stretch_words(stretch: float) -> str | None:
-    """Return what is said of polls whose intervals last this many times as long as planned;
-    ``None``: nothing.
+    """Return a note about polls whose intervals last this many times as long as planned; ``None``:
+    none is needed.
     """
     times = f"{stretch:.1f}".removesuffix(".0")
     return None if times == "1" else f"{POLLS}{times} times their interval"
@@ -209,15 +209,15 @@ def _for(s: Standing, since: datetime | None, form: str = "for {}") -> str:
     return f" {form.format(age)}"
 
 
-def _look(s: Standing) -> str | None:
+def _poll(s: Standing) -> str | None:
     """Return the reason why the current state of the run is unknown; ``None``: it is known."""
     if s.look_error is not None and s.look_error.startswith(_ROWS):
-        return f"looks have failed{_for(s, s.look_error_since)}: {s.look_error}"
+        return f"polls have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
         return f"the cluster has not answered{_for(s, s.look_error_since)}: {s.look_error}"
     if s.now is not None and s.next_look_at is not None and s.next_look_at < overdue_before(s.now):
         return (
-            f"the look that was due{_for(s, s.next_look_at, _AGO)} is missing: no worker takes "
+            f"the poll that was due{_for(s, s.next_look_at, _AGO)} is missing: no worker takes "
             "it, or it hangs"
         )
     return None
@@ -274,7 +274,7 @@ def _start(s: Standing) -> str | None:
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
         return None  # an earlier try recorded the reason, and nothing waits any more
     what = s.waiting_for.removeprefix("waiting: ")
-    if what.startswith(PLACE_WAIT):
+    if what.startswith(SLOT_WAIT):
         what = s.line or what
     thing = what.startswith(("the ", "a ", "an "))  # a noun, not a sentence
     if s.status != "INITIALIZING":
@@ -287,7 +287,7 @@ def _start(s: Standing) -> str | None:
 
 
 def _retry(s: Standing, queued: int) -> str | None:
-    """Return the sentence about the next try. Before its time it says in how long."""
+    """Return the sentence about the next try. Before its time it contains the remaining time."""
     if s.tasks is not None and not queued:
         return None
     said, _, why = (s.waiting_for or "").removeprefix(RETRY_AT).partition(" ")
@@ -313,7 +313,7 @@ def _capacity(s: Standing) -> str | None:
     elif queued and s.line is not None:
         parts.append(f"{count(queued, 'task')} QUEUED: waiting for {s.line}")
     elif queued:
-        parts.append(f"{count(queued, 'task')} QUEUED until the next look")
+        parts.append(f"{count(queued, 'task')} QUEUED until the next poll")
     if pending:
         why = f": {s.reason.removeprefix('waiting: ')}" if s.reason else " on the cluster"
         parts.append(f"{count(pending, 'task')} PENDING{why}")

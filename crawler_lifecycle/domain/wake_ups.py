@@ -1,8 +1,8 @@
-"""Runs that changed, and the workflows that are notified of it: at most one look and one signal of
+"""Runs that changed, and the workflows that are notified of it: at most one poll and one signal of
 a run at a time.
 
-A change that is noticed while the run is looked at leads to one more look. So a thousand changes a
-second lead to no more looks than the rest between two looks allows. No rule here compares the
+A change that is noticed while the run is polled leads to one more poll. So a thousand changes a
+second lead to no more polls than the rest between two polls allows. No rule here compares the
 clocks of two machines.
 
 ``now`` is a clock in seconds that only goes forward. The classes are not thread-safe.
@@ -17,21 +17,21 @@ from datetime import datetime
 from crawler_lifecycle.domain.audits.overdue import verification_due
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: The shortest rest between two looks at a run, in seconds. It is at least twice as long as the
-#: look.
+#: The shortest rest between two polls a run, in seconds. It is at least twice as long as the
+#: poll.
 REST_S = 0.2
 #: The shortest time between two signals to a run, in seconds.
 SIGNAL_GAP_S = 1.0
 #: The first and the longest wait after failed tries, in seconds. The wait doubles after each try.
 RETRY_S = 0.5
 RETRY_MAX_S = 30.0
-#: Seconds between two looks at a run that fail, when looks at other runs succeed again.
+#: Seconds between two polls a run that fail, when polls other runs succeed again.
 AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class WakeUpState:
-    """The fields of a run's row that a look without its workflow needs."""
+    """The fields of a run's row that a poll without its workflow needs."""
 
     run: RunRef
     attempt: int
@@ -45,7 +45,7 @@ class WakeUpState:
 
     @property
     def due_at(self) -> datetime | None:
-        """The time by which the run should be looked at."""
+        """The time by which the run should be polled."""
         return verification_due(self.next_look_at, self.verified_at, self.look_gap_ms)
 
 
@@ -56,10 +56,10 @@ _NO_TASK: Tasks = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Changes of one run that were noticed since its last look."""
+    """Changes of one run that were noticed since its last poll."""
 
     at: datetime | None = None
-    """When the newest change had happened; ``None``: only a look is overdue."""
+    """When the newest change had happened; ``None``: only a poll is overdue."""
     tasks: Tasks = _NO_TASK
     """The tasks that changed."""
 
@@ -73,7 +73,7 @@ class Change:
 @dataclass(slots=True)
 class _Run:
     due_at: float = math.inf
-    """When the run may be looked at; infinity: nothing new is known."""
+    """When the run may be polled; infinity: nothing new is known."""
     change: Change = Change()
     busy: bool = False
     rests_until: float = -math.inf
@@ -86,7 +86,7 @@ class _Run:
 
 
 class Changes:
-    """The runs that changed, until each is looked at."""
+    """The runs that changed, until each is polled."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Run] = {}
@@ -95,12 +95,12 @@ class Changes:
         return len(self._runs)
 
     def noticed(self, run_id: int, change: Change, now: float, delay: float = 0.0) -> bool:
-        """Remember a change. Return whether it leads to a look of its own.
+        """Remember a change. Return whether it leads to a poll of its own.
 
         ``delay``: seconds in which another observer may be faster.
         """
         run = self._runs.setdefault(run_id, _Run())
-        if change.at is None and run.busy:  # a look that was overdue is under way
+        if change.at is None and run.busy:  # a poll that was overdue is under way
             return False
         run.change = run.change.joined(change)
         fresh = run.due_at == math.inf
@@ -109,9 +109,9 @@ class Changes:
         return fresh
 
     def take(self, now: float, limit: int) -> list[tuple[int, Change]]:
-        """Return the runs to look at now, the longest waiting first, each with what changed.
+        """Return the runs to poll now, the longest waiting first, each with what changed.
 
-        The caller reports each with ``looked`` or ``failed``. Forget runs that rested.
+        The caller reports each with ``polled`` or ``failed``. Forget runs that rested.
         """
         self._runs = {run_id: run for run_id, run in self._runs.items() if not run.idle(now)}
         due = sorted(
@@ -130,12 +130,12 @@ class Changes:
         """Return the next time at which ``take`` returns a run; infinity: never."""
         return min((run.due_at for run in self._runs.values() if not run.busy), default=math.inf)
 
-    def looked(
+    def polled(
         self, run_id: int, now: float, seconds: float = 0.0, again_s: float | None = None
     ) -> None:
-        """Note that a look is done, and took ``seconds``.
+        """Note that a poll is done, and took ``seconds``.
 
-        ``again_s``: another look is needed after these seconds.
+        ``again_s``: another poll is needed after these seconds.
         """
         run = self._runs[run_id]
         run.busy = False
@@ -147,7 +147,7 @@ class Changes:
         run.due_at = max(run.due_at, run.rests_until)
 
     def failed(self, run_id: int, change: Change, now: float) -> bool:
-        """Note that a look failed.
+        """Note that a poll failed.
 
         The next one comes after a wait that doubles each time. Return whether it is the first
         failure of a series.
@@ -160,9 +160,9 @@ class Changes:
         return run.failures == 1
 
     def retry_now(self, now: float) -> None:
-        """Make the looks that failed due, because their cause may have ended.
+        """Make the polls that failed due, because their cause may have ended.
 
-        A run whose looks always fail is looked at once in ``AGAIN_S`` at most.
+        A run whose polls always fail is polled once in ``AGAIN_S`` at most.
         """
         for run in self._runs.values():
             if run.failures and not run.busy:
@@ -176,8 +176,8 @@ class Signal:
     run_id: int
     workflow_id: str
     recorded: bool
-    """True if a look was recorded, so that the workflow only counts. Otherwise the workflow has to
-    look.
+    """True if a poll was recorded, so that the workflow only counts. Otherwise the workflow has to
+    poll.
     """
 
 
@@ -194,7 +194,7 @@ class Signals:
     def add(self, signal: Signal) -> None:
         """Add a signal.
 
-        A signal that waits already is replaced; a requested look stays requested.
+        A signal that waits already is replaced; a requested poll stays requested.
         """
         known = self._waiting.pop(signal.run_id, None)
         recorded = signal.recorded and (known is None or known.recorded)

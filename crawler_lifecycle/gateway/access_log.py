@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 from fastapi import FastAPI, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -15,8 +15,8 @@ from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import Moment, OfProject
 from crawler_lifecycle.gateway.cursors import decode_positions, encode
-from crawler_lifecycle.gateway.page.parts.forms import query_of
-from crawler_lifecycle.gateway.page.parts.rendering import answer, next_page
+from crawler_lifecycle.gateway.ui.parts.forms import query_of
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
 from crawler_lifecycle.ports.access import AccessRow, Kind
 from crawler_lifecycle.store.access import AccessStore
 from crawler_lifecycle.subjects import ACCESS
@@ -64,19 +64,22 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
         """List what people and tokens did."""
         filters = query_of(request, AccessFilters)
         page = _page(store, filters)
-        values: dict[str, Any] = {
-            "rows": [asdict(row) for row in page.access],
-            "access": ACCESS,
-            "kinds": get_args(Kind),
-        }
-        more = next_page(filters, page.next_page_token)
-        return answer(request, "access.html", more=more, filters=filters, now=clock(), **values)
+        return answer(
+            request,
+            "access.html",
+            more=next_page(filters, page.next_page_token),
+            filters=filters,
+            now=clock(),
+            rows=[asdict(row) for row in page.access],
+            access=ACCESS,
+            kinds=get_args(Kind),
+        )
 
 
 def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
     if filters.since and filters.until and filters.since >= filters.until:
-        cure = "give a later time, or leave one of them out"
-        raise InvalidRequest(f"until: {filters.until.isoformat()} is not after since; {cure}")
+        fix = "give a later time, or leave one of them out"
+        raise InvalidRequest(f"until: {filters.until.isoformat()} is not after since; {fix}")
     place = decode_positions("access", filters.page_token, 2)
     size = filters.page_size
     before = (_FIRST + timedelta(microseconds=min(place[0], _MOST_US)), place[1]) if place else None

@@ -18,7 +18,6 @@ from crawler_lifecycle.gateway.api.openapi import describe
 from crawler_lifecycle.gateway.events import add_stream
 from crawler_lifecycle.gateway.ledger import add_audit, add_ledger
 from crawler_lifecycle.gateway.metrics import add_metrics, ask_the_database
-from crawler_lifecycle.gateway.page.middleware import Pages
 from crawler_lifecycle.gateway.pages import add_page
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pools
@@ -33,6 +32,7 @@ from crawler_lifecycle.gateway.runs.routes import (
     add_readers,
     add_uploads,
 )
+from crawler_lifecycle.gateway.ui.middleware import Pages
 from crawler_lifecycle.web.problems import service
 from crawler_lifecycle.web.serving import BodyLimit, Guard
 
@@ -112,8 +112,10 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/health")
     async def get_health() -> HealthReport:
         """The state of the installation: the database, Temporal, the workers of each task queue,
-        overdue looks, and the stream of events. It also says for how long at most a recorded status
-        was untrue this week. A part may be some seconds old; `at` has its time."""
+        overdue polls, and the stream of events. It also shows the longest
+        time for which a recorded status may have been untrue this week. A part may be some seconds
+        old; `at` is the time of its check.
+        """
         return await gateway.health.read()
 
     @app.get("/v1/crawlers", **documents(CrawlerList))

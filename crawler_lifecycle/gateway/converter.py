@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 class Converter:
     """ASGI middleware that gives problem documents another form.
 
-    A subclass says which of them, and the form.
+    A subclass defines which of them, and the form.
     """
 
     app: ASGIApp

@@ -33,8 +33,8 @@ def decode_positions(kind: str, token: str | None, count: int) -> tuple[int, ...
     found = re.fullmatch(f"{kind}:{numbers}", text, re.ASCII)
     positions = tuple(map(int, found.groups())) if found else ()
     if not positions or max(positions) > ID_MAX:
-        cure = "use next_page_token of the page before, or leave it out"
-        raise refused("page_token", f"is not a token of this list; {cure}", token)
+        fix = "use next_page_token of the page before, or leave it out"
+        raise refused("page_token", f"is not a token of this list; {fix}", token)
     return positions
 
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.compose import SERVED_BY
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.corrections import wrong_words
-from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
+from crawler_lifecycle.domain.audits.overdue import overdue_words
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.gateway.streams.feed import Feed
@@ -26,7 +26,7 @@ from crawler_lifecycle.store.store import Store, StoreHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.operator.queue_findings import judged
 
-from .kept import CachedAnswer, KeptForEach
+from .ttl_cache import CachedAnswer, TtlCache
 
 #: Seconds for which the state is reused. The state of the task queues is kept longer: it is
 #: expensive to get.
@@ -53,13 +53,13 @@ class HealthPart:
     """One part of the installation."""
 
     name: str
-    """``database``, ``temporal``, ``looks``, ``stream``, or ``queue`` with the name and kind of a
+    """``database``, ``temporal``, ``polls``, ``stream``, or ``queue`` with the name and kind of a
     task queue.
     """
     level: Level
     text: str
     """A sentence about its state."""
-    cure: str | None
+    fix: str | None
     at: datetime
     """The time of this state."""
 
@@ -72,8 +72,8 @@ class HealthReport:
     """The level of the worst part."""
     parts: list[HealthPart]
     wrong: str
-    """A sentence that says for how long at most a recorded status was untrue in the last seven
-    days.
+    """A sentence with the longest time for which a recorded status may have been untrue in the last
+    seven days.
     """
     worst_s: float | None
     """The longest time of an untrue status in seconds; null without such a status, or if the time
@@ -131,7 +131,7 @@ class Health:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._strip = KeptForEach(self._ask, FRESH_S)
+        self._strip = TtlCache(self._ask, FRESH_S)
         self._queues = CachedAnswer(self._ask_queues, QUEUES_S)
         self._threads = CapacityLimiter(1)
 
@@ -148,7 +148,7 @@ class Health:
 
     async def _ask(self) -> HealthReport:
         now = self.clock()
-        answers, (looks, wrong, worst_s) = await asyncio.gather(self.needs(), self._ledger(now))
+        answers, (polls, wrong, worst_s) = await asyncio.gather(self.needs(), self._ledger(now))
         parts = [_part(name, answer, now) for name, answer in answers.items()]
         if answers.get("temporal") == "ok":
             # If a worker is gone, this answer may take seconds.
@@ -157,18 +157,18 @@ class Health:
                 "queue", "asking", "the workers of the task queues are being checked", None, now
             )
             parts += [asking] if queues is None else queues[only() is None]
-        parts += [looks, self._stream(now)]
+        parts += [polls, self._stream(now)]
         worst = max((part.level for part in parts), key=_LEVELS.index)
         return HealthReport(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
-        """Return the part about looks.
+        """Return the part about polls.
 
         Also return for how long a status was untrue this week: a sentence, seconds.
         """
 
         def read() -> tuple[HealthPart, str, float | None]:
-            late = self.store.overdue.overdue_looks(overdue_before(now))
+            late = self.store.overdue.overdue_polls(now)
             found = self.store.corrections.correction_summary(now - _WEEK)
             words = wrong_words(
                 found.worst_ms, {kind.kind: kind.count for kind in found.kinds}, "this week"
@@ -176,22 +176,22 @@ class Health:
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
                 return (
-                    HealthPart("looks", "ok", "every look that was due was made", None, now),
+                    HealthPart("polls", "ok", "every poll that was due was made", None, now),
                     words,
                     worst_s,
                 )
             oldest = self.store.runs.get_run(late.run_id) if late.run_id is not None else None
             why = (
-                f"; it says: {oldest.look_error}"
+                f"; its message: {oldest.look_error}"
                 if oldest is not None and oldest.look_error
                 else ""
             )
-            cure = (
-                "see the other parts: a look needs Temporal, a worker of the role cluster, and "
+            fix = (
+                "see the other parts: a poll needs Temporal, a worker of the role cluster, and "
                 "the cluster"
             )
             return (
-                HealthPart("looks", "bad", f"{overdue_words(late, now)}{why}", cure, now),
+                HealthPart("polls", "bad", f"{overdue_words(late, now)}{why}", fix, now),
                 words,
                 worst_s,
             )
@@ -202,7 +202,7 @@ class Health:
         except (TimeoutError, LifecycleError) as error:
             why = str(error) or f"the database did not answer within {READY_TIMEOUT_S:g} s"
             part = HealthPart(
-                "looks", "bad", f"it is not known whether looks are made: {why}", None, now
+                "polls", "bad", f"it is not known whether polls are made: {why}", None, now
             )
             return part, "not known now", None
 
@@ -210,7 +210,7 @@ class Health:
         """Return a part for each task queue: for callers of one project, without the work of
         others; and for all.
         """
-        unreachable = "crawlctl doctor says what is wrong with Temporal"
+        unreachable = "crawlctl doctor shows what is wrong with Temporal"
         try:
             queues = await self.workflows.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
         except LifecycleError as error:
@@ -223,9 +223,7 @@ class Health:
         for queue, told in itertools.product(queues, (False, True)):
             found = judged(queue, SERVED_BY[queue.name], unreachable, told=told)
             name = f"{queue.name} ({queue.kind})"
-            parts[told].append(
-                HealthPart(f"queue {name}", found.level, found.text, found.cure, now)
-            )
+            parts[told].append(HealthPart(f"queue {name}", found.level, found.text, found.fix, now))
         return parts
 
     def _stream(self, now: datetime) -> HealthPart:
@@ -248,5 +246,5 @@ def _part(name: str, answer: str, now: datetime) -> HealthPart:
     if answer == "ok":
         return HealthPart(name, "ok", f"{what} answers", None, now)
     return HealthPart(
-        name, "bad", f"{what} does not answer: {answer}", "crawlctl doctor says what is wrong", now
+        name, "bad", f"{what} does not answer: {answer}", "crawlctl doctor shows what is wrong", now
     )

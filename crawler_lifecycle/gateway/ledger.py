@@ -10,11 +10,11 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, wrong_words
-from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
+from crawler_lifecycle.domain.audits.overdue import OverduePolls
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
 from crawler_lifecycle.gateway.api.paging import SummaryChoice
 from crawler_lifecycle.gateway.runs.commands import needing_temporal
-from crawler_lifecycle.ports.looks import CorrectionSummary
+from crawler_lifecycle.ports.polls import CorrectionSummary
 from crawler_lifecycle.store.audits.findings import FindingStore
 from crawler_lifecycle.store.audits.reads import OverdueStore
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
@@ -48,12 +48,12 @@ def add_ledger(
         now = clock()
         since = choice.since or now - WEEK
         summary = corrections.correction_summary(since)
-        late = overdue.overdue_looks(overdue_before(now))
+        late = overdue.overdue_polls(now)
         return conditional(request, summary_of(summary, late, now, week=choice.since is None))
 
 
 def summary_of(
-    found: CorrectionSummary, late: OverdueLooks, now: datetime, *, week: bool
+    found: CorrectionSummary, late: OverduePolls, now: datetime, *, week: bool
 ) -> LedgerSummary:
     """Return the summary, in numbers and in words."""
     known = {kind.value: kind.meaning for kind in CorrectionKind}
@@ -72,7 +72,7 @@ def summary_of(
             for total in found.kinds
         },
         overdue=overdue,
-        # A status that no look has compared yet may be untrue, too.
+        # A status that no poll has compared yet may be untrue, too.
         text="; ".join(filter(None, [words, overdue.text])),
     )
 
@@ -105,13 +105,13 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
 
         With ``repair``, also repair the findings that are due.
 
-        After a restore of the database, work may execute that has no row. ``unknown`` says what to
-        do with it: ``adopt`` writes its row again, ``end`` ends it.
+        After a restore of the database, tasks may be executing that have no row. ``unknown``
+        defines what to do with them: ``adopt`` writes their rows again, ``end`` ends them.
         """
         with needing_temporal("no audit was made; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
         if report is not None:
-            return AuditAnswer(audit_id=audit_id, report=Audit.from_row(report), note=None)
+            return AuditAnswer(audit_id=audit_id, report=Audit.of(report), note=None)
         response.status_code = 202
         response.headers["Location"] = f"/v1/audit?audit_id={audit_id}"
         note = (
@@ -134,4 +134,4 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
             )
             raise Problem(404, "audit_not_found", detail)
         still_open = await run_in_threadpool(findings.audit_findings, "open", FINDINGS_MAX)
-        return AuditState(report=report and Audit.from_row(report), findings=still_open)
+        return AuditState(report=report and Audit.of(report), findings=still_open)

@@ -20,13 +20,12 @@ from starlette.responses import Response
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
-from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.schedules.ports import UNTOLD
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
-from crawler_lifecycle.observability.metrics import AskedGauge, Figures, Values
+from crawler_lifecycle.observability.metrics import Figures, QueryGauge, Values
 from crawler_lifecycle.store.store import Store
 
 #: Seconds for which answers of the database and of Temporal are reused.
@@ -137,21 +136,21 @@ def _ask_about_pools(metrics: Metrics, store: Store, clock: Clock) -> None:
     of_pool = "pool", names
     metrics.ask(
         places,
-        AskedGauge(
-            "lifecycle_pool_places_in_use",
-            "Places that tasks hold; NaN while the database does not answer",
+        QueryGauge(
+            "lifecycle_pool_slots_in_use",
+            "Slots that tasks hold; NaN while the database does not answer",
             *of_pool,
         ),
-        AskedGauge(
-            "lifecycle_pool_places_max",
-            "Most places of the pool at once; NaN without a limit",
+        QueryGauge(
+            "lifecycle_pool_slots_max",
+            "Most slots of the pool at once; NaN without a limit",
             *of_pool,
         ),
-        AskedGauge(
-            "lifecycle_pool_places_reserved", "Places that other pools leave free for it", *of_pool
+        QueryGauge(
+            "lifecycle_pool_slots_reserved", "Slots that other pools leave free for it", *of_pool
         ),
-        AskedGauge("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for places", *of_pool),
-        AskedGauge(
+        QueryGauge("lifecycle_pool_waiting_tasks", "Tasks of runs that wait for slots", *of_pool),
+        QueryGauge(
             "lifecycle_pool_oldest_wait_seconds",
             "Age of the oldest run that waits; 0 if none waits",
             *of_pool,
@@ -171,18 +170,18 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         managers,
-        AskedGauge(
+        QueryGauge(
             "lifecycle_managers",
             "Crawl managers that have not ended; NaN while the database does not answer",
             "status",
             [status for status in RunStatus if not status.terminal],
         ),
-        AskedGauge("lifecycle_managers_failing", "Open managers whose class failed lately"),
-        AskedGauge("lifecycle_manager_jobs_live", "Jobs of open managers that hold a slot"),
+        QueryGauge("lifecycle_managers_failing", "Open managers whose class failed lately"),
+        QueryGauge("lifecycle_manager_jobs_live", "Jobs of open managers that hold a slot"),
     )
     metrics.ask(
         lambda: [store.graphs.count_graphs()],
-        AskedGauge(
+        QueryGauge(
             "lifecycle_graphs", "Graphs that have not ended; NaN while the database does not answer"
         ),
     )
@@ -193,14 +192,14 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         schedules,
-        AskedGauge(
+        QueryGauge(
             "lifecycle_schedules",
             "Schedules, active and paused; NaN while the database does not answer",
             "state",
             ("active", "paused"),
         ),
-        AskedGauge(
-            "lifecycle_schedules_untold",
+        QueryGauge(
+            "lifecycle_schedules_unsynced",
             "Schedules whose change has not reached Temporal for ten minutes",
         ),
     )
@@ -213,13 +212,13 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
 
     metrics.ask(
         webhooks,
-        AskedGauge(
+        QueryGauge(
             "lifecycle_webhooks",
             "Webhooks by state; NaN while the database does not answer",
             "state",
             ("active", "failing", "paused"),
         ),
-        AskedGauge(
+        QueryGauge(
             "lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"
         ),
     )
@@ -227,37 +226,37 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
     def ledger() -> Values:
         now = clock()
         kinds = store.corrections.correction_summary(now - _WEEK).kinds
-        late = store.overdue.overdue_looks(overdue_before(now))
+        late = store.overdue.overdue_polls(now)
         late_s = (now - late.since).total_seconds() if late.since else 0
         worst = {total.kind: (total.worst_ms or 0) / 1000 for total in kinds}
         return {total.kind: total.count for total in kinds}, worst, late.count, late_s
 
     metrics.ask(
         ledger,
-        AskedGauge(
+        QueryGauge(
             "lifecycle_week_corrections",
             "Corrections of the last seven days, by kind; NaN while the database does not answer",
             "kind",
             list(CorrectionKind),
         ),
-        AskedGauge(
+        QueryGauge(
             "lifecycle_week_wrong_seconds_max",
             "Longest time of an untrue status in the last seven days, by kind of correction, "
             "without lag",
             "kind",
             list(CorrectionKind),
         ),
-        AskedGauge(
-            "lifecycle_looks_overdue",
-            "Looks that are overdue by 30 s or more; NaN while the database does not answer",
+        QueryGauge(
+            "lifecycle_polls_overdue",
+            "Polls that are overdue by 30 s or more; NaN while the database does not answer",
         ),
-        AskedGauge(
-            "lifecycle_look_overdue_seconds_max", "Seconds since the oldest overdue look was due"
+        QueryGauge(
+            "lifecycle_poll_overdue_seconds_max", "Seconds since the oldest overdue poll was due"
         ),
     )
     metrics.ask(
-        lambda: [store.overdue.overdue_looks(overdue_before(clock())).lost],
-        AskedGauge(
+        lambda: [store.overdue.overdue_polls(clock()).lost],
+        QueryGauge(
             "lifecycle_without_workflow",
             "Managers, graphs, firings and webhooks without their workflow; NaN while the database "
             "does not answer",

@@ -1,4 +1,4 @@
-"""All routes of the page.
+"""All routes of the web UI.
 
 Each route has an operation id and an entry in ``ACCESS``, like the routes of the API.
 """
@@ -8,22 +8,22 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from crawler_lifecycle.features import FEATURES
-from crawler_lifecycle.gateway.page.crawlers import add_crawlers
-from crawler_lifecycle.gateway.page.ledger import add_ledger
-from crawler_lifecycle.gateway.page.live import add_stream
-from crawler_lifecycle.gateway.page.login import add_login
-from crawler_lifecycle.gateway.page.parts.rendering import add_assets
-from crawler_lifecycle.gateway.page.runs.commands import add_commands, add_runs
-from crawler_lifecycle.gateway.page.runs.overview import Overview
-from crawler_lifecycle.gateway.page.runs.reading import add_files, add_items, add_log
-from crawler_lifecycle.gateway.page.runs.run import add_run
-from crawler_lifecycle.gateway.page.runs.starting import add_start
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
+from crawler_lifecycle.gateway.ui.crawlers import add_crawlers
+from crawler_lifecycle.gateway.ui.ledger import add_ledger
+from crawler_lifecycle.gateway.ui.live import add_stream
+from crawler_lifecycle.gateway.ui.login import add_login
+from crawler_lifecycle.gateway.ui.parts.rendering import add_assets
+from crawler_lifecycle.gateway.ui.runs.commands import add_commands, add_runs
+from crawler_lifecycle.gateway.ui.runs.overview import Overview
+from crawler_lifecycle.gateway.ui.runs.reading import add_files, add_items, add_log
+from crawler_lifecycle.gateway.ui.runs.run import add_run
+from crawler_lifecycle.gateway.ui.runs.starting import add_start
 
 
 def add_page(app: FastAPI, gateway: Gateway) -> None:
-    """Add the page."""
+    """Add the web UI."""
     store = gateway.store
     views = gateway.views
     clock = gateway.clock

@@ -29,10 +29,9 @@ from crawler_lifecycle.features.webhooks.gateway.commands import WebhookCommands
 from crawler_lifecycle.gateway.access.logins import Logins
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.access.recorder import Recorder
-from crawler_lifecycle.gateway.access.tokens import KeptTokens
+from crawler_lifecycle.gateway.access.tokens import TokenCache
 from crawler_lifecycle.gateway.health import Health, Needs
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.page.parts.forms import Once
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
@@ -43,6 +42,7 @@ from crawler_lifecycle.gateway.runs.routes import RunViews
 from crawler_lifecycle.gateway.streams.feed import Feed
 from crawler_lifecycle.gateway.streams.logs import LogReader
 from crawler_lifecycle.gateway.sweep import Sweep
+from crawler_lifecycle.gateway.ui.parts.forms import Once
 from crawler_lifecycle.ports.cluster import LiveFiles, TaskLogs
 from crawler_lifecycle.ports.protocols import FileArchive, SchedulerClient, TaskBundles
 from crawler_lifecycle.store.notes import SameSettings
@@ -70,8 +70,8 @@ class Gateway:
     bundles: TaskBundles | None = None
     """The storage to which tasks in pods upload their files; ``None`` if they upload none."""
     elsewhere: str | None = None
-    """A sentence that says where the files of tasks are, if this gateway cannot read them."""
-    sweep_s: float | None = 15.0
+    """A sentence about where the files of tasks are, if this gateway cannot read them."""
+    outbox_retry_s: float | None = 15.0
     """Seconds between two rounds of the outbox retry; ``None``: no rounds."""
     blocked_s: float = 5.0
     """Seconds between two searches for runs that cannot continue."""
@@ -109,10 +109,10 @@ class Gateway:
         self.blocked = blocked = BlockedRuns(store, workflows, self.metrics, clock, self.blocked_s)
         #: ``None``: the gateway is open.
         self.logins: Logins | None = None
-        self.kept_tokens: KeptTokens | None = None
+        self.kept_tokens: TokenCache | None = None
         if callers is not None:
             self.logins = Logins(callers, self.entrance.login_key, self.entrance.oidc, store.notes)
-            self.kept_tokens = KeptTokens(callers, store.tokens, self.logins.share)
+            self.kept_tokens = TokenCache(callers, store.tokens, self.logins.share)
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         archived = ArchivedFiles(self.archive) if self.archive is not None else None
@@ -129,10 +129,12 @@ class Gateway:
             store.runs, store.events, store.exports, workflows, self.archive
         )
         self.manager_commands = ManagerCommands(
-            store.managers, store.plans, self.commands, workflows, crawlers, clock
+            store.managers, store.user_code, self.commands, workflows, crawlers, clock
         )
         self.manager_views = ManagerViews(store.managers, blocked, clock)
-        self.graph_commands = GraphCommands(store.graphs, store.plans, workflows, crawlers, clock)
+        self.graph_commands = GraphCommands(
+            store.graphs, store.user_code, workflows, crawlers, clock
+        )
         self.graph_views = GraphViews(store.graphs, blocked, clock)
         self.schedule_commands = ScheduleCommands(
             store.schedules, workflows, crawlers, self.manager_commands, self.graph_commands, clock
@@ -175,6 +177,6 @@ class Gateway:
             found.append(self.same_settings.run)
         if (catalogue_s := self.catalogue_s) is not None:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))
-        if self.sweep_s is not None:
-            found.append(self.sweep(self.sweep_s).run)
+        if self.outbox_retry_s is not None:
+            found.append(self.sweep(self.outbox_retry_s).run)
         return found

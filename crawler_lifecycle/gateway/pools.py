@@ -9,13 +9,13 @@ from pydantic import BaseModel
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.page.parts.rendering import answer
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.store.runs.pools import PoolStore
 
 
 class PoolList(BaseModel):
-    """All pools by name, also those that are not in the settings any more while runs wait in
+    """All pools by name, including those that are not in the settings any more while runs wait in
     them.
     """
 
@@ -27,7 +27,7 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
 
     @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
-        """The pools of the installation: their settings, who holds their places and who waits for
+        """The pools of the installation: their settings, who holds their slots and who waits for
         them.
         """
         return conditional(request, PoolList(pools=pools.list_pools()))

@@ -39,8 +39,8 @@ SCHEDULER_TIMEOUT_S = 5.0
 #: service is unavailable.
 CATALOGUE_S = 60.0
 
-_OPEN = "LIFECYCLE_GATEWAY__OPEN"
-_FILE = "LIFECYCLE_GATEWAY__TOKENS_FILE"
+_OPEN = "LIFECYCLE_GATEWAY__AUTH_DISABLED"
+_FILE = "LIFECYCLE_GATEWAY__CALLERS_FILE"
 _HOW = "crawlctl gateway token new --name NAME --role operate writes the lines for it"
 
 
@@ -49,12 +49,12 @@ def serve(settings: Settings) -> int:
 
     If the gateway cannot start, write the reason to standard error.
 
-    The gateway also starts without the database or Temporal. ``/readyz`` says which of them does
+    The gateway also starts without the database or Temporal. ``/readyz`` shows which of them does
     not answer.
     """
     logs.configure("gateway", settings)
     # A thread that reads items computes. By default the event loop waits 5 ms for each of its turns
-    # beside one.
+    # in parallel with one.
     sys.setswitchinterval(0.0005)
     listen = settings.gateway
     try:
@@ -86,7 +86,7 @@ def serve(settings: Settings) -> int:
         live_files=live_files,
         bundles=bundles,
         elsewhere=kind.files_elsewhere(),
-        sweep_s=listen.sweep_s,
+        outbox_retry_s=listen.outbox_retry_s,
         catalogue_s=CATALOGUE_S,
         webhook_rules=settings.webhooks.rules,
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
@@ -105,16 +105,16 @@ def serve(settings: Settings) -> int:
 def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> Entrance:
     """Return the rules for callers from the settings. By default, nobody is admitted.
 
-    Raises ``Unservable`` that names the setting and the cure.
+    Raises ``Unservable`` that names the setting and the fix.
     """
     key = _key("TASK_KEY", settings.task_key)
     login_key = _key("LOGIN_KEY", settings.login_key)
-    if settings.open and settings.tokens_file is not None:
+    if settings.auth_disabled and settings.callers_file is not None:
         raise Unservable(
             f"{_OPEN} and {_FILE}: both are set; remove the first, or remove the second to need "
             "no tokens"
         )
-    if settings.open:
+    if settings.auth_disabled:
         if not is_loopback(settings.host):
             raise Unservable(
                 f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and "
@@ -127,30 +127,30 @@ def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> 
                 "of them"
             )
         return Entrance(task_key=key, check=own_page_only)
-    if settings.tokens_file is None:
+    if settings.callers_file is None:
         raise Unservable(
             f"{_FILE}: not set, so nobody could call; set it to a TOML file of tokens ({_HOW}), "
             "or set "
             f"{_OPEN}=true for a gateway without tokens, on 127.0.0.1 only"
         )
     try:
-        callers = TokenFile(settings.tokens_file)
+        callers = TokenFile(settings.callers_file)
     except TokenFileError as error:
         raise Unservable(str(error)) from None
     quota = Quota(
-        settings.reads_per_s,
-        settings.writes_per_s,
-        settings.requests_at_once,
-        settings.streams_at_once,
+        settings.max_reads_per_s,
+        settings.max_writes_per_s,
+        settings.max_concurrent_requests,
+        settings.max_concurrent_streams,
     )
     people = (
-        Oidc(oidc, settings.page_url or "")
+        Oidc(oidc, settings.web_ui_url or "")
         if oidc is not None and oidc.issuer is not None
         else None
     )
-    if people is not None and settings.page_url is None:
+    if people is not None and settings.web_ui_url is None:
         raise Unservable(
-            "LIFECYCLE_GATEWAY__PAGE_URL: not set; the issuer leads people back to this "
+            "LIFECYCLE_GATEWAY__WEB_UI_URL: not set; the issuer leads people back to this "
             "address: set it"
         )
     return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)), login_key, people)

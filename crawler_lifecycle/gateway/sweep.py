@@ -1,7 +1,7 @@
 """The outbox retry: it finds accepted commands that did not reach Temporal, and sends them again.
 
 A gateway may die after its commit and before its call of Temporal, or Temporal may be down at that
-moment. In both cases a row says what was accepted. Several gateways may retry at once. A second
+moment. In both cases a row shows what was accepted. Several gateways may retry at once. A second
 start finds the open workflow, a second stop has the same id, and a second notification only wakes a
 manager or a graph again.
 """

@@ -72,7 +72,7 @@ def function(name: str) -> Any:
 def call(
     name: str, code: Any, what: Mapping[str, Any], job: Job, context: Callable[[], dict[str, Any]]
 ) -> object:
-    """Call the code as the job in the step's spec (``what``) says, and return its return value.
+    """Call the code as the job in the step's spec (``what``) requires, and return its return value.
 
     An awaitable is awaited to its end. Raises ``NotCallable`` and any error of the code.
     """
@@ -129,8 +129,8 @@ def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> M
     if found is None or what.get("style") == "worker" or not what.get("record", True):
         return None
     if graft:
-        cure = "return a Workflow, or None for nothing"
-        raise TypeError(f"{name} is a graft and returned {type(found).__name__}; {cure}")
+        fix = "return a Workflow, or None for nothing"
+        raise TypeError(f"{name} is a graft and returned {type(found).__name__}; {fix}")
     return Record(found)
 
 

@@ -4,7 +4,7 @@
 Some names exist and do nothing. A graph here needs no loop, so these have no effect:
 ``Leadership``, ``polling_interval``, ``max_workflows_per_run``, ``process_workflow``, ``run``,
 ``get_scope``, ``migrate_key``, ``migrate_package``, ``api_plugin``. The installation removes old
-workflows, so ``pruning_rule`` and ``cleanup`` have no effect either. docs/graphs-compared.md lists
+workflows, so ``pruning_rule`` and ``cleanup`` have no effect either. docs/graphs.md lists
 the names that are left out.
 """
 
@@ -133,7 +133,7 @@ class Job:
             raise refusal(
                 "limits",
                 self.limits,
-                "give time limits only; LIFECYCLE_PLANS__MEMORY limits memory",
+                "give time limits only; LIFECYCLE_USER_CODE__MEMORY limits memory",
             )
         made = function(
             self.func,
@@ -142,8 +142,11 @@ class Job:
             record=False,
             **({"meta": dict(self.meta)} if self.meta else {}),
         )
-        chosen = {"queue": self.queue, "max_attempts": self.max_attempts}
-        chosen["priority"] = min(9, max(0, 5 - self.priority))
+        chosen = {
+            "queue": self.queue,
+            "max_attempts": self.max_attempts,
+            "priority": min(9, max(0, 5 - self.priority)),
+        }
         if self.scheduled_at is not None:
             chosen["not_before"] = self.scheduled_at
         if times:

@@ -263,9 +263,9 @@ class Gateway:
                 raise PlatformUnavailable(str(error)) from None
             except httpx.TransportError as why:
                 if pause is None:
-                    cure = "start it, or set LIFECYCLE_GATEWAY__URL"
+                    fix = "start it, or set LIFECYCLE_GATEWAY__URL"
                     raise PlatformUnavailable(
-                        f"the gateway at {self.url} cannot be reached: {why}; {cure}"
+                        f"the gateway at {self.url} cannot be reached: {why}; {fix}"
                     ) from None
             else:
                 if answer.status_code not in (429, 502, 503, 504) or pause is None:
@@ -319,8 +319,8 @@ def found() -> tuple[str, str | None, dev_json.Stack | None]:
     if stack is not None and stack.known.get("gateway"):
         # The gateway of ``crawlctl dev`` needs no token.
         return str(stack.known["gateway"]), None, stack
-    cure = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
-    raise PlatformUnavailable(f"no gateway is known; {cure}")
+    fix = "set LIFECYCLE_GATEWAY__URL, or start crawlctl dev in this folder or one above it"
+    raise PlatformUnavailable(f"no gateway is known; {fix}")
 
 
 def _graph(key: str) -> str:

@@ -39,8 +39,8 @@ def fan_out(
     found = Workflow()
     for number, item in enumerate(items):
         if number >= STEPS_MAX:
-            cure = f"give each step several items, or read the items in parts (limit={STEPS_MAX})"
-            raise InvalidRequest(f"items: more than {STEPS_MAX} are too many for one graph; {cure}")
+            fix = f"give each step several items, or read the items in parts (limit={STEPS_MAX})"
+            raise InvalidRequest(f"items: more than {STEPS_MAX} are too many for one graph; {fix}")
         if not callable(key) and (not isinstance(item, Mapping) or key not in item):
             raise refusal(
                 f"item {number}",

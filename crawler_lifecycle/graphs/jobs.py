@@ -128,7 +128,7 @@ def manager(
 
 
 def approval(*, timeout: float | None = None) -> NewJob:
-    """Return a job that waits until somebody says yes or no: ``crawlctl graph approve``.
+    """Return a job that waits until somebody approves or rejects it: ``crawlctl graph approve``.
 
     ``timeout``: seconds after which the step is discarded without a decision; by default it waits
         without limit. Its
@@ -150,7 +150,7 @@ def function(
 ) -> NewJob:
     """Return a job that calls a function of a module.
 
-    ``style`` says how it is called. ``plain``: with ``args`` by name. ``cascade``: with the
+    ``style`` defines how it is called. ``plain``: with ``args`` by name. ``cascade``: with the
     context. ``item``: with an item and the context. Raises ``InvalidRequest`` for a lambda or a
     nested function, and ``NoValue`` for arguments that cannot be written as JSON.
     """
@@ -231,10 +231,8 @@ def job_of(thing: Any, args: Mapping[str, Any] | None = None, style: str = "plai
     elif callable(thing) and not isinstance(thing, type):
         return function(thing, style, args)
     else:
-        cure = (
-            "give a function, a worker's .new(…), crawl(…), manager(…), approval(…) or a Workflow"
-        )
-        raise InvalidRequest(f"job: {thing!r:.100} cannot be the job of a step; {cure}")
+        fix = "give a function, a worker's .new(…), crawl(…), manager(…), approval(…) or a Workflow"
+        raise InvalidRequest(f"job: {thing!r:.100} cannot be the job of a step; {fix}")
     if args:
         raise InvalidRequest(
             "args: only a function takes them; leave them out, this job has its own arguments"

@@ -3,7 +3,7 @@
 
 ``Workflow`` has the parameter order and the defaults of Oban: a job is tried twenty times, and a
 retry does not restart cancelled dependents. Everything else is the same as in
-``crawler_lifecycle.graphs``. docs/graphs-compared.md lists the names of Oban that are left out.
+``crawler_lifecycle.graphs``. docs/graphs.md lists the names of Oban that are left out.
 """
 
 from __future__ import annotations

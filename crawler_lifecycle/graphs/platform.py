@@ -96,7 +96,7 @@ class Platform(DataSource, Protocol):
 class PlatformUnavailable(ConnectionError):
     """Raised if no gateway is known, or it cannot be reached, or it refuses the caller.
 
-    The text names the cure.
+    The text names the fix.
     """
 
 

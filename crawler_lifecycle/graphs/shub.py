@@ -2,7 +2,7 @@
 
 Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the
 kind ``command``. If several tasks have the same next task, it waits for all of them. Features that
-a graph does not have are refused; docs/graphs-compared.md lists the names that are left out.
+a graph does not have are refused; docs/graphs.md lists the names that are left out.
 """
 
 from __future__ import annotations
@@ -184,8 +184,7 @@ class GraphManager:
         for hook in ("add_argparser_options", "bad_outcome_hook", "on_close", "on_start"):
             if hasattr(self, hook):
                 raise InvalidRequest(
-                    f"{hook}: a graph never calls it; docs/graphs-compared.md says what to use "
-                    "instead"
+                    f"{hook}: a graph never calls it; docs/graphs.md explains what to use instead"
                 )
         self.args = self.parser().parse_args(sys.argv[1:] if argv is None else argv)
         if bool(self.args.root_jobs) == bool(self.args.starting_job):

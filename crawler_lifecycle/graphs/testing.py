@@ -5,8 +5,8 @@ simulated clock.
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
-Crawls and managers are not started: they end at once as ``crawls`` says. Approvals are decided as
-``approvals`` says. A graph executes only during ``wait``.
+Crawls and managers are not started: they end at once as ``crawls`` defines. Approvals are decided
+as ``approvals`` defines. A graph executes only during ``wait``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .platform import Document, nested, with_above
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: The outcome of a successful crawl; every other outcome is a failure.
 _GOOD = "finished"
-#: Crawler or plan -> end of its runs; or a function that gets the step's job and returns the end.
+#: Crawler or class -> end of its runs; or a function that gets the step's job and returns the end.
 #: An end is an outcome, or a dictionary with ``outcome``, ``pages``, ``items``, ``errors``,
 #: ``archive``, ``files``. A list has one end for each try. ``items`` is a number or a list of
 #: items. ``files``: name -> bytes.
@@ -130,9 +130,9 @@ class _Graph:
 class Memory(HeldFiles):
     """``Platform`` in memory.
 
-    ``crawls`` says how crawls and managers end (``Ends``), by default as ``finished``.
+    ``crawls`` defines how crawls and managers end (``Ends``), by default as ``finished``.
 
-    ``approvals`` says how approvals are decided (``Decisions``).
+    ``approvals`` defines how approvals are decided (``Decisions``).
     """
 
     def __init__(self, crawls: Ends | None = None, approvals: Decisions | None = None) -> None:

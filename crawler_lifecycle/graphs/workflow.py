@@ -319,8 +319,8 @@ class Workflow:
                 raise InvalidRequest("it depends on itself; remove this dependency")
             unknown = next((name for name in named if name not in self._steps), None)
             if unknown is not None and self._options.check_deps and not self._any_order:
-                cure = "add it first, or build with Workflow(check_deps=False) and append it later"
-                raise InvalidRequest(f"deps: there is no step {shown(unknown)}; {cure}")
+                fix = "add it first, or build with Workflow(check_deps=False) and append it later"
+                raise InvalidRequest(f"deps: there is no step {shown(unknown)}; {fix}")
             own = {"graft": graft, "max_parallel": options.pop("max_parallel", None)}
             for option in ("ignore_cancelled", "ignore_discarded"):
                 given = options.pop(option, None)
@@ -337,7 +337,7 @@ class Workflow:
     def spec(self) -> GraphSpec:
         """Return the whole graph as it is sent.
 
-        Raises ``InvalidRequest`` that names step, value and cure.
+        Raises ``InvalidRequest`` that names step, value and fix.
         """
         found = GraphSpec(list(self._flat("", 1)), self._options, self._context or {})
         check(found)

@@ -1,7 +1,7 @@
 """Crawl managers under the names of shub-workflow: classes that users import and derive from.
 
 The package needs only the standard library and ``domain``, so a class can be tested anywhere
-(``managers.testing``). docs/managers-scrapy-cloud.md lists the names of shub-workflow that are left
+(``managers.testing``). docs/managers.md lists the names of shub-workflow that are left
 out.
 """
 

@@ -1,6 +1,6 @@
 """Scripts: their options, name, flow id and tags, and the jobs that they schedule.
 
-The names are those of shub-workflow (differences: docs/managers-scrapy-cloud.md). There are two
+The names are those of shub-workflow (differences: docs/managers.md). There are two
 ways to create one. A ``Driver`` creates it with a platform, which also provides the options. A
 user's script creates it without a platform: then it reads its options from the command line and
 starts the manager through the gateway (``run``).
@@ -115,10 +115,7 @@ class BaseScript:
     def __getattr__(self, name: str) -> Any:
         found = f"{type(self).__name__!r} object has no attribute {name!r}"
         if name in _SCRAPY_CLOUD:
-            found += (
-                f": there is no API of Scrapy Cloud; {_SCRAPY_CLOUD[name]} "
-                "(docs/managers-scrapy-cloud.md)"
-            )
+            found += f": there is no API of Scrapy Cloud; {_SCRAPY_CLOUD[name]} (docs/managers.md)"
         raise AttributeError(found, name=name, obj=self)
 
     @property
@@ -151,7 +148,8 @@ class BaseScript:
         )
         add("--flow-id", help="Flow id. The same name and flow id resume a manager.")
         add(
-            *("--children-tag", "-t"),
+            "--children-tag",
+            "-t",
             action="append",
             default=list(self.children_tags or []),
             help="A tag for every job; may be given several times.",
@@ -180,10 +178,10 @@ class BaseScript:
         """
         self.flow_id = self._start.flow_id or args.flow_id
         if args.program and args.flow_id not in (None, self.flow_id):
-            cure = f"give the flow at the start: crawlctl manager start --flow {args.flow_id}"
+            fix = f"give the flow at the start: crawlctl manager start --flow {args.flow_id}"
             self.argparser.error(
-                f"--program {args.program} says --flow-id {args.flow_id}, but the manager has "
-                f"{self.flow_id}; {cure}"
+                f"--program {args.program} has --flow-id {args.flow_id}, but the manager has "
+                f"{self.flow_id}; {fix}"
             )
         if not self.flow_id and self.flow_id_required:
             self.flow_id = self.generate_flow_id()
@@ -290,14 +288,20 @@ class BaseScript:
         """Schedule a job of this spider and return its key; ``None`` if the same job was scheduled
         before a restart.
 
-        ``tags``: tags of the job beside those of the manager. ``units``: its size
-            (docs/managers-scrapy-cloud.md).
+        ``tags``: tags of the job besides those of the manager. ``units``: its size
+            (docs/managers.md).
         ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider;
             ``spider_args``
         overrides ``arguments``. ``job_settings``: settings of the job. Raises ``InvalidRequest``.
         """
-        override = {**arguments, "tags": list(tags or []), "units": units, "project_id": project_id}
-        override |= {"spider_args": spider_args, "job_settings": job_settings}
+        override = {
+            **arguments,
+            "tags": list(tags or []),
+            "units": units,
+            "project_id": project_id,
+            "spider_args": spider_args,
+            "job_settings": job_settings,
+        }
         return self._schedule(merged(override, spider, self._defaults()))
 
     def _defaults(self) -> JobDefaults:

@@ -71,7 +71,7 @@ class RunEach(GeneratorCrawlManager):
         """Work like a generator manager, but without jobs wait until the list of jobs is closed."""
         if super().workflow_loop() or self._cycle.facts.sealed:
             return not self._cycle.window.over
-        self._cycle.waiting = "it waits for jobs, or until somebody says that no more jobs come"
+        self._cycle.waiting = "it waits for jobs, or until somebody reports that no more jobs come"
         return True
 
 

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 #: items that are not read then are lost.
 PAGE_S = 1.0
 ONLY_PAGE_S = 30.0
-#: Most characters of the sentence that says why a manager waits; the error of a source may be
-#: longer.
+#: Most characters of the sentence about why a manager waits; the error of a source may be longer.
 _WAITING_MAX = 1000
 #: The outcome of a manager whose own class made it fail.
 FAILED = "failed"

@@ -114,10 +114,10 @@ def _variables(parser: ArgumentParser, text: str) -> dict[str, str]:
 def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     """Start the manager with the options of this command line, and show it until its end.
 
-    The manager executes on a plans worker, which must have the module. A separate process executes
-    ``crawlctl manager start --watch``: address, token and exit codes are the same, and this process
-    does not load ``crawlctl``. Ctrl-C ends the display, but not the manager. Raises ``SystemExit``
-    unless the manager completed.
+    The manager executes on a user-code worker, which must have the module. A separate process
+    executes ``crawlctl manager start --watch``: address, token and exit codes are the same, and
+    this process does not load ``crawlctl``. Ctrl-C ends the display, but not the manager. Raises
+    ``SystemExit`` unless the manager completed.
     """
     import subprocess  # a manager in a worker does not need it
 
@@ -139,7 +139,7 @@ def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     child = subprocess.Popen(start)
     code = None
     while code is None:
-        with suppress(KeyboardInterrupt):  # the child gets the same signal and ends by itself
+        with suppress(KeyboardInterrupt):  # the child gets the same signal and ends on its own
             code = child.wait()
     if code:  # after a signal the code is negative; a shell reports 128 plus the signal
         raise SystemExit(code if code > 0 else 128 - code)

@@ -79,8 +79,8 @@ class Platform(DataSource, Protocol):
     def entering(self, what: str, item_id: int | None = None) -> None:
         """Report that a method of the class is about to run, with its name and its job.
 
-        If the worker must kill the process later, it can say where the process was. It then counts
-        a failed try of the hooks of this job's end.
+        If the worker must kill the process later, it can report where the process was. It then
+        counts a failed try of the hooks of this job's end.
         """
 
     def did(self, done: Decision) -> None:

@@ -66,7 +66,7 @@ class Record:
     hooks: list[tuple[str, int | None]] = field(default_factory=list)
     """Called methods of the class, each with the number of its job."""
     waits: list[str] = field(default_factory=list)
-    """Different sentences that said why no more jobs were started."""
+    """Different sentences that explained why no more jobs were started."""
     errors: list[str] = field(default_factory=list)
     """Errors of the class."""
     close_reason: str | None = None
@@ -437,14 +437,19 @@ class Simulation(HeldFiles):
         state = "finished" if over else "running" if row.state in _HOLDING else "pending"
         key = None if row.seq is None else run_request_id(self.row.manager_id, row.seq, row.retry)
         return {
-            **{"key": key, "state": state, "close_reason": row.outcome if over else None},
+            "key": key,
+            "state": state,
+            "close_reason": row.outcome if over else None,
             **asdict(row.job),
             "running_time": None if row.started_at is None else int(row.started_at * 1000),
             "finished_time": int(row.ends_at * 1000) if over else None,
             "scrapystats": dict(self.job_stats) if over else {},
             "items": None if row.items is None or not over else len(row.items),
             "run_id": None if row.started_at is None else row.item_id,
-            **{"pages": None, "errors": None, "attempt": 1, "cause": None},
+            "pages": None,
+            "errors": None,
+            "attempt": 1,
+            "cause": None,
         }
 
     # --- Platform ---------------------------------------------------------------------------------

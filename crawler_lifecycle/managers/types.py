@@ -77,5 +77,5 @@ class StopRetry(Exception):
 
 class ClassError(Exception):
     """Raised for an error of a user's class; the text names the position, the problem and the
-    cure.
+    fix.
     """

@@ -36,13 +36,29 @@ EXCEPTION_MAX = 24 * 1024
 FLUSH_S = 2.0
 #: The first fields of a line, in this order; other fields follow.
 FIRST = (
-    *("timestamp", "level", "event", "service", "pid"),
-    *("run_id", "manager_id", "attempt", "task_id", "activity", "try"),
+    "timestamp",
+    "level",
+    "event",
+    "service",
+    "pid",
+    "run_id",
+    "manager_id",
+    "attempt",
+    "task_id",
+    "activity",
+    "try",
 )
 #: Libraries of which only warnings and errors are logged.
 CHATTY = (
-    *("httpx", "httpcore", "uvicorn.access", "uvicorn.error"),
-    *("alembic", "botocore", "boto3", "urllib3", "s3transfer"),
+    "httpx",
+    "httpcore",
+    "uvicorn.access",
+    "uvicorn.error",
+    "alembic",
+    "botocore",
+    "boto3",
+    "urllib3",
+    "s3transfer",
 )
 
 #: Log fields of the workflow whose code is executing. The workflow's interceptor sets them.
@@ -194,10 +210,8 @@ def configure(service: str, settings: Settings | None = None) -> None:
         # Loaded already, because there are settings.
         from crawler_lifecycle.settings import unread_variables
 
-        for name, cure in unread_variables(os.environ):
-            logging.getLogger(__name__).warning(
-                "%s is set, but no setting reads it; %s", name, cure
-            )
+        for name, fix in unread_variables(os.environ):
+            logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, fix)
 
 
 #: Fields of every line of this process. All threads share them, unlike context variables.

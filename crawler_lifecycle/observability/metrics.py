@@ -58,7 +58,7 @@ def build() -> dict[str, str]:
     return {"version": release(), "build": os.environ.get("TEMPORAL_WORKER_BUILD_ID", "")}
 
 
-class AskedGauge(NamedTuple):
+class QueryGauge(NamedTuple):
     """A gauge that a question updates (``Figures.ask``)."""
 
     name: str
@@ -99,7 +99,7 @@ class Figures:
         self._projects: set[str] = set()
 
     def ask(
-        self, question: Callable[[], Values], *asked: AskedGauge, everywhere: bool = False
+        self, question: Callable[[], Values], *asked: QueryGauge, everywhere: bool = False
     ) -> None:
         """Add gauges whose values ``question`` returns.
 

@@ -6,6 +6,6 @@ fakes in ``tests/support/fakes``. Adapters and fakes pass the same contract test
 (``tests/contracts``).
 
 Conventions: all methods block and may be called from several threads at once. All times are aware
-datetimes in UTC. An outage, a refusal or a timeout says nothing about the requested object. It is
+datetimes in UTC. An outage, a refusal or a timeout proves nothing about the requested object. It is
 raised as the matching ``*Unavailable`` error of ``domain.errors`` and is never turned into a value.
 """

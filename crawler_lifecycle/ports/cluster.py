@@ -1,6 +1,6 @@
 """Ports of the cluster where tasks execute, each as small as its user needs.
 
-All methods raise ``ClusterUnavailable`` when they get no answer from the cluster, unless they say
+All methods raise ``ClusterUnavailable`` when they get no answer from the cluster, unless they state
 otherwise. An object that has the number of a run but another uid is foreign (``RunRef.foreign``).
 It is reported, and it is never used, changed or ended for the run.
 """
@@ -16,8 +16,8 @@ from crawler_lifecycle.domain.audits.audit import ClusterTask
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.run_ref import RunRef
 
-from .files import FilePart, FileSource, KeptEnd, LogPart, TaskFileList
-from .looks import Details, LiveCounters, Look, ObserverHealth
+from .files import FilePart, FileSource, LogPart, SavedOutcome, TaskFileList
+from .polls import Details, LiveCounters, ObserverHealth, Poll
 from .runs import DeployedTask, Deployment, TaskRecord, TaskRef
 
 #: Called with the number of a run, a time, and the index and attempt of each task that changed; see
@@ -34,22 +34,22 @@ class TaskDetails(Protocol):
         A task is left out when nothing can be read about it."""
 
 
-class TaskLooks(TaskDetails, Protocol):
+class TaskPolls(TaskDetails, Protocol):
     """The part of a cluster that reads the states of a run's tasks."""
 
-    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
+    def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         """Return a complete reading of these tasks: exactly one observation for each task.
 
-        They may be a few of the run's tasks: then the look reads only what is theirs, and its
-        observations are those of a look at all tasks.
+        They may be a few of the run's tasks: then the poll reads only what is theirs, and its
+        observations are those of a poll of all tasks.
 
         A task that is missing here may have been created in another namespace (``TaskRef.place``).
-        Its absence then proves nothing, and the look raises ``ClusterUnavailable``.
+        Its absence then proves nothing, and the poll raises ``ClusterUnavailable``.
         """
 
 
-class TaskPlaces(TaskLooks, Protocol):
-    """The namespace in which tasks are created, and looks at tasks that a deployment may have
+class TaskPlaces(TaskPolls, Protocol):
+    """The namespace in which tasks are created, and polls tasks that a deployment may have
     created.
     """
 
@@ -61,7 +61,7 @@ class TaskPlaces(TaskLooks, Protocol):
 
         The text has at most 200 characters, and only the cluster understands it. It is recorded
         with a task before the task is requested. ``beside`` are the namespaces of earlier tasks.
-        Raises ``ClusterUnavailable`` also when a look here could not find tasks of these
+        Raises ``ClusterUnavailable`` also when a poll here could not find tasks of these
         namespaces.
         """
 
@@ -114,16 +114,16 @@ class TaskInventory(Protocol):
         """
 
 
-class RunLooks(TaskInventory, TaskLooks, Protocol):
-    """The parts of a cluster that a look at a run needs."""
+class RunPolls(TaskInventory, TaskPolls, Protocol):
+    """The parts of a cluster that a poll of a run needs."""
 
 
-class AuditedCluster(TaskInventory, TaskLooks, TaskStops, Protocol):
-    """The parts of a cluster that an audit needs to find tasks, look at them and end them."""
+class AuditedCluster(TaskInventory, TaskPolls, TaskStops, Protocol):
+    """The parts of a cluster that an audit needs to find tasks, poll them and end them."""
 
 
 class Cluster(AuditedCluster, TaskPlaces, Protocol):
-    """All parts of a cluster that looks, deployments, stops and audits need."""
+    """All parts of a cluster that polls, deployments, stops and audits need."""
 
 
 class TaskFiles(Protocol):
@@ -135,22 +135,22 @@ class TaskFiles(Protocol):
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """Return the files that these tasks left.
 
-        A task without files may be left out. The source says so when files are missing that should
-        exist.
+        A task without files may be left out. The source reports it when files are missing that
+        should exist.
         """
 
 
 class EvidenceKeeper(Protocol):
     """The evidence of ended tasks that a cluster keeps until the ends are recorded."""
 
-    def kept(self) -> list[KeptEnd]:
+    def kept(self) -> list[SavedOutcome]:
         """Return all our ended tasks that are not released yet, of all owners."""
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """Allow the cluster to remove the evidence of these tasks, because their ends were
         committed.
 
-        Later looks need not find the tasks any more. Logs and files stay as long as the cluster
+        Later polls need not find the tasks any more. Logs and files stay as long as the cluster
         keeps them. It is no error when a task was released before, is gone, or has a name that
         another object uses now.
         """
@@ -174,7 +174,7 @@ class Deployer(Protocol):
 class Observer(Protocol):
     """A watcher that notices changes on a cluster at once.
 
-    It only saves time: looks decide what is true, and they find all changes later.
+    It only saves time: polls decide what is true, and they find all changes later.
 
     Any number of observers may watch one cluster. Each of them notices every change.
     """
@@ -184,7 +184,7 @@ class Observer(Protocol):
         until ``over`` is set.
 
         ``tasks`` are the index and the attempt of each task that changed; ``None``: perhaps any
-        task of the run. The change happened at ``at`` or before. A look that observed at ``at`` or
+        task of the run. The change happened at ``at`` or before. A poll that observed at ``at`` or
         later has seen it. Changes that may have happened before the watch are reported first; some
         of these reports may be needless. Raises nothing: an observer that cannot watch reports this
         by ``health`` and tries again. May be called again afterwards. ``changed`` must return at
@@ -236,6 +236,6 @@ class LiveFiles(Protocol):
     def read(
         self, run: RunRef, task: TaskRef, path: str, place: int, limit: int
     ) -> FilePart | None:
-        """Return at most ``limit`` bytes of a file from the position ``place`` on; ``None`` when
+        """Return at most ``limit`` bytes of a file from the offset ``place`` on; ``None`` when
         there is no regular file at ``path``.
         """

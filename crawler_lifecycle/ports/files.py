@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class KeptEnd:
+class SavedOutcome:
     """The end of a task that its cluster keeps as evidence until it is released."""
 
     run_id: int
@@ -60,7 +60,7 @@ class FilePart:
 
 
 class FilesMissing(Exception):
-    """The supporting files of one task are missing or incomplete; the text says why.
+    """The supporting files of one task are missing or incomplete; the text explains why.
 
     The storage itself works.
     """

@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """One pool: its settings, who holds its places and who waits for them."""
+    """One pool: its settings, who holds its slots and who waits for them."""
 
     name: str
     max: int | None
@@ -17,15 +17,15 @@ class PoolRow:
     queue: str | None
     project: str | None
     in_use: int
-    """Places that its tasks hold, from their offer to their end."""
+    """Slots that its tasks hold, from their offer to their end."""
     executing: int
     waiting_runs: int
     waiting_tasks: int
     oldest_wait_at: datetime | None
     """The time since which the oldest of its waiting runs waits."""
     share: float | None
-    """Its part of all place-seconds of the last hour; ``None``: no pool used any, or the caller is
+    """Its part of all slot-seconds of the last hour; ``None``: no pool used any, or the caller is
     of one project.
     """
     problem: str | None = None
-    """A sentence for operators, with the cure."""
+    """A sentence for operators, with the fix."""

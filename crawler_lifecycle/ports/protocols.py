@@ -38,7 +38,7 @@ class SchedulerClient(Protocol):
     """The scheduler service.
 
     Raises ``DeploymentRefused`` when a repeated call cannot succeed, and ``SchedulerUnavailable``
-    when it may. The subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` says that the call
+    when it may. The subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` states that the call
     certainly created nothing.
     """
 
@@ -126,7 +126,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """Start the workflow of a stored row, or find it open."""
 
     def wake(self, workflow_id: str) -> bool:
-        """Tell the workflow of a manager or a graph to read its rows now.
+        """Make the workflow of a manager or a graph read its rows now.
 
         Returns ``False`` when no workflow of this id is open.
         """
@@ -146,7 +146,7 @@ class WorkflowDirectory(KnowsRuns, Protocol):
         """
 
     def hurry(self, owner: Owner) -> None:
-        """Request a look at the run now, even if a step of the run waits for its next retry.
+        """Request a poll of the run now, even if a step of the run waits for its next retry.
 
         A closed chain is no error.
         """
@@ -181,7 +181,7 @@ class Notifier(Protocol):
     def check(self) -> str:
         """Return a text that names the receiver of the pushes.
 
-        Raises ``NotDelivered`` with the reason and the cure when the receiver cannot be reached.
+        Raises ``NotDelivered`` with the reason and the fix when the receiver cannot be reached.
         """
 
 
@@ -228,12 +228,12 @@ class FileArchive(Protocol):
         """Return the bytes of a stored archive."""
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
-        """Return at most ``limit`` bytes of a stored archive from the position ``place`` on, and
-        the size of the archive. The position must be before its end. Raises ``NotDelivered``.
+        """Return at most ``limit`` bytes of a stored archive from the offset ``place`` on, and the
+        size of the archive. The position must be before its end. Raises ``NotDelivered``.
         """
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, also archives that are not complete.
+        """Remove all archives of the run, including incomplete ones.
 
         Raises ``NotDelivered``.
         """
@@ -311,14 +311,14 @@ class Catalogue(Protocol):
     def all(self) -> list[CrawlerDefinition]: ...
 
 
-class PlanHost(Protocol):
+class UserCodeProcess(Protocol):
     """The process that runs users' code: it holds the object of a manager's class.
 
     It takes one call at a time.
 
     During a call the class may send questions. ``answer`` is then called with the name of the
-    question and its arguments. Raises ``PlanFailed``. The form and the size of its return values
-    are checked, but not their contents.
+    question and its arguments. Raises ``UserCodeFailed``. The form and the size of its return
+    values are checked, but not their contents.
     """
 
     fingerprint: str
@@ -376,7 +376,7 @@ class PlanHost(Protocol):
         """
 
 
-class PlanHosts(Protocol):
+class UserCodeProcesses(Protocol):
     """The processes of one worker that run users' code. Each process belongs to one manager."""
 
     @property
@@ -385,14 +385,14 @@ class PlanHosts(Protocol):
 
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
-    ) -> AbstractContextManager[PlanHost]:
+    ) -> AbstractContextManager[UserCodeProcess]:
         """Return the process of this manager, reserved for the caller until the block ends.
 
         If there is no process of this attempt and generation, a new one is started.
 
         ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and
         the process. A process that is not settled also ends when the block raises an error. Raises
-        ``PlanFailed`` when the class cannot be loaded.
+        ``UserCodeFailed`` when the class cannot be loaded.
         """
 
     def drop(self, manager_id: int) -> None:
@@ -416,10 +416,10 @@ class FunctionHost(Protocol):
         answer: Callable[[str, Mapping[str, Any]], Any],
         alive: Callable[[], None],
     ) -> FunctionReply:
-        """Execute the function once, and return how it ended.
+        """Execute the function once, and return its outcome.
 
         ``answer`` is called with each question of the function. ``alive`` is called repeatedly, and
-        an error that it raises ends the process. Raises ``PlanFailed``. With ``missing`` this
+        an error that it raises ends the process. Raises ``UserCodeFailed``. With ``missing`` this
         worker cannot call the function, but another worker may. With ``for_good`` no worker can
         call it. Otherwise the function failed, and its process ended unless ``lives`` is set.
         Raises ``WorkerLeaves`` when the worker ended all its processes.
@@ -430,7 +430,7 @@ class FunctionHost(Protocol):
 
         Returns their size, which the answer must contain.
 
-        Raises ``InvalidRequest`` when a process cannot hold them, and ``PlanFailed`` when this
+        Raises ``InvalidRequest`` when a process cannot hold them, and ``UserCodeFailed`` when this
         machine has no space.
         """
 
@@ -455,7 +455,7 @@ class FunctionHosts(Protocol):
 
         It runs only code of this graph.
 
-        Raises ``PlanFailed`` when no process can be started, and ``WorkerLeaves``.
+        Raises ``UserCodeFailed`` when no process can be started, and ``WorkerLeaves``.
         """
 
 
@@ -501,10 +501,10 @@ class WorkerLeaves(Exception):
 
 
 @dataclass(eq=False, repr=False)
-class PlanFailed(Exception):
+class UserCodeFailed(Exception):
     """Users' code failed.
 
-    The text names the error, its position in the code, and the cure if there is one.
+    The text names the error, its position in the code, and the fix if there is one.
     """
 
     text: InitVar[str]

@@ -111,7 +111,7 @@ class RunRow:
     """The time when a workflow acted on the recorded stop."""
     look_error: str | None = None
     look_error_since: datetime | None = None
-    """The time since which every look fails; ``None``: the last look succeeded."""
+    """The time since which every poll fails; ``None``: the last poll succeeded."""
     verified_at: datetime | None = None
     next_look_at: datetime | None = None
     last_progress_at: datetime | None = None
@@ -186,7 +186,7 @@ class Ends:
 class WaitingRuns:
     """The live runs that wait for the same thing, and the oldest of them.
 
-    ``pool``: the pool whose places they want.
+    ``pool``: the pool whose slots they want.
     """
 
     wait: Wait
@@ -230,8 +230,9 @@ class TaskRow:
     ended_by: str | None = None
     cause: str | None = None
     error: str | None = None
-    """The line of its log or its runner that says why the task failed; ``None``: it did not fail,
-    or no line says why."""
+    """The line of its log or its runner that explains why the task failed; ``None``: it did not
+    fail, or no line explains why.
+    """
     args: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
     cluster_name: str | None = None
@@ -319,7 +320,7 @@ class LostRun:
     cluster: str
     total: int = 0
     """The number of tasks that its workflow counted last; 0 if it counted after the loss. Records
-    may say more.
+    may contain more.
     """
     stop: StopIntent | None = None
 
@@ -497,8 +498,8 @@ class TaskRef:
     stopping: bool = False
     """True when we asked the task to end. Its absence is expected then."""
     missed_at: datetime | None = None
-    """The time of the first look that did not find the task, if no later look found it; ``None``:
-    the last look found it."""
+    """The time of the first poll that did not find the task, if no later poll found it; ``None``:
+    the last poll found it."""
     place: str | None = None
     """The namespace of the task (``Cluster.place``); ``None``: not recorded. Its absence from
     another namespace proves nothing.

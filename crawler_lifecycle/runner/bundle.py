@@ -3,8 +3,8 @@ packed.
 
 Nothing is written to a disk, because the root may be read-only. Only one part is in memory at a
 time. A link, pipe or device is included by name only, so that the archive can list it. Folders are
-opened by descriptors (``held.py``), so that no link is followed, even if processes of the crawler
-still change the folder.
+opened by descriptors (``safe_directory.py``), so that no link is followed, even if processes of the
+crawler still change the folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
-from .held import HeldFolder, NotOurs
+from .safe_directory import NotOurs, SafeDirectory
 
 #: The most bytes of one part, and the most parts: the gateway permits no more.
 PART_BYTES = 8 * 1024 * 1024
@@ -120,18 +120,18 @@ class Bundle:
         stated = {"files": self.files, "bytes": self.bytes, "left_out": self.left_out}
         return {"version": 1, **stated, "parts": parts.sent}
 
-    def _walk(self) -> Iterator[tuple[str, HeldFolder, os.stat_result]]:
+    def _walk(self) -> Iterator[tuple[str, SafeDirectory, os.stat_result]]:
         """Yield the path, folder and status of each entry that is not a folder, sorted by name."""
         try:
-            root = HeldFolder(self._folder)
+            root = SafeDirectory(self._folder)
         except OSError:
             self.left_out += 1
             return
         yield from self._below(root, "", 0)
 
     def _below(
-        self, folder: HeldFolder, prefix: str, depth: int
-    ) -> Iterator[tuple[str, HeldFolder, os.stat_result]]:
+        self, folder: SafeDirectory, prefix: str, depth: int
+    ) -> Iterator[tuple[str, SafeDirectory, os.stat_result]]:
         try:
             names, more = folder.names(NAMES_MAX)
         except OSError:
@@ -151,7 +151,7 @@ class Bundle:
                 self.left_out += 1
 
     def _add(
-        self, tar: tarfile.TarFile, path: str, folder: HeldFolder, found: os.stat_result
+        self, tar: tarfile.TarFile, path: str, folder: SafeDirectory, found: os.stat_result
     ) -> None:
         info = tarfile.TarInfo(path)
         info.mtime = max(0, int(found.st_mtime))

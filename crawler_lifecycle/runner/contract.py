@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from . import reported
-from .held import HeldFolder, NotOurs
+from .safe_directory import NotOurs, SafeDirectory
 
 Json = dict[str, Any]
 #: Variables of the environment.
@@ -92,7 +92,7 @@ class Contract(NamedTuple):
     """The gateway's address of the run's stop, which answers whether the stop is forced."""
     stop_token: str | None
     items: str
-    """``off``: the runner counts no items in feeds. JSON says which files are items, for
+    """``off``: the runner counts no items in feeds. JSON declares which files are items, for
     ``DECLARED``.
     """
     fields: list[str]
@@ -228,7 +228,7 @@ def write(path: str, text: str) -> None:
     """
     folder, name = os.path.split(path)
     try:
-        HeldFolder(folder or ".").replace(name, text.encode(), lasting=False)
+        SafeDirectory(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
         # Write first and cut the rest afterwards, so that a full disk does not damage the former
         # content.
@@ -283,7 +283,7 @@ def read(path: str) -> Json | None:
     """
     folder, name = os.path.split(path)
     try:
-        raw = HeldFolder(folder or ".").read(name, STATS_MAX + 1)
+        raw = SafeDirectory(folder or ".").read(name, STATS_MAX + 1)
         data = json.loads(raw) if raw is not None and len(raw) <= STATS_MAX else None
     except (OSError, NotOurs, ValueError, RecursionError):
         return None

@@ -8,7 +8,7 @@ import os
 import re
 
 from .contract import Json
-from .held import HeldFolder, NotOurs
+from .safe_directory import NotOurs, SafeDirectory
 
 #: Each crawler of one process has a file of its own: here the first four of Node, and those of
 #: Python.
@@ -38,7 +38,7 @@ class Crawlee:
             env.setdefault("CRAWLEE_MEMORY_MBYTES", str(memory_mib))
         before = self._numbers()
         self._stale = {} if resume else before
-        # Counters alone do not prove that a queue was stored, from which the crawl goes on.
+        # Counters alone do not prove that a queue was stored, from which the crawl continues.
         unknown = before and not os.path.isdir(os.path.join(self._folder, "request_queues"))
         self._resumed = {"resumed": bool(before)} if resume and not unknown else {}
 
@@ -55,7 +55,7 @@ class Crawlee:
     def _numbers(self) -> dict[str, int]:
         found: dict[str, int] = {}
         try:
-            folder = HeldFolder(self._folder, "key_value_stores", "default")
+            folder = SafeDirectory(self._folder, "key_value_stores", "default")
             for raw in filter(None, (folder.read(name, _READ_MAX) for name in _FILES)):
                 for name, number in dict(_NUMBER.findall(raw)).items():
                     found[name.decode()] = found.get(name.decode(), 0) + int(number)

@@ -2,7 +2,7 @@
 have a value.
 
 So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters.
-``item_reader.py`` reads the items, also for those who look at them. All reading is bounded, because
+``item_reader.py`` reads the items, even when people only view them. All reading is bounded, because
 the crawler controls the folder and its files.
 """
 
@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from .held import HeldFolder, NotOurs
 from .item_files import (
     DECLARED,
     DECLARED_DEPTH_MAX,
@@ -28,6 +27,7 @@ from .item_files import (
     is_items,
 )
 from .item_reader import GZIP, Feed, Keys, SkippedData, follow
+from .safe_directory import NotOurs, SafeDirectory
 
 #: The most names read from a folder, and files considered as feeds.
 NAMES_MAX = 20_000
@@ -87,7 +87,7 @@ class Feeds:
         """
         left = READ_MAX
         try:
-            folder = HeldFolder(self._folder)
+            folder = SafeDirectory(self._folder)
             declared = folder.read(DECLARED, DECLARED_MAX)
             names = [f"/{DECLARED}"] if declared else []
             named = [entry.name for entry in declared_in(declared or b"") if entry.name]
@@ -163,7 +163,7 @@ class _Feed:
 
         Raises ``NotOurs`` and ``OSError``.
         """
-        handle = HeldFolder(folder, *self._above).open(self._name)
+        handle = SafeDirectory(folder, *self._above).open(self._name)
         if handle is None:
             return 0
         with open(handle, "rb") as file:
@@ -232,7 +232,7 @@ class _Pieces:
             yield piece
 
 
-def _files(folder: HeldFolder, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
+def _files(folder: SafeDirectory, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
     """Yield the paths of files below this folder that may be feeds. Names ``items…`` come first.
 
     ``begins``: how the declared paths begin. All files of the folders that may contain such a path

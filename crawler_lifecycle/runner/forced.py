@@ -1,7 +1,7 @@
 """The question to the gateway whether a stop has become a forced stop.
 
 After a kubelet has begun to end a pod, a shorter grace period has no effect. So the runner itself
-asks the gateway. It asks rarely, and only when a stop takes long.
+asks the gateway. It asks rarely, and only when a stop takes a long time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The rule which files of a task are its items. The runner counts these, and all others show these.
 
 A file is known by its name, or because a line of ``DECLARED`` names it. The runner writes that file
-for an entry of the catalogue with ``items``, and for feeds of Scrapy whose names say too little; a
-crawler may write it, too.
+for an entry of the catalogue with ``items``, and for feeds of Scrapy whose names are not specific
+enough; a crawler may write it, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def declared(said: object) -> Feed:
     """Return a declaration: a feed with a pattern for a name, in which ``*`` stands for any
     characters.
 
-    Raises ``ValueError``, which names the key, its value and the cure.
+    Raises ``ValueError``, which names the key, its value and the fix.
     """
     if not isinstance(said, dict) or not said:
         raise ValueError(

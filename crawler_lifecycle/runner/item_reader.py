@@ -3,7 +3,7 @@
 The runner counts with it, and all others show with it.
 
 Crawlers write these files, so they may contain any bytes. Data that cannot be read is skipped and
-counted, and a sentence says where it is. The result depends on the bytes alone, and never on how
+counted, and a sentence names where it is. The result depends on the bytes alone, and never on how
 they are cut into pieces: the reader may follow a file that grows. Its memory does not grow with the
 file. This module uses the standard library only.
 """
@@ -42,7 +42,7 @@ _LONG = 2 * _PART
 _MARK = "\x1e"
 _MARK_IN_TEXT = ("\x1e", "\\u001")
 #: The most levels of an item in XML, and the characters of indentation and of a file's beginning
-#: that are looked at.
+#: that are checked.
 _DEPTH_MAX = 50
 _INDENT_MAX = 100
 _HEAD_MAX = 100
@@ -57,7 +57,7 @@ _IN_VAIN_MAX = 4 * ITEM_MAX
 _MANY = 3
 #: The most lines with which a delimiter is looked for.
 _HEAD_MAX = 20
-#: The most places that are named for each reason.
+#: The most positions that are named for each reason.
 _PLACES_MAX = 3
 #: Reasons for skipped or repaired data, and the sentences about them, which follow a number.
 NO_JSON = "no_json"
@@ -84,7 +84,7 @@ _BEGINS = {
     "utf-16-le": rb"([^\0]\0){2}",
     "utf-16-be": rb"(\0[^\0]){2}",
 }
-#: As many first bytes as tell the encoding.
+#: As many first bytes as determine the encoding.
 _TELLS_ENCODING = re.compile(rb"[\x01-\x7f]{2}|[\0-\xff]{4}")
 #: The first bytes of a gzip file.
 GZIP = b"\x1f\x8b"
@@ -94,12 +94,12 @@ _BETWEEN = re.compile(r"[\s,\ufeff]*")
 _LIST = re.compile(r"\[(?:[ \t\r]*\n|\s*[{\]])")
 _MAYBE_LIST = re.compile(r"\[\s*\Z")
 _AFTER = re.compile(r"[\s,\]]|\Z")
-#: The beginning of JSON in a file whose name says CSV.
+#: The beginning of JSON in a file whose name is that of CSV.
 _JSON_HEAD = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[\[{\]]|\Z)')
 #: The usual delimiters. Any other character but these is taken if header and first line have it.
 _DELIMITERS = ",\t;|"
 _NO_DELIMITER = re.compile(r"[\w\s.\"'()\[\]-]", re.ASCII)
-#: Said of a value in a list, which may have others in its line.
+#: A note about a value in a list, which may have others in its line.
 _LOST = "the rest of this line is left out"
 _QUOTED = re.compile(r'"[^"]*"')
 
@@ -109,9 +109,9 @@ class Feed(NamedTuple):
 
     name: str
     format: str = ""
-    """One of ``FORMATS``; empty: the name and the content say it."""
+    """One of ``FORMATS``; empty: the name and the content show it."""
     delimiter: str = ""
-    """One character; empty: the header says it."""
+    """One character; empty: the header shows it."""
     quote: str = ""
     """``none``: a quotation mark in CSV is a character like any other."""
     key: tuple[str, ...] = ()
@@ -121,20 +121,20 @@ class Feed(NamedTuple):
 
 
 class SkippedData(Counter[str]):
-    """Counts of data that was skipped or repaired, for each reason, and the first places."""
+    """Counts of data that was skipped or repaired, for each reason, and the first positions."""
 
     def __init__(self) -> None:
         super().__init__()
         self._places = defaultdict[str, list[str]](list)
 
     def note(self, name: str, reason: str, place: str, why: str = "") -> None:
-        """Count one in the file of this name, and keep its place if few are known."""
+        """Count one in the file of this name, and keep its position if few are known."""
         self[reason] += 1
         if self[reason] <= _PLACES_MAX:
             self._places[reason].append(": ".join(filter(None, (name, place, why))))
 
     def sentences(self, note: str | None = None) -> list[str]:
-        """Return sentences for people, with the first places.
+        """Return sentences for people, with the first positions.
 
         The first sentence of a run's ``note`` comes before them, unless one of them is about the
         same.
@@ -257,7 +257,7 @@ class _Scanner:
         return found
 
 
-#: Takes the reason and the place of data that is skipped or repaired, and perhaps more words.
+#: Takes the reason and the position of data that is skipped or repaired, and perhaps more words.
 Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
 _decoder = ItemDecoder(**_AS_USUAL)
@@ -533,7 +533,7 @@ class _Json:
             self._place += 1
 
     def _skipped(self, *, last: bool) -> bool:
-        """Move to the line where reading goes on, and return whether there is one."""
+        """Move to the line where reading continues, and return whether there is one."""
         text = self._text
         skip = self._skip
         end = text.find("\n", self._place)
@@ -547,7 +547,7 @@ class _Json:
         return False
 
     def _waits(self, error: Exception, *, last: bool) -> bool:
-        """Return whether the value may go on in data to come. Else leave it out."""
+        """Return whether the value may continue in data to come. Else leave it out."""
         text = self._text
         size = len(self._text) - self._place
         is_open = isinstance(error, json.JSONDecodeError) and (
@@ -630,7 +630,7 @@ class _Csv:
         items: list[Any] = []
         for line in io.StringIO(text, newline=""):
             if not last and (line[-1] not in "\r\n" or (line[-1] == "\r" and text.endswith(line))):
-                # The line, or its end of two characters, may go on.
+                # The line, or its end of two characters, may continue.
                 self._text = line if len(line) <= ITEM_MAX else self._cut(line)
                 break
             self._line += 1
@@ -728,8 +728,8 @@ class _Csv:
         return row
 
     def _whole(self, line: str) -> list[str] | None:
-        """Return the values of a line that is a record by itself; ``None``: its quotation marks are
-        not closed.
+        """Return the values of a line that is a whole record; ``None``: its quotation marks are not
+        closed.
         """
         if '"' not in line or self._feed.quote == "none":
             bare = line.rstrip("\r\n")
@@ -898,7 +898,7 @@ def _xml_value(element: Any) -> Any:
 
 
 def _mended(text: str) -> str:
-    """Return the text with characters in place of its lone surrogates, which stand for bytes that
+    """Return the text with characters instead of its lone surrogates, which stand for bytes that
     are no UTF-8.
     """
     try:

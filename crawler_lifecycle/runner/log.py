@@ -13,7 +13,7 @@ import select
 import threading
 import time
 
-from .held import HeldFolder
+from .safe_directory import SafeDirectory
 
 #: Bytes after which the log is renamed to ``log.1`` and a new one begins. So at most twice as many
 #: bytes are kept.
@@ -33,7 +33,7 @@ class CappedLog:
 
         Raises ``OSError``, and ``RuntimeError`` if no thread can start.
         """
-        self._folder = HeldFolder(os.path.dirname(path))
+        self._folder = SafeDirectory(os.path.dirname(path))
         self._name = os.path.basename(path)
         self._out, self.inlet = os.pipe()
         os.set_blocking(self._out, False)

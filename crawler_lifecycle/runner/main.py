@@ -93,7 +93,7 @@ class Runner:
         self._feeds: Feeds | None = None
         self._by_key = any(declared.key for declared in declared_in(terms.items.encode()))
         """Items with the same key count once. So the runner counts them in the feeds, whatever the
-        crawler says.
+        crawler reports.
         """
         self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
         if terms.files_dir and terms.items != "off":
@@ -109,7 +109,7 @@ class Runner:
         self._began = False
         self._message: str | None = None
         self._own_exit: int | None = None
-        """The exit code of a program that could not be executed, as a shell would tell it."""
+        """The exit code of a program that could not be executed, as a shell would report it."""
         self._statistics: contract.Json = {}
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
         # From here on the monotonic clock counts, because the wall clock may be changed.
@@ -350,7 +350,7 @@ class Runner:
                     self._terms.stats_file, json.dumps({**data, **self._resumption, **signs})
                 )
             except OSError as error:
-                if not self._warned:  # say this once, not every second
+                if not self._warned:  # report this once, not every second
                     say(f"The stats file {self._terms.stats_file} cannot be written: {error}")
                 self._warned = True
 
@@ -590,7 +590,7 @@ def _refuse(text: str) -> int:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="runner", description="Run a crawler and report how it ended."
+        prog="runner", description="Run a crawler and report its outcome."
     )
     kinds = parser.add_subparsers(dest="kind", required=True)
     scrapy = kinds.add_parser("scrapy", help="a spider of a Scrapy project")

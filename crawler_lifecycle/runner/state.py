@@ -1,7 +1,7 @@
 """Saved state of a crawl, which a later attempt may use to resume.
 
 Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next
-to the folder, which also says whether Scrapy could save all waiting requests. Each start removes
+to the folder, which also shows whether Scrapy could save all waiting requests. Each start removes
 the marker, so that a crawl which is killed later leaves none.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 
 from . import contract, reported
 from .changes import changed_since
-from .held import HeldFolder, NotOurs
 from .item_reader import KEYS_MAX, Keys
+from .safe_directory import NotOurs, SafeDirectory
 
 JOB = "job"
 ASIDE = "job.aside"
@@ -68,7 +68,7 @@ class JobState:
         os.makedirs(self._path, exist_ok=True)
         marker = contract.read(self._marker)
         saved_at = 0.0 if marker is None else os.path.getmtime(self._marker)
-        parent = HeldFolder(self._path)
+        parent = SafeDirectory(self._path)
         parent.unlink(MARKER)
         if not os.path.isdir(self.folder) or os.path.islink(self.folder):
             parent.set_aside(JOB)
@@ -154,7 +154,7 @@ class KeptKeys:
         data = None
         if resume:
             with contextlib.suppress(OSError, NotOurs):
-                data = HeldFolder(self._path).read(KEYS, 8 * KEYS_MAX)
+                data = SafeDirectory(self._path).read(KEYS, 8 * KEYS_MAX)
         data = data or b""
         self._earlier = array("Q", data[: len(data) // 8 * 8])
 
@@ -167,7 +167,7 @@ class KeptKeys:
     def save(self) -> None:
         """Write the keys that came since the last call."""
         with contextlib.suppress(OSError, NotOurs):  # as far as there is room
-            handle = HeldFolder(self._path).lockable(KEYS)
+            handle = SafeDirectory(self._path).lockable(KEYS)
             try:
                 count = os.pwrite(handle, self._unsaved, self._size) // 8
                 self._size += 8 * count

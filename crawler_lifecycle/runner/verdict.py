@@ -70,8 +70,8 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
     if reason == "finished":
         return (contract.FINISHED if end.exit_code == 0 else contract.FAILED), reason
     if reason == "shutdown":
-        # Scrapy also says so when something fails while it opens. Only a signal that we passed on
-        # proves a stop.
+        # Scrapy also reports this when something fails while it opens. Only a signal that we passed
+        # on proves a stop.
         return (contract.STOPPED, reason) if end.stop_asked else (contract.FAILED, None)
     return (contract.FAILED if reason in reported.FAILED_WORDS else contract.FINISHED), reason
 

@@ -41,7 +41,7 @@ def serve(settings: Settings) -> int:
     """
     logs.configure("scheduler", settings)
     try:
-        catalogue = YamlCatalogue(settings.crawlers, settings.more_crawlers, settings.owned)
+        catalogue = YamlCatalogue(settings.catalogue, settings.extra_catalogue, settings.owned)
         redaction.learn(_secrets_of(catalogue))
         kind = kind_of(settings.cluster)
         deployer = kind.deployer(_child_tasks(settings))

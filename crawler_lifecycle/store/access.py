@@ -1,4 +1,6 @@
-"""The access log, and the tokens that the database keeps beside the tokens file of each gateway."""
+"""The access log, and the tokens that the database keeps in addition to the tokens file of each
+gateway.
+"""
 
 from __future__ import annotations
 

@@ -16,15 +16,14 @@ from .engine import Database, masked, parse_url
 
 #: Server variables that decide whether our writes are possible, complete and durable.
 _VARIABLES = (
-    *(
-        "binlog_format",
-        "log_bin",
-        "max_allowed_packet",
-        "max_connections",
-        "wait_timeout",
-        "read_only",
-    ),
-    *("innodb_flush_log_at_trx_commit", "innodb_doublewrite"),
+    "binlog_format",
+    "log_bin",
+    "max_allowed_packet",
+    "max_connections",
+    "wait_timeout",
+    "read_only",
+    "innodb_flush_log_at_trx_commit",
+    "innodb_doublewrite",
 )
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -79,7 +78,7 @@ def try_writing(url: str) -> None:
 
     On SQLite this takes the write lock of the file.
 
-    On a server it proves little: a variable of the server says whether it is read-only
+    On a server it proves little: a variable of the server shows whether it is read-only
     (``Diagnosis.variables``). Raises ``StoreUnavailable`` after at most ten seconds when the
     database cannot be used.
     """

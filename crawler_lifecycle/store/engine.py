@@ -35,7 +35,7 @@ from .columns import json_text
 T = TypeVar("T")
 
 URL_SETTING = "LIFECYCLE_DATABASE__URL"
-CURE = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
+FIX = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
 BUSY_TIMEOUT_S = 10.0
 """The most seconds that a SQLite writer waits for another writer, and that a caller waits for a
@@ -51,8 +51,9 @@ LOCK_WAIT_S = 8
 """Seconds that a statement waits for a lock. They are below the answer timeout, so that a lock that
 is not released is reported as a lock and not as a lost connection."""
 IDLE_WRITE_S = 5
-"""Seconds after which MariaDB ends a connection that has written and says nothing more: its process
-is frozen, and holds locks for which all others wait. MySQL has no such limit."""
+"""Seconds after which MariaDB ends a connection that has written and sends nothing more: its
+process is frozen, and holds locks for which all others wait. MySQL has no such limit.
+"""
 RECYCLE_S = 280
 """Seconds after which a connection is replaced: below the idle timeout of many proxies and managed
 databases (300 s)."""
@@ -72,67 +73,62 @@ _NO_SUCH_THING = (1054, 1146)
 #: datetime value: 'x'"). Error numbers of the client begin at 2000.
 _OF_ITSELF = frozenset(
     {
-        *(
-            0,
-            1021,
-            1023,
-            1026,
-            1030,
-            1037,
-            1038,
-            1040,
-            1041,
-            1043,
-            1044,
-            1045,
-            1046,
-            1049,
-            1053,
-            1078,
-            1079,
-            1080,
-        ),
-        *(
-            1114,
-            1129,
-            1130,
-            1142,
-            1143,
-            1152,
-            1153,
-            1154,
-            1155,
-            1156,
-            1157,
-            1158,
-            1159,
-            1160,
-            1161,
-            1184,
-            1189,
-            1190,
-        ),
-        *(
-            1203,
-            1205,
-            1206,
-            1213,
-            1223,
-            1226,
-            1227,
-            1290,
-            1317,
-            1370,
-            1637,
-            1792,
-            1836,
-            1927,
-            1969,
-            3024,
-            3032,
-            3100,
-        ),
-        *(3101, 4031),
+        0,
+        1021,
+        1023,
+        1026,
+        1030,
+        1037,
+        1038,
+        1040,
+        1041,
+        1043,
+        1044,
+        1045,
+        1046,
+        1049,
+        1053,
+        1078,
+        1079,
+        1080,
+        1114,
+        1129,
+        1130,
+        1142,
+        1143,
+        1152,
+        1153,
+        1154,
+        1155,
+        1156,
+        1157,
+        1158,
+        1159,
+        1160,
+        1161,
+        1184,
+        1189,
+        1190,
+        1203,
+        1205,
+        1206,
+        1213,
+        1223,
+        1226,
+        1227,
+        1290,
+        1317,
+        1370,
+        1637,
+        1792,
+        1836,
+        1927,
+        1969,
+        3024,
+        3032,
+        3100,
+        3101,
+        4031,
     }
 )
 _OF_CLIENT = range(2000, 3000)
@@ -157,7 +153,7 @@ def parse_url(text: str) -> URL:
     """Return the URL with the driver that we support for its database.
 
     Raises ``InvalidRequest``, which names the setting, the value without its password, and the
-    cure.
+    fix.
     """
     try:
         url = make_url(text)
@@ -185,7 +181,7 @@ def parse_url(text: str) -> URL:
 
 
 def _bad_url(text: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"{URL_SETTING}: {masked(text)!r} {what}; {CURE}")
+    return InvalidRequest(f"{URL_SETTING}: {masked(text)!r} {what}; {FIX}")
 
 
 def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
@@ -247,7 +243,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")
-    # Deleted texts are overwritten. Not every build of SQLite does this by itself.
+    # Deleted texts are overwritten. Not every build of SQLite does this by default.
     connection.execute("PRAGMA secure_delete = ON")
 
 

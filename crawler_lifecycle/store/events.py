@@ -126,14 +126,14 @@ class EventStore(RunPart):
         ]
 
 
-class TroubleStore(RunPart):
+class IncidentStore(RunPart):
     """Incidents of runs that no status shows.
 
     Each is reported once, by the event ``run.stale`` or ``run.blocked``.
     """
 
     def note_stale(self, run: LiveRun) -> bool:
-        """Report that the look that was due at ``run.due_at`` is overdue.
+        """Report that the poll that was due at ``run.due_at`` is overdue.
 
         Returns true when it is overdue and was not reported before.
         """
@@ -145,9 +145,9 @@ class TroubleStore(RunPart):
                 and unit.run["next_look_at"] == run.due_at
                 and run.ref == unit.ref
             )
-            looked_at = unit.run["verified_at"]
-            # Others have looked.
-            if not still or (looked_at is not None and looked_at > run.due_at):
+            polled_at = unit.run["verified_at"]
+            # Others have polled.
+            if not still or (polled_at is not None and polled_at > run.due_at):
                 return False
             more = facts(unit.run, "look_error", "verified_at")
             return _append_once(unit, EVENT_RUN_STALE, {"due_at": run.due_at.isoformat()}, more)

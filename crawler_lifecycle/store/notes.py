@@ -37,7 +37,7 @@ UPGRADE = "upgrade"
 #: The most notes of a kind that are read. Nobody has so many processes, or logs out so often.
 NOTES_MAX = 10_000
 #: Seconds between two notes about the settings of a process, seconds for which one counts, and the
-#: most differences that are told.
+#: most differences that are reported.
 EVERY_S = 20.0
 COUNTS_S = 60.0
 SHOWN = 10
@@ -70,8 +70,8 @@ class NoteStore(StorePart):
 
 @dataclass(eq=False)
 class SameSettings:
-    """Tells other processes the fingerprints of this one's settings, and finds out which of theirs
-    are others.
+    """Shares the fingerprints of this process's settings with other processes, and finds out which
+    of theirs differ.
 
     ``marks``: the fingerprints, by the variables of the settings. Processes that ended, and builds
         that leave no notes,

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.features.graphs.store.graphs import GraphStore
 from crawler_lifecycle.features.managers.store.managers import ManagerStore
-from crawler_lifecycle.features.managers.store.plans import PlanStore
+from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
 from crawler_lifecycle.features.webhooks.store import WebhookStore
 from crawler_lifecycle.store.audits.findings import FindingStore
@@ -31,7 +31,7 @@ from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.deployment import DeploymentStore
 from crawler_lifecycle.store.runs.initiation import InitiationStore
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
-from crawler_lifecycle.store.runs.looks import LookStore
+from crawler_lifecycle.store.runs.polls import PollStore
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.quotas import QuotaStore
 from crawler_lifecycle.store.runs.reads import RunReader, SweepStore, WakeUpStore
@@ -41,7 +41,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 from .access import SUBJECTS, AccessStore, TokenStore
 from .engine import Database, open_engine, parse_url
-from .events import EventStore, TroubleStore
+from .events import EventStore, IncidentStore
 from .notes import NoteStore
 
 
@@ -81,7 +81,7 @@ class StoreHealth(StorePart):
 class Store:
     """All parts of the store on one SQLite, MySQL or MariaDB database. Threads may share it.
 
-    A class takes the parts that it needs. Unless its docstring says otherwise, a method is one
+    A class takes the parts that it needs. Unless its docstring states otherwise, a method is one
     transaction, and a second call with the same arguments changes nothing. A method that takes a
     fence raises ``Fenced`` and writes nothing when the attempt or the owner differs. Every method
     raises ``StoreUnavailable`` when the database cannot be used now.
@@ -95,7 +95,7 @@ class Store:
     retries: RetryStore
     pools: PoolStore
     quotas: QuotaStore
-    looks: LookStore
+    polls: PollStore
     live_counters: LiveCounterStore
     stops: StopStore
     completion: CompletionStore
@@ -113,10 +113,10 @@ class Store:
     findings: FindingStore
     managers: ManagerStore
     graphs: GraphStore
-    plans: PlanStore
+    user_code: UserCodeStore
     schedules: ScheduleStore
     webhooks: WebhookStore
-    troubles: TroubleStore
+    incidents: IncidentStore
     access: AccessStore
     tokens: TokenStore
     notes: NoteStore
@@ -163,9 +163,8 @@ def open_store(
     Without ``clock``, times are by this machine's clock; changes of tasks are not dated ahead of a
     server's clock. ``told`` is called in the writing thread after each commit that added
     transitions or corrections. ``most`` is the highest allowed number of open rows of each kind.
-    ``pools`` are the pools whose places the store gives. ``quotas`` are the quotas of starts and
-    tasks.
-    Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
+    ``pools`` are the pools whose slots the store gives. ``quotas`` are the quotas of starts and
+    tasks. Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
     """
     return Store.over(
         Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas

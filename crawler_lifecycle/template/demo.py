@@ -2,8 +2,8 @@
 
 It serves a small site to itself, so that it needs no network, and crawls it.
 
-It is started with its arguments in CRAWL_ARGS. It leaves its items in CRAWL_FILES_DIR and tells its
-counters in CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
+It is started with its arguments in CRAWL_ARGS. It leaves its items in CRAWL_FILES_DIR and writes
+its counters to CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *about: object) -> None:
-        """Say nothing: the log is for the crawl."""
+        """Print nothing: the log is for the crawl."""
 
 
 def read(port: int, path: str) -> str:
@@ -65,7 +65,7 @@ def main() -> int:
     site = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     threading.Thread(target=site.serve_forever, daemon=True).start()
 
-    # After a resume: go on from the saved place.
+    # After a resume: continue from the saved position.
     place = STATE / "place.json"
     resumed = os.environ.get("CRAWL_RESUME") == "1" and place.exists()
     done, waiting = json.loads(place.read_text()) if resumed else (0, ["/"])

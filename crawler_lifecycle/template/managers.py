@@ -19,7 +19,7 @@ class Sizes(GeneratorCrawlManager):
 
     name = "sizes"
     spider = "demo"
-    loop_mode = 60  # seconds between two looks; the end of a run is noticed at once
+    loop_mode = 60  # seconds between two polls; the end of a run is noticed at once
     default_max_jobs = 2
     MAX_RETRIES = 1
 

@@ -91,7 +91,7 @@ class Workflows:
     """Our workflows on one Temporal server. The connection may be passed, or made later.
 
     Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it has
-    no answer within ``timeout_s`` seconds. The SDK restores a lost connection by itself.
+    no answer within ``timeout_s`` seconds. The SDK restores a lost connection automatically.
     """
 
     def __init__(self, client: Client | None = None, *, timeout_s: float = 10.0) -> None:
@@ -107,7 +107,7 @@ class Workflows:
                 async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
                     self.client = await connect()
             except Exception as error:
-                # Any error (refused, TLS, a wrong profile) needs a cure outside of this process.
+                # Any error (refused, TLS, a wrong profile) needs a fix outside of this process.
                 # Readiness reports it.
                 raise TemporalUnavailable(str(error) or type(error).__name__) from error
             log.info("connected to Temporal")
@@ -334,16 +334,16 @@ class Workflows:
                     steps = api.UnpauseActivityRequest(**who, execution=which, unpause_all=True)
                     await client.workflow_service.unpause_activity(steps, retry=True)
 
-    async def look_now(self, workflow_id: str) -> bool:
-        """Ask a workflow for a look now. Return ``False`` if the workflow is not open."""
+    async def poll_now(self, workflow_id: str) -> bool:
+        """Ask a workflow for a poll now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
-    async def look_recorded(self, workflow_id: str, recorded: bool) -> bool:
+    async def poll_recorded(self, workflow_id: str, recorded: bool) -> bool:
         """Notify a workflow of a change.
 
-        ``recorded``: a look has recorded it, so the workflow does not look again.
+        ``recorded``: a poll has recorded it, so the workflow does not poll again.
 
-        Builds that do not know this field look now. Return ``False`` if the workflow is not open.
+        Builds that do not know this field poll now. Return ``False`` if the workflow is not open.
         """
         return await self._signal(
             workflow_id, names.SIGNAL_LOOK_NOW, *([{"recorded": True}] if recorded else [])
@@ -378,7 +378,7 @@ class Workflows:
         return False
 
     async def hurry(self, owner: Owner) -> None:
-        """Signal ``look_now``, and retry now each activity that waits for its next try.
+        """Signal ``poll_now``, and retry now each activity that waits for its next try.
 
         A signal alone does not shorten that wait.
         """
@@ -465,7 +465,7 @@ class Workflows:
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """Query what the workflow knows about the row of its run.
 
-        Raises ``TemporalUnavailable``, also if no worker answers the query.
+        Raises ``TemporalUnavailable``, including if no worker answers the query.
         """
         async with self.asking() as client:
             handle = client.get_workflow_handle(

@@ -31,7 +31,7 @@ _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
 def describe(payload: Payload, error: Exception) -> UndecodedPayload:
-    """Return the reason why a payload cannot be read, with the cure."""
+    """Return the reason why a payload cannot be read, with the fix."""
     encoding = payload.metadata.get("encoding", b"")
     if encoding == ENCRYPTED:
         why = payload.metadata.get(

@@ -29,6 +29,7 @@ from crawler_lifecycle.workflows.state import HEARD_MAX
 FEW = 50
 #: Signals without content. The workflow's code gets one of each.
 WAKING = (
+    names.SIGNAL_POLL_NOW,
     names.SIGNAL_LOOK_NOW,
     names.SIGNAL_WAKE,
     names.SIGNAL_MOVED,

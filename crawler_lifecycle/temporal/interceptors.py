@@ -41,7 +41,7 @@ from crawler_lifecycle.activities.cancellation import RecordStop
 from crawler_lifecycle.activities.completion import RunEnded
 from crawler_lifecycle.activities.initiation import CreateHistory
 from crawler_lifecycle.activities.meters import count, measure
-from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder
+from crawler_lifecycle.activities.reconciliation import PollAnswer, PollOrder
 from crawler_lifecycle.background import Beside, Loop
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import LifecycleError
@@ -203,7 +203,7 @@ class _Workflow(WorkflowInboundInterceptor):
     async def handle_signal(self, input: HandleSignalInput) -> None:
         self._enter()
         # Wake-ups are frequent: one for every change on the cluster, and for a manager one for
-        # every end of a run. The look or the manager's cycle after it logs the result.
+        # every end of a run. The poll or the manager's cycle after it logs the result.
         level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
         # Checked here too, because making a line that is then dropped costs time.
         if self.lines.left() > 0:
@@ -247,7 +247,7 @@ def failed(name: str, error: BaseException) -> None:
         return
     count(meters.FAILURES, activity=name, error=meters.error_class(error))
     if name == "get_history_statuses_to_sync":
-        count(meters.LOOKS, result="failed")
+        count(meters.POLLS, result="failed")
     if name == "export_supporting_files":
         count(meters.EXPORTS, result="failed")
 
@@ -270,13 +270,17 @@ def _began(_: CreateHistory, handle: RunHandle, __: float) -> None:
 
 
 def _ended(_: Fence, ended: RunEnded, __: float) -> None:
-    how = {"outcome": meters.outcome_class(ended.outcome), "ended_by": ended.ended_by or "unknown"}
-    count(meters.RUNS_ENDED, status=str(ended.status), **how)
+    count(
+        meters.RUNS_ENDED,
+        status=str(ended.status),
+        outcome=meters.outcome_class(ended.outcome),
+        ended_by=ended.ended_by or "unknown",
+    )
     log.info("run ended %s / %s: %s", ended.status, ended.outcome, ended.cause)
 
 
-def _looked(_: LookOrder, answer: LookAnswer, __: float) -> None:
-    meters.looked(answer.seconds)
+def _polled(_: PollOrder, answer: PollAnswer, __: float) -> None:
+    meters.polled(answer.seconds)
 
 
 def _stopped(order: RecordStop, _: object, __: float) -> None:
@@ -298,7 +302,7 @@ def _exported(_: Fence, result: ExportResult | None, seconds: float) -> None:
 _RECORDERS: dict[str, Callable[[Any, Any, float], None]] = {
     "create_history_id": _began,
     "update_run_status": _ended,
-    "get_history_statuses_to_sync": _looked,
+    "get_history_statuses_to_sync": _polled,
     "record_stop": _stopped,
     "export_supporting_files": _exported,
 }
@@ -346,7 +350,7 @@ class HeartbeatInterceptor(Interceptor):
 
     ``note`` is called with each activity that begins.
 
-    Looks, deployments and stops send their own heartbeats. Other activities only wait for the
+    Polls, deployments and stops send their own heartbeats. Other activities only wait for the
     database, whose time limits are long. With heartbeats, Temporal notices the death of their
     worker sooner.
     """

@@ -291,7 +291,7 @@ async def connect(
     Temporal's environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles configure it.
 
     ``plugins`` come after ours. Errors of the SDK pass through if no server answers. The calling
-    program adds the cure.
+    program adds the fix.
     """
     config: dict[str, Any] = {**ClientConfig.load_client_connect_config()}
     config.setdefault("target_host", DEFAULT_ADDRESS)

@@ -74,7 +74,7 @@ class WorkflowProblem:
     misfit: bool = False
     """True if this build's code cannot continue the workflow (a non-determinism error)."""
     paused: str | None = None
-    """What somebody paused in Temporal: ``workflow`` or ``step NAME``. Then ``what`` says who did
+    """What somebody paused in Temporal: ``workflow`` or ``step NAME``. Then ``what`` names who did
     it, and why.
     """
 
@@ -104,7 +104,7 @@ async def problems(client: Client) -> dict[str, str]:
 
     A paused one has none.
 
-    Raises ``RPCError``, also if the server is older than 1.30: it does not know the query's
+    Raises ``RPCError``, including if the server is older than 1.30: it does not know the query's
     attribute.
     """
     found = {}
@@ -192,8 +192,8 @@ def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEve
             break
         if event.event_type in bad:
             found.append(event)
-    # A failure tells more than a time-out. Servers may record time-outs for later tries of a failed
-    # step.
+    # A failure explains more than a time-out. Servers may record time-outs for later tries of a
+    # failed step.
     return [event for event in found if event.event_type == bad[0]] or found
 
 

@@ -40,7 +40,7 @@ _TRANSPORT = "crawler_lifecycle.transport"
 
 
 class Unservable(Exception):
-    """The service cannot start. The text says why, and what to do."""
+    """The service cannot start. The text explains why, and what to do."""
 
 
 class Connection(H11Protocol):
@@ -61,7 +61,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.app_state = {**self.app_state, _TRANSPORT: transport}
         self._head_since = self.loop.time()
-        self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
+        self._watch = self.loop.call_later(_WATCH_EVERY_S, self._poll)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
@@ -88,14 +88,14 @@ class Connection(H11Protocol):
         self._unread_since = None
         super().resume_writing()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         now = self.loop.time()
         silent = self._head_since is not None and now - self._head_since > self.head_s
         unread = self._unread_since is not None and now - self._unread_since > self.unread_s
         if silent or unread:
             self.transport.abort()
         else:
-            self._watch = self.loop.call_later(_WATCH_EVERY_S, self._look)
+            self._watch = self.loop.call_later(_WATCH_EVERY_S, self._poll)
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are not an HTTP request with a problem document."""
@@ -125,7 +125,7 @@ def transport_of(scope: Scope) -> asyncio.Transport | None:
 class _Server(uvicorn.Server):
     """uvicorn's server.
 
-    Its shutdown first calls ``leaving``, because some streams never end by themselves.
+    Its shutdown first calls ``leaving``, because some streams never end on their own.
     """
 
     leaving: Sequence[Callable[[], None]] = ()
@@ -154,17 +154,17 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         bound = socket.create_server(where, family=family, backlog=2048, dualstack_ipv6=both)
         # Connections inherit it. Else the body of an answer, written after its head, may wait 40 ms
-        # for the client's acknowledgement; asyncio sets it by itself only for sockets with an
+        # for the client's acknowledgement; asyncio sets it by default only for sockets with an
         # explicit protocol.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            cure = f"end the program that listens there, or set {setting}__PORT to another port"
-            raise Unservable(f"{address}: the address is taken; {cure}") from None
+            fix = f"end the program that listens there, or set {setting}__PORT to another port"
+            raise Unservable(f"{address}: the address is taken; {fix}") from None
         why = os.strerror(error.errno) if error.errno else str(error)
-        cure = f"set {setting}__HOST and {setting}__PORT to an address that this user may listen on"
-        raise Unservable(f"{address}: cannot listen ({why}); {cure}") from None
+        fix = f"set {setting}__HOST and {setting}__PORT to an address that this user may listen on"
+        raise Unservable(f"{address}: cannot listen ({why}); {fix}") from None
 
 
 def run(

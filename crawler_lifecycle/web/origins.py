@@ -109,8 +109,8 @@ def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -
     return _foreign("foreign_origin", detail)
 
 
-def _foreign_host(host: str, cure: str) -> Problem:
-    return _foreign("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {cure}")
+def _foreign_host(host: str, fix: str) -> Problem:
+    return _foreign("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {fix}")
 
 
 # The import of ``problems`` loads FastAPI. A worker needs it only when it refuses a request.

@@ -14,14 +14,14 @@ TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 class Kind:
     """One code.
 
-    ``retry`` says what a program should do by itself, by default: repeat after 408, 429 and 503
-    only.
+    ``retry`` states what a program should do automatically, by default: repeat after 408, 429 and
+    503 only.
     """
 
     statuses: list[int]
     meaning: str
-    cure: str
-    retry: str = "As its status says."
+    fix: str
+    retry: str = "As its status requires."
     title: str | None = None
     """The title, if it is not simply the words of the code."""
 

@@ -2,7 +2,7 @@
 
 FastAPI's own parsing of bodies is not used. It converts types (``"yes"`` becomes true), accepts
 NaN, takes the last of two equal keys, and has no limit for nesting or for the number of values.
-``JsonBody`` refuses all of that and names field, value and cure. Its bounds are checked before
+``JsonBody`` refuses all of that and names field, value and fix. Its bounds are checked before
 anything is validated.
 """
 
@@ -75,8 +75,8 @@ class ProblemDocument(BaseModel):
 class Problem(Exception):
     """An error that is answered with a problem document.
 
-    ``code`` is stable: it is one of ``problem_codes.CODES``. ``detail`` is for people and says what
-    to do.
+    ``code`` is stable: it is one of ``problem_codes.CODES``. ``detail`` is for people and explains
+    what to do.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ def of_error(error: LifecycleError | Problem) -> Problem:
     if isinstance(error, InvalidRequest):
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
     if isinstance(error, QuotaReached):
-        # A quota of 0 is never free by itself, so there is no time to wait for.
+        # A quota of 0 is never free, so there is no time to wait for.
         again = (
             {}
             if error.retry_after_s is None
@@ -253,7 +253,7 @@ def service(
 ) -> FastAPI:
     """Return an app without routes.
 
-    It answers each error with a problem document, and its OpenAPI document says so.
+    It answers each error with a problem document, and its OpenAPI document shows this.
 
     ``describe`` may add facts about this app to the OpenAPI document. ``options`` are passed on to
     ``FastAPI``.
@@ -374,9 +374,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 def invalid(
     errors: Sequence[Mapping[str, Any]], schema: Mapping[str, Any], *, skip: int = 0
 ) -> Problem:
-    """Return the problem 422 with the first errors of pydantic: field, value and cure.
+    """Return the problem 422 with the first errors of pydantic: field, value and fix.
 
-    ``schema`` has the known fields. ``skip`` parts of each place are not of the caller."""
+    ``schema`` has the known fields. ``skip`` parts of each path are not of the caller.
+    """
     found = [_converted(item, schema, skip) for item in errors[:ERRORS_MAX]]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Problem(

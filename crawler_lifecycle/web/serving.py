@@ -36,8 +36,15 @@ HEAD_MAX = 32 * 1024
 HELD_MAX = 32 * 1024 * 1024
 #: Headers that may come only once: of two values, a proxy could use one and we the other.
 ONCE = (
-    *("host", "authorization", "content-length", "content-type", "transfer-encoding", "origin"),
-    *("idempotency-key", "last-event-id", "if-none-match"),
+    "host",
+    "authorization",
+    "content-length",
+    "content-type",
+    "transfer-encoding",
+    "origin",
+    "idempotency-key",
+    "last-event-id",
+    "if-none-match",
 )
 
 #: The key in the ASGI scope of the fields that a request's log line adds: the caller and the
@@ -52,7 +59,7 @@ class Guard:
     """ASGI middleware around an app.
 
     It checks headers, gives each request a name, and answers crashes with a problem document. One
-    log line says how each request ended.
+    log line shows the outcome of each request.
 
     A ``Problem`` that the app raises becomes the answer. The name of a request is the caller's
     ``X-Request-Id``, or a new one. The answer contains it. Every log line of the request has it
@@ -310,8 +317,8 @@ def password(headers: Headers) -> str | None:
 def unauthorised(
     code: str, detail: str, *, error: str | None = None, basic: bool = False
 ) -> Problem:
-    """Return the problem 401, which says how to authenticate (RFC 6750, section 3; with ``basic``,
-    RFC 7617).
+    """Return the problem 401, which explains how to authenticate (RFC 6750, section 3; with
+    ``basic``, RFC 7617).
     """
     if basic:
         return Problem(

@@ -1,4 +1,4 @@
-"""Work on what is large: beside the event loop, and fairly shared by projects."""
+"""Work on large data: outside the event loop, and shared fairly between projects."""
 
 from __future__ import annotations
 

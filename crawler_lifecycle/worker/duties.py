@@ -17,7 +17,7 @@ from starlette.routing import Route
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clusters.kind import kind_of
 from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
@@ -31,7 +31,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.web.origins import Gate, programs_only
 from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.live_counters import Counting
-from crawler_lifecycle.worker.overdue_looks import Overdue
+from crawler_lifecycle.worker.overdue_polls import Overdue
 from crawler_lifecycle.worker.pool_calls import PoolCalls
 from crawler_lifecycle.worker.recording import Recording
 
@@ -89,8 +89,8 @@ class Duties:
     def _record(self, observer: Observer | None, parts: Parts) -> Recording:
         """Start the recording of changes, and with an observer the live counters."""
         store = parts.store
-        recorder = Recorder(store.looks, store.retries, parts.cluster, parts.policies)
-        recording = Recording(observer, store.wake_ups, recorder, self.workflows.look_recorded)
+        recorder = Recorder(store.polls, store.retries, parts.cluster, parts.policies)
+        recording = Recording(observer, store.wake_ups, recorder, self.workflows.poll_recorded)
         self._begin("wake_ups", recording)
         if observer is not None:
             self._begin("counting", Counting(observer, store.live_counters))
@@ -105,13 +105,13 @@ class Duties:
             self._begin("releases", Releaser(keeper, parts.store.tasks))
 
     def _call(self, parts: Parts) -> None:
-        """Start the calls of runs that wait for places, also of pools that were taken out of the
+        """Start the calls of runs that wait for slots, also of pools that were taken out of the
         settings.
         """
         self._begin("pools", PoolCalls(parts.store.pools, self.workflows.place_free))
 
     async def _audit(self, client: Client, parts: Parts) -> None:
-        """Start the scheduled audits, the search for overdue looks and lost workflows, and the
+        """Start the scheduled audits, the search for overdue polls and lost workflows, and the
         keepers of features.
         """
         await _keep_schedule(client, self.settings.audit)
@@ -120,15 +120,16 @@ class Duties:
         parents = build_parent_audit(parts)
         take_over = functools.partial(audit.take_over, repair=repair)
         searches = [
-            functools.partial(parents.search, what, repair=repair) for what in parents.kinds
-        ]
-        searches += [
+            *(functools.partial(parents.search, what, repair=repair) for what in parents.kinds),
             functools.partial(audit.take_over_ended, repair=repair),
             functools.partial(audit.end_forced),
         ]
         overdue = Overdue(
-            *(parts.store.overdue, take_over, self.workflows.look_now, searches),
-            note=parts.store.troubles.note_stale,
+            parts.store.overdue,
+            take_over,
+            self.workflows.poll_now,
+            searches,
+            note=parts.store.incidents.note_stale,
             begin=self.workflows.has_begun,
         )
         self._begin("overdue", overdue)
@@ -147,7 +148,7 @@ async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
     A worker without the right logs that and continues.
     """
     try:
-        await keep_audit_schedule(client, settings.every_s, settings.repair)
+        await keep_audit_schedule(client, settings.interval_s, settings.repair)
     except RPCError as error:
         log.warning(
             "audits are not scheduled (%s); allow this worker to do it, or call crawlctl audit "
@@ -171,7 +172,7 @@ class Health:
 
     def app(self, listens: str) -> Starlette:
         """Return the app with ``/healthz`` (alive) and ``/readyz`` (ready, or what is missing and
-        the cure).
+        the fix).
         """
 
         async def healthz(_: Request) -> JSONResponse:

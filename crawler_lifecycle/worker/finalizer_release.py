@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.task import TERMINAL
 from crawler_lifecycle.ports.cluster import EvidenceKeeper
-from crawler_lifecycle.ports.files import KeptEnd
+from crawler_lifecycle.ports.files import SavedOutcome
 from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
@@ -48,8 +48,8 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 
 
 def releasable(
-    kept: Iterable[KeptEnd], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
-) -> list[KeptEnd]:
+    kept: Iterable[SavedOutcome], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
+) -> list[SavedOutcome]:
     """Return the kept ends that the database has recorded, with their debugging information.
 
     Rows of earlier attempts count too.
@@ -57,14 +57,14 @@ def releasable(
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 
 
-def _on_record(end: KeptEnd, row: RecordedTask | None, now: datetime) -> bool:
+def _on_record(end: SavedOutcome, row: RecordedTask | None, now: datetime) -> bool:
     if row is None or row.status not in _ENDS or row.staged or _has_no_row(end, row):
         return False
     proved = row.exit_code is not None or row.exit_signal is not None or not end.ran
     return proved or end.ended_at is None or now - end.ended_at >= UNPROVED_FOR
 
 
-def _has_no_row(end: KeptEnd, row: RecordedTask | None) -> bool:
+def _has_no_row(end: SavedOutcome, row: RecordedTask | None) -> bool:
     """Return whether ``row`` is not about this object.
 
     An object of the same name may be another installation's.
@@ -160,7 +160,7 @@ class Releaser:
             raise failure
         return len(chosen), len(ready) - len(chosen)
 
-    def _report_unknown(self, ends: Sequence[KeptEnd]) -> None:
+    def _report_unknown(self, ends: Sequence[SavedOutcome]) -> None:
         if len(ends) > self._unknown:
             run_id, index, attempt = ends[0].key
             log.warning(

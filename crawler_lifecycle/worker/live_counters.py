@@ -1,8 +1,8 @@
-"""Live counters: records the counters of running crawlers every few seconds, without a look.
+"""Live counters: records the counters of running crawlers every few seconds, without a poll.
 
 The observer reads the counters. The database keeps the higher value of each. Nothing else changes:
-no status, no event and no time of a look. After a failure here the counters are only older, because
-the next look reads them too.
+no status, no event and no time of a poll. After a failure here the counters are only older, because
+the next poll reads them too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Observer
-from crawler_lifecycle.ports.looks import LiveCounters
+from crawler_lifecycle.ports.polls import LiveCounters
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
 #: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5
@@ -53,7 +53,7 @@ class Counting:
         self._written: dict[_Key, tuple[Counters, float]] = {}
         self._raised = 0
         self._loop = Loop(
-            "recording live counters", self.turn_s, meanwhile="each look records the counters too"
+            "recording live counters", self.turn_s, meanwhile="each poll records the counters too"
         )
 
     def state(self) -> Mapping[str, object]:

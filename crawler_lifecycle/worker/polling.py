@@ -28,7 +28,7 @@ from temporalio.worker import (
     WorkerTuner,
 )
 
-from crawler_lifecycle.compose import PLANS, ROLES, WEBHOOKS, Parts, activities_of, workflows_of
+from crawler_lifecycle.compose import ROLES, USER_CODE, WEBHOOKS, Parts, activities_of, workflows_of
 from crawler_lifecycle.domain.names import QUEUE_FUNCTIONS, functions_queue
 from crawler_lifecycle.features.user_code.users_code import UsersCode
 from crawler_lifecycle.observability.metrics import release
@@ -41,8 +41,8 @@ from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 #: nobody polls its own queue.
 STICKY_S = 2.0
 #: Polls for workflow tasks at once. ``TAKEN_UP`` of them poll the shared queue. With a single such
-#: poll, a new worker would take up only 20 workflows a second, and fewer on a busy server, where
-#: each poll takes half a second.
+#: poll, a new worker would start only 20 workflows a second, and fewer on a busy server, where each
+#: poll takes half a second.
 WORKFLOW_POLLS = 20
 
 
@@ -127,7 +127,9 @@ class Polling:
         """Poll the queue of each role."""
         for role, its in parts.items():
             most = (
-                self.settings.webhooks.at_once if role == WEBHOOKS else self.settings.worker.threads
+                self.settings.webhooks.max_concurrent_deliveries
+                if role == WEBHOOKS
+                else self.settings.worker.threads
             )
             threads = self._threads(most, role)
             await self._begin(
@@ -142,23 +144,25 @@ class Polling:
                 )
             )
 
-    async def plans(self, parts: Parts, plans: UsersCode) -> None:
+    async def user_code(self, parts: Parts, user_code: UsersCode) -> None:
         """Poll the queue of the users' objects in this process, and the queue of users'
         functions.
         """
         settings = self.settings.worker
-        threads = self._threads(settings.threads, "plans-own")
+        threads = self._threads(settings.threads, "user-code-own")
         # Without a deployment version: the object is in this process, whichever build is current.
         await self._begin(
-            worker(self.client, PLANS, parts, settings, threads, None, plans.hosts.own_queue)
+            worker(
+                self.client, USER_CODE, parts, settings, threads, None, user_code.hosts.own_queue
+            )
         )
         self._own = self._workers.pop()
-        most = self.settings.plans.functions
-        queue = functions_queue(self.settings.plans.queue)
+        most = self.settings.user_code.functions
+        queue = functions_queue(self.settings.user_code.queue)
         # As many calls at once as there may be processes: no call waits for a free process.
         threads = self._threads(most, "functions")
         await self._begin(
-            worker(self.client, PLANS, parts, settings, threads, self.deployment, queue, most)
+            worker(self.client, USER_CODE, parts, settings, threads, self.deployment, queue, most)
         )
 
     async def leave(self, moving: Awaitable[None] | None = None) -> None:
@@ -262,8 +266,8 @@ class WorkflowSlots(CustomSlotSupplier):
     to another worker, behind all starts. With the SDK's hundred shared slots, a burst of starts
     fills them all, and a stop waits among them. With few shared slots, the starts occupy them, and
     a stop does not get one. With separate slots, starts without a slot wait in Temporal's queue and
-    delay no stop. Temporal 1.32 also brings starts to polls for cached workflows unless it is told
-    not to (docs/deployment.md).
+    delay no stop. Temporal 1.32 also brings starts to polls for cached workflows unless this is
+    switched off (docs/deployment.md).
     """
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:

@@ -1,8 +1,8 @@
-"""Calls: when a pool has a free place, the run that is next in its line gets the signal
+"""Calls: when a pool has a free slot, the run that is next in its line gets the signal
 ``place_free``.
 
-Every worker of the role ``cluster`` does this. One row lock of the database decides, so no place is
-called out twice. A failure only costs time: a run also asks for places after each of its looks.
+Every worker of the role ``cluster`` does this. One row lock of the database decides, so no slot is
+called out twice. A failure only costs time: a run also asks for slots after each of its polls.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PoolCalls:
         self._call = call
         self._turns = 0
         self._loop = Loop(
-            "calling runs that wait for places of their pools", every_s, retry_s=RETRY_S
+            "calling runs that wait for slots of their pools", every_s, retry_s=RETRY_S
         )
         self.counts: Counter[str] = Counter()
 

@@ -24,7 +24,7 @@ from crawler_lifecycle.activities import meters
 from crawler_lifecycle.activities.meters import INSTRUMENTS
 from crawler_lifecycle.background import Beside, Loop
 from crawler_lifecycle.clusters.kind import kind_of
-from crawler_lifecycle.compose import OBSERVER, PLANS, ROLES, build_numbers, build_parts
+from crawler_lifecycle.compose import OBSERVER, ROLES, USER_CODE, build_numbers, build_parts
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.features.user_code.users_code import UsersCode
 from crawler_lifecycle.observability import logs
@@ -53,7 +53,7 @@ from .watchdog import MORE_S, Watchdog
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: What is missing -> the reason and the cure, for readiness.
+#: What is missing -> the reason and the fix, for readiness.
 Problems = dict[str, str]
 
 EXIT_ERROR = 1
@@ -161,14 +161,14 @@ async def _without_database(database: StoreHealth) -> Problems:
 async def _registered(client: Client) -> Problems:
     """Register our missing search attributes.
 
-    Return the problem and its cure, for readiness; empty if none.
+    Return the problem and its fix, for readiness; empty if none.
     """
     try:
         added = await register_search_attributes(client)
     except RPCError as error:
-        cure = registration_command(client.namespace)
+        fix = registration_command(client.namespace)
         return {
-            "search_attributes": f"cannot be registered ({error}); ask an operator to run: {cure}"
+            "search_attributes": f"cannot be registered ({error}); ask an operator to run: {fix}"
         }
     if added:
         log.info("registered search attributes %s", ", ".join(added))
@@ -182,7 +182,7 @@ async def _registered_again(client: Client, audit: AuditSettings | None) -> Prob
     """
     if audit is not None:
         with contextlib.suppress(RPCError):  # a missing right was logged at the start
-            await keep_audit_schedule(client, audit.every_s, audit.repair, only_missing=True)
+            await keep_audit_schedule(client, audit.interval_s, audit.repair, only_missing=True)
     return await _registered(client)
 
 
@@ -194,7 +194,7 @@ async def _connected(
 ) -> Client:
     """Connect and check until nothing is missing.
 
-    Raises ``LifecycleError`` for an error that waiting cannot cure.
+    Raises ``LifecycleError`` for an error that waiting cannot fix.
     """
     while True:  # not a background ``Loop``, which would catch that error: it has to end the worker
         missing: Problems = {}
@@ -333,23 +333,25 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
             health.beside["numbers"] = numbers.state
             beside.start(numbers.run())
             await _unless(over, numbers.first.wait(), FIRST_S)
-        plans = UsersCode(settings.plans, parts[PLANS].store) if PLANS in parts else None
-        if plans is not None:
-            stack.callback(plans.close)
-            parts[PLANS].hosts = plans.hosts
-            parts[PLANS].functions = plans.functions
-            health.beside["plans"] = plans.state
-            beside.start(plans.registering())
+        user_code = (
+            UsersCode(settings.user_code, parts[USER_CODE].store) if USER_CODE in parts else None
+        )
+        if user_code is not None:
+            stack.callback(user_code.close)
+            parts[USER_CODE].hosts = user_code.hosts
+            parts[USER_CODE].functions = user_code.functions
+            health.beside["user-code"] = user_code.state
+            beside.start(user_code.registering())
         polling = Polling(client, settings, deployment, stack)
         await polling.roles(parts)
-        if plans is not None:
-            await polling.plans(parts[PLANS], plans)
+        if user_code is not None:
+            await polling.user_code(parts[USER_CODE], user_code)
         duties = Duties(settings, health, workflows, beside)
         recording = await duties.begin(client, parts, observer, observing, store)
         gc.collect()
-        # All modules are loaded: searching them for garbage is a tenth of the time of a long look.
+        # All modules are loaded: searching them for garbage is a tenth of the time of a long poll.
         gc.freeze()
-        also: Callable[[], Problems] = dict if plans is None else plans.registry.missing
+        also: Callable[[], Problems] = dict if user_code is None else user_code.registry.missing
         if recording is not None and not parts:
             also = functools.partial(_sight, recording)
         health.missing = also()
@@ -363,16 +365,16 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         beside.leave()
         health.missing = {"worker": "is shutting down"}
         log.info("worker shuts down; running activities get %s s to end", settings.worker.grace_s)
-        await polling.leave(None if plans is None else _notify_managers(plans, workflows))
+        await polling.leave(None if user_code is None else _notify_managers(user_code, workflows))
 
 
-async def _notify_managers(plans: UsersCode, workflows: Workflows) -> None:
+async def _notify_managers(user_code: UsersCode, workflows: Workflows) -> None:
     """Notify managers to continue on another worker.
 
-    Give up after ``MOVED_S``: they also notice it by themselves.
+    Give up after ``MOVED_S``: they also notice it on their own.
     """
     try:
-        await asyncio.wait_for(plans.leave(workflows.moved), MOVED_S)
+        await asyncio.wait_for(user_code.leave(workflows.moved), MOVED_S)
     except (LifecycleError, TimeoutError) as error:
         log.warning(
             "not every manager was notified that this worker shuts down: %s",

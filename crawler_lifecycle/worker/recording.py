@@ -1,11 +1,11 @@
-"""Records at once what the observer notices, and looks at runs whose planned look does not come.
+"""Records at once what the observer notices, and polls runs whose planned poll does not come.
 
-A change is first recorded by a complete look in this process. The workflow of the run is notified
+A change is first recorded by a complete poll in this process. The workflow of the run is notified
 afterwards, so that it counts the tasks and continues. So a status is true while Temporal is away or
 busy. Verdicts, deployments, retries and stops belong to the workflow, and wait for it.
 
-The observer watches in its own thread, looks are done in a few threads, and signals are sent in the
-event loop. Nothing waits for the others. A failure here only costs time: the workflow looks as
+The observer watches in its own thread, polls are done in a few threads, and signals are sent in the
+event loop. Nothing waits for the others. A failure here only costs time: the workflow polls as
 planned.
 """
 
@@ -22,21 +22,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.wake_ups import Change, Changes, Signal, Signals, Tasks, WakeUpState
 from crawler_lifecycle.ports.cluster import Changed, Observer
-from crawler_lifecycle.ports.looks import ObserverHealth
+from crawler_lifecycle.ports.polls import ObserverHealth
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.runs.reads import WakeUpStore
 from crawler_lifecycle.temporal.errors import answering
 
-#: Seconds that an observer waits for each observer that started before it. By then the look is
+#: Seconds that an observer waits for each observer that started before it. By then the poll is
 #: usually recorded.
 STAGGER_S = 0.5
-#: The most looks and signals at the same time.
-LOOKS_AT_ONCE = 4
+#: The most polls and signals at the same time.
+POLLS_AT_ONCE = 4
 SIGNALS_AT_ONCE = 20
 #: Seconds between two readings of the observer's health.
 HEALTH_S = 1.0
@@ -45,13 +45,13 @@ HEALTH_S = 1.0
 #: verdict comes.
 RETRY_S = (0.5, 1.0)
 SEND_S = 5.0
-#: Seconds between two searches for runs whose planned look did not come, and how late such a look
+#: Seconds between two searches for runs whose planned poll did not come, and how late such a poll
 #: may be.
 SEARCH_S = 5.0
 LATE_S = 8.0
 
 #: Values of the metric label ``what``: noticed changes; changes that were joined with an earlier
-#: one or that a look had already seen; looks that were recorded; delivered signals; failed tries.
+#: one or that a poll had already seen; polls that were recorded; delivered signals; failed tries.
 NOTICED = "noticed"
 COALESCED = "coalesced"
 RECORDED = "recorded"
@@ -63,9 +63,9 @@ FAILED = "failed"
 class Recording:
     """Records the changes that one observer notices, and notifies the workflows.
 
-    Without an ``observer`` it only looks at runs whose planned look does not come. ``notify`` sends
+    Without an ``observer`` it only polls runs whose planned poll does not come. ``notify`` sends
     the signal to a workflow id and returns whether that workflow is open. Its second argument is
-    true if the workflow only has to count the tasks, because a look was recorded.
+    true if the workflow only has to count the tasks, because a poll was recorded.
     """
 
     observer: Observer | None
@@ -81,12 +81,12 @@ class Recording:
         self._unsent = asyncio.Event()
         self._lock = threading.Lock()
         self._noticed: list[tuple[int, Change]] = []
-        self._looking: set[asyncio.Task[None]] = set()
-        self._failures = Failures("recording noticed changes", "the workflows look as planned")
+        self._polling: set[asyncio.Task[None]] = set()
+        self._failures = Failures("recording noticed changes", "the workflows poll as planned")
         self._sending = Loop(
             "notifying workflows", 0.0, meanwhile="verdicts and retries wait", retry_s=RETRY_S
         )
-        self._threads = ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="recorder")
+        self._threads = ThreadPoolExecutor(POLLS_AT_ONCE, thread_name_prefix="recorder")
         self._up = False
         self.counts: Counter[str] = Counter()
 
@@ -128,11 +128,11 @@ class Recording:
             target=self._watch, args=(changed, ended), name="observer", daemon=True
         )
         watching.start()
-        search = Loop("the search for looks that do not come", SEARCH_S, first_s=SEARCH_S)
-        looking = Loop("handling noticed changes", 0.0, retry_s=(1.0, 30.0))
+        search = Loop("the search for polls that do not come", SEARCH_S, first_s=SEARCH_S)
+        polling = Loop("handling noticed changes", 0.0, retry_s=(1.0, 30.0))
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(looking.run(self._look_due))
+                group.create_task(polling.run(self._poll_due))
                 group.create_task(self._sending.run(self._send_due))
                 group.create_task(search.run(self._find_unverified))
         finally:
@@ -145,11 +145,11 @@ class Recording:
         if self.observer is not None:
             self.observer.watch(changed, over)
 
-    async def _look_due(self) -> None:
-        """Wait for a change or a due look, at most ``HEALTH_S`` seconds; then begin the looks that
+    async def _poll_due(self) -> None:
+        """Wait for a change or a due poll, at most ``HEALTH_S`` seconds; then begin the polls that
         are due.
         """
-        full = len(self._looking) >= LOOKS_AT_ONCE  # the end of a look sets the event
+        full = len(self._polling) >= POLLS_AT_ONCE  # the end of a poll sets the event
         left = HEALTH_S if full else self._changes.next_at() - self.clock()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(left, 0.0), HEALTH_S)):
@@ -164,27 +164,27 @@ class Recording:
         self._count(NOTICED, len(noticed))
         self._count(COALESCED, len(noticed) - fresh)
         self._note_health(health.up)
-        for run_id, change in self._changes.take(self.clock(), LOOKS_AT_ONCE - len(self._looking)):
-            task = asyncio.create_task(self._look(run_id, change))
-            self._looking.add(task)
-            task.add_done_callback(self._looked)
+        for run_id, change in self._changes.take(self.clock(), POLLS_AT_ONCE - len(self._polling)):
+            task = asyncio.create_task(self._poll(run_id, change))
+            self._polling.add(task)
+            task.add_done_callback(self._polled)
 
     def _note_health(self, up: bool) -> None:
         """Publish the health of the observer.
 
-        When it is good again, looks that failed are tried again.
+        When it is good again, polls that failed are tried again.
         """
         meters.observer_up(up)
         if up and not self._up:
             self._changes.retry_now(self.clock())
         self._up = up
 
-    def _looked(self, task: asyncio.Task[None]) -> None:
-        self._looking.discard(task)
+    def _polled(self, task: asyncio.Task[None]) -> None:
+        self._polling.discard(task)
         self._changed.set()
 
-    async def _look(self, run_id: int, change: Change) -> None:
-        """Look at one run, and note the signal to its workflow."""
+    async def _poll(self, run_id: int, change: Change) -> None:
+        """Poll one run, and note the signal to its workflow."""
         try:
             loop = asyncio.get_running_loop()
             target = await loop.run_in_executor(self._threads, self._target, run_id, change.at)
@@ -198,23 +198,23 @@ class Recording:
             self._count(FAILED, 1)
             self._failures.failed(error)
             if self._changes.failed(run_id, change, self.clock()):
-                await self._ask_to_look(run_id)
+                await self._ask_to_poll(run_id)
             return
         if self._failures.count:
             self._changes.retry_now(self.clock())
         self._failures.worked()
         if recorded is None:
-            self._changes.looked(run_id, self.clock())
+            self._changes.polled(run_id, self.clock())
         else:
             self._count(RECORDED, 1)
-            self._changes.looked(run_id, self.clock(), recorded.seconds, recorded.again_s)
+            self._changes.polled(run_id, self.clock(), recorded.seconds, recorded.again_s)
         if target is not None and (recorded is None or recorded.changed):
             self._add(
-                run_id, target.workflow_id, recorded=recorded is not None and recorded.spares_look
+                run_id, target.workflow_id, recorded=recorded is not None and recorded.spares_poll
             )
 
     def _target(self, run_id: int, at: datetime | None) -> WakeUpState | None:
-        """Return the row of a run that has to be looked at; ``None``: somebody has done it, or
+        """Return the row of a run that has to be polled; ``None``: somebody has done it, or
         nobody owns the run.
         """
         target = self.store.wake_target(run_id)
@@ -226,9 +226,9 @@ class Recording:
         seen = target.verified_at is not None and target.verified_at >= at
         return None if second and seen else target
 
-    async def _ask_to_look(self, run_id: int) -> None:
-        """Let the workflow look, because this process cannot."""
-        # The database may be the cause; the workflow looks as planned.
+    async def _ask_to_poll(self, run_id: int) -> None:
+        """Let the workflow poll, because this process cannot."""
+        # The database may be the cause; the workflow polls as planned.
         with contextlib.suppress(Exception):
             target = await asyncio.to_thread(self.store.wake_target, run_id)
             if target is not None and not target.ended:
@@ -265,7 +265,7 @@ class Recording:
         self._count(SENT, int(heard))
 
     async def _find_unverified(self) -> None:
-        """Notice the runs whose planned look did not come: Temporal is away, or its queues are
+        """Notice the runs whose planned poll did not come: Temporal is away, or its queues are
         full.
         """
         late = await asyncio.to_thread(self.store.unverified, utc_now() - timedelta(seconds=LATE_S))

@@ -91,7 +91,7 @@ def bring_forward(
         log.warning(
             "new runs get numbers above %d: the newest run of the database is %d, and %s; was the "
             "database restored? "
-            "docs/operations-database.md says what to do",
+            "docs/operations-database.md explains what to do",
             known.above,
             newest,
             ", ".join(known.words(newest)),

@@ -12,9 +12,9 @@
 8. For runs that ended lately, deliveries are checked, and recorded ends are compared with the
    evidence.
 
-Each source is compared alone. If one cannot be read, the report says so, and the others are still
-compared. The workflow carries only counts and the most urgent findings. All findings are in the
-database.
+Each source is compared alone. If one cannot be read, the report shows this, and the others are
+still compared. The workflow carries only counts and the most urgent findings. All findings are in
+the database.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _STATE = TypeAdapter(AuditState)
 
 @workflow.defn(name=names.AUDIT_WORKFLOW)
 class CrawlAuditWorkflow(WithoutSignals):
-    """The workflow of one audit. It returns the report, also if a source could not be compared."""
+    """The workflow of one audit. It returns the report, even if a source could not be compared."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:

@@ -84,7 +84,7 @@ def must_leave() -> bool:
 def may_leave(most: int | None = None) -> bool:
     """Return whether to continue as new now: the history is full, and no update is unanswered.
 
-    While an update hangs, looks, deployments and stops continue in this execution.
+    While an update hangs, polls, deployments and stops continue in this execution.
     """
     return history_full(most) and workflow.all_handlers_finished()
 
@@ -127,7 +127,7 @@ async def call(
 
     An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It
     does no harm later, because activities are idempotent and fenced. If an answer cannot be read
-    (from another build or a foreign worker), a note says so and the activity is called again,
+    (from another build or a foreign worker), a note reports this and the activity is called again,
     without a limit.
     """
     tries = 0

@@ -1,4 +1,4 @@
-"""Deployment of a run's tasks in waves, in parallel with its looks."""
+"""Deployment of a run's tasks in waves, in parallel with its polls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Deploying:
     A wave sends page after page of tasks while more tasks may be deployed.
 
     In an outage of the scheduler service, the one unanswered call is retried, so the history does
-    not grow. Tasks that the cluster did not accept are sent again after the next look.
+    not grow. Tasks that the cluster did not accept are sent again after the next poll.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -44,18 +44,18 @@ class Deploying:
     def begin(self) -> None:
         """Begin a wave if more tasks may be deployed.
 
-        The previous wave must have ended, before a later look.
+        The previous wave must have ended, before a later poll.
         """
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
-            # After the first call, tasks may be on the cluster even without an answer. So a look is
+            # After the first call, tasks may be on the cluster even without an answer. So a poll is
             # planned now.
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
     def allow(self) -> None:
-        """Allow a new wave, after a look or when the pool has a place: the cluster may accept tasks
+        """Allow a new wave, after a poll or when the pool has a slot: the cluster may accept tasks
         now.
         """
         self._may_begin = True
@@ -95,7 +95,7 @@ class Deploying:
                 s.deployed = True
                 s.counts = report.counts
                 s.pages_deployed += 1
-                if s.looks > looks:  # the counts of a look at the same time may be newer
+                if s.looks > looks:  # the counts of a poll of the same time may be newer
                     s.counts = await call(
                         ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless
                     )

@@ -1,9 +1,9 @@
 """``CrawlerLifecycleWorkflow``: a run from its request to its archive.
 
 1. Initiation: create or claim the run's row, and record the workflow id.
-2. Deployment: send the tasks to the scheduler service, and look at the run until a task has
+2. Deployment: send the tasks to the scheduler service, and poll the run until a task has
    started.
-3. Reconciliation: look at the cluster after 1, 2, 3, 5, 8, 15 … minutes until no task is alive.
+3. Reconciliation: poll the cluster after 1, 2, 3, 5, 8, 15 … minutes until no task is alive.
 4. Completion: record the verdict, send the event, and store the archive.
 
 A stop interrupts 2 and 3 at any point. It leads to 4 after the proof that nothing runs. Each step
@@ -41,7 +41,7 @@ from crawler_lifecycle.activities.initiation import (
 from crawler_lifecycle.activities.reconciliation import ReconciliationActivities
 from crawler_lifecycle.activities.retries import RetryActivities
 from crawler_lifecycle.activities.shared import Counts
-from crawler_lifecycle.domain import ladder, names
+from crawler_lifecycle.domain import names, polling_schedule
 from crawler_lifecycle.domain.audits.adoption import WorkflowRecord
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.run import (
@@ -71,14 +71,14 @@ from .steps import (
     heeding,
     is_retry_time,
     is_time,
-    look_round,
+    poll_round,
     publish,
     tell,
     tell_parent,
     until_turn,
 )
 
-#: The longest wait between looks for the proof that an unanswered deployment call created no task,
+#: The longest wait between polls for the proof that an unanswered deployment call created no task,
 #: in seconds.
 QUEUED_PROOF_S = 5.0
 
@@ -95,7 +95,7 @@ _STATE = TypeAdapter(RunState)
 class CrawlerLifecycleWorkflow:
     """The workflow of one attempt of a run.
 
-    It returns a ``RunResult``, also if the crawl failed.
+    It returns a ``RunResult``, even if the crawl failed.
     """
 
     @workflow.init
@@ -135,7 +135,7 @@ class CrawlerLifecycleWorkflow:
         description="A page of child tasks for this run ({tasks, request_id})",
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
-        """Append tasks to the live run. A look follows at once, and then their deployment."""
+        """Append tasks to the live run. A poll follows at once, and then their deployment."""
         s = self._s
         order = read_update(AddTasks, page)
 
@@ -180,7 +180,7 @@ class CrawlerLifecycleWorkflow:
         try:
             return await self._steps(request)
         except MustLeave:
-            # After any interrupted work, the next execution begins with a look.
+            # After any interrupted work, the next execution begins with a poll.
             self._s.inbox.look_now = True
             await self._deploying.leave()
             await workflow.wait_condition(workflow.all_handlers_finished)
@@ -233,7 +233,7 @@ class CrawlerLifecycleWorkflow:
         again.
         """
         s = self._s
-        found = await look_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
+        found = await poll_round(s, "sweep" if s.repair else "resume", gap(s), gap(s), resumed=True)
         if s.inbox.stop is not None:
             return
         s.counts = await call(
@@ -248,10 +248,10 @@ class CrawlerLifecycleWorkflow:
     # --- 2. deployment and 3. reconciliation ------------------------------------------------------
 
     async def _attend(self) -> None:
-        """Do one turn of a live run: deploy tasks, wait for the first event, and look if it is
+        """Do one turn of a live run: deploy tasks, wait for the first event, and poll if it is
         time.
 
-        Deployment and reconciliation use the same turns: looks begin as soon as a task may be on
+        Deployment and reconciliation use the same turns: polls begin as soon as a task may be on
         the cluster.
         """
         s = self._s
@@ -278,7 +278,7 @@ class CrawlerLifecycleWorkflow:
         if s.inbox.look_recorded:
             await self._catch_up()
         elif due:
-            await self._look()
+            await self._poll()
 
     async def _retry(self) -> None:
         """Ask the policy of retries about the tasks that ended without success."""
@@ -295,33 +295,33 @@ class CrawlerLifecycleWorkflow:
         if self._deploying.under_way and (s.started_at is not None or not s.counts.active):
             s.waiting_for = "the scheduler service"
         elif s.in_line and not s.counts.active:
-            s.waiting_for = "a place in its pool"
+            s.waiting_for = "a slot in its pool"
         elif s.retry_at is not None and not s.counts.active:
             s.waiting_for = retry_wait(s.retry_at, "").strip()
         publish(s)
 
     def _woken(self) -> bool:
-        """Return whether something else comes before the planned look."""
+        """Return whether something else comes before the planned poll."""
         inbox = self._s.inbox
-        look = inbox.look_now or inbox.look_recorded
+        poll = inbox.look_now or inbox.look_recorded
         return (
             self._s.stop_wanted()
-            or look
+            or poll
             or inbox.place_free
             or self._deploying.over()
             or may_leave()
         )
 
     async def _wait(self) -> bool:
-        """Wait for the next look, or for the start of the main task.
+        """Wait for the next poll, or for the start of the main task.
 
-        Return whether it is time for a look.
+        Return whether it is time for a poll.
         """
         s = self._s
         if s.started_at is None and s.counts.active:
             ended = await self._watch_start()
         else:
-            await pause(until_turn(s), self._woken, f"look {s.looks + 1}")
+            await pause(until_turn(s), self._woken, f"poll {s.looks + 1}")
             ended = False
         if s.inbox.look_now or ended:
             await pause(gap_left(s), s.stop_wanted)
@@ -329,12 +329,12 @@ class CrawlerLifecycleWorkflow:
         return is_time(s)
 
     async def _watch_start(self) -> bool:
-        """Check the main task until it executes or the next look is due.
+        """Check the main task until it executes or the next poll is due.
 
         Return whether it has already ended.
 
         One activity checks again and again by its retries. For a run with only one task, these
-        checks replace looks.
+        checks replace polls.
         """
         s = self._s
         alone = not s.multi and not s.counts.queued
@@ -362,19 +362,19 @@ class CrawlerLifecycleWorkflow:
             await self._has_started(main.started_at)
         return main.ended
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         s = self._s
         led_by = gap(s)
         source = "wake" if s.inbox.look_now else "look"
         s.inbox.look_now = False
-        s.rung += source == "look"  # a look after a wake-up does not count as a step of the ladder
-        found = await look_round(s, source, led_by, gap(s))
+        s.rung += source == "look"  # a poll after a wake-up is no step of the schedule
+        found = await poll_round(s, source, led_by, gap(s))
         self._deploying.allow()
         if s.started_at is None and (found.started or (found.changed and not s.counts.alive)):
             await self._has_started(found.started_at)
 
     async def _catch_up(self) -> None:
-        """Take over what a look without the workflow has recorded."""
+        """Take over what a poll without the workflow has recorded."""
         s = self._s
         found = await catch_up(s)
         self._deploying.allow()
@@ -384,13 +384,14 @@ class CrawlerLifecycleWorkflow:
     async def _has_started(self, at: datetime | None) -> None:
         """Record that a task has started.
 
-        The ladder of looks begins again, and ``run_timeout_s`` begins.
+        The polling schedule of polls begins again, and ``run_timeout_s`` begins.
         """
         s = self._s
         now = workflow.now()
         s.rung, soon = (
             0,
-            now + timedelta(seconds=ladder.poll_interval(0, s.poll_minutes, s.last_look_s)),
+            now
+            + timedelta(seconds=polling_schedule.poll_interval(0, s.poll_minutes, s.last_look_s)),
         )
         s.next_look_at = min(s.next_look_at or soon, soon)
         started = StartReport(s.fence, at, s.next_look_at)
@@ -416,7 +417,7 @@ class CrawlerLifecycleWorkflow:
     # --- stop -------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """Do one turn of a stop: record it, ask all tasks to end, and look for the proof.
+        """Do one turn of a stop: record it, ask all tasks to end, and poll for the proof.
 
         Turns repeat until no task is alive.
         """
@@ -455,10 +456,10 @@ class CrawlerLifecycleWorkflow:
         return bool(heard)
 
     async def _prove(self, *, rested: bool) -> None:
-        """Look for the proof that no task is alive. Then wait until the next look.
+        """Poll for the proof that no task is alive. Then wait until the next poll.
 
         Without ``rested`` it first waits for the shortest gap, because the previous execution may
-        have just looked.
+        have just polled.
         """
         s = self._s
         changed = self._s.stop_changed
@@ -466,10 +467,10 @@ class CrawlerLifecycleWorkflow:
             await self._logging(pause(s.until_force(gap_left(s)), changed))
             if changed():
                 return
-        wait = ladder.stop_interval(s.stop_rung, s.last_look_s)
+        wait = polling_schedule.stop_interval(s.stop_rung, s.last_look_s)
         s.stop_rung += 1
         await self._logging(
-            look_round(s, "stop", wait, ladder.stop_interval(s.stop_rung, s.last_look_s))
+            poll_round(s, "stop", wait, polling_schedule.stop_interval(s.stop_rung, s.last_look_s))
         )
         if not s.counts.alive:
             return
@@ -484,7 +485,7 @@ class CrawlerLifecycleWorkflow:
         s.inbox.look_now = False
 
     def _stop_news(self) -> bool:
-        """Return whether something comes before the next look for the proof of a stop."""
+        """Return whether something comes before the next poll for the proof of a stop."""
         return self._s.stop_changed() or self._s.inbox.look_now or self._s.inbox.look_recorded
 
     async def _end_tasks(self) -> None:
@@ -561,7 +562,7 @@ class CrawlerLifecycleWorkflow:
             if error.type != NotInThisState.code:
                 raise
             s.stage = Stage.DEPLOYMENT if s.started_at is None else Stage.RECONCILIATION
-            # A task is alive again, so look again.
+            # A task is alive again, so poll again.
             s.counts, s.next_look_at = Counts(), workflow.now()
             return
         s.judged(ended)

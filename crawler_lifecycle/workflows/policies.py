@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.names import (
     QUEUE_EXPORT,
     QUEUE_FUNCTIONS,
     QUEUE_MAIN,
-    QUEUE_PLANS,
+    QUEUE_USER_CODE,
     QUEUE_WEBHOOKS,
 )
 from crawler_lifecycle.domain.run import DELIVERY_S
@@ -80,7 +80,7 @@ COMPARE = replace(DATABASE, turn=CHANGED)
 #: A deployment call expires after 25 s. A try should not take much longer.
 DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=LATER)
 START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=LATER)
-LOOK = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S, turn=CHANGED)
+POLL = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S, turn=CHANGED)
 #: A push is optional, so the run continues after three tries. With the time limit of each
 #: (``PUSH_S``) they take less than 5 s. There is no limit for all tries: the restart of a worker
 #: must not lose the event in the outbox.
@@ -110,7 +110,7 @@ BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=Tru
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
 #: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page),
 #: one cycle.
-CYCLE = Policy(QUEUE_PLANS, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
+CYCLE = Policy(QUEUE_USER_CODE, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 #: A batch begins functions for some seconds. The last function may take a minute (``SHORT_S``), and
 #: some time to end. A call that may take longer has its own limit
 #: (``features/graphs/workflows/graph.py``).
@@ -139,7 +139,7 @@ _USERS: tuple[tuple[Policy, str], ...] = (
     (DEPLOY, "run_scheduled_crawler run_onetime_crawler deploy_queued_tasks"),
     (START_CHECK, "get_main_job_status"),
     (PUSH, "signal_pusher_started signal_pusher_changed signal_pusher_stopped"),
-    (LOOK, "get_history_statuses_to_sync get_bulk_task_history_data"),
+    (POLL, "get_history_statuses_to_sync get_bulk_task_history_data"),
     (RECORD_STOP, "record_stop cancel_queued_tasks add_cancellation_log_to_db record_manager_stop"),
     (STOP, "k8_stop_task k8_stop_pod stop_manager_runs stop_graph_runs stop_previous_due"),
     (EVENT, "initiate_export_signal deliver_event"),
@@ -165,7 +165,7 @@ class Options(TypedDict, total=False):
 
     control: bool
     """True: use the control queue. All activities from a stop to its proof use it, so that a stop
-    never waits behind a look that hangs."""
+    never waits behind a poll that hangs."""
     planned: bool
     """True: a part of a planned poll, which may wait."""
     summary: str | None

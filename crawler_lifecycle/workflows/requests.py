@@ -30,12 +30,12 @@ S = TypeVar("S")
 
 #: Patch of 2026-11: earlier executions of a cron chain are replayed as they were.
 NO_CRON = "no-cron"
-#: The most errors that are told.
+#: The most errors that are reported.
 ERRORS_MAX = 20
 
 
 def _words(kind: type) -> tuple[str, str]:
-    """Return the name of an input in error messages, and the cure if it is missing (``ASKED`` of
+    """Return the name of an input in error messages, and the fix if it is missing (``ASKED`` of
     its class).
     """
     ours = ("order", "only this service itself starts this workflow")
@@ -55,7 +55,7 @@ def read_input(kind: type[A], value: object) -> A:
     """Read the input of a workflow.
 
     Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its
-    value and the cure.
+    value and the fix.
     """
     if isinstance(value, UndecodedPayload):
         raise undecoded(_words(kind)[0], value)
@@ -66,15 +66,15 @@ def _refuse_cron(value: object) -> None:
     """Refuse the execution of a cron chain, and end the chain.
 
     All executions of a chain have one first execution, so all would claim the first one's row. The
-    server begins a failed execution again at the next due time. So the chain goes on as a new
+    server begins a failed execution again at the next due time. So the chain continues as a new
     execution without cron, which fails.
     """
     info = workflow.info()
     if info.cron_schedule and workflow.patched(NO_CRON):
         cron = shown(info.cron_schedule)
-        cure = "create a schedule instead: crawlctl schedule create NAME --crawler CRAWLER --cron …"
+        fix = "create a schedule instead: crawlctl schedule create NAME --crawler CRAWLER --cron …"
         workflow.continue_as_new(
-            args=[f"cron_schedule: {cron} is not allowed; {cure} (docs/schedules.md)"]
+            args=[f"cron_schedule: {cron} is not allowed; {fix} (docs/schedules.md)"]
         )
     if info.continued_run_id and isinstance(value, str):
         raise invalid(value)

@@ -70,9 +70,9 @@ class Inbox:
     """
     look_now: bool = False
     look_recorded: bool = False
-    """True if a look was recorded without the workflow, which has to count the tasks."""
+    """True if a poll was recorded without the workflow, which has to count the tasks."""
     place_free: bool = False
-    """True if the pool has a place for a waiting task of the run."""
+    """True if the pool has a slot for a waiting task of the run."""
     notes: list[str] = field(default_factory=list)
     closed: bool = False
     """True if the verdict is recorded. A stop that comes now has no effect."""
@@ -141,7 +141,7 @@ class Inbox:
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
             intent, told = self.asked_to_stop(name, args, converter, now)
             self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
-        elif name == names.SIGNAL_LOOK_NOW:
+        elif name in (names.SIGNAL_POLL_NOW, names.SIGNAL_LOOK_NOW):
             if _says_recorded(args, converter):
                 self.look_recorded = True
             else:
@@ -149,7 +149,7 @@ class Inbox:
         elif name == names.SIGNAL_PLACE_FREE:
             self.place_free = True
         else:
-            self.unheard(name, args, converter, names.SIGNAL_LOOK_NOW, names.SIGNAL_PLACE_FREE)
+            self.unheard(name, args, converter, names.SIGNAL_POLL_NOW, names.SIGNAL_PLACE_FREE)
 
     def asked_to_stop(
         self,
@@ -221,9 +221,9 @@ class Inbox:
 
 
 def _says_recorded(args: Sequence[RawValue], converter: PayloadConverter) -> bool:
-    """Return whether a signal says that a look was recorded.
+    """Return whether a signal reports that a poll was recorded.
 
-    Any other payload asks for a look, and needs no note.
+    Any other payload asks for a poll, and needs no note.
     """
     try:
         value = converter.from_payload(args[0].payload) if args else None
@@ -254,7 +254,7 @@ class RunState:
     repair: bool = False
     """True if this workflow replaces a lost one in the same attempt."""
     looked_back: bool = False
-    """True if the first look of a resume, at the tasks of the earlier attempt, is done."""
+    """True if the first poll of a resume, at the tasks of the earlier attempt, is done."""
     request: RunRequest | None = None
     """The stored request without its tasks, from which an audit can make a lost row again."""
     limits: Limits = field(default_factory=Limits)
@@ -274,7 +274,7 @@ class RunState:
     looks: int = 0
     last_look_at: datetime | None = None
     looked_at: datetime | None = None
-    """The time at which the last look ended, or began if it has not ended, by the clock of the
+    """The time at which the last poll ended, or began if it has not ended, by the clock of the
     Temporal server.
     """
     next_look_at: datetime | None = None
@@ -289,7 +289,7 @@ class RunState:
     """True if a deployment call of this attempt has been answered."""
     pages_deployed: int = 0
     in_line: bool = False
-    """True if the last deployment got no place of the run's pool."""
+    """True if the last deployment got no slot of the run's pool."""
     ended: int = 0
     """The number of tasks that ended without success and are not tried again."""
     resting: int = 0
@@ -451,10 +451,10 @@ class RunState:
             cause=self.cause,
             stop=self.inbox.stop,
             tasks=dict(self.counts.by_status) if ended else None,
-            rung=self.rung,
-            last_look_at=self.last_look_at,
-            next_look_at=self.next_look_at,
-            looks=self.looks,
+            step=self.rung,
+            last_poll_at=self.last_look_at,
+            next_poll_at=self.next_look_at,
+            polls=self.looks,
             waiting_for=self.waiting_for,
             waiting=self.waiting(),
             notes=self.inbox.told(),
@@ -509,9 +509,9 @@ class RunState:
         if sentence:
             rows.append(f"- waiting: {sentence}")
         if self.last_look_at:
-            rows.append(f"- look {self.looks} at {self.last_look_at:%Y-%m-%d %H:%M:%S} UTC")
+            rows.append(f"- poll {self.looks} at {self.last_look_at:%Y-%m-%d %H:%M:%S} UTC")
         if self.next_look_at and not self.status.terminal:
-            rows.append(f"- next look at {self.next_look_at:%Y-%m-%d %H:%M:%S} UTC")
+            rows.append(f"- next poll at {self.next_look_at:%Y-%m-%d %H:%M:%S} UTC")
         if self.inbox.stop:
             stop = self.inbox.stop
             who = stop.limit or stop.requested_by or "somebody"

@@ -1,4 +1,4 @@
-"""Steps that several stages and workflows share: looks, requests to end tasks, signals and search
+"""Steps that several stages and workflows share: polls, requests to end tasks, signals and search
 attributes.
 """
 
@@ -17,12 +17,12 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.reconciliation import (
     AliveTasks,
-    LookAnswer,
-    LookOrder,
+    PollAnswer,
+    PollOrder,
     ReconciliationActivities,
     Sync,
 )
-from crawler_lifecycle.domain import ladder, names
+from crawler_lifecycle.domain import names, polling_schedule
 from crawler_lifecycle.domain.bounds import cut_to_travel, travels
 from crawler_lifecycle.domain.names import names_of_workflow
 from crawler_lifecycle.domain.run import StopIntent
@@ -44,27 +44,27 @@ from .state import REASON_MAX, Attributes, Inbox, RunState
 
 R = TypeVar("R")
 
-#: The most seconds, over all tries, for asking tasks to end. After that a look follows in any case.
+#: The most seconds, over all tries, for asking tasks to end. After that a poll follows in any case.
 ASK_WINDOW_S = 45.0
 
 
 def gap(s: RunState) -> float:
-    """Return the seconds from one look to the next at the current position of the ladder."""
-    return ladder.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
+    """Return the seconds from one poll to the next at the current step of the polling schedule."""
+    return polling_schedule.poll_interval(s.rung, s.poll_minutes, s.last_look_s)
 
 
 def gap_left(s: RunState) -> float:
-    """Return the seconds until the next look is allowed, also after a wake-up."""
+    """Return the seconds until the next poll is allowed, also after a wake-up."""
     if s.looked_at is None:
         return 0.0
-    least = max(ladder.MIN_GAP_SECONDS, 2 * s.last_look_s)
+    least = max(polling_schedule.MIN_GAP_SECONDS, 2 * s.last_look_s)
     return least - (workflow.now() - s.looked_at).total_seconds()
 
 
-def until_look(s: RunState) -> float | None:
-    """Return the seconds until the planned look; ``None``: no look is planned.
+def until_poll(s: RunState) -> float | None:
+    """Return the seconds until the planned poll; ``None``: no poll is planned.
 
-    It is not before the shortest gap after the last look, which the previous execution may have
+    It is not before the shortest gap after the last poll, which the previous execution may have
     begun.
     """
     if s.next_look_at is None:
@@ -73,10 +73,10 @@ def until_look(s: RunState) -> float | None:
 
 
 def until_turn(s: RunState) -> float | None:
-    """Return the seconds until the planned look or the next try; ``None``: neither is planned."""
-    look = until_look(s)
+    """Return the seconds until the planned poll or the next try; ``None``: neither is planned."""
+    poll = until_poll(s)
     retry = None if s.retry_at is None else (s.retry_at - workflow.now()).total_seconds()
-    known = [seconds for seconds in (look, retry) if seconds is not None]
+    known = [seconds for seconds in (poll, retry) if seconds is not None]
     return max(min(known), 0.0) if known else None
 
 
@@ -86,11 +86,11 @@ def is_retry_time(s: RunState) -> bool:
 
 
 def is_time(s: RunState) -> bool:
-    """Return whether the planned look is due.
+    """Return whether the planned poll is due.
 
     The server's timers have whole milliseconds, so 2 ms are ignored.
     """
-    left = until_look(s)
+    left = until_poll(s)
     return left is not None and left < 0.002
 
 
@@ -98,16 +98,16 @@ def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
     """Return the worker's time ``at``, corrected if the worker's clock is wrong.
 
     It should be ``seconds`` after a time between ``ordered_at`` and now. With a clock that is wrong
-    by an hour, the next look would otherwise come at once, or an hour late.
+    by an hour, the next poll would otherwise come at once, or an hour late.
     """
     gap = timedelta(seconds=seconds)
     return min(max(at, ordered_at + gap), workflow.now() + gap)
 
 
-async def look_round(
+async def poll_round(
     s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False
-) -> LookAnswer:
-    """Do one look and apply its changes. Without changes it needs only two activities.
+) -> PollAnswer:
+    """Do one poll and apply its changes. Without changes it needs only two activities.
 
     Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
     """
@@ -122,10 +122,10 @@ async def look_round(
     )
     ordered_at = s.looked_at = workflow.now()
     late = ordered_at - s.next_look_at if planned and s.next_look_at else timedelta(0)
-    order = LookOrder(
+    order = PollOrder(
         fence, led_by, next_gap, source, resumed, s.limits.stall_timeout_s, late.total_seconds()
     )
-    text = f"look {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
+    text = f"poll {s.looks + 1} ({source}), {believed.counts.alive} tasks alive"
     found = await call(
         rec.get_history_statuses_to_sync,
         order,
@@ -167,7 +167,7 @@ async def fetch_details(s: RunState, text: str, *, control: bool, wake: Conditio
 
 
 async def catch_up(s: RunState) -> AliveTasks:
-    """Count the tasks after a look that was recorded without the workflow, which need not look
+    """Count the tasks after a poll that was recorded without the workflow, which need not poll
     again.
 
     Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
@@ -292,7 +292,7 @@ async def commanded(
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
     """Return the result of the task.
 
-    A cancel by Temporal becomes a stop, and cancels nothing by itself.
+    A cancel by Temporal becomes a stop, and cancels nothing directly.
     """
     while not life.done():
         try:

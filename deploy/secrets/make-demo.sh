@@ -56,5 +56,5 @@ stringData:
   gateway-token: "$reader"
   scheduler-token: "$scheduler"
 END
-echo '# good if all the Secrets are said to be "created"; where they were there already the former token stays good' >&2
+echo '# good if all the Secrets are reported as "created"; if they existed already, the former token stays valid' >&2
 echo "export LIFECYCLE_GATEWAY__TOKEN=$admin" >&2

@@ -7,7 +7,7 @@ It reads what it needs from its environment, every part of which may be missing:
   command-line options win
 - ``CRAWL_FILES_DIR``: folder for ``items.jsonl`` and ``summary.json``
 - ``CRAWL_STATE_DIR`` and ``CRAWL_RESUME=1``: where it keeps its place after a stop, and whether to
-  go on from there
+  continue from there
 - ``CRAWL_STATS_FILE``: counters, replaced about once a second
 
 Exit codes: 0 finished, 1 failed, 4 wrong arguments, 11 stopped in order by SIGTERM or SIGINT.
@@ -115,7 +115,7 @@ class Crawl:
     def _robots(self) -> RobotFileParser:
         """The site's rules.
 
-        Having none allows everything; not being able to say so ends the crawl.
+        Having none allows everything; if it cannot be read, the crawl ends.
         """
         robots = RobotFileParser()
         try:
@@ -185,14 +185,14 @@ class Crawl:
         if not place or not place.is_file():
             return
         kept = json.loads(place.read_text(encoding="utf-8"))
-        # Good for one start: a crawl that is killed later has no place to go on from.
+        # Good for one start: a crawl that is killed later has no position to continue from.
         place.unlink()
         if os.environ.get("CRAWL_RESUME") == "1":
             self.resumed = True
             self.waiting = deque(kept["waiting"])
             self.known = set(kept["known"])
             self.pages, self.items, self.errors, self.bytes = kept["counters"]
-            print(f"going on after {self.pages} pages", flush=True)
+            print(f"continuing after {self.pages} pages", flush=True)
 
     def _keep_place(self) -> None:
         if self._state:

@@ -1,4 +1,4 @@
-"""``python -m examples.site``: serve the demonstration site, on this machine only unless told
+"""``python -m examples.site``: serve the demonstration site, on this machine only unless configured
 otherwise.
 """
 

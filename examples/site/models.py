@@ -240,7 +240,7 @@ def title(service_id: str) -> str:
         try:
             metadata, _ = json.JSONDecoder().raw_decode(text, text.index("{", start))
         except ValueError:
-            pass  # the metadata goes on behind the part that was read; the complete model has it
+            pass  # the metadata continues behind the part that was read; the complete model has it
         else:
             return title_of(metadata, service_id)
     return load(service_id).title

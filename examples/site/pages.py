@@ -39,7 +39,7 @@ p.pages { display: flex; gap: 1.5rem; }
 
 
 class NoSuchPage(LookupError):
-    """The address looks right, but there is nothing behind it."""
+    """The address seems right, but there is nothing behind it."""
 
 
 def service_path(service_id: str) -> str:

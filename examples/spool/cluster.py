@@ -1,6 +1,6 @@
 """The spool as a cluster: ``tasks/RUN/INDEX/ATTEMPT`` holds all that is known about a task.
 
-Whoever looks reads folders and locks, and remembers nothing: any number of processes may use one
+Whoever polls reads folders and locks, and remembers nothing: any number of processes may use one
 spool at a time. It sets no limits of memory, and trusts its crawlers not to write into their own
 task's folder; ``clusters/local`` does better.
 """
@@ -47,7 +47,7 @@ from crawler_lifecycle.domain.task import (
 )
 from crawler_lifecycle.ports.cluster import Changed
 from crawler_lifecycle.ports.files import FileSource, LogPart
-from crawler_lifecycle.ports.looks import Details, LiveCounters, Look, ObserverHealth
+from crawler_lifecycle.ports.polls import Details, LiveCounters, ObserverHealth, Poll
 from crawler_lifecycle.ports.protocols import TaskBundles
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.process_contract import contract_of
@@ -197,13 +197,13 @@ class Spool:
                 "LIFECYCLE_CLUSTER__KIND back"
             )
 
-    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
+    def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         began, now = time.monotonic(), datetime.now(UTC)
         self.place([task.place for task in tasks if task.place is not None])
         with self._reading():
             alive = _processes()
             seen = [self._observe(run, task, now, alive) for task in tasks]
-        return Look(now, time.monotonic() - began, seen)
+        return Poll(now, time.monotonic() - began, seen)
 
     def _observe(
         self, run: RunRef, task: TaskRef, now: datetime, alive: Collection[str]

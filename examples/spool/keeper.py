@@ -1,7 +1,7 @@
 """The keeper of one task: it waits for a slot, starts the crawler, passes one stop on, and writes
 the end.
 
-``keeper.py FOLDER EXPIRES_AT``: it returns when the task was taken charge of, and goes on in the
+``keeper.py FOLDER EXPIRES_AT``: it returns when the task was taken charge of, and continues in the
     background. All that
 it knows stands in the folder. That it lives is seen by its environment, which names the folder.
 Standard library only.
@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-#: Its files. ``SPEC`` is there before the keeper, ``BEGUN`` says that one took charge and none may
+#: Its files. ``SPEC`` is there before the keeper, ``BEGUN`` shows that one took charge and none may
 #: do so again.
 SPEC, BEGUN, WAITING, STARTED, END = (
     "task.json",
@@ -72,7 +72,7 @@ def main(folder: str, expires_at: float) -> int:
     os.chdir(folder)
     if not create(BEGUN):
         return 0  # another one has it, or had it
-    # Only now: whoever looked after that time and found no keeper is right for ever.
+    # Only now: whoever checked after that time and found no keeper is right for ever.
     if time.time() >= expires_at:
         os.unlink(BEGUN)
         return EXPIRED

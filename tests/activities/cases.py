@@ -63,14 +63,14 @@ class Case:
         return f"{self.activity}-{self.title}"
 
 
-#: What a second look at a crawl that goes on sees of its counters.
+#: What a second poll of a crawl that goes on sees of its counters.
 COUNTED_ON = frozenset(
     f"{table}.{name}"
     for table in ("run_history", "task_history")
     for name in ("pages", "items", "last_progress_at")
 )
-#: A look that is taken again is a younger look.
-LOOKED_AGAIN = frozenset(
+#: A poll that is taken again is a younger poll.
+POLLED_AGAIN = frozenset(
     f"run_history.{name}"
     for name in (
         "verified_at",
@@ -87,7 +87,7 @@ DELIVERED_AGAIN = frozenset({"outbox_delivery.tries"})
 
 #: What shows that a deployment call waited until an earlier one was void, and looked for what that
 #: one made.
-WAITED = LOOKED_AGAIN | {
+WAITED = POLLED_AGAIN | {
     *(
         "run_history.waiting_for",
         "run_history.waiting_since",
@@ -103,7 +103,7 @@ def _counts(report: Any) -> Any:
     return report.counts
 
 
-def _look_found(answer: Any) -> Any:
+def _poll_found(answer: Any) -> Any:
     return (answer.changed, answer.active, answer.queued, answer.stop)
 
 
@@ -345,7 +345,7 @@ DEPLOYMENT = [
     ),
     Case("deploy_queued_tasks", "second wave", _prepare_second_wave, _second_wave, same=_counts),
     Case("run_onetime_crawler", "refused", _prepare_refusal, _refused, same=_counts, void_s=36),
-    Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=LOOKED_AGAIN | COUNTED_ON),
+    Case("get_main_job_status", "executes", _prepare_main, _main_runs, renews=POLLED_AGAIN | COUNTED_ON),
     Case("update_run_started", "first", _prepare_start, _started),
     Case("signal_pusher_started", "started", lambda w: w.started(), _told_started, renews=DELIVERED_AGAIN),
     Case("signal_pusher_started", "refused", _prepare_failed_start, _told_not_started, renews=DELIVERED_AGAIN),
@@ -357,7 +357,7 @@ DEPLOYMENT = [
 # --- 3. reconciliation ----------------------------------------------------------------------------
 
 
-def _prepare_look(w: World) -> Any:
+def _prepare_poll(w: World) -> Any:
     """Of three tasks one finished, one was killed behind our back, one goes on."""
     goes_on = Behaviour(executes=None, counts_for=20)
     w.cluster.behaviour = lambda run, index, attempt: (
@@ -366,17 +366,17 @@ def _prepare_look(w: World) -> Any:
     fence = w.started(3)
     w.forward(30)
     w.cluster.end_now(1, 1, end=KILLED)
-    return w.look(fence)
+    return w.poll(fence)
 
 
-def _looked(w: World, answer: Any) -> None:
+def _polled(w: World, answer: Any) -> None:
     assert (answer.changed, answer.active) == (2, 3)
     assert w.statuses() == ["RUNNING"] * 3, "findings are staged until sync_statuses"
     assert (w.row().verified_at, w.row().next_look_at) == (answer.observed_at, answer.next_look_at)
 
 
 def _prepare_details(w: World) -> Fence:
-    order = _prepare_look(w)
+    order = _prepare_poll(w)
     w.call("get_history_statuses_to_sync", order)
     return order.fence
 
@@ -432,10 +432,10 @@ RECONCILIATION = [
         lambda w, report: _alive(w, report.counts),
     ),
     Case(
-        "get_history_statuses_to_sync", "changes", _prepare_look, _looked, renews=LOOKED_AGAIN
+        "get_history_statuses_to_sync", "changes", _prepare_poll, _polled, renews=POLLED_AGAIN
         | {"task_history.last_progress_at", "run_history.last_progress_at", "run_history.quiet_ms"}
         | {"task_observation.finding", "task_finding.evidence"},
-        same=_look_found,
+        same=_poll_found,
     ),
     Case("get_bulk_task_history_data", "changes", _prepare_details, _details_staged),
     Case("reconcile_tasks", "changes", _prepare_reconcile, _details_written),
@@ -479,7 +479,7 @@ def _asked(w: World, report: Any) -> None:
 
 def _killed(w: World, _: Any) -> None:
     assert w.cluster.alive() == []
-    assert w.statuses() == ["STOPPING", "STOPPING", "QUEUED"], "the end is for a look to find"
+    assert w.statuses() == ["STOPPING", "STOPPING", "QUEUED"], "the end is for a poll to find"
 
 
 def _logged(w: World, _: Any) -> None:

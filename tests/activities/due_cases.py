@@ -282,7 +282,7 @@ def _noted(w: World, part: Any) -> None:
     assert part.findings[0].detail.startswith(
         "schedule 'nightly' was due 2026-03-01T12:01:00+00:00 to 2026-03-01T12:49:00+00:00 (48 times)"
     )
-    lines = w.store.schedules.list_due(1)
+    lines = w.store.schedules.list_firings(1)
     assert sorted({one.due_at.minute for one in lines}) == list(range(1, 50))
     assert [one.due_at.minute for one in lines if one.decision is not Decision.MISSED] == [7]
 

@@ -13,7 +13,7 @@ from crawler_lifecycle.activities.deployment import Deploy, MainJob, Requeue, St
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.names import EVENT_RUN_CHANGED
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.retention.pruning import open_pruner
 from tests.activities.world import World
@@ -26,7 +26,7 @@ def prune(world: World) -> int:
     before, gone = world.clock() - timedelta(days=90), 0
     with closing(open_pruner(world.url, clock=world.clock)) as pruner:
         for table in pruner.tables:
-            gone += sum(pruner.remove(table, pruner.look(table, before).goes, before).values())
+            gone += sum(pruner.remove(table, pruner.poll(table, before).goes, before).values())
     return gone
 
 

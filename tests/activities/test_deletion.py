@@ -116,7 +116,7 @@ def test_a_read_only_volume_is_told_and_keeps_nothing_else(
     world.store.deletion.ask_deletion(fence.run_id, "ada")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", refuse)
-        with pytest.raises(NotDelivered, match="the report of the run says why"):
+        with pytest.raises(NotDelivered, match="the report of the run explains why"):
             remove(doing, fence.run)
     told = report(world, fence)
     assert "run it where the volume is mounted writable" in told["left"][f"files in {volume}"]

@@ -64,7 +64,7 @@ SPECIFIED = {
     *("initiate_export_signal", "export_supporting_files"),
 }
 #: A task whose first deployment call was heard says ``existing`` in the evidence of its transition.
-#: A look that was recorded twice has counted twice.
+#: A poll that was recorded twice has counted twice.
 HOW_IT_WAS_FOUND = {"status_transition.evidence", "run_history.look_revision"}
 #: These touch the outside before the database refuses them. Harmless: an order to end names a task
 #: of its attempt and is given under a recorded stop only, and an archive lies under the key of its

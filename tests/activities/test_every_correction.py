@@ -20,14 +20,14 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from crawler_lifecycle.activities.deployment import MainJob, StartReport
-from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
+from crawler_lifecycle.activities.reconciliation import PollOrder, Sync
 from crawler_lifecycle.domain import task as task_rules
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports.looks import CorrectionRow, Look
+from crawler_lifecycle.ports.polls import CorrectionRow, Poll
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask, TaskRef
 from tests.activities.world import CRAWLERS, Crash, World
 from tests.clusters.local.local_bench import Bench, wait_until
@@ -156,7 +156,7 @@ def stage(
 
 
 def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
-    """A run whose task is seen executing; the next look is due in so many seconds."""
+    """A run whose task is seen executing; the next poll is due in so many seconds."""
     fence = world.deployed()
     hands.ready()
     for _ in range(3000):
@@ -171,9 +171,9 @@ def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
     return fence
 
 
-def look(world: World, fence: Fence, source: str = "look", resumed: bool = False) -> None:
+def poll(world: World, fence: Fence, source: str = "look", resumed: bool = False) -> None:
     """One round, led by an interval of no length."""
-    order = LookOrder(fence, gap_s=0, next_gap_s=120, source=source, resumed=resumed)
+    order = PollOrder(fence, gap_s=0, next_gap_s=120, source=source, resumed=resumed)
     answer = world.call("get_history_statuses_to_sync", order)
     world.call("get_bulk_task_history_data", fence)
     world.call("reconcile_tasks", fence)
@@ -182,56 +182,56 @@ def look(world: World, fence: Fence, source: str = "look", resumed: bool = False
 
 def misled(world: World, fence: Fence) -> None:
     """A round in which the cluster lies: a stale answer says that the task is gone."""
-    truthful = world.cluster.look
+    truthful = world.cluster.poll
 
-    def lie(run_id: int, tasks: list[TaskRef]) -> Look:
+    def lie(run_id: int, tasks: list[TaskRef]) -> Poll:
         seen = [
             Observation(t.index, t.attempt, Phase.GONE, world.clock(), uid=t.uid) for t in tasks
         ]
-        return Look(world.clock(), 0.0, seen)
+        return Poll(world.clock(), 0.0, seen)
 
-    world.cluster.look = lie  # type: ignore[assignment, method-assign]
-    look(world, fence)
-    world.cluster.look = truthful  # type: ignore[method-assign]
+    world.cluster.poll = lie  # type: ignore[assignment, method-assign]
+    poll(world, fence)
+    world.cluster.poll = truthful  # type: ignore[method-assign]
     assert world.statuses() == ["LOST"]
 
 
 def killed(world: World, hands: Hands) -> None:
     fence = executing(world, hands)
     hands.kill()
-    look(world, fence)
+    poll(world, fence)
 
 
 def vanished(world: World, hands: Hands) -> None:
     fence = executing(world, hands)
     hands.remove()
-    look(world, fence)
+    poll(world, fence)
 
 
 def not_ours(world: World, hands: Hands) -> None:
     fence = executing(world, hands)
     hands.usurp()
-    look(world, fence)
+    poll(world, fence)
 
 
 def never_existed(world: World, hands: Hands) -> None:
     fence = world.deployed()
     hands.remove()
-    look(world, fence)
+    poll(world, fence)
 
 
 def late(world: World, hands: Hands) -> None:
     fence = executing(world, hands, due_s=-30)
     hands.finish()
     hands.later(10)
-    look(world, fence)
+    poll(world, fence)
 
 
 def repair(world: World, hands: Hands) -> None:
     executing(world, hands, due_s=-30)
     hands.finish()
     hands.later(10)
-    look(world, world.resumed(), "resume", resumed=True)
+    poll(world, world.resumed(), "resume", resumed=True)
 
 
 def still_alive(world: World, hands: Hands) -> None:
@@ -313,7 +313,7 @@ def test_it_is_provoked_and_written_with_the_fix(
 
 
 @pytest.mark.parametrize("kind", CorrectionKind)
-def test_looking_and_auditing_again_writes_nothing_more(
+def test_polling_and_auditing_again_writes_nothing_more(
     new_world: Callable[[], World], kind: CorrectionKind
 ) -> None:
     world = new_world()
@@ -324,7 +324,7 @@ def test_looking_and_auditing_again_writes_nothing_more(
     fence = Fence(1, row.attempt, row.owner_run_id or "", row.run_uid)
     for _ in range(2):
         hands.later(100)
-        look(world, fence)
+        poll(world, fence)
         for what in ("audit_cluster", "audit_ended"):
             world.audited(what)
     assert [c for c in world.store.corrections.list_corrections() if c.kind == kind] == [
@@ -426,7 +426,7 @@ def test_what_ends_as_it_should_is_no_correction(stage: tuple[World, Hands]) -> 
     world, hands = stage
     fence = executing(world, hands)
     hands.finish()
-    look(world, fence)
+    poll(world, fence)
     world.call("update_run_status", fence)
     for what in ("audit_cluster", "audit_ended", "audit_runs"):
         world.audited(what)

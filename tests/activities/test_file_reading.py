@@ -253,7 +253,7 @@ def test_an_archive_on_its_way_is_waited_for(
     expected: type[Exception] | None,
 ) -> None:
     """Once for all that one asker reads; a day after the end nobody tries any more."""
-    looks: list[float] = []
+    polls: list[float] = []
     bench.run = bench.world.executing("r2", parent=PARENT)
     bench.files.mkdir(parents=True)
     (bench.files / "items.jsonl").write_bytes(PRICES)
@@ -262,22 +262,22 @@ def test_an_archive_on_its_way_is_waited_for(
     bench.world.clock.forward(3600 * hours)
 
     def sleep(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 3 and expected is None:
+        polls.append(seconds)
+        if len(polls) == 3 and expected is None:
             bench.export(status)
-        monkeypatch.setattr(run_files, "WAIT_S", -1.0 if len(looks) >= 5 else 30.0)
+        monkeypatch.setattr(run_files, "WAIT_S", -1.0 if len(polls) >= 5 else 30.0)
         bench.reading._waits_until = None
 
     monkeypatch.setattr(time, "sleep", sleep)
     if expected is None:
         assert bool(bench.source.run_files(bench.run.run_id)) is (status == "exported")
-        assert len(looks) == 3
+        assert len(polls) == 3
         return
     for _ in range(2):
         with pytest.raises(NotDelivered) as told:
             bench.source.run_files(bench.run.run_id)
         assert type(told.value) is expected
-    assert (bench.reading.late, len(looks)) == (
+    assert (bench.reading.late, len(polls)) == (
         (True, 5) if expected is NotYetDelivered else (False, 0)
     )
 

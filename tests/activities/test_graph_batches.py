@@ -31,15 +31,15 @@ from crawler_lifecycle.features.graphs.activities.batches import BatchOrder, Gra
 from crawler_lifecycle.features.graphs.domain.engine import PickedSteps
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.features.graphs.ports import ExecutionEnd, StepWork
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.user_code.functions import Functions
 from crawler_lifecycle.features.user_code.process import Rules
-from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
+from crawler_lifecycle.ports.protocols import UserCodeFailed, WorkerLeaves
 from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.graphing import Graphed, crawl, group
 from tests.contracts.store.world import Clock, World
-from tests.plans.plans_support import module, until
 from tests.support.databases import make_tables
+from tests.user_code.user_code_support import module, until
 
 pytestmark = pytest.mark.troubles
 
@@ -147,7 +147,7 @@ class Bench:
         self.activities = GraphBatchActivities(
             *(
                 store.graphs,
-                store.plans,
+                store.user_code,
                 self.functions,
                 self.directory,
                 self.reading,
@@ -382,7 +382,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "unexpected keyword argument 'nobody'",
     ),
     "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has no such name"),
-    "not listed": ({"call": "subprocess:run"}, "failed", "is not in LIFECYCLE_PLANS__MODULES"),
+    "not listed": ({"call": "subprocess:run"}, "failed", "is not in LIFECYCLE_USER_CODE__MODULES"),
 }
 
 
@@ -455,11 +455,11 @@ def test_what_a_manual_edit_has_spoilt_is_the_end_of_its_step_alone(
 
 def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:
     graph = bench.graph(bench.step("here"), bench.step("there", call="elsewhere:f"))
-    rows = [PlanRow("elsewhere", "module", None, "", "1")]
-    bench.world.store.plans.register_plans("another", rows)
+    rows = [UserCodeRow("elsewhere", "module", None, "", "1")]
+    bench.world.store.user_code.register_user_code("another", rows)
     here, there = graph.advance().batches
     bench.call(graph, here.number)
-    with pytest.raises(PlanFailed, match="is not in LIFECYCLE_PLANS__MODULES"):
+    with pytest.raises(UserCodeFailed, match="is not in LIFECYCLE_USER_CODE__MODULES"):
         bench.call(graph, there.number)
     assert graph.step("here").state is StepState.COMPLETED
     row = graph.step("there")
@@ -471,8 +471,8 @@ def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:
 
 def test_a_module_that_only_another_pool_has_is_waited_for_by_nobody(bench: Bench) -> None:
     graph = bench.graph(bench.step("there", call="elsewhere:f", max_attempts=1))
-    row = PlanRow("elsewhere", "module", None, "", "1", queue="gpu")
-    bench.world.store.plans.register_plans("another", [row])
+    row = UserCodeRow("elsewhere", "module", None, "", "1", queue="gpu")
+    bench.world.store.user_code.register_user_code("another", [row])
     bench.run(graph)
     assert graph.step("there").state is StepState.DISCARDED
 

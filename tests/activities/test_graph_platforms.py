@@ -29,9 +29,9 @@ from tests.contracts.store.world import World as StoreWorld
 from tests.gateway.gateway_world import Clock, World
 from tests.gateway.graphs.test_graphs import claimed
 from tests.gateway.served import served
-from tests.plans.plans_support import module
 from tests.support.databases import make_tables
 from tests.support.examples import examples
+from tests.user_code.user_code_support import module
 
 pytestmark = pytest.mark.troubles
 

@@ -100,7 +100,7 @@ def test_a_call_that_a_proxy_finds_too_large_is_halved_and_no_task_is_refused(
     assert [task.outcome for task in world.tasks()] == [None] * 10
 
 
-def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_cure(
+def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_fix(
     world: World, wire: Wire
 ) -> None:
     wire.limit = 30_000
@@ -117,7 +117,7 @@ def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_cure
     # It was not offered, so nothing is on its way: a stop needs to wait for nobody.
     assert all(
         task.offered_until is None
-        for task in world.store.looks.found_state(fence).tasks
+        for task in world.store.polls.found_state(fence).tasks
         if task.status == "QUEUED"
     )
     wire.limit = BODY_MAX

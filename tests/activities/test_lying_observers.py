@@ -1,7 +1,7 @@
-"""Observers that lie, and what happens between the two halves of a look: nothing untrue is
+"""Observers that lie, and what happens between the two halves of a poll: nothing untrue is
 recorded, and nothing twice.
 
-An event is never evidence. It only says where to look.
+An event is never evidence. It only says where to poll.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from crawler_lifecycle.activities.look_step import LookStep, Recorder, ref_of
+from crawler_lifecycle.activities.poll_step import PollStep, Recorder, ref_of
 from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.domain.ends import NO_ENDS
 from crawler_lifecycle.domain.errors import Fenced, Overtaken
@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import Fence
-from crawler_lifecycle.store.runs.looks import FEW
+from crawler_lifecycle.store.runs.polls import FEW
 from tests.activities.world import OTHER, World
 from tests.support.fakes.cluster import FINISHED, Behaviour
 
@@ -30,7 +30,7 @@ TASKS = FEW + 5
 
 def recorder_of(world: World) -> Recorder:
     policies = Policies(world.store.retries, world.catalogue, Retries(), NO_ENDS)
-    return Recorder(world.store.looks, world.store.retries, world.cluster, policies, world.clock)
+    return Recorder(world.store.polls, world.store.retries, world.cluster, policies, world.clock)
 
 
 def lie(rng: random.Random) -> frozenset[tuple[int, int]] | None:
@@ -63,10 +63,10 @@ def ends_twice(world: World, fence: Fence) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_an_observer_that_lies_costs_looks_and_no_truth(world: World, seed: int) -> None:
+def test_an_observer_that_lies_costs_polls_and_no_truth(world: World, seed: int) -> None:
     """Events of tasks that did not change, replayed ones, and none of tasks that did.
 
-    A planned look finds the rest.
+    A planned poll finds the rest.
     """
     rng = random.Random(seed)
     world.cluster.behaviour = Behaviour(executes=None)
@@ -96,7 +96,7 @@ def stopped(world: World, fence: Fence) -> None:
     world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
 
 
-def looked_at(world: World, fence: Fence) -> None:
+def polled_at(world: World, fence: Fence) -> None:
     recorder_of(world).record(fence, "wake")
 
 
@@ -105,20 +105,20 @@ def judged(world: World, fence: Fence) -> None:
     world.call("update_run_status", fence)
 
 
-@pytest.mark.parametrize("meanwhile", [resumed, stopped, looked_at, judged])
-def test_a_look_counts_for_nothing_if_something_was_recorded_since_it_began(
+@pytest.mark.parametrize("meanwhile", [resumed, stopped, polled_at, judged])
+def test_a_poll_counts_for_nothing_if_something_was_recorded_since_it_began(
     world: World, meanwhile: Callable[[World, Fence], None]
 ) -> None:
-    """A resume, a stop, another look, and the end of the run come between reading and writing."""
+    """A resume, a stop, another poll, and the end of the run come between reading and writing."""
     fence = world.started(2)
     world.forward(40)
-    step = LookStep(world.store.looks, world.cluster, fence)
-    state = world.store.looks.found_state(fence)
-    look = world.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
+    step = PollStep(world.store.polls, world.cluster, fence)
+    state = world.store.polls.found_state(fence)
+    poll = world.cluster.poll(fence.run, [ref_of(task) for task in state.tasks])
     meanwhile(world, fence)
     before = world.tables()
     with contextlib.suppress(Fenced, Overtaken):
-        step.record_at_once(state, look, "wake", world.clock())
+        step.record_at_once(state, poll, "wake", world.clock())
     assert world.tables() == before
     assert not ends_twice(world, fence)
 
@@ -135,13 +135,13 @@ def test_a_run_that_another_workflow_has_taken_is_recorded_for_that_one_alone(wo
 def test_what_a_hand_has_ended_meanwhile_stays_as_it_is(world: World) -> None:
     fence = world.started(2)
     world.forward(40)
-    step = LookStep(world.store.looks, world.cluster, fence)
-    state = world.store.looks.found_state(fence)
-    look = world.cluster.look(fence.run, [ref_of(task) for task in state.tasks])
+    step = PollStep(world.store.polls, world.cluster, fence)
+    state = world.store.polls.found_state(fence)
+    poll = world.cluster.poll(fence.run, [ref_of(task) for task in state.tasks])
     ended = "status = 'CANCELLED', outcome = 'cancelled', ended_at = CURRENT_TIMESTAMP"
     with world.store.database.writing() as conn:
         conn.execute(text(f"UPDATE task_history SET {ended} WHERE task_index = 0"))
-    step.record_at_once(state, look, "wake", world.clock())
+    step.record_at_once(state, poll, "wake", world.clock())
     assert world.statuses() == ["CANCELLED", "SUCCEEDED"]
     ids = [t.task_id for t in world.store.runs.transitions(1) if t.to_status == "SUCCEEDED"]
     assert ids == [world.tasks()[1].task_id]

@@ -27,17 +27,22 @@ from crawler_lifecycle.features.managers.activities.cycles import (
     ManagerActivities,
 )
 from crawler_lifecycle.features.managers.domain.manager import PAGE_ITEMS, Facts, Job, JobState
-from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager, PlanRow
+from crawler_lifecycle.features.managers.ports import (
+    ManagerFence,
+    ManagerRow,
+    NewManager,
+    UserCodeRow,
+)
 from crawler_lifecycle.managers import CrawlManager, GeneratorCrawlManager, WorkFlowManager, driver
-from crawler_lifecycle.ports.protocols import FileArchive, PlanFailed
+from crawler_lifecycle.ports.protocols import FileArchive, UserCodeFailed
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.managing import FLOW, NAME, Managed
 from tests.contracts.store.managing import MINE as OWNER
 from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables
-from tests.support.fakes.plans import FakeHost, FakeHosts
 from tests.support.fakes.services import FakeArchive, FakeCatalogue
+from tests.support.fakes.user_code import FakeHost, FakeHosts
 
 PLAN = "shop.managers:M"
 
@@ -73,7 +78,7 @@ class Bench:
         self.managers.claim_manager(row.manager_id, OWNER)
         self.activities = ManagerActivities(
             self.managers,
-            self.world.store.plans,
+            self.world.store.user_code,
             self.hosts,
             FakeCatalogue([CrawlerDefinition("shop", args={"page": Argument(default="0")})]),
             self.reading,
@@ -251,7 +256,7 @@ def test_hooks_given_up_are_told_at_the_end_by_any_worker(
         if dies:
 
             def die(host: FakeHost, facts: Facts, answer: Any) -> None:
-                raise PlanFailed("its process ended", item_id=facts.ended[0].live.item_id)
+                raise UserCodeFailed("its process ended", item_id=facts.ended[0].live.item_id)
 
             patch.setattr(FakeHost, "cycle", die)
         for _ in range(3):
@@ -398,7 +403,9 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     late.
     """
     bench.world.clock.forward(-600)
-    bench.world.store.plans.register_plans("another", [PlanRow(PLAN, "manager", NAME, "", "f")])
+    bench.world.store.user_code.register_user_code(
+        "another", [UserCodeRow(PLAN, "manager", NAME, "", "f")]
+    )
     bench.world.clock.forward(600)
     broken, good = bench.activities, bench.other_worker()
     broken.hosts = FakeHosts({})
@@ -411,7 +418,7 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     assert bench.row.error is None
     for run_id in sorted(bench.fences):
         bench.end(run_id)
-    with pytest.raises(PlanFailed):
+    with pytest.raises(UserCodeFailed):
         bench.cycle(replace(broken, reports={}), closing=True)
     monkeypatch.setattr(cycle, "HEARD_S", 0.0)
     assert "on_close was not called" in str(bench.cycle(broken, closing=True).unclosed)

@@ -55,7 +55,7 @@ class M(GeneratorCrawlManager):
     name, spider, loop_mode = "shops", "shop", 60
 
     def __init__(self):
-        time.sleep(1.2)  # the worker looks at the process twice a second
+        time.sleep(1.2)  # the worker polls the process twice a second
         super().__init__()
 
     def set_parameters_gen(self):
@@ -87,7 +87,7 @@ class M(GeneratorCrawlManager):
 @pytest.fixture
 def hosts(bench: Bench, tmp_path: Path) -> Iterator[Hosts]:
     """Processes for the class of ``write``."""
-    found = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits(hook_s=2.0))
+    found = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits(hook_timeout_s=2.0))
     bench.activities.hosts = found
     yield found
     found.close()
@@ -194,7 +194,7 @@ def test_what_hooks_did_before_a_stop_interrupts_one_is_on_record(
     bench: Bench, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, HOOKS + "SECONDS = " + "{'all': 0, '3': 3600}")
-    hosts._limits = Limits(hook_s=600.0)
+    hosts._limits = Limits(hook_timeout_s=600.0)
     bench.cycle()
     for run_id in range(1, 6):
         bench.end(run_id)

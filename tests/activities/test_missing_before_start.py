@@ -1,5 +1,5 @@
 """A task that disappears, or is replaced, before it was seen executing: on a cluster that proves it
-by two looks.
+by two polls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from crawler_lifecycle.domain.task import ALIVE
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence
 from crawler_lifecycle.settings import ClusterSettings
 from tests.activities.world import World
-from tests.clusters.kubernetes.looks.world import CRAWLER
-from tests.clusters.kubernetes.looks.world import World as Kubernetes
+from tests.clusters.kubernetes.polls.world import CRAWLER
+from tests.clusters.kubernetes.polls.world import World as Kubernetes
 from tests.support.kube_api.store import JOBS
 
 JOB = "crawl-1-0-1"
@@ -77,19 +77,19 @@ def stage(world: World, tmp_path: Path) -> Iterator[Stage]:
     found.close()
 
 
-def test_a_job_that_vanishes_before_its_start_is_lost_by_two_looks(stage: Stage) -> None:
+def test_a_job_that_vanishes_before_its_start_is_lost_by_two_polls(stage: Stage) -> None:
     fence = stage.world.deployed()
     assert stage.waits(fence) == 6
     stage.kubernetes.server.delete_behind(JOB)
     stage.forward(6)
-    assert stage.waits(fence) == 30.1, "then the second look can prove it"
+    assert stage.waits(fence) == 30.1, "then the second poll can prove it"
     missed = stage.missed()
     assert missed is not None
     assert stage.world.row().waiting_for == "It is not on the cluster any more"
     assert stage.world.statuses() == ["PENDING"]
     stage.forward(10)
     assert stage.waits(fence) == 20.1
-    assert stage.missed() == missed, "the first of the looks in a row"
+    assert stage.missed() == missed, "the first of the polls in a row"
     stage.forward(21)
     assert stage.ask(fence) == MainJobReport(None, ended=True)
     stage.goes_on(fence)
@@ -123,7 +123,7 @@ def test_a_task_that_goes_on_waiting_is_written_down_once(stage: Stage) -> None:
     assert stage.kubernetes.calls("GET", r"/jobs\?") == 1
 
 
-def test_looks_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
+def test_polls_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
     """An API server may be behind, or an etcd restored: what was missed once is there again."""
     fence = stage.world.deployed()
     server = stage.kubernetes.server
@@ -137,7 +137,7 @@ def test_looks_that_missed_it_count_only_in_a_row(stage: Stage) -> None:
     assert stage.missed() is None
     stage.kubernetes.server.delete_behind(JOB)
     stage.forward(60)
-    assert stage.waits(fence) == 30.1, "the first look that misses it again proves nothing"
+    assert stage.waits(fence) == 30.1, "the first poll that misses it again proves nothing"
     assert stage.world.statuses() == ["PENDING"]
 
 
@@ -146,15 +146,15 @@ def test_a_cluster_that_fails_in_between_leaves_the_first_look_to_the_next_try(
 ) -> None:
     fence = stage.world.deployed()
     stage.kubernetes.server.delete_behind(JOB)
-    look, calls = stage.kubernetes.cluster.look, []
+    poll, calls = stage.kubernetes.cluster.poll, []
 
     def once(*args: Any) -> Any:
         calls.append(args)
         if len(calls) == 2:
             raise ClusterUnavailable("503")
-        return look(*args)
+        return poll(*args)
 
-    monkeypatch.setattr(stage.kubernetes.cluster, "look", once)
+    monkeypatch.setattr(stage.kubernetes.cluster, "poll", once)
     stage.waits(fence)
     assert (len(calls), stage.missed()) == (2, None)
     stage.waits(fence)

@@ -24,8 +24,8 @@ def placed(world: World) -> World:
     return world
 
 
-def look(world: World, fence: Fence) -> None:
-    world.call("get_history_statuses_to_sync", world.look(fence))
+def poll(world: World, fence: Fence) -> None:
+    world.call("get_history_statuses_to_sync", world.poll(fence))
     world.call("sync_statuses", Sync(fence))
 
 
@@ -50,7 +50,7 @@ def test_a_living_task_is_not_lost_to_a_wrong_setting(placed: World) -> None:
         with pytest.raises(
             ClusterUnavailable, match="a task was put into day, and we look into night"
         ):
-            look(placed, fence)
+            poll(placed, fence)
         assert placed.statuses() == ["RUNNING"]
     assert placed.row().look_error == "a task was put into day, and we look into night"
     placed.cluster.here = "day"
@@ -63,7 +63,7 @@ def test_a_stop_is_not_done_where_nothing_was_found(placed: World) -> None:
     placed.cluster.here = "night"
     placed.call("cancel_queued_tasks", fence)
     with pytest.raises(ClusterUnavailable):
-        look(placed, fence)
+        poll(placed, fence)
     assert placed.row().status == "STOPPING"
     assert placed.cluster.signals(1) == 0
 
@@ -81,10 +81,10 @@ def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: World
     for _ in range(3):
         placed.forward(60)
         with pytest.raises(ClusterUnavailable):
-            look(placed, fence)
+            poll(placed, fence)
         assert placed.call("cancel_queued_tasks", fence).queued == 1
     placed.cluster.here = "day"
-    look(placed, fence)
+    poll(placed, fence)
     assert placed.statuses() == ["RUNNING"], "it is found, and can be stopped like any other"
 
 
@@ -103,7 +103,7 @@ def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: World)
 def test_a_scheduler_service_with_another_setting_creates_nothing(
     placed: World, wrong: str
 ) -> None:
-    """It is told where the worker will look; and it goes on whichever of the two is set like the
+    """It is told where the worker will poll; and it goes on whichever of the two is set like the
     other.
     """
     fence = placed.created()
@@ -112,7 +112,7 @@ def test_a_scheduler_service_with_another_setting_creates_nothing(
         placed.call("run_onetime_crawler", Deploy(fence))
     assert service.alive() == []
     assert placed.row().waiting_for == "scheduler service: the caller looks into day, this is night"
-    assert placed.store.deployment.places(1) == [], "they have never been where the worker looked"
+    assert placed.store.deployment.places(1) == [], "they have never been where the worker polled"
     if wrong == "service":
         placed.scheduler.deployer = placed.cluster
     else:

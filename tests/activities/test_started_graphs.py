@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.features.graphs.activities.starting import GraphStarts
 from crawler_lifecycle.features.graphs.domain.commands import GraphOrder
 from crawler_lifecycle.features.graphs.domain.spec import GraphState, StepState
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.user_code.pool import Hosts
 from crawler_lifecycle.graphs import Job
 from crawler_lifecycle.store.store import Store, open_store
@@ -25,9 +25,9 @@ from tests.activities.test_manager_cycle import bench
 from tests.activities.test_manager_cycle_processes import hosts, write
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.world import Clock, World
-from tests.plans.plans_support import module
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeCatalogue
+from tests.user_code.user_code_support import module
 
 pytestmark = pytest.mark.troubles
 
@@ -95,7 +95,7 @@ class Directory:
 def starts(store: Store, directory: Any, clock: Clock) -> GraphStarts:
     catalogue = FakeCatalogue([CrawlerDefinition("services")])
     catalogue.problem = "line 3 of crawlers.yaml is not read"
-    return GraphStarts(store.graphs, store.plans, directory, catalogue, clock)
+    return GraphStarts(store.graphs, store.user_code, directory, catalogue, clock)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_an_id_of_its_own_and_a_graph_that_was_built_at_import(functions: Functi
     [
         ("misspelt", "step \"one\": crawler: 'servcies' is unknown; known are "),
         ("misspelt", "; line 3 of crawlers.yaml is not read"),
-        ("of_no_module", "no plans worker has registered 'json'"),
+        ("of_no_module", "no user-code worker has registered 'json'"),
         ("another", "which was sent with other steps"),
         ("waits", "it can start graphs, and read and change its own"),
     ],
@@ -188,7 +188,9 @@ def test_a_graph_that_cannot_be_started_is_refused_in_the_step(
     functions: Functions, call: str, why: str
 ) -> None:
     store = functions.world.store
-    store.plans.register_plans("w", [PlanRow(functions.module, "module", None, "", "f")])
+    store.user_code.register_user_code(
+        "w", [UserCodeRow(functions.module, "module", None, "", "f")]
+    )
     graph, _ = executed(functions, call, max_attempts=2)
     assert why in (graph.step("s").reason or "")
     assert len(others(store)) == (call == "another")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities.reconciliation import LookAnswer, LookOrder
+from crawler_lifecycle.activities.reconciliation import PollAnswer, PollOrder
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.gateway.runs.answers import standing_of
 from crawler_lifecycle.ports.runs import Fence
@@ -24,13 +24,13 @@ class Worker:
         world.cluster.behaviour = Behaviour(executes=None)
         self.world, self.fence = world, world.started(2)
         self.late_s = 0.0
-        self._look: Any = world.activities()["get_history_statuses_to_sync"]
+        self._poll: Any = world.activities()["get_history_statuses_to_sync"]
 
     def poll(self, source: str = "look") -> float:
         """Poll the run; seconds until its next poll."""
         self.world.forward(EVERY_S)
-        order = LookOrder(self.fence, EVERY_S, EVERY_S, source, late_s=self.late_s)
-        answer: LookAnswer = self._look(order)
+        order = PollOrder(self.fence, EVERY_S, EVERY_S, source, late_s=self.late_s)
+        answer: PollAnswer = self._poll(order)
         assert self.world.row().next_look_at == answer.next_look_at
         assert answer.next_look_at - self.world.clock() == timedelta(seconds=answer.gap_s)
         return answer.gap_s
@@ -70,11 +70,11 @@ def test_what_else_a_run_waits_for_stays_on_record(world: World) -> None:
 
 
 def note(world: World, fence: Fence, text: str | None) -> None:
-    with world.store.looks._unit(fence) as unit:
+    with world.store.polls._unit(fence) as unit:
         unit.update_run(waiting_for=text)
 
 
-@pytest.mark.parametrize("what", ["a failed look", "a late poll"])
+@pytest.mark.parametrize("what", ["a failed poll", "a late poll"])
 def test_worse_news_comes_instead_of_the_stretch(world: World, what: str) -> None:
     worker = Worker(world)
     worker.late_s = EVERY_S / 4
@@ -83,5 +83,5 @@ def test_worse_news_comes_instead_of_the_stretch(world: World, what: str) -> Non
         world.forward(300)
         assert "is missing" in str(worker.sentence())
     else:
-        world.store.looks.record_look_error(worker.fence, "503")
+        world.store.polls.record_poll_error(worker.fence, "503")
         assert "has not answered" in str(worker.sentence())

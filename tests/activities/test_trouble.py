@@ -180,7 +180,7 @@ def test_a_refused_call_is_no_reason_to_cancel_what_an_earlier_one_may_bring(wor
     assert world.call("cancel_queued_tasks", fence).queued == 2
 
 
-def test_a_refusal_of_a_later_wave_keeps_the_plan_of_looks_and_the_others(world: World) -> None:
+def test_a_refusal_of_a_later_wave_keeps_the_plan_of_polls_and_the_others(world: World) -> None:
     world.cluster.behaviour = UNTIL_STOPPED
     fence = world.started(3, max_parallel=2, crawler="shops")
     # By a worker that died then.
@@ -204,7 +204,7 @@ def test_a_refusal_of_a_later_wave_keeps_the_plan_of_looks_and_the_others(world:
 def test_a_cluster_that_does_not_answer_about_a_refused_call_fails_no_task(world: World) -> None:
     fence = _refused_after_a_lost_answer(world, heard=False)
     world.forward(60)
-    world.cluster.fail_with(ClusterUnavailable("no answer of the cluster"), "look")
+    world.cluster.fail_with(ClusterUnavailable("no answer of the cluster"), "poll")
     with pytest.raises(ClusterUnavailable):
         world.call("run_onetime_crawler", Deploy(fence))
     assert world.statuses() == ["QUEUED", "QUEUED"]
@@ -240,7 +240,7 @@ def test_a_task_whose_deployment_may_be_on_its_way_is_not_cancelled_yet(world: W
     world.call("record_stop", world.stop(fence))
     assert world.call("cancel_queued_tasks", fence).queued == 1
     world.forward(26)
-    world.call("get_history_statuses_to_sync", world.look(fence))
+    world.call("get_history_statuses_to_sync", world.poll(fence))
     assert world.call("cancel_queued_tasks", fence).queued == 1, (
         "void by our clock; the scheduler service has its own"
     )
@@ -248,7 +248,7 @@ def test_a_task_whose_deployment_may_be_on_its_way_is_not_cancelled_yet(world: W
     assert world.call("cancel_queued_tasks", fence).queued == 1, (
         "the call is void, but what it made may be there"
     )
-    world.call("get_history_statuses_to_sync", world.look(fence))
+    world.call("get_history_statuses_to_sync", world.poll(fence))
     assert world.call("cancel_queued_tasks", fence).alive == 0
 
 
@@ -269,13 +269,13 @@ def test_the_main_task_waits_and_says_why(world: World, tries: int) -> None:
     assert world.row().waiting_for == "waiting: 4 of 4 slots in use"
 
 
-def test_a_main_task_that_ended_before_it_was_looked_at_has_started(world: World) -> None:
+def test_a_main_task_that_ended_before_it_was_polled_at_has_started(world: World) -> None:
     world.cluster.behaviour = Behaviour(executes=1)
     fence = world.deployed()
     world.forward(6)
     report = world.call("get_main_job_status", MainJob(fence, 6))
     assert report.ended
-    assert world.statuses() == ["PENDING"], "its end is for a look that fetches the evidence"
+    assert world.statuses() == ["PENDING"], "its end is for a poll that fetches the evidence"
 
 
 @pytest.mark.parametrize("activity", ["get_main_job_status", "get_history_statuses_to_sync"])
@@ -285,7 +285,7 @@ def test_a_cluster_that_is_away_is_no_observation(world: World, activity: str) -
     before = world.tables()
     main = activity == "get_main_job_status"
     with pytest.raises(ApplicationError if main else ClusterUnavailable, match="503"):
-        world.call(activity, MainJob(fence, 6) if main else world.look(fence))
+        world.call(activity, MainJob(fence, 6) if main else world.poll(fence))
     told = (
         {"run_history.waiting_for"}
         if main
@@ -298,7 +298,7 @@ def test_details_that_cannot_be_read_hold_nothing_up(world: World) -> None:
     """The truth about the end counts more than its log."""
     fence = world.started()
     world.forward(30)
-    world.call("get_history_statuses_to_sync", world.look(fence))
+    world.call("get_history_statuses_to_sync", world.poll(fence))
     world.cluster.vanish(1)
     assert world.call("get_bulk_task_history_data", fence) == 0
     assert world.call("reconcile_tasks", fence) == 1
@@ -306,7 +306,7 @@ def test_details_that_cannot_be_read_hold_nothing_up(world: World) -> None:
 
 
 def test_only_logs_of_ended_tasks_are_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands may begin between two looks, and each log is a call of the cluster."""
+    """Thousands may begin between two polls, and each log is a call of the cluster."""
     world.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=20 if index == 0 else None
     )
@@ -320,7 +320,7 @@ def test_only_logs_of_ended_tasks_are_read(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(world.cluster, "details", noted)
     for seconds, began in ((1, 3), (30, 1)):
         world.forward(seconds)
-        assert world.call("get_history_statuses_to_sync", world.look(fence)).changed == began
+        assert world.call("get_history_statuses_to_sync", world.poll(fence)).changed == began
         world.call("get_bulk_task_history_data", fence)
         world.call("sync_statuses", Sync(fence))
     assert asked == [0]

@@ -64,7 +64,7 @@ def test_a_message_that_cannot_be_made_fails_alone(
         for one in world.store.webhooks.list_webhook_deliveries(row(world).webhook_id)
         if one.error
     ]
-    assert line.error == "the event cannot be sent: RuntimeError; the worker's log says more"
+    assert line.error == "the event cannot be sent: RuntimeError; see the worker's log"
     assert "no header for it" in caplog.text
 
 

@@ -25,7 +25,7 @@ from crawler_lifecycle.activities.audits.settling import AuditPage, AuditPart
 from crawler_lifecycle.activities.cancellation import HeardStop, RecordStop
 from crawler_lifecycle.activities.deployment import Deploy, MainJob, StartReport
 from crawler_lifecycle.activities.initiation import AddWorkflowId, CreateHistory
-from crawler_lifecycle.activities.reconciliation import LookOrder, Sync
+from crawler_lifecycle.activities.reconciliation import PollOrder, Sync
 from crawler_lifecycle.domain.audits.audit import AuditRules
 from crawler_lifecycle.domain.coverage import OnViolation
 from crawler_lifecycle.domain.crawlers.arguments import Argument
@@ -39,7 +39,6 @@ from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.support.databases import make_tables
 from tests.support.fakes.cluster import Behaviour, FakeCluster
-from tests.support.fakes.plans import FakeFunctions, FakeHosts
 from tests.support.fakes.services import (
     FakeArchive,
     FakeCatalogue,
@@ -49,6 +48,7 @@ from tests.support.fakes.services import (
     FakeSink,
     FakeWebhooks,
 )
+from tests.support.fakes.user_code import FakeFunctions, FakeHosts
 from tests.support.run_refs import run_ref
 from tests.support.store_ports import behind
 
@@ -317,12 +317,12 @@ class World:
         intent = StopIntent(self.now, **{"requested_by": "ada", "reason": "enough", **more})
         return RecordStop(fence, [HeardStop(intent, request_id)])
 
-    def look(self, fence: Fence, source: str = "look") -> LookOrder:
-        return LookOrder(fence, gap_s=60, next_gap_s=120, source=source)
+    def poll(self, fence: Fence, source: str = "look") -> PollOrder:
+        return PollOrder(fence, gap_s=60, next_gap_s=120, source=source)
 
     def round(self, fence: Fence) -> None:
         """One whole round of reconciliation."""
-        self.call("get_history_statuses_to_sync", self.look(fence))
+        self.call("get_history_statuses_to_sync", self.poll(fence))
         self.call("get_bulk_task_history_data", fence)
         self.call("reconcile_tasks", fence)
         self.call("sync_statuses", Sync(fence))

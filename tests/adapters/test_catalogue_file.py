@@ -1,4 +1,4 @@
-"""crawlers.yaml: every mistake is told with file, line, key and cure, and none of them takes a
+"""crawlers.yaml: every mistake is told with file, line, key and fix, and none of them takes a
 working service down.
 """
 
@@ -344,7 +344,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, what: str) -> None:
     path = tmp_path if what == "folder" else tmp_path / "none.yaml"
     if what == "unreadable":
         path.symlink_to(path)
-    with pytest.raises(CatalogueError, match=r"cannot be read .*LIFECYCLE_CRAWLERS"):
+    with pytest.raises(CatalogueError, match=r"cannot be read .*LIFECYCLE_CATALOGUE"):
         YamlCatalogue(path)
 
 

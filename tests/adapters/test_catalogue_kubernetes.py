@@ -486,7 +486,7 @@ def test_what_the_settings_name_is_refused_in_every_file_and_at_every_reading(
     cluster = ClusterSettings(
         kind="kubernetes", volume_claim="crawl-files", pull_secrets=["registry"]
     )
-    settings = Settings(crawlers=own, more_crawlers=more, cluster=cluster)
+    settings = Settings(catalogue=own, extra_catalogue=more, cluster=cluster)
     for first, second in ((bad, good), (good, bad)):
         own.write_text(first)
         more.write_text(second)
@@ -503,8 +503,8 @@ def test_the_installation_says_which_variables_are_given_out(tmp_path: Path) -> 
     own = tmp_path / "own.yaml"
     own.write_text(HEAD + "    {}\n  secrets: {KEY: env:SHOP_KEY}\n")
     with pytest.raises(CatalogueError, match="SHOP_KEY"):
-        build_catalogue(Settings(crawlers=own))
-    settings = Settings(crawlers=own, cluster=ClusterSettings(env_prefix="SHOP_"))
+        build_catalogue(Settings(catalogue=own))
+    settings = Settings(catalogue=own, cluster=ClusterSettings(env_prefix="SHOP_"))
     assert build_catalogue(settings).get("shops") is not None
     with pytest.raises(CatalogueError, match="the prefix of webhook secrets"):
         build_catalogue(

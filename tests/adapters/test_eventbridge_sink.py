@@ -138,7 +138,7 @@ def test_a_missing_bus_is_noticed_although_it_accepts_events(
     assert len(bus.entries) == 1
 
 
-def test_without_the_right_to_look_events_go_out_with_a_warning(
+def test_without_the_right_to_poll_events_go_out_with_a_warning(
     sink: EventBridgeSink, bus: EventBusServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus.may_describe = False
@@ -158,14 +158,14 @@ def test_without_the_right_to_look_events_go_out_with_a_warning(
 def test_a_refused_entry_is_not_delivered_although_the_status_is_200(
     sink: EventBridgeSink, bus: EventBusServer
 ) -> None:
-    for code, cure in (
+    for code, fix in (
         ("ThrottlingException", "quota"),
         ("InternalFailure", "an internal error"),
         ("NotAuthorizedForSourceException", "policy of the bus"),
         ("NeverHeardOf", "Rate exceeded$"),
     ):
         bus.failed_entry = (code, "Rate exceeded")
-        with pytest.raises(NotDelivered, match=rf"{code}: Rate exceeded.*{cure}|{code}: {cure}"):
+        with pytest.raises(NotDelivered, match=rf"{code}: Rate exceeded.*{fix}|{code}: {fix}"):
             sink.send(_event())
     bus.failed_entry = None
     sink.send(_event())
@@ -215,7 +215,7 @@ def test_an_answer_without_an_id_is_no_acceptance(
         (Answer(302, b"", headers={"Location": "http://127.0.0.1:9/"}), "302|not accept"),
     ],
 )
-def test_errors_name_the_code_and_the_cure_and_are_tried_once(
+def test_errors_name_the_code_and_the_fix_and_are_tried_once(
     sink: EventBridgeSink, bus: EventBusServer, answer: Answer, words: str
 ) -> None:
     sink.send(_event())

@@ -1,4 +1,4 @@
-"""docs/events.md and event-bus.md against reality: every example and list is compared with events
+"""docs/events.md against reality: every example and list is compared with events
 of the store.
 """
 
@@ -40,7 +40,7 @@ from tests.support.faulty_http import Answer
 from tests.support.pusher_server import APP_ID, KEY, SECRET, pusher_server
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "events.md").read_text() + (DOCS / "event-bus.md").read_text()
+PAGE = (DOCS / "events.md").read_text()
 
 Document = dict[str, Any]
 
@@ -75,7 +75,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def deploying(store: Store, notifier: Notifier) -> DeploymentActivities:
-    rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
+    rows = (store.deployment, store.polls, store.runs, store.tasks, store.events)
     return DeploymentActivities(*rows, FakeCluster(), FakeScheduler(), [notifier], untried(store))
 
 
@@ -99,7 +99,7 @@ def real(store: Store) -> list[Document]:
     world, notifier = World(store, Clock()), FakeNotifier()
     deployment = deploying(store, notifier)
     cancellation = CancellationActivities(
-        store.stops, store.looks, store.tasks, store.events, FakeCluster(), [notifier]
+        store.stops, store.polls, store.tasks, store.events, FakeCluster(), [notifier]
     )
     for request_id, failed in (("good", ()), ("bad", (0,))):
         fence = world.deployed(request_id, tasks=2)

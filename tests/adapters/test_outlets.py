@@ -165,7 +165,7 @@ def test_slack_finds_no_mark_mention_or_link_of_a_tenant(text: str) -> None:
         assert not set(inside[1]) & set("<>")
         assert html.unescape(inside[1]) == whole.replace("`", "'")
     assert line.startswith("`")
-    assert re.fullmatch(r"<https://crawls\.example\.com/graphs/[^<>|]*\|Open the page>", link)
+    assert re.fullmatch(r"<https://crawls\.example\.com/graphs/[^<>|]*\|Open the web UI>", link)
     assert sent["text"].count("`") == 6, "receivers without blocks show it as code"
 
 

@@ -42,10 +42,10 @@ RUN: dict[str, Any] = {
     "waiting": None,
     "waiting_for": None,
     "waiting_since": None,
-    "look_error": None,
-    "look_error_since": None,
+    "poll_error": None,
+    "poll_error_since": None,
     "verified_at": "2026-11-20T11:59:57Z",
-    "next_look_at": "2026-11-20T12:02:00Z",
+    "next_poll_at": "2026-11-20T12:02:00Z",
     "pages": 4120,
     "pages_per_minute": 412.0,
     "last_progress_at": "2026-11-20T11:59:58Z",
@@ -62,7 +62,7 @@ COMPLETED = RUN | {
     "cause": "All 2 tasks succeeded",
     "fields": {"items": 3977, "shares": {"price": 0.9812, "title": 1.0, "odd\x1b[2J": 0.0}},
     "ended_at": "2026-11-20T11:59:58Z",
-    "next_look_at": None,
+    "next_poll_at": None,
 }
 FAILED = COMPLETED | {
     "status": "FAILED",
@@ -218,7 +218,7 @@ AUDIT: dict[str, Any] = {
     "started_at": "2026-11-20T11:59:58Z",
     "ended_at": "2026-11-20T11:59:59Z",
     "repair": False,
-    "looked": {"cluster_tasks": 1204, "open_runs": 88, "open_workflows": 87, "ended_runs": 1310},
+    "checked": {"cluster_tasks": 1204, "open_runs": 88, "open_workflows": 87, "ended_runs": 1310},
     "found": {"orphan": 1, "no_workflow": 1, "undelivered": 1, "unreadable": 1},
     "repaired": {"undelivered": 1},
     "left": 3,
@@ -264,7 +264,7 @@ AUDIT: dict[str, Any] = {
             "due_at": None,
         },
     ],
-    "troubles": [],
+    "problems": [],
 }
 CRAWLER: dict[str, Any] = {
     "name": "operations",

@@ -251,7 +251,7 @@ def test_a_start_ends_no_process_that_others_may_have_named(tmp_path: Path) -> N
     assert str(file) in said[0]
 
 
-def test_webhooks_of_a_stack_may_lead_to_this_machine_for_whoever_looks_at_it(
+def test_webhooks_of_a_stack_may_lead_to_this_machine_for_whoever_polls_at_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else a worker beside it refuses a webhook that the stack itself delivers."""

@@ -20,9 +20,7 @@ from crawler_lifecycle.cli import main, session
 from crawler_lifecycle.cli.problems import Exit
 
 DOCS = Path(__file__).parents[2] / "docs"
-DOCUMENT = "".join(
-    (DOCS / name).read_text(encoding="utf-8") for name in ("cli.md", "cli-services.md")
-)
+DOCUMENT = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("cli.md",))
 #: The first cells of the tables of verbs.
 CELLS = [
     cell

@@ -49,7 +49,7 @@ RUNS = {"runs": [RUN, FAILED | {"run_id": 6}, COMPLETED | {"run_id": 5}]}
 ADDED = {
     "run_id": 7,
     "tasks": [{"task_id": 80, "index": 2}],
-    "note": "They are deployed after the next look.",
+    "note": "They are deployed after the next poll.",
 }
 SUMMARY = {
     "since": "2026-11-13T12:00:00Z",
@@ -134,7 +134,7 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "stop 7 --by eve": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
     "force-stop 7 --yes": [("POST", "/v1/runs/7/stop", RUN | {"status": "STOPPING"})],
     "resume 7": [("POST", "/v1/runs/7/resume", RESUMED)],
-    "look 7": [("POST", "/v1/runs/7/look", RUN)],
+    "poll 7": [("POST", "/v1/runs/7/poll", RUN)],
     "wait 7": [("GET", "/v1/runs/7", FAILED)],
     "watch 7": [
         ("GET", "/v1/runs/7", FAILED | {"tasks": {"SUCCEEDED": 1, "FAILED": 1}}),
@@ -152,13 +152,15 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
         (
             "POST",
             "/v1/managers",
-            MANAGER | {"status": "INITIALIZING", "note": "No plans worker has registered yet."},
+            MANAGER | {"status": "INITIALIZING", "note": "No user-code worker has registered yet."},
         )
     ],
     "manager stop 3 --by eve": [
         ("POST", "/v1/managers/3/stop", MANAGER | {"status": "STOPPING", "note": None})
     ],
-    "manager cap 3 40": [("POST", "/v1/managers/3/cap", MANAGER | {"cap": 40, "note": None})],
+    "manager set-limit 3 40": [
+        ("POST", "/v1/managers/3/limit", MANAGER | {"cap": 40, "note": None})
+    ],
     "manager add 3 -a letters=a-f": [
         (
             "POST",
@@ -170,8 +172,10 @@ CALLS: dict[str, list[tuple[str, str, Any]]] = {
     "manager watch 3": [("GET", "/v1/managers/3", MANAGER_ENDED)],
     "schedule list": [("GET", "/v1/schedules", {"schedules": [SCHEDULE, SCHEDULE_PAUSED]})],
     "schedule describe nightly": [("GET", "/v1/schedules/nightly", SCHEDULE | AHEAD)],
-    "schedule due nightly": [("GET", "/v1/schedules/nightly/due", {"due": [DUE_SKIPPED, DUE]})],
-    "manager plan": [("GET", "/v1/plans", {"plans": [PLAN], "note": None})],
+    "schedule firings nightly": [
+        ("GET", "/v1/schedules/nightly/firings", {"firings": [DUE_SKIPPED, DUE]})
+    ],
+    "manager plan": [("GET", "/v1/user-code", {"user_code": [PLAN], "note": None})],
     "webhook list": [("GET", "/v1/webhooks", {"webhooks": [WEBHOOK]})],
     "webhook describe shop": [("GET", "/v1/webhooks/shop", WEBHOOK)],
     "webhook update shop --tag nightly --by eve": [
@@ -233,9 +237,9 @@ def test_output(
 def test_documents_as_they_are_written(
     gateway: respx.MockRouter, crawlctl: Crawlctl, snapshot: SnapshotAssertion
 ) -> None:
-    gateway.post("/v1/runs/7/look").respond(json=RUN)
+    gateway.post("/v1/runs/7/poll").respond(json=RUN)
     assert (
-        crawlctl("look", "7", "-o", "json").out + crawlctl("look", "7", "-o", "yaml").out
+        crawlctl("poll", "7", "-o", "json").out + crawlctl("poll", "7", "-o", "yaml").out
         == snapshot
     )
 

@@ -202,7 +202,7 @@ def test_graphs_and_their_steps_are_shown(gateway: respx.MockRouter, crawlctl: C
         json={"graphs": [GRAPH], "next_page_token": "x", "total": 7, "total_exact": True}
     )
     listed_graphs = crawlctl("graph", "list", "--state", "executing", "--limit", "1")
-    assert ("1 executing" in listed_graphs.out, listed_graphs.err) == (
+    assert ("1 running" in listed_graphs.out, listed_graphs.err) == (
         True,
         "1 of 7; for more: --limit\n",
     )

@@ -101,7 +101,7 @@ def test_without_a_checkout_dev_offers_its_crawlers(
     scrapy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LIFECYCLE_CRAWLERS", raising=False)
+    monkeypatch.delenv("LIFECYCLE_CATALOGUE", raising=False)
     for module in (layout, stack):
         monkeypatch.setattr(module, "examples_dir", lambda: None)
     monkeypatch.setattr(layout, "find_spec", lambda name: object() if scrapy else None)

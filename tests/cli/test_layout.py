@@ -17,19 +17,19 @@ import pytest
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import dev as dev_verb
 from crawler_lifecycle.cli.stack import layout
-from crawler_lifecycle.cli.stack.layout import PORTS, Layout, kept_key, modules_with_plans
+from crawler_lifecycle.cli.stack.layout import PORTS, Layout, kept_key, modules_with_user_code
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.settings import variables
 from tests.cli.cli_support import Crawlctl
 
 
 def test_a_checkout_has_the_manager_of_its_examples() -> None:
-    assert modules_with_plans(Path(__file__).parents[2]) == [
+    assert modules_with_user_code(Path(__file__).parents[2]) == [
         "*",
         "examples.graphs",
         "examples.managers",
     ]
-    assert modules_with_plans(Path(__file__).parent) == ["*"]
+    assert modules_with_user_code(Path(__file__).parent) == ["*"]
 
 
 def test_a_key_that_could_not_be_written_is_none_and_the_next_start_makes_one(
@@ -56,7 +56,7 @@ def test_a_key_that_could_not_be_written_is_none_and_the_next_start_makes_one(
 VALUES = {
     **dict.fromkeys([name for name in layout.OWN if name.endswith("PORT")], "8123"),
     "LIFECYCLE_CLUSTER__KIND": "kubernetes",
-    "LIFECYCLE_GATEWAY__OPEN": "false",
+    "LIFECYCLE_GATEWAY__AUTH_DISABLED": "false",
 }
 
 
@@ -74,7 +74,7 @@ def dev(crawlctl: Crawlctl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
                 {
                     "archive": plan.archive,
                     "events": plan.events,
-                    "more": os.environ.get("LIFECYCLE_MORE_CRAWLERS"),
+                    "more": os.environ.get("LIFECYCLE_EXTRA_CATALOGUE"),
                     "env": dict(os.environ),
                 }
             )
@@ -133,14 +133,14 @@ def test_dev_takes_places_of_its_environment_however_they_are_written(
     done = dev(
         LIFECYCLE_ARCHIVE__URL=zips,
         LIFECYCLE_EVENTS=json.dumps({"url": told}),
-        LIFECYCLE_MORE_CRAWLERS="more",
+        LIFECYCLE_EXTRA_CATALOGUE="more",
     )
     assert "it would start now" in done.err
     assert (done.archive, done.events, done.more) == (zips, told, "more")
     assert dev("--archive", told, LIFECYCLE_ARCHIVE__URL=zips).archive == told, (
         "an option comes first"
     )
-    done = dev(LIFECYCLE_PLANS='{"modules": ["shops"]}', lifecycle_webhooks__loopback="false")
+    done = dev(LIFECYCLE_USER_CODE='{"modules": ["shops"]}', lifecycle_webhooks__loopback="false")
     assert (done.env[layout.MODULES], done.env[layout.LOOPBACK_WEBHOOKS]) == ('["shops"]', "false")
     assert "ftp://elsewhere" in dev(LIFECYCLE_ARCHIVE__URL="ftp://elsewhere").err
     assert (
@@ -154,9 +154,9 @@ def test_dev_takes_places_of_its_environment_however_they_are_written(
 def test_another_catalogue_of_the_environment_stands_beside_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LIFECYCLE_MORE_CRAWLERS", str(tmp_path / "more.yaml"))
+    monkeypatch.setenv("LIFECYCLE_EXTRA_CATALOGUE", str(tmp_path / "more.yaml"))
     (tmp_path / "crawlers.yaml").write_text("[]")
     plan = Layout(tmp_path, dict.fromkeys([*PORTS], 1), crawlers=tmp_path / "crawlers.yaml")
     assert Stack(plan)._catalogues() == (tmp_path / "crawlers.yaml", tmp_path / "more.yaml")
-    with pytest.raises(CommandFailed, match="LIFECYCLE_MORE_CRAWLERS cannot be used with --site"):
+    with pytest.raises(CommandFailed, match="LIFECYCLE_EXTRA_CATALOGUE cannot be used with --site"):
         Stack(replace(plan, site=tmp_path))._catalogues()

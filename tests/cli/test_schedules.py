@@ -50,7 +50,7 @@ def test_a_schedule_is_made_of_options_or_of_a_file(
         *words,
     )
     assert (result.code, "It is recorded." in result.err) == (0, True)
-    assert "next: crawlctl schedule due nightly" in result.err
+    assert "next: crawlctl schedule firings nightly" in result.err
     assert body(put) == {
         "run": {"crawler": "operations", "args": {"letters": "a-f"}},
         "cron": "30 2 * * *", "every_s": None, "offset_s": 0,
@@ -96,7 +96,7 @@ def test_an_update_lays_its_options_over_what_is_there(
 
 
 def test_a_window_is_told_in_words_or_times(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    asked = gateway.post(f"{AT}/backfill").respond(202, json={"due": [DUE], "note": None})
+    asked = gateway.post(f"{AT}/backfill").respond(202, json={"firings": [DUE], "note": None})
     assert crawlctl(
         "schedule", "backfill", "nightly", "--after", "3d", "--by", "ann", "-o", "name"
     ).out.strip()
@@ -109,7 +109,7 @@ def test_a_window_is_told_in_words_or_times(gateway: respx.MockRouter, crawlctl:
     assert datetime.fromisoformat(sent["until"]) - datetime.fromisoformat(
         sent["after"]
     ) == timedelta(days=3)
-    triggered = gateway.post(f"{AT}/trigger").respond(202, json={"due": [DUE], "note": None})
+    triggered = gateway.post(f"{AT}/trigger").respond(202, json={"firings": [DUE], "note": None})
     assert crawlctl("schedule", "trigger", "nightly", "--by", "ann").code == 0
     assert body(triggered) == {"requested_by": "ann"}
 

@@ -240,7 +240,7 @@ def test_the_trash_itself_is_removed_while_a_run_is_put_aside(
 def test_files_that_another_call_removes_are_not_somebody_elses(
     place: VolumePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where folders cannot be moved: they are looked at, and gone before their rights are."""
+    """Where folders cannot be moved: they are polled, and gone before their rights are."""
     left(tmp_path, 7)
     may = os.access
 
@@ -330,7 +330,7 @@ def test_where_the_folders_above_are_roots_their_content_goes(volume_of_crawls: 
 
 @only_root
 @pytest.mark.parametrize("saved", [True, False])
-def test_what_belongs_to_others_is_told_with_the_cure(volume_of_crawls: Path, saved: bool) -> None:
+def test_what_belongs_to_others_is_told_with_the_fix(volume_of_crawls: Path, saved: bool) -> None:
     """Before anything is given up."""
     if not saved:
         shutil.rmtree(volume_of_crawls / "state")

@@ -43,7 +43,7 @@ if not FIRST:
     with open(RESUMED_BEFORE, "w"):
         pass
 while not stops and pages < most:
-    pages += FIRST or pages != 1  # one that begins again stays there, however late anybody looks
+    pages += FIRST or pages != 1  # one that begins again stays there, however late anybody polls
     with open(os.path.join(FILES, "items.jsonl"), "a") as feed:
         feed.write(json.dumps({"page": pages}) + "\n")
     tell(pages, resumed=resumed)

@@ -186,7 +186,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     assert doctor()["search attrs"].startswith("bad: not registered: CrawlRunId")
     fixed = doctor("--fix")
     assert fixed["search attrs"].startswith("ok: all 10 are registered; registered CrawlCrawler")
-    assert fixed["workers"].startswith("warn: no worker of the role plans polls"), (
+    assert fixed["workers"].startswith("warn: no worker of the role user-code polls"), (
         "nobody works in that namespace"
     )
     assert doctor()["search attrs"] == "ok: all 10 are registered"
@@ -212,7 +212,7 @@ def test_fix_registers_search_attributes(running: Dev) -> None:
     def lost() -> bool:
         nonlocal told
         told = doctor()["workers"] if time.monotonic() > killed + 9 else ""
-        return told.startswith("bad: no worker of the role plans polls")
+        return told.startswith("bad: no worker of the role user-code polls")
 
     wait_until(lost)
     assert re.search(r": last seen (8|9|\d\d) s ago", told)
@@ -234,7 +234,7 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
         "TEMPORAL_ADDRESS": known["temporal"],
         "LIFECYCLE_DATABASE__URL": known["database"],
         "LIFECYCLE_SCHEDULER__URL": known["scheduler"],
-        "LIFECYCLE_GATEWAY__TOKENS_FILE": str(tmp_path / "tokens.toml"),
+        "LIFECYCLE_GATEWAY__CALLERS_FILE": str(tmp_path / "tokens.toml"),
         "LIFECYCLE_GATEWAY__PORT": str(port),
     }
 
@@ -259,8 +259,8 @@ def test_a_token_lets_in_whom_it_was_made_for(running: Dev, tmp_path: Path) -> N
 #: How the crawler is -> the lines that fail. "silent" ends with exit 0, and takes its summary away.
 DEVIATIONS = {
     "good": [],
-    "deaf": ["stop", "last words", "resume", "goes on"],
-    "forgetful": ["goes on"],
+    "deaf": ["stop", "last words", "resume", "continues"],
+    "forgetful": ["continues"],
     "silent": ["end", "files"],
 }
 

@@ -76,7 +76,7 @@ def test_what_it_keeps_is_its_owners_alone(running: Dev) -> None:
 def test_the_banner_is_short_and_names_the_next_command(running: Dev) -> None:
     lines = running.spoken.splitlines()
     assert len(lines) <= 10
-    assert lines[0] == f"page       {running.known['gateway']}/"
+    assert lines[0] == f"web UI     {running.known['gateway']}/"
     assert lines[-1].endswith("start services")
 
 
@@ -188,7 +188,7 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
     assert {name: dev.known[name] for name in ("gateway", "temporal")} == {
         name: before[name] for name in ("gateway", "temporal")
     }
-    assert "web UI     http://127.0.0.1" in dev.spoken
+    assert "its UI     http://127.0.0.1" in dev.spoken
     assert _status(dev.known["temporal_ui"]) == 200
     assert _namespaces(dev) == [row]
     assert _crawlers_of(dev, run_id) == crawler

@@ -48,10 +48,10 @@ def _environment(running: Dev) -> dict[str, str]:
         "LIFECYCLE_DATABASE__URL": known["database"],
         "LIFECYCLE_SCHEDULER__URL": known["scheduler"],
         "LIFECYCLE_GATEWAY__URL": known["gateway"],
-        "LIFECYCLE_GATEWAY__OPEN": "true",
+        "LIFECYCLE_GATEWAY__AUTH_DISABLED": "true",
         "LIFECYCLE_ARCHIVE__URL": known["archive"],
         "LIFECYCLE_EVENTS__URL": known["events"],
-        "LIFECYCLE_CRAWLERS": str(running.state_dir / "crawlers.yaml"),
+        "LIFECYCLE_CATALOGUE": str(running.state_dir / "crawlers.yaml"),
         "LIFECYCLE_CLUSTER__STATE_DIR": str(running.state_dir / "cluster"),
     }
 

@@ -24,8 +24,8 @@ from crawler_lifecycle.clusters.local.processes.identity import Identity
 from crawler_lifecycle.runner.signs import below
 from examples.story_checks import run_folder
 from tests.dev.dev_support import ROOT, Dev, wait_until
-from tests.page.browser import executable
 from tests.support.gated_site import FREE, PAGES, GatedSite, gated_site
+from tests.ui.browser import executable
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -115,7 +115,7 @@ def test_no_port_is_of_use_to_a_foreign_page(serving: Dev) -> None:
                 status, _ = _ask(
                     port, method, path, host, origin, START if method == "POST" else b""
                 )
-                # Temporal tells of paths that it does not know before it looks at the host.
+                # Temporal tells of paths that it does not know before it polls the host.
                 unknown = {404} if port in of_temporal and path not in TEMPORAL_PATHS else set()
                 assert status in {None, 403} | unknown, (port, method, path, host, origin, status)
                 answered |= {port} if status is not None else set()

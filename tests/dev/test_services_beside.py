@@ -88,7 +88,7 @@ def test_a_gateway_in_its_folder_joins_it_and_says_so(serving: Dev) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "crawler_lifecycle.cli", "gateway"],
             cwd=below,
-            env=_clean(LIFECYCLE_GATEWAY__OPEN="true", LIFECYCLE_GATEWAY__PORT="0"),
+            env=_clean(LIFECYCLE_GATEWAY__AUTH_DISABLED="true", LIFECYCLE_GATEWAY__PORT="0"),
             stderr=sink,
         )
     try:

@@ -19,7 +19,7 @@ from crawler_lifecycle.cli.stack import processes
 from tests.dev.dev_support import ROOT
 
 sys.path.insert(0, str(ROOT))
-from examples.story_checks import CHECKS, Places, Untrue
+from examples.story_checks import CHECKS, Slots, Untrue
 
 RUN: dict[str, Any] = {
     "run_id": 3,
@@ -32,7 +32,7 @@ RUN: dict[str, Any] = {
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> Slots:
     """A state directory that tells the truth about run 3."""
     with closing(sqlite_files.connect(tmp_path / "lifecycle.db")) as db:
         db.execute("CREATE TABLE run_history (run_id, status, outcome, ended_at)")
@@ -48,13 +48,13 @@ def places(tmp_path: Path) -> Places:
     event = {"id": "3-u3/1/run.ended", "data": {"status": "COMPLETED"}}
     (tmp_path / "events.jsonl").write_text(f"half a li\n{json.dumps(event)}\n")
     url = tmp_path.as_uri()
-    return Places(
+    return Slots(
         tmp_path,
         {"database": f"sqlite:///{tmp_path}/lifecycle.db", "events": f"{url}/events.jsonl"},
     )
 
 
-def _run(places: Places, **other: object) -> dict[str, Any]:
+def _run(places: Slots, **other: object) -> dict[str, Any]:
     export = {
         "attempt": 1,
         "status": "exported",
@@ -65,29 +65,29 @@ def _run(places: Places, **other: object) -> dict[str, Any]:
     return {**RUN, "exports": [export], **other}
 
 
-def _database(places: Places, sql: str) -> None:
+def _database(places: Slots, sql: str) -> None:
     with closing(sqlite_files.connect(places.path("database"))) as db:
         db.execute(sql)
         db.commit()
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_truth_passes(places: Places, name: str) -> None:
+def test_the_truth_passes(places: Slots, name: str) -> None:
     assert CHECKS[name](places, _run(places))
 
 
-def test_the_database_says_otherwise(places: Places) -> None:
+def test_the_database_says_otherwise(places: Slots) -> None:
     with pytest.raises(Untrue, match="COMPLETED/finished"):
         CHECKS["database"](places, _run(places, status="FAILED"))
 
 
-def test_a_task_is_still_alive_on_record(places: Places) -> None:
+def test_a_task_is_still_alive_on_record(places: Slots) -> None:
     _database(places, "UPDATE task_history SET superseded_by = NULL")
     with pytest.raises(Untrue, match="RUNNING"):
         CHECKS["database"](places, _run(places))
 
 
-def test_a_crawler_still_runs(places: Places) -> None:
+def test_a_crawler_still_runs(places: Slots) -> None:
     file = next(places.state_dir.glob("cluster/tasks/3-u3/*/*/process.json"))
     file.write_text(
         json.dumps({"pid": os.getpid(), "start": processes.start_time(os.getpid()), "group": 1})
@@ -97,7 +97,7 @@ def test_a_crawler_still_runs(places: Places) -> None:
 
 
 @pytest.fixture
-def stray(places: Places) -> Iterator[int]:
+def stray(places: Slots) -> Iterator[int]:
     env = os.environ | {"CRAWL_RUN_ID": "3", "CRAWL_STATE_DIR": str(places.state_dir / "cluster")}
     with subprocess.Popen(
         [sys.executable, "-S", "-c", "input()"], env=env, stdin=subprocess.PIPE
@@ -106,13 +106,13 @@ def stray(places: Places) -> Iterator[int]:
         process.kill()
 
 
-def test_a_process_nobody_recorded_still_works_for_the_run(places: Places, stray: int) -> None:
+def test_a_process_nobody_recorded_still_works_for_the_run(places: Slots, stray: int) -> None:
     with pytest.raises(Untrue, match=str(stray)):
         CHECKS["processes"](places, _run(places))
     assert CHECKS["processes"](places, _run(places, run_id=4))
 
 
-def test_the_archive_is_damaged_or_misses_items(places: Places) -> None:
+def test_the_archive_is_damaged_or_misses_items(places: Slots) -> None:
     with pytest.raises(Untrue, match="2 items, counted were 5"):
         CHECKS["archive"](places, _run(places, items=5))
     file = places.state_dir / "files.zip"
@@ -123,13 +123,13 @@ def test_the_archive_is_damaged_or_misses_items(places: Places) -> None:
         CHECKS["archive"](places, _run(places))
 
 
-def test_the_export_failed(places: Places) -> None:
+def test_the_export_failed(places: Slots) -> None:
     export = {"attempt": 1, "status": "failed", "url": None, "error": "disk full"}
     with pytest.raises(Untrue, match="disk full"):
         CHECKS["archive"](places, _run(places, exports=[export]))
 
 
-def test_the_end_was_not_told(places: Places) -> None:
+def test_the_end_was_not_told(places: Slots) -> None:
     with pytest.raises(Untrue, match=r"run\.ended"):
         CHECKS["events"](places, _run(places, attempt=2))
     with pytest.raises(Untrue, match="told was COMPLETED"):

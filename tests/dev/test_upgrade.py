@@ -21,18 +21,18 @@ from crawler_lifecycle.store.migrations.schema_version import head_version, read
 from tests.dev.dev_support import Dev
 from tests.e2e.world import World, until
 from tests.support import in_process
-from tests.support.builds import LANDED, ROOT, checked_out
+from tests.support.builds import LANDED, LANDED_NAMES, ROOT, checked_out
 
 SETTINGS = {
-    "LIFECYCLE_PLANS__MODULES": '["examples.graphs", "examples.managers"]',
+    "LIFECYCLE_USER_CODE__MODULES": '["examples.graphs", "examples.managers"]',
     "LIFECYCLE_RETRIES": '{"max": 0}',
     "LIFECYCLE_CLUSTER__SLOTS": "64",
 }
-LOOKS, SELDOM = (
+POLLS, SELDOM = (
     ("--poll-minutes", "0.02,0.03", "-o", "name"),
     ("--poll-minutes", "0.1,0.2", "-o", "name"),
 )
-#: Of each graph: one look, and one crawl for each page.
+#: Of each graph: one poll, and one crawl for each page.
 PAGES = 2
 CRAWLS = 1 + PAGES
 
@@ -97,7 +97,7 @@ class Load:
         graphs that go on.
         """
         for n in range(self.each):
-            self.short.append(self.call("start", "plain", *self.pages(3), *LOOKS))
+            self.short.append(self.call("start", "plain", *self.pages(3), *POLLS))
             self.call("manager", "add", self.managers[n], *self.pages(4 + self.phases))
         self.call("stop", self.endless[self.phases])
         for run in (*self.short[-self.each :], self.endless[self.phases]):
@@ -141,8 +141,9 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
 ) -> None:
     endless = tmp_path / "endless.yaml"
     endless.write_text("- {name: long, kind: command, command: [sleep, '3600']}\n")
-    for name, value in {**SETTINGS, "LIFECYCLE_MORE_CRAWLERS": str(endless)}.items():
+    for name, value in {**SETTINGS, "LIFECYCLE_EXTRA_CATALOGUE": str(endless)}.items():
         monkeypatch.setenv(name, value)
+        monkeypatch.setenv(LANDED_NAMES.get(name, name), value)
     landed = checked_out(LANDED, tmp_path / "landed", "crawler_lifecycle", "examples", "workers")
     # Its processes begin at once, and each would compile what it imports.
     compileall.compile_dir(landed, quiet=2)
@@ -177,9 +178,9 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
         assert read_schema(url).version == head_version()
         # Both builds serve the same queues; the former one's gateway and scheduler are asked
         # meanwhile.
-        world.deploy(landed, "other")
+        world.deploy(landed, "other", renamed=LANDED_NAMES)
         for part in ("gateway", "scheduler"):
-            world.deploy(landed, part)
+            world.deploy(landed, part, renamed=LANDED_NAMES)
         load.more()
         world.stack.stop()
 

@@ -50,7 +50,7 @@ def test_the_table_knows_every_number_of_a_request() -> None:
 
 @pytest.mark.parametrize("name", [name for name in LIMITS if name != "attempt"])
 @pytest.mark.parametrize("value", ABSURD, ids=lambda value: repr(value)[:20])
-def test_a_number_that_cannot_be_is_refused_with_field_value_and_cure(
+def test_a_number_that_cannot_be_is_refused_with_field_value_and_fix(
     name: str, value: object
 ) -> None:
     with pytest.raises(

@@ -69,7 +69,7 @@ def test_no_setting_of_scrapy_that_holds_code_or_places_is_on_the_list() -> None
         "FILES_STORE",
     ],
 )
-def test_what_writes_or_loads_is_refused_with_its_cure(name: str) -> None:
+def test_what_writes_or_loads_is_refused_with_its_fix(name: str) -> None:
     with pytest.raises(
         InvalidRequest,
         match=rf"^settings\.{name}: '/x' may not be set by a request: .*allow_settings",
@@ -108,16 +108,16 @@ def test_scrapy_reads_every_value_that_is_taken_and_as_what_it_is(name: str, val
         return
     taken = effective_settings(CRAWLER, {name: value})[name]
     read = Settings({name: taken})
-    if told := re.fullmatch(r"give a (whole )?number from (\S+) to (\S+)", rule.cure):
+    if told := re.fullmatch(r"give a (whole )?number from (\S+) to (\S+)", rule.fix):
         number = read.getint(name) if told[1] else read.getfloat(name)
         assert math.isfinite(number)
         assert float(told[2]) <= number <= float(told[3])
-    elif rule.cure.startswith("give status codes"):
+    elif rule.fix.startswith("give status codes"):
         assert all(100 <= int(code) <= 599 for code in read.getlist(name))
-    elif " or " in rule.cure:
-        assert taken in re.split(", | or ", rule.cure.removeprefix("give "))
+    elif " or " in rule.fix:
+        assert taken in re.split(", | or ", rule.fix.removeprefix("give "))
         assert name == "LOG_LEVEL" or read.getbool(name) in (True, False)
     else:
-        assert "printable" in rule.cure
+        assert "printable" in rule.fix
         assert taken.isprintable()
         assert len(taken) <= VALUE_MAX

@@ -92,7 +92,7 @@ def test_words_that_fail_a_run() -> None:
 
 
 def test_a_word_of_a_command_proves_no_stop() -> None:
-    cause = "The crawler says that it was stopped, but nobody stopped it (exit 0)"
+    cause = "The crawler reports that it was stopped, but nobody stopped it (exit 0)"
     assert told(reading(NO_ENDS), 0, "shutdown") == ("FAILED", "failed", cause)
     assert told(reading(NO_ENDS), 11, "shutdown")[:2] == ("FAILED", "failed")
 

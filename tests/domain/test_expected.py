@@ -211,7 +211,7 @@ _good = st.lists(st.builds(Brought, _count, st.integers(1, 300)), max_size=5)
 
 
 def _badness(found: Verdict) -> tuple[int, int]:
-    """How bad a verdict looks: by its word, then by its status."""
+    """How bad a verdict polls: by its word, then by its status."""
     words = [None, NO_ITEMS, *reversed(UNMET_OUTCOMES)]
     return (found.status is RunStatus.FAILED, words.index(found.lacks))
 

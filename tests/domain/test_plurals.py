@@ -29,7 +29,7 @@ def test_a_length_is_not_written_before_a_plural() -> None:
     ]
     # These are always many: sizes above a limit, and runs of which a median is taken.
     assert sorted(match.partition(":")[0] for match in found) == [
-        "cli/admin/cluster_tidy.py",
+        "cli/admin/cluster_gc.py",
         "clusters/local/launch.py",
         "domain/coverage.py",
         "features/graphs/domain/pages.py",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.cli.admin import cluster_tidy, db_prune
+from crawler_lifecycle.cli.admin import cluster_gc, db_prune
 from crawler_lifecycle.domain.audits.audit import RECENT
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED, PROPERTY_PRUNED
 from crawler_lifecycle.domain.retention import (
@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.retention import (
     DAY_S,
     FILES,
     UPLOADS,
-    KeptRun,
+    RetainedRun,
     Retention,
     RetentionState,
     Stays,
@@ -48,7 +48,7 @@ def test_each_age_may_be_asked_for(rule: Retention) -> None:
 
 def test_the_ages_that_people_see_are_those_of_the_table() -> None:
     assert f"{DATABASE.default_s / DAY_S:g}d" == db_prune.DEFAULT_AGE
-    assert f"{FILES.default_s / DAY_S:g}d" == cluster_tidy.DEFAULT_AGE
+    assert f"{FILES.default_s / DAY_S:g}d" == cluster_gc.DEFAULT_AGE
     assert ClusterSettings().keep_days == FILES.default_s / DAY_S
 
 
@@ -80,7 +80,7 @@ def test_only_what_bears_the_name_of_a_run_of_ours_may_go(
     run = (
         None
         if uid is None
-        else KeptRun(7, uid, "shops", "COMPLETED", 1, old, "exported", None, old)
+        else RetainedRun(7, uid, "shops", "COMPLETED", 1, old, "exported", None, old)
     )
     assert stand_of_name(ref, run, NOW)[0] is state
 
@@ -89,11 +89,11 @@ def test_only_what_bears_the_name_of_a_run_of_ours_may_go(
 
 BEFORE = datetime(2026, 11, 6, tzinfo=UTC)
 LONG_AGO, LATER = BEFORE - timedelta(seconds=1), BEFORE
-OLD = KeptRun(7, "a", "shops", "COMPLETED", 2, LONG_AGO, "exported", None, LONG_AGO)
+OLD = RetainedRun(7, "a", "shops", "COMPLETED", 2, LONG_AGO, "exported", None, LONG_AGO)
 
 file_times = st.none() | st.sampled_from([LONG_AGO, LATER])
 kept_runs = st.builds(
-    KeptRun,
+    RetainedRun,
     run_id=st.just(7),
     run_uid=st.just("a"),
     crawler=st.just("shops"),
@@ -109,7 +109,7 @@ kept_runs = st.builds(
 
 
 @given(kept_runs, st.booleans())
-def test_only_what_is_over_exported_and_long_ago_is_old(run: KeptRun, incomplete: bool) -> None:
+def test_only_what_is_over_exported_and_long_ago_is_old(run: RetainedRun, incomplete: bool) -> None:
     stand, why = stand_of(run, BEFORE, incomplete=incomplete)
     assert why
     over = run.status in ("COMPLETED", "FAILED") and run.ended_at is not None

@@ -160,7 +160,7 @@ def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "cure"),
+    ("given", "field", "fix"),
     [
         ({"max": 101}, "retries.max", "from 0 to 100"),
         ({"max": -1}, "retries.max", "from 0 to 100"),
@@ -182,11 +182,11 @@ def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
         ({"final_exits": [1] * 51}, "retries.final_exits", "at most 50"),
     ],
 )
-def test_a_wrong_key_is_refused_by_name(given: dict[str, object], field: str, cure: str) -> None:
+def test_a_wrong_key_is_refused_by_name(given: dict[str, object], field: str, fix: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         Retries(**given)  # type: ignore[arg-type]
     assert str(refused.value).startswith(f"{field}: ")
-    assert cure in str(refused.value)
+    assert fix in str(refused.value)
 
 
 @pytest.mark.parametrize(

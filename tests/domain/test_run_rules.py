@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from crawler_lifecycle.domain import errors, ladder, names
+from crawler_lifecycle.domain import errors, names, polling_schedule
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import (
     CrawlerDefinition,
@@ -182,13 +182,22 @@ def test_stops_merge_to_all_force_and_the_time_and_words_of_the_first_unless_a_p
 
 
 def test_the_ladder() -> None:
-    assert [ladder.poll_interval(n, None) / 60 for n in range(8)] == [1, 2, 3, 5, 8, 15, 15, 15]
-    assert [ladder.poll_interval(n, [0.05, 0.1]) for n in range(3)] == [3.0, 6.0, 6.0]
-    assert ladder.poll_interval(0, [0.001]) == 1.0
-    assert ladder.poll_interval(0, [0.001], last_look_seconds=4) == 8.0
-    assert [ladder.start_check_interval(n, 6) for n in (1, 10, 11, 12)] == [6, 6, 9, 13.5]
-    assert ladder.start_check_interval(500, 6) == 60
-    assert ladder.start_check_interval(99, 120) == 120
+    assert [polling_schedule.poll_interval(n, None) / 60 for n in range(8)] == [
+        1,
+        2,
+        3,
+        5,
+        8,
+        15,
+        15,
+        15,
+    ]
+    assert [polling_schedule.poll_interval(n, [0.05, 0.1]) for n in range(3)] == [3.0, 6.0, 6.0]
+    assert polling_schedule.poll_interval(0, [0.001]) == 1.0
+    assert polling_schedule.poll_interval(0, [0.001], last_poll_seconds=4) == 8.0
+    assert [polling_schedule.start_check_interval(n, 6) for n in (1, 10, 11, 12)] == [6, 6, 9, 13.5]
+    assert polling_schedule.start_check_interval(500, 6) == 60
+    assert polling_schedule.start_check_interval(99, 120) == 120
 
 
 def test_names_are_stable_and_fit() -> None:

@@ -1,5 +1,5 @@
 """Scrapy Cloud's words in ours: spiders, projects, units, outcomes, metadata
-(docs/managers-scrapy-cloud.md).
+(docs/managers.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from crawler_lifecycle.features.managers.domain.scrapy_cloud import (
 )
 from crawler_lifecycle.features.managers.store.rows import job_metadata, outcome_of, state_of
 from crawler_lifecycle.ports.runs import RunRow, TaskRow
-from crawler_lifecycle.settings import PlansSettings, Settings
+from crawler_lifecycle.settings import Settings, UserCodeSettings
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 CATALOGUE = [
@@ -87,7 +87,7 @@ def test_a_spider_is_the_crawler_of_that_name_or_the_only_one_that_has_it(
         (
             "shops",
             "8",
-            r"^project_id: '8' is not allowed; name one of LIFECYCLE_PLANS__PROJECTS \(7, self, us\)",
+            r"^project_id: '8' is not allowed; name one of LIFECYCLE_USER_CODE__PROJECTS \(7, self, us\)",
         ),
     ],
 )
@@ -242,16 +242,16 @@ def test_metadata_without_statistics_has_the_counters_under_scrapys_names() -> N
 
 
 def test_an_installation_says_what_units_and_projects_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert PlansSettings().cloud() == Cloud()
-    monkeypatch.setenv("LIFECYCLE_PLANS__PROJECTS", '{"7": "eu-", "self": ""}')
-    monkeypatch.setenv("LIFECYCLE_PLANS__UNIT_CPU", "500m")
-    monkeypatch.setenv("LIFECYCLE_PLANS__UNIT_MEMORY", "2Gi")
-    found = Settings.load().plans.cloud()
+    assert UserCodeSettings().cloud() == Cloud()
+    monkeypatch.setenv("LIFECYCLE_USER_CODE__PROJECTS", '{"7": "eu-", "self": ""}')
+    monkeypatch.setenv("LIFECYCLE_USER_CODE__UNIT_CPU", "500m")
+    monkeypatch.setenv("LIFECYCLE_USER_CODE__UNIT_MEMORY", "2Gi")
+    found = Settings.load().user_code.cloud()
     assert found == Cloud(Resources("500m", "2Gi"), {"7": "eu-", "self": ""})
-    monkeypatch.setenv("LIFECYCLE_PLANS__UNIT_CPU", "much")
-    monkeypatch.setenv("LIFECYCLE_PLANS__PROJECTS", '{"7": "Eu "}')
+    monkeypatch.setenv("LIFECYCLE_USER_CODE__UNIT_CPU", "much")
+    monkeypatch.setenv("LIFECYCLE_USER_CODE__PROJECTS", '{"7": "Eu "}')
     with pytest.raises(
         InvalidRequest,
-        match=r"LIFECYCLE_PLANS__UNIT_CPU: 'much' .*LIFECYCLE_PLANS__PROJECTS: .*'Eu '",
+        match=r"LIFECYCLE_USER_CODE__UNIT_CPU: 'much' .*LIFECYCLE_USER_CODE__PROJECTS: .*'Eu '",
     ):
         Settings.load()

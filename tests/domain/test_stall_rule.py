@@ -1,4 +1,4 @@
-"""The stall rule: only time that looks vouch for counts, and progress sets it back."""
+"""The stall rule: only time that polls vouch for counts, and progress sets it back."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def reading(
     return Reading(at(minutes), executing, moved, counted)
 
 
-def test_two_looks_vouch_for_the_time_between_them() -> None:
+def test_two_polls_vouch_for_the_time_between_them() -> None:
     assert quiet_time(timedelta(0), at(0), at(15), False, reading(15)) == timedelta(minutes=15)
     assert quiet_time(timedelta(minutes=15), at(15), at(30), False, reading(30)) == timedelta(
         minutes=30
     )
 
 
-def test_a_first_look_vouches_for_nothing() -> None:
+def test_a_first_poll_vouches_for_nothing() -> None:
     assert quiet_time(timedelta(0), None, None, False, reading(15)) == timedelta(0)
 
 
@@ -52,7 +52,7 @@ def test_a_crawler_that_never_counted_never_stalls() -> None:
 
 
 def test_one_that_never_counted_is_as_quiet_as_its_crawlers() -> None:
-    """But looks have to vouch for that time like for any other, and clocks may be wrong."""
+    """But polls have to vouch for that time like for any other, and clocks may be wrong."""
 
     def quiet(silent: float) -> timedelta:
         now = Reading(at(30), True, False, False, timedelta(minutes=silent))
@@ -70,12 +70,12 @@ def test_one_that_counts_is_judged_by_its_counters_alone() -> None:
     assert quiet_time(timedelta(0), at(0), at(15), False, now) == timedelta(minutes=15)
 
 
-def test_time_in_which_looks_failed_counts_for_nothing_and_takes_nothing_away() -> None:
+def test_time_in_which_polls_failed_counts_for_nothing_and_takes_nothing_away() -> None:
     before = timedelta(minutes=40)
     assert quiet_time(before, at(0), at(15), True, reading(200)) == before
 
 
-def test_time_in_which_nobody_looked_counts_as_far_as_it_was_planned() -> None:
+def test_time_in_which_nobody_polled_counts_as_far_as_it_was_planned() -> None:
     quiet = quiet_time(timedelta(0), at(0), at(15), False, reading(600))
     assert quiet == timedelta(minutes=15, seconds=PUNCTUAL_SECONDS)
 
@@ -93,13 +93,13 @@ minutes = st.floats(min_value=0, max_value=10_000, allow_nan=False)
     st.lists(st.tuples(minutes, st.booleans(), st.booleans(), st.booleans()), max_size=30), minutes
 )
 def test_never_more_than_the_time_since_the_last_progress(
-    looks: list[tuple[float, bool, bool, bool]], gap: float
+    polls: list[tuple[float, bool, bool, bool]], gap: float
 ) -> None:
-    """Whatever looks come, in whatever order of clocks: it never exceeds the time since the last
+    """Whatever polls come, in whatever order of clocks: it never exceeds the time since the last
     sign of life.
     """
     quiet, last, since = timedelta(0), None, None
-    for when, executing, moved, failed in sorted(looks):
+    for when, executing, moved, failed in sorted(polls):
         now = Reading(at(when), executing, moved, True)
         planned = None if last is None else last + timedelta(minutes=gap)
         quiet = quiet_time(quiet, last, planned, failed, now)

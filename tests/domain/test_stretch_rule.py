@@ -1,4 +1,4 @@
-"""How far polls stretch their intervals: never shorter or beyond the ladder, as far as an overload
+"""How far polls stretch their intervals: never shorter or beyond the polling schedule, as far as an overload
 needs, and back.
 """
 
@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.ladder import (
-    LADDER_MINUTES,
+from crawler_lifecycle.domain.polling_schedule import (
     MIN_GAP_SECONDS,
     OVERLOADED_S,
     OVERLOADED_SHARE,
+    POLLING_MINUTES,
     STRETCH_MAX,
     stretched,
 )
 from crawler_lifecycle.domain.waiting import stretch_of, stretch_words
 
-LONGEST_S = LADDER_MINUTES[-1] * 60
+LONGEST_S = POLLING_MINUTES[-1] * 60
 FACTORS = st.floats(1, 1000)
 
 

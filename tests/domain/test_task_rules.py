@@ -368,7 +368,7 @@ def test_corrections_name_what_was_untrue() -> None:
         "lost",
         "never_existed",
     )
-    # No look saw it, but its cluster tells when it was there.
+    # No poll saw it, but its cluster tells when it was there.
     for trace in ("started_at", "changed_at"):
         change = reconcile(never, dataclasses.replace(gone, **{trace: T0}), None, due_at=due)
         assert change is not None

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.waiting import (
     InLine,
     Standing,
     ageless,
-    place_in_line,
+    position_in_line,
     retry_wait,
     span,
     waiting,
@@ -35,10 +35,10 @@ def before(seconds: float) -> datetime:
 
 CASES: dict[str, tuple[Standing, str | None]] = {
     "a run that executes": (replace(LIVE, next_look_at=NOW + timedelta(minutes=1)), None),
-    "a look that is due now": (replace(LIVE, next_look_at=before(5)), None),
-    "a look that is overdue": (
+    "a poll that is due now": (replace(LIVE, next_look_at=before(5)), None),
+    "a poll that is overdue": (
         replace(LIVE, next_look_at=before(245)),
-        "the look that was due 4 min ago is missing: no worker takes it, or it hangs",
+        "the poll that was due 4 min ago is missing: no worker takes it, or it hangs",
     ),
     "a cluster that does not answer": (
         replace(LIVE, look_error="503", look_error_since=before(250), next_look_at=before(250)),
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(
             LIVE, look_error="task_history task_id 7: status is 'X'", look_error_since=before(30)
         ),
-        "looks have failed for 30 s: task_history task_id 7: status is 'X'",
+        "polls have failed for 30 s: task_history task_id 7: status is 'X'",
     ),
     "the scheduler service": (
         replace(NEW, waiting_for="scheduler service: 503", waiting_since=before(190)),
@@ -70,36 +70,36 @@ CASES: dict[str, tuple[Standing, str | None]] = {
         replace(NEW, waiting_for="the main task's start", waiting_since=before(3)),
         "waiting for the main task's start for 3 s",
     ),
-    "a place in its pool": (
-        replace(NEW, waiting_for="a place in pool shop-a", waiting_since=before(245)),
-        "waiting for a place in pool shop-a for 4 min",
+    "a slot in its pool": (
+        replace(NEW, waiting_for="a slot in pool shop-a", waiting_since=before(245)),
+        "waiting for a slot in pool shop-a for 4 min",
     ),
     "its position in the line": (
         replace(
             NEW,
-            waiting_for="a place in pool shop-a",
+            waiting_for="a slot in pool shop-a",
             waiting_since=before(245),
-            line=place_in_line(InLine("shop-a", 18, 20, urgent=12, older=40, about_s=370)),
+            line=position_in_line(InLine("shop-a", 18, 20, urgent=12, older=40, about_s=370)),
         ),
-        "waiting for a place in pool shop-a (18 of 20 in use; 12 more urgent and 40 older tasks come first; "
+        "waiting for a slot in pool shop-a (18 of 20 in use; 12 more urgent and 40 older tasks come first; "
         "about 6 min) for 4 min",
     ),
     "a line for later tasks": (
         replace(
             LIVE,
             tasks={"RUNNING": 1, "QUEUED": 3},
-            waiting_for="a place in pool a",
+            waiting_for="a slot in pool a",
             waiting_since=before(70),
-            line=place_in_line(InLine("a", 1, 1, older=1)),
+            line=position_in_line(InLine("a", 1, 1, older=1)),
         ),
-        "3 tasks QUEUED for 1 min: waiting for a place in pool a (1 of 1 in use; 1 older task comes first)",
+        "3 tasks QUEUED for 1 min: waiting for a slot in pool a (1 of 1 in use; 1 older task comes first)",
     ),
     "a line that the cluster's refusal made": (
         replace(
             NEW,
             waiting_for="quota: pods",
             waiting_since=before(20),
-            line=place_in_line(InLine("a", 1, 1)),
+            line=position_in_line(InLine("a", 1, 1)),
         ),
         "waiting for 20 s: quota: pods",
     ),
@@ -128,19 +128,19 @@ CASES: dict[str, tuple[Standing, str | None]] = {
     "nothing yet": (NEW, "its first tasks are being deployed"),
     "no workflow": (
         replace(NEW, owned=False),
-        "waiting for a worker for 1 min; crawlctl doctor says whether there is one",
+        "waiting for a worker for 1 min; crawlctl doctor shows whether there is one",
     ),
     "max_parallel_tasks": (
         replace(LIVE, tasks={"RUNNING": 2, "QUEUED": 7}, max_parallel=2),
         "7 tasks QUEUED: at most 2 at once (max_parallel_tasks)",
     ),
-    "the next look": (
+    "the next poll": (
         replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 1}),
-        "1 task QUEUED until the next look",
+        "1 task QUEUED until the next poll",
     ),
     "a line after a part of its tasks": (
-        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=place_in_line(InLine("a", 1, 1))),
-        "2 tasks QUEUED: waiting for a place in pool a (1 of 1 in use)",
+        replace(LIVE, tasks={"RUNNING": 1, "QUEUED": 2}, line=position_in_line(InLine("a", 1, 1))),
+        "2 tasks QUEUED: waiting for a slot in pool a (1 of 1 in use)",
     ),
     "deferred": (
         replace(
@@ -221,8 +221,8 @@ def test_sentences(name: str) -> None:
 def test_without_a_clock_it_names_the_moment() -> None:
     standing = replace(CASES["a cluster that does not answer"][0], now=None)
     assert waiting(standing) == "the cluster has not answered since 2026-03-01T11:55:50Z: 503"
-    overdue = replace(CASES["a look that is overdue"][0], now=None)
-    assert waiting(overdue) is None, "whether a look is overdue is a question of now"
+    overdue = replace(CASES["a poll that is overdue"][0], now=None)
+    assert waiting(overdue) is None, "whether a poll is overdue is a question of now"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -242,19 +242,19 @@ def test_ages_alone_make_no_other_sentence(name: str) -> None:
 def test_a_position_alone_makes_no_other_sentence() -> None:
     first, line = (
         CASES["its position in the line"][0],
-        place_in_line(InLine("shop-a", 3, 20, about_s=0.2)),
+        position_in_line(InLine("shop-a", 3, 20, about_s=0.2)),
     )
     assert ageless(waiting(first) or "") == ageless(waiting(replace(first, line=line)) or "")
-    said = place_in_line(InLine("shop-a", 3, None, older=1, about_s=90, shut=True, shared=True))
+    said = position_in_line(InLine("shop-a", 3, None, older=1, about_s=90, shut=True, shared=True))
     assert said == (
-        "a place in pool shop-a (none is left for it: all are reserved for other pools; of this project 3 in use; "
+        "a slot in pool shop-a (none is left for it: all are reserved for other pools; of this project 3 in use; "
         "1 older task comes first; about 1 min)"
     )
     assert (
-        place_in_line(InLine("a", 0, None, about_s=9, shared=True))
-        == "a place in pool a (about 9 s)"
+        position_in_line(InLine("a", 0, None, about_s=9, shared=True))
+        == "a slot in pool a (about 9 s)"
     )
-    assert place_in_line(InLine("default", 0, None)) == "a place in pool default", (
+    assert position_in_line(InLine("default", 0, None)) == "a slot in pool default", (
         "what is zero or unknown is left out"
     )
 

@@ -1,4 +1,4 @@
-"""The rules of looks and signals without a workflow: none is lost, and none comes too often."""
+"""The rules of polls and signals without a workflow: none is lost, and none comes too often."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNS = st.integers(1, 3)
 
 
 class World(RuleBasedStateMachine):
-    """Runs change, looks take time and fail, and time passes in steps of a twentieth of a
+    """Runs change, polls take time and fail, and time passes in steps of a twentieth of a
     second.
     """
 
@@ -34,8 +34,8 @@ class World(RuleBasedStateMachine):
         self.now, self.number = 0.0, 0
         self.changes = Changes()
         self.open: dict[int, int] = {}
-        """The newest change of each run that no look has seen."""
-        self.looking: dict[int, tuple[float, int]] = {}
+        """The newest change of each run that no poll has seen."""
+        self.polling: dict[int, tuple[float, int]] = {}
         self.ended: dict[int, tuple[float, float]] = {}
         self.takes, self.failing = 0.1, False
 
@@ -64,28 +64,28 @@ class World(RuleBasedStateMachine):
         while self.now < until:
             self.now += 0.05
             self._finish()
-            for run_id, change in self.changes.take(self.now, 2 - len(self.looking)):
-                assert run_id not in self.looking, "a run is looked at by one at a time"
+            for run_id, change in self.changes.take(self.now, 2 - len(self.polling)):
+                assert run_id not in self.polling, "a run is polled by one at a time"
                 before, took = self.ended.get(run_id, (-100.0, 0.0))
                 assert self.now - before >= max(REST_S, 2 * took) - 1e-9
                 covered = change.tasks is None or self.open.get(run_id, 0) in {
                     index for index, _ in change.tasks
                 }
                 assert covered or run_id not in self.open, "a task that changed is left out"
-                self.looking[run_id] = (self.now + self.takes, self.open.get(run_id, 0))
+                self.polling[run_id] = (self.now + self.takes, self.open.get(run_id, 0))
 
     def _change(self) -> Change:
         return Change(START + timedelta(seconds=self.number), frozenset({(self.number, 1)}))
 
     def _finish(self) -> None:
-        for run_id, (until, covers) in list(self.looking.items()):
+        for run_id, (until, covers) in list(self.polling.items()):
             if until > self.now:
                 continue
-            del self.looking[run_id]
+            del self.polling[run_id]
             if self.failing:
                 self.changes.failed(run_id, Change(START, frozenset({(covers, 1)})), self.now)
                 continue
-            self.changes.looked(run_id, self.now, self.takes)
+            self.changes.polled(run_id, self.now, self.takes)
             self.ended[run_id] = (self.now, self.takes)
             if self.open.get(run_id, 0) <= covers:
                 self.open.pop(run_id, None)
@@ -94,7 +94,7 @@ class World(RuleBasedStateMachine):
     def everything_heals(self) -> None:
         self.failing, self.takes = False, 0.1
         self.time_passes(60)
-        assert not self.open, "a change was never looked at"
+        assert not self.open, "a change was never polled"
         self.time_passes(1)
         assert len(self.changes) == 0, "a run is remembered for ever"
 
@@ -107,7 +107,7 @@ World.TestCase.settings = settings(max_examples=examples(100), stateful_step_cou
 TestWorld = World.TestCase
 
 
-def test_the_end_of_an_outage_ends_the_waits_and_a_sick_run_is_still_looked_at_rarely() -> None:
+def test_the_end_of_an_outage_ends_the_waits_and_a_sick_run_is_still_polled_at_rarely() -> None:
     changes = Changes()
     changes.noticed(1, Change(START), 0.0)
     now = 0.0
@@ -122,12 +122,12 @@ def test_the_end_of_an_outage_ends_the_waits_and_a_sick_run_is_still_looked_at_r
     assert changes.take(failed_at + 5, 5)
 
 
-def test_a_look_that_is_needed_again_comes_without_a_change() -> None:
+def test_a_poll_that_is_needed_again_comes_without_a_change() -> None:
     changes = Changes()
     one = Change(START, frozenset({(0, 1)}))
     changes.noticed(1, one, 0.0)
     assert changes.take(0.0, 5) == [(1, one)]
-    changes.looked(1, 0.1, 0.01, again_s=6.0)
+    changes.polled(1, 0.1, 0.01, again_s=6.0)
     assert changes.next_at() == 6.1
     assert changes.take(6.1, 5) == [(1, Change(tasks=None))]
 
@@ -147,7 +147,7 @@ def test_a_signal_waits_for_its_delivery_and_a_run_gets_one_a_second() -> None:
     assert len(signals) == 0
 
 
-def test_a_wanted_look_stays_wanted() -> None:
+def test_a_wanted_poll_stays_wanted() -> None:
     signals = Signals()
     for recorded in (True, False, True):
         signals.add(Signal(1, "crawl/1", recorded))

@@ -49,7 +49,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopWorld]:
     folder = tmp_path_factory.mktemp("e2e")
     own = [{**entry, "kind": "command", "project": str(HERE)} for entry in CRAWLERS]
     (folder / "more.yaml").write_text(json.dumps([*own, PATIENT]))
-    more = {"LIFECYCLE_MORE_CRAWLERS": str(folder / "more.yaml")}
+    more = {"LIFECYCLE_EXTRA_CATALOGUE": str(folder / "more.yaml")}
     with StopWorld.up(folder / "state", examples=True, **more, **AUDITS) as world:
         yield world
 

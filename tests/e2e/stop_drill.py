@@ -35,12 +35,12 @@ from tests.support.stop_table import PHASES, STATES, Cell, pairwise
     BEFORE_FIRST_TASK,
     AFTER_ROW,
     DEPLOYING,
-    BEFORE_FIRST_LOOK,
+    BEFORE_FIRST_POLL,
     WAITING,
     SINGLE,
     MULTI,
     ADDING,
-    LOOKING,
+    POLLING,
     COMPLETING,
     EXPORTING,
     ENDED,
@@ -51,12 +51,12 @@ HELD = {
     AFTER_ROW: "workflows.store.set_property.before",
     DEPLOYING: "cluster.scheduler.deploy.after",
     ADDING: "workflows.store.add_tasks.after",
-    LOOKING: "cluster.cluster.look.before",
+    POLLING: "cluster.cluster.poll.before",
     COMPLETING: "workflows.store.end_run.before",
     EXPORTING: "export.archive.store.before",
 }
 #: Phases in which a deaf crawler gets the plain stop before the forced one comes.
-EXECUTING = (BEFORE_FIRST_LOOK, SINGLE, MULTI, ADDING, LOOKING)
+EXECUTING = (BEFORE_FIRST_POLL, SINGLE, MULTI, ADDING, POLLING)
 #: Phases in which nothing of the run may be on the cluster, or nothing has to be asked of it any
 #: more.
 WITHOUT_CLUSTER = (BEFORE_FIRST_TASK, AFTER_ROW, COMPLETING, EXPORTING, ENDED)
@@ -104,7 +104,7 @@ class Drill:
             args["seconds"] = "0.1"
         if self.cell.group == "insisting":
             args["deaf"] = "1"
-        if self.phase == BEFORE_FIRST_LOOK:
+        if self.phase == BEFORE_FIRST_POLL:
             limits["start_check_s"] = 600
         if self.phase == MULTI:
             more = {"tasks": [{"args": {}}] * 4, "max_parallel_tasks": 2}
@@ -122,7 +122,7 @@ class Drill:
         self.run_id = int(self.world.gateway.start(self.request(), self.name)["run_id"])
         if self.phase == DEPLOYING and self.cell.state == "scheduler service down":
             self.world.points.hold(self.run_id, "cluster.scheduler.deploy.before")
-        elif self.phase in HELD and self.phase not in (LOOKING, ADDING):
+        elif self.phase in HELD and self.phase not in (POLLING, ADDING):
             self.world.points.hold(self.run_id, HELD[self.phase])
 
     def go_in(self) -> None:
@@ -132,15 +132,15 @@ class Drill:
             until(lambda: self._reads("waiting.json") == 1, "a task that waits for a slot")
             until(lambda: "slots in use" in str(self._row("waiting_for")), "that the run says so")
             return
-        if self.phase == BEFORE_FIRST_LOOK:
-            # The observer looks at once, so this phase is over with the crawler's start.
+        if self.phase == BEFORE_FIRST_POLL:
+            # The observer polls once, so this phase is over with the crawler's start.
             until(
                 lambda: (
                     self._row("waiting_for") == names.WAITING_FOR_START or self._row("started_at")
                 ),
                 "its offer",
             )
-        if self.phase in EXECUTING and self.phase != BEFORE_FIRST_LOOK:
+        if self.phase in EXECUTING and self.phase != BEFORE_FIRST_POLL:
             active = 2 if self.phase == MULTI else 1
             until(
                 lambda: (
@@ -149,8 +149,8 @@ class Drill:
                 ),
                 "a start",
             )
-        if self.phase == LOOKING:
-            world.points.hold(run_id, HELD[LOOKING])
+        if self.phase == POLLING:
+            world.points.hold(run_id, HELD[POLLING])
         if self.phase == ADDING:
             world.points.hold(run_id, HELD[ADDING])
             world.add_by_temporal(self.workflow_id, f"{self.name}-more")
@@ -351,7 +351,7 @@ class Batch:
         """All the way; on failure everything is put back in order for the next batch."""
         with ExitStack() as undo:
             undo.callback(self._tidy)
-            self._take_places()
+            self._take_slots()
             outage = ExitStack()
             undo.push(outage)
             self._stop_worker()
@@ -368,7 +368,7 @@ class Batch:
             outage.close()
             self._all_closed()
 
-    def _take_places(self) -> None:
+    def _take_slots(self) -> None:
         """Everybody into the phase, those last who need a full cluster."""
         world = self.world
         first = [d for d in self.drills if d.phase not in (BEFORE_FIRST_TASK, WAITING)]

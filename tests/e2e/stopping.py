@@ -34,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 #: For ``PYTHONPATH``: what holds calls inside of the worker.
 FAILPOINTS = str(HERE / "failpoints")
 SLOTS = 16
-#: Looks come about once a second.
+#: Polls come about once a second.
 QUICK: Row = {"poll_minutes": [0.017], "limits": {"start_check_s": 0.2}}
 PATIENT = {
     "name": "patient",
@@ -107,9 +107,9 @@ class StopWorld(World):
                 os.pathsep.join(filter(None, (FAILPOINTS, os.environ.get("PYTHONPATH")))),
             )
             patch.setenv("LIFECYCLE_TEST_FAILPOINTS", str(folder.parent / "failpoints"))
-            patch.setenv("LIFECYCLE_GATEWAY__WRITES_PER_S", "1000")
-            patch.setenv("LIFECYCLE_GATEWAY__REQUESTS_AT_ONCE", "200")
-            patch.setenv("LIFECYCLE_GATEWAY__SWEEP_S", "2")
+            patch.setenv("LIFECYCLE_GATEWAY__MAX_WRITES_PER_S", "1000")
+            patch.setenv("LIFECYCLE_GATEWAY__MAX_CONCURRENT_REQUESTS", "200")
+            patch.setenv("LIFECYCLE_GATEWAY__OUTBOX_RETRY_S", "2")
             for name, value in settings.items():
                 patch.setenv(name, value)
             world = cls(folder, database=database, examples=examples)

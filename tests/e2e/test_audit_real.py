@@ -24,7 +24,7 @@ from tests.e2e.world import AUDITS, ENDLESS, EVERY_S, QUICK, World, moment, unti
 from tests.support import in_process
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
-#: From due to looked at, whatever keeps a run from being looked at; the rest is what a slow machine
+#: From due to polled, whatever keeps a run from being polled; the rest is what a slow machine
 #: may take.
 REACH_S = 60 + 15
 
@@ -35,7 +35,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in AUDITS.items():
             patch.setenv(name, value)
-        patch.setenv("LIFECYCLE_GATEWAY__SWEEP_S", "86400")
+        patch.setenv("LIFECYCLE_GATEWAY__OUTBOX_RETRY_S", "86400")
         world = World(tmp_path_factory.mktemp("audit") / "state")
         try:
             world.start()
@@ -54,7 +54,7 @@ def audit(world: World, *more: str, code: int = 0) -> dict[str, Any]:
     done = crawlctl(world, "audit", "--repair", *more, "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
-    assert report["troubles"] == []
+    assert report["problems"] == []
     return report
 
 
@@ -275,14 +275,14 @@ def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(alo
     back = datetime.now(UTC)
     until(
         lambda: alone.gateway.get("/v1/runs")["overdue"]["run_id"] == run_id,
-        "the word that its look is overdue",
+        "the word that its poll is overdue",
     )
     assert f"(run {run_id})" in alone.gateway.get("/v1/corrections/summary")["text"]
     until(lambda: alone.gateway.run(run_id)["attempt"] == 2, "another workflow", 120)
     looked = "SELECT verified_at FROM run_history WHERE run_id = ?"
-    until(lambda: moment(alone.query(looked, run_id)[0][0]) > back, "a look", 30)
+    until(lambda: moment(alone.query(looked, run_id)[0][0]) > back, "a poll", 30)
     seconds = (moment(alone.query(looked, run_id)[0][0]) - max(due, back)).total_seconds()
-    assert seconds < REACH_S, f"{seconds:.1f} s from due to looked at"
+    assert seconds < REACH_S, f"{seconds:.1f} s from due to polled"
     assert ("repair", "PROCESSING", "no workflow") in corrections(alone, run_id)
     assert alone.tasks(run_id) == {"RUNNING": 1}, "the crawl itself went on"
     alone.gateway.stop(run_id, force=True)

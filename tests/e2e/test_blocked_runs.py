@@ -27,7 +27,7 @@ NEXT_TRY_S = 300.0
 
 BUG = Change(
     "workflows/lifecycle.py",
-    '        led_by, source = gap(s), "wake" if s.inbox.look_now else "look"\n',
+    '        led_by, source = gap(s), "wake" if s.inbox.poll_now else "poll"\n',
     '        raise RuntimeError("a bug in this build")\n',
 )
 #: A step less: right for new runs, wrong for those that have taken it.
@@ -90,8 +90,8 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
     request = {"crawler": "plain", "args": ENDLESS, **QUICK}
     run_id = ours.gateway.start(request, f"blocked-{name}")["run_id"]
     until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
-    looked = ours.gateway.run(run_id)["verified_at"]
-    until(lambda: ours.gateway.run(run_id)["verified_at"] != looked, "two looks")
+    polled = ours.gateway.run(run_id)["verified_at"]
+    until(lambda: ours.gateway.run(run_id)["verified_at"] != polled, "two polls")
     until(
         lambda: blocked(ours, run_id) is None and listed(ours, run_id) is None, "a run that goes on"
     )
@@ -149,26 +149,26 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
     until(
         lambda: blocked_by(ours, run_id, "a bug in this build"), "the run shown as blocked", SHOWN_S
     )
-    assert ours.status(run_id) == "PROCESSING", "nobody looked"
+    assert ours.status(run_id) == "PROCESSING", "nobody polled"
     ours.deploy(ROOT)
     until(lambda: ours.closed([run_id]), "the end of the run", NEXT_TRY_S)
     ours.prove(run_id, "COMPLETED", "finished")
 
 
 def test_without_a_worker_a_run_says_so(ours: World) -> None:
-    """Its next step is not failing, it is not taken up: another cure."""
+    """Its next step is not failing, it is not taken up: another fix."""
     run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")[
         "run_id"
     ]
     until(lambda: ours.tasks(run_id).get("RUNNING"), "a task that runs")
     ours.undeploy()
-    # It may have been left in the middle of a look, which nobody goes on with: a signal is a next
+    # It may have been left in the middle of a poll, which nobody goes on with: a signal is a next
     # step in any case.
     [(workflow_id,)] = ours.query(
         "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
     )
-    ours.temporal("workflow", "signal", "--workflow-id", workflow_id, "--name", "look_now")
-    words = "no worker has taken up its next step since"
+    ours.temporal("workflow", "signal", "--workflow-id", workflow_id, "--name", "poll_now")
+    words = "no worker has started its next step since"
     until(lambda: blocked_by(ours, run_id, words), "the run shown as blocked", SHOWN_S)
     ours.deploy(ROOT)
     until(lambda: blocked(ours, run_id) is None, "that it goes on")

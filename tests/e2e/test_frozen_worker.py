@@ -56,7 +56,7 @@ STEPS = {
     UNSENT: Step("cluster.scheduler.deploy.before", warns=False),
     "deployment call, before its answer is written": Step("cluster.scheduler.deploy.after"),
     "update_run_started": Step("workflows.store.mark_started.before"),
-    "record_look": Step("cluster.store.record_look.before", held_from="running"),
+    "record_poll": Step("cluster.store.record_poll.before", held_from="running"),
     "sync_statuses": Step("workflows.store.apply_findings.before", ends=True, held_from="running"),
     "update_run_status": Step("workflows.store.end_run.before", seconds=1.0),
     # A call to the cluster that is held has lost its place to another: nothing of it is written
@@ -70,7 +70,7 @@ STEPS = {
 }
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-#: What may not change. What looks of a run that goes on move (times, counters) is judged by itself.
+#: What may not change. What polls of a run that goes on move (times, counters) is judged by itself.
 FACTS = {
     "run_history": "status stage outcome attempt owner_run_id waiting_for stop_requested_at started_at ended_at",
     "task_history": "task_id attempt task_index superseded_by status outcome cluster_uid exit_code exit_signal "
@@ -100,10 +100,10 @@ class Frozen:
         self.freeze()
         self.succeed()
         self.before = {name: self.facts(run) for name, run in self.runs.items()}
-        looked = {name: self.looked(run) for name, run in self.runs.items()}
+        polled = {name: self.polled(run) for name, run in self.runs.items()}
         self.wake()
         self.after = {name: self.facts(run) for name, run in self.runs.items()}
-        self.times = {name: (looked[name], self.looked(run)) for name, run in self.runs.items()}
+        self.times = {name: (polled[name], self.polled(run)) for name, run in self.runs.items()}
         self.end()
 
     def hold(self) -> None:
@@ -202,7 +202,7 @@ class Frozen:
             or world.tasks(run) != {"RUNNING": 1}
         ):
             return False
-        # With a look by the successor: the first worker was frozen before that.
+        # With a poll by the successor: the first worker was frozen before that.
         return verified is not None and moment(verified) > self.frozen_at and self._has_started(run)
 
     def _has_started(self, run: int) -> bool:
@@ -249,7 +249,7 @@ class Frozen:
         ]
         if self.resumes and STEPS[name].warns:
             return [line for line in lines if f"Run {run} is at attempt 2 of owner" in line]
-        if not self.resumes and name == "record_look":
+        if not self.resumes and name == "record_poll":
             return [line for line in lines if f"run {run}, attempt 1, that was ordered at" in line]
         return (
             ["nothing is expected"]
@@ -278,7 +278,7 @@ class Frozen:
         found["objects"] = [str(folder) for folder in self.world.task_folders(run)]
         return found
 
-    def looked(self, run: int) -> datetime:
+    def polled(self, run: int) -> datetime:
         return moment(
             self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0]
         )
@@ -291,7 +291,7 @@ def frozen(
     folder = tmp_path_factory.mktemp(f"frozen-{request.param}") / "state"
     # Scheduled audits would take over runs whose workflow was terminated, where the story takes
     # long.
-    with StopWorld.up(folder, LIFECYCLE_AUDIT__EVERY_S="0") as world:
+    with StopWorld.up(folder, LIFECYCLE_AUDIT__INTERVAL_S="0") as world:
         story = Frozen(world, resumes=request.param == "resumed")
         story.play()
         yield story
@@ -317,7 +317,7 @@ def test_it_changes_nothing(frozen: Frozen, name: str) -> None:
         after = after | {"export_record": [row for row in after["export_record"] if row not in own]}
     assert after == before
     former, latter = frozen.times[name]
-    assert latter >= former, "a look that was ordered earlier takes nothing back"
+    assert latter >= former, "a poll that was ordered earlier takes nothing back"
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -328,7 +328,7 @@ def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
     if frozen.resumes and STEPS[name].warns:
         assert "attempt 1 of owner" in told
         assert "warning" in told.lower()
-    elif not frozen.resumes and name == "record_look":
+    elif not frozen.resumes and name == "record_poll":
         assert "warning" in told.lower()
 
 

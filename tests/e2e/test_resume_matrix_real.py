@@ -142,7 +142,7 @@ def test_what_executes_is_adopted(world: World) -> None:
     terminate(world, run)
     resumed(world, run)
     sql = "SELECT stage FROM run_history WHERE run_id = ?"
-    until(lambda: world.query(sql, run) == [("reconciliation",)], "looks", 120)
+    until(lambda: world.query(sql, run) == [("reconciliation",)], "polls", 120)
     assert task_processes(world.places, run) == before, (
         "the same process: number and time of its start"
     )
@@ -156,7 +156,7 @@ def test_what_executes_is_adopted(world: World) -> None:
 
 @pytest.mark.slow
 def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -> None:
-    """One executes, one was killed while nobody looked, one waits for its turn."""
+    """One executes, one was killed while nobody polled, one waits for its turn."""
     with world.site_stands_still():
         run = start(
             world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2
@@ -227,7 +227,7 @@ def test_resumed_twice_at_once(world: World) -> None:
     [(owner,)] = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
     until(
         lambda: owner in json.dumps(world.cli_list(f"ExecutionStatus='Running' AND ({which})")),
-        "the winner's looks",
+        "the winner's polls",
     )
     assert task_processes(world.places, run) == before
     # It is refused while the winner lives; after the stop it might be let in.

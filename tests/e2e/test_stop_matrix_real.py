@@ -83,7 +83,7 @@ def stuck(world: StopWorld, role: str) -> int:
 
 
 def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
-    """Of a run that is between two looks, and of one that waits for a step on a queue that is
+    """Of a run that is between two polls, and of one that waits for a step on a queue that is
     stuck.
 
     Comes last of all: the worker is replaced by one with few threads, so that few calls use them
@@ -91,12 +91,12 @@ def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
     """
     world.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
     crawling = start(world, "crawling")
-    looking = [start(world, f"looking-{n}") for n in range(THREADS)]
+    polling = [start(world, f"looking-{n}") for n in range(THREADS)]
     # Before there is anything to export: short exports would be over before all slots are taken.
     world.points.hold("any", "export.any.any.before")
     exporting = [start(world, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
     until(
-        lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *looking]),
+        lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *polling]),
         "tasks that run",
     )
     world.freeze("worker")

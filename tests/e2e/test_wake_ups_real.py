@@ -1,4 +1,4 @@
-"""The stack of real processes with wake-ups and without: nobody waits for the ladder, and nothing
+"""The stack of real processes with wake-ups and without: nobody waits for the polling schedule, and nothing
 needs them.
 """
 
@@ -16,7 +16,7 @@ from examples.story_checks import run_folder
 from tests.e2e.world import ENDLESS, Row, World, until
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The ladder is ten hours long: what ends here, ends because somebody noticed.
+#: The polling schedule is ten hours long: what ends here, ends because somebody noticed.
 NEVER = {"poll_minutes": [600], "limits": {"start_check_s": 0.3}}
 SOME = {"max_pages": "12", "delay": "0.1"}
 
@@ -49,9 +49,9 @@ def woken(world: World, run_id: int) -> int:
 def started(world: World, **keys: Row) -> list[int]:
     """A run of ``plain`` with these arguments for each key.
 
-    None ends before its first look is ten hours away.
+    None ends before its first poll is ten hours away.
 
-    What ended while its start was waited for is looked at as a part of the start, with no wake-up
+    What ended while its start was waited for is polled as a part of the start, with no wake-up
     at all.
     """
     with world.site_stands_still():
@@ -78,9 +78,9 @@ def test_nobody_waits_for_the_ladder(world: World) -> None:
     assert world.query("SELECT kind FROM correction WHERE run_id = ?", run_id) == []
 
 
-def test_counters_are_on_record_between_looks(world: World) -> None:
-    """No look is due for ten hours, and the counters move all the same, with no event and no other
-    look.
+def test_counters_are_on_record_between_polls(world: World) -> None:
+    """No poll is due for ten hours, and the counters move all the same, with no event and no other
+    poll.
     """
     (run_id,) = started(world, counted={"max_pages": "100000", "delay": "0.2"})
 
@@ -97,7 +97,7 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
             else None
         )
 
-    first, more = until(moved, "counters that move between looks")
+    first, more = until(moved, "counters that move between polls")
     assert (more["status"], more["pages"] > first["pages"]) == ("PROCESSING", True)
     assert more["last_progress_at"] > more["verified_at"]
     assert more["pages_per_minute"] > 0

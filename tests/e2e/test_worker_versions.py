@@ -55,14 +55,14 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def moved(world: World, run_id: int, name: str) -> None:
-    """Wait until this worker has taken a step of the run's workflow, and then until the next look
+    """Wait until this worker has taken a step of the run's workflow, and then until the next poll
     at the cluster.
     """
     workflow_id = world.gateway.run(run_id)["workflow_id"]
     pid = world.stack.supervisor.pids()[name]
     until(lambda: served_by(world, workflow_id, pid), f"a step taken by {name}")
     seen = world.gateway.run(run_id)["verified_at"]
-    until(lambda: world.gateway.run(run_id)["verified_at"] != seen, "the next look")
+    until(lambda: world.gateway.run(run_id)["verified_at"] != seen, "the next poll")
 
 
 def _workers(world: World) -> list[tuple[str, str]]:
@@ -128,7 +128,7 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     # doctor says so.
     ours.deploy(ROOT)
     workers = _workers(ours)
-    assert workers, "it looks at the queues"
+    assert workers, "it polls the queues"
     assert all("of version crawler-lifecycle.a" not in text for level, text in workers), workers
     ours.undeploy(A)
     until(

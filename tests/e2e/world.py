@@ -11,11 +11,12 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from temporalio.client import Client
@@ -30,8 +31,8 @@ from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain import names
-from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
-from examples.story_checks import CHECKS, Places, query, run_folder, told_events
+from crawler_lifecycle.domain.polling_schedule import LATE_TOLERANCE_SECONDS
+from examples.story_checks import CHECKS, Slots, query, run_folder, told_events
 from tests.support import in_process
 from tests.support.builds import command, environment
 
@@ -41,7 +42,7 @@ Row = dict[str, Any]
 
 PARTS = ("worker", "gateway", "scheduler", "temporal")
 TERMINAL = ("COMPLETED", "FAILED")
-#: Looks are one to two seconds apart where production has minutes.
+#: Polls are one to two seconds apart where production has minutes.
 QUICK: Row = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
 #: A crawl that only a stop ends within the time of a test: the site has 234 pages, which take 20
 #: minutes.
@@ -50,7 +51,7 @@ ENDLESS = {"max_pages": "100000", "delay": "5"}
 #: for nothing.
 EVERY_S = "315360000"
 AUDITS = {
-    "LIFECYCLE_AUDIT__EVERY_S": EVERY_S,
+    "LIFECYCLE_AUDIT__INTERVAL_S": EVERY_S,
     **{f"LIFECYCLE_AUDIT__{name}GRACE_S": "0" for name in ("", "ORPHAN_", "START_")},
 }
 #: Far longer than anything takes that works; a wait that reaches it has failed.
@@ -135,7 +136,7 @@ class World:
 
     def start(self) -> None:
         self.stack.start()
-        self.places = Places(self.folder.absolute(), self.stack.addresses)
+        self.places = Slots(self.folder.absolute(), self.stack.addresses)
         self.gateway = self._open.enter_context(
             Gateway(str(self.stack.addresses["gateway"]), timeout_s=PATIENCE_S)
         )
@@ -204,14 +205,22 @@ class World:
         until(lambda: not self.open_runs(), "the end of earlier runs")
 
     def deploy(
-        self, folder: Path, name: str = "worker", roles: Sequence[str] = (), **settings: str
+        self,
+        folder: Path,
+        name: str = "worker",
+        roles: Sequence[str] = (),
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        **settings: str,
     ) -> None:
         """Replace a part by one of the build in ``folder``, or start another worker, and wait until
         it is ready.
+
+        ``renamed``: variables -> their names in that build, where they differ.
         """
         what = name if name in ("gateway", "scheduler") else "worker"
         usual = self.stack.supervisor._kept[what].part
         env = environment(usual.env, **settings)
+        env = {renamed.get(variable, variable): value for variable, value in env.items()}
         health = usual.health
         if name not in PARTS:
             port, metrics = processes.free_port(), processes.free_port()

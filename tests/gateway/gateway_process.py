@@ -58,7 +58,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "TEMPORAL_ADDRESS": "127.0.0.1:9",
         "LIFECYCLE_GATEWAY__PORT": "0",
-        "LIFECYCLE_GATEWAY__OPEN": "true",
+        "LIFECYCLE_GATEWAY__AUTH_DISABLED": "true",
         "LIFECYCLE_SCHEDULER__URL": "http://127.0.0.1:9",
         "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder}/missing/runs.db",
         **more,

@@ -159,7 +159,7 @@ class FakeWorkflows:
         await self._lose()
         return workflow_id in self.open
 
-    async def look_now(self, workflow_id: str) -> bool:
+    async def poll_now(self, workflow_id: str) -> bool:
         await self._reach()
         if workflow_id in self.open:
             self.signals.append((workflow_id, None))
@@ -233,7 +233,7 @@ class World:
         return self.new_app()
 
     def gateway(self, **options: Any) -> Gateway:
-        options = {"entrance": Entrance(), "sweep_s": None, "clock": self.clock, **options}
+        options = {"entrance": Entrance(), "outbox_retry_s": None, "clock": self.clock, **options}
         return Gateway(self.store, self.workflows, self.scheduler, **options)
 
     def new_app(self, **options: Any) -> FastAPI:

@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_loses_its_connection(
         connection.sendall(GET.replace(b"/ok", b"/large"))
         assert connection.recv(1) == b"H"
         time_is_up()
-        # Reading on would be what keeps it, so the server alone is looked at.
+        # Reading on would be what keeps it, so the server alone is polled.
         state, until = server.server_state, time.monotonic() + 150
         while (state.tasks or state.connections) and time.monotonic() < until:
             time.sleep(0.02)

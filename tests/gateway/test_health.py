@@ -17,7 +17,7 @@ from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.health import Health, HealthPart, Needs
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue
 from tests.contracts.store import world as store_world
 from tests.contracts.store.test_overdue import executing
@@ -46,9 +46,9 @@ def test_what_answers_and_what_does_not(world: World) -> None:
     strip = asyncio.run(made(world).read())
     assert [(one.name.split()[0], one.level) for one in strip.parts] == [
         ("database", "ok"), ("temporal", "ok"), ("queue", "ok"), ("queue", "bad"), ("queue", "warn"),
-        ("looks", "ok"), ("stream", "ok"),
+        ("polls", "ok"), ("stream", "ok"),
     ]  # fmt: skip
-    assert (strip.level, strip.parts[3].cure) == ("bad", "crawlctl worker cluster")
+    assert (strip.level, strip.parts[3].fix) == ("bad", "crawlctl worker cluster")
     assert "3 waiting" in strip.parts[3].text
     assert (strip.wrong.split(";")[0], strip.worst_s) == ("no corrections this week", None)
     world.workflows.down = True
@@ -57,19 +57,19 @@ def test_what_answers_and_what_does_not(world: World) -> None:
     assert not [name for name in found if name.startswith("queue")], "nobody can tell"
 
 
-def test_a_late_look_is_told_with_what_the_cluster_said(world: World) -> None:
+def test_a_late_poll_is_told_with_what_the_cluster_said(world: World) -> None:
     made_world = store_world.World(world.store, cast(store_world.Clock, world.clock))
     fence = executing(made_world, "late")
-    world.store.looks.record_look_error(fence, "403 from the cluster")
+    world.store.polls.record_poll_error(fence, "403 from the cluster")
     world.store.corrections.record_corrections(
         fence.run_id, [Correction(CorrectionKind.LATE, "LOST", "FAILED")]
     )
     world.clock.forward(3600)
     strip = asyncio.run(made(world).read())
-    [looks] = [one for one in strip.parts if one.name == "looks"]
-    assert looks.level == "bad"
-    assert f"(run {fence.run_id})" in looks.text
-    assert "403 from the cluster" in looks.text
+    [polls] = [one for one in strip.parts if one.name == "polls"]
+    assert polls.level == "bad"
+    assert f"(run {fence.run_id})" in polls.text
+    assert "403 from the cluster" in polls.text
     assert "1 correction (late 1)" in strip.wrong
 
 
@@ -79,10 +79,10 @@ def test_a_database_that_is_away_or_silent(world: World, monkeypatch: pytest.Mon
 
     strip = made(world)
     monkeypatch.setattr(world.store.health, "ping", away)
-    monkeypatch.setattr(world.store.overdue, "overdue_looks", away)
+    monkeypatch.setattr(world.store.overdue, "overdue_polls", away)
     found = read(strip)
-    assert (found["database"].level, found["looks"].level) == ("bad", "bad")
-    assert "it refuses connections" in found["looks"].text
+    assert (found["database"].level, found["polls"].level) == ("bad", "bad")
+    assert "it refuses connections" in found["polls"].text
     monkeypatch.setattr(health, "READY_TIMEOUT_S", 0.05)
     over = asyncio.Event()
 
@@ -90,12 +90,12 @@ def test_a_database_that_is_away_or_silent(world: World, monkeypatch: pytest.Mon
         while not over.is_set():
             pass
 
-    monkeypatch.setattr(world.store.overdue, "overdue_looks", silent)
+    monkeypatch.setattr(world.store.overdue, "overdue_polls", silent)
     monkeypatch.setattr(world.store.health, "ping", lambda: None)
 
     async def asked() -> HealthPart:
         try:
-            return next(one for one in (await made(world).read()).parts if one.name == "looks")
+            return next(one for one in (await made(world).read()).parts if one.name == "polls")
         finally:
             over.set()
 
@@ -180,4 +180,4 @@ def test_the_route(world: World) -> None:
     with world.client() as client:
         answer = client.get("/v1/health").json()
     assert answer["level"] == "ok"
-    assert {one["name"] for one in answer["parts"]} >= {"database", "temporal", "looks", "stream"}
+    assert {one["name"] for one in answer["parts"]} >= {"database", "temporal", "polls", "stream"}

@@ -26,7 +26,7 @@ from crawler_lifecycle.features.mcp import cli as mcp
 from tests.gateway.api.test_files import _run
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.hostile_feeds import FEEDS, READERS
-from tests.gateway.page.conftest import BROWSER
+from tests.gateway.ui.conftest import BROWSER
 
 #: What one reader may take for all feeds: MiB of memory, and seconds of the processor. They are far
 #: above what they take, and far below what one of these feeds took before it was bounded.

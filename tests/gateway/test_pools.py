@@ -88,14 +88,14 @@ def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
     }
     assert mine == {"in_use": 2, "max": 2, "waiting_runs": 3, "waiting_tasks": 4, "weight": 3}
     world.clock.forward(245)
-    line = "waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent and 1 older tasks come first"
+    line = "waiting for a slot in pool shop-a (2 of 2 in use; 2 more urgent and 1 older tasks come first"
     assert client.get(f"/v1/runs/{last}").json()["waiting"].startswith(line)
     world.store.deployment.mark_started(world.fence(begun), world.clock.now)
-    part = "1 task QUEUED: waiting for a place in pool shop-a (2 of 2 in use; 2 more urgent tasks come first"
+    part = "1 task QUEUED: waiting for a slot in pool shop-a (2 of 2 in use; 2 more urgent tasks come first"
     assert client.get(f"/v1/runs/{begun}").json()["waiting"].startswith(part)
     listed = client.get("/v1/runs", params={"pool": "shop-a"}).json()["runs"]
     assert [run["run_id"] for run in listed] == [last, urgent, begun]
-    assert listed[0]["waiting"] == "waiting for a place in pool shop-a for 4 min"
+    assert listed[0]["waiting"] == "waiting for a slot in pool shop-a for 4 min"
     assert client.get("/v1/runs", params={"pool": "shop-b"}).json()["runs"] == []
     page = client.get(f"/runs/{last}").text
     assert "2 more urgent and 1 older tasks come first" in page
@@ -105,10 +105,10 @@ def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
         pools(client),
     )
     figures = client.get("/metrics").text
-    for said in ("waiting_tasks", "places_in_use", "places_max"):
+    for said in ("waiting_tasks", "slots_in_use", "slots_max"):
         assert re.search(rf'lifecycle_pool_{said}{{pool="shop-a"}} [24]\.0', figures), said
     assert 'lifecycle_pool_oldest_wait_seconds{pool="shop-a"} 550.0' in figures
-    assert 'lifecycle_pool_places_max{pool="default"} NaN' in figures
+    assert 'lifecycle_pool_slots_max{pool="default"} NaN' in figures
 
 
 def pools(client: TestClient) -> str:

@@ -113,9 +113,11 @@ def test_with_tokens_it_listens_anywhere_and_lets_in_who_has_one(
     token, lines = new_token("portal", "read")
     (tmp_path / "tokens.toml").write_text(lines)
     settings = environment(
-        tmp_path, LIFECYCLE_GATEWAY__HOST="0.0.0.0", LIFECYCLE_GATEWAY__TOKENS_FILE="tokens.toml"
+        tmp_path,
+        LIFECYCLE_GATEWAY__HOST="0.0.0.0",
+        LIFECYCLE_GATEWAY__CALLERS_FILE="tokens.toml",
     )
-    del settings["LIFECYCLE_GATEWAY__OPEN"]
+    del settings["LIFECYCLE_GATEWAY__AUTH_DISABLED"]
     with gateway(settings, tmp_path) as running:
         url = f"http://127.0.0.1:{running.port}"
         assert http.get(f"{url}/healthz").status_code == 200
@@ -133,7 +135,7 @@ def test_with_tokens_it_listens_anywhere_and_lets_in_who_has_one(
         assert token not in told
 
 
-def test_a_taken_port_names_address_and_cure(tmp_path: Path) -> None:
+def test_a_taken_port_names_address_and_fix(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         told = refused(environment(tmp_path, LIFECYCLE_GATEWAY__PORT=port), tmp_path)

@@ -19,7 +19,7 @@
 | all that drives Chancy's own loop (C-13) | `test_c13_what_drives_a_loop_does_nothing` |
 | an unknown step, a cycle (defects) | `test_what_would_wedge_is_refused` |
 
-C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs-compared.md says why.
+C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs.md says why.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def test_c09_jobs_keep_their_options(memory: Memory) -> None:
     assert (spec.job["args"], spec.job["meta"]) == ({"url": "x"}, {"of": 1})
     (plain,) = Workflow("w").add("a", step).spec().steps
     assert (plain.queue, plain.priority, plain.max_attempts) == (None, 5, 1)
-    with pytest.raises(InvalidRequest, match=r"limits: .*LIFECYCLE_PLANS__MEMORY"):
+    with pytest.raises(InvalidRequest, match=r"limits: .*LIFECYCLE_USER_CODE__MEMORY"):
         Workflow("w").add("a", step.job.with_limits([Limit(Limit.Type.MEMORY, 1)])).spec()
     with pytest.raises(AttributeError):
         step.job.with_magic(1)

@@ -17,7 +17,7 @@ from examples.graphs import WALKS, nightly, titles
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "graphs.md").read_text(encoding="utf-8")
-COMPARED = (DOCS / "graphs-compared.md").read_text(encoding="utf-8")
+COMPARED = (DOCS / "graphs.md").read_text(encoding="utf-8")
 
 
 def test_its_graph_does_what_its_test_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

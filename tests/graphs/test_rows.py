@@ -1,5 +1,5 @@
 """Every rule of the three sources of graphs has a test that names it, or a reason in
-docs/graphs-compared.md.
+docs/graphs.md.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "graphs-compared.md"
+PAGE = HERE.parent.parent / "docs" / "graphs.md"
 ROWS = {
     *(f"C-{n:02}" for n in range(1, 21)),
     *(f"O-{n:02}" for n in range(1, 23)),

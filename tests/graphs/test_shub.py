@@ -1,4 +1,4 @@
-"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs-compared.md has a reason for
+"""shub-workflow's graphs: rows S-70 … S-87 of the rules. docs/graphs.md has a reason for
 what has no test.
 """
 

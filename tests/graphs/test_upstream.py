@@ -41,7 +41,7 @@ OPTIONS = {
 
 def left_out(facade: str) -> tuple[list[str], str]:
     """The patterns in the table of the page, and what stands above it."""
-    page = "managers-scrapy-cloud.md" if facade == "managers" else "graphs-compared.md"
+    page = "managers.md" if facade == "managers" else "graphs.md"
     [table] = re.findall(
         r"^#+ Names left out\n(.*?)^#", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE
     )

@@ -36,7 +36,7 @@ from temporalio.client import (
 )
 
 from crawler_lifecycle.activities.audits import audit
-from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.compose import WEBHOOKS
 from crawler_lifecycle.domain import names
@@ -52,7 +52,7 @@ from crawler_lifecycle.features.schedules.domain.definition import Overlap, Sche
 from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
 from crawler_lifecycle.features.webhooks.ports import WebhookOrder
-from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.polls import Poll
 from crawler_lifecycle.ports.runs import Deployment, Event, Fence, QueuedTask, TaskRef
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
@@ -118,7 +118,7 @@ async def stopped(lab: Lab) -> Handle:
     """A stop while three tasks execute and one is queued."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 3})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", {"requested_by": "ada", "reason": "enough", "request_id": "s1"})
     return await _ended(handle, "cancelled")
 
@@ -127,7 +127,7 @@ async def force_stopped(lab: Lab) -> Handle:
     """A plain stop that is ignored, a second one without a payload by force."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop")
     await lab.until(lambda: lab.cluster.signals(1))
     await handle.signal("force_stop")
@@ -142,12 +142,12 @@ async def resumed(lab: Lab) -> Handle:
         executes=None if attempt == 1 else 30
     )
     first = await lab.start({"crawler": "books", "tasks": [{}] * 3})
-    await lab.snapshot_where(first, lambda s: s.looks >= 1)
+    await lab.snapshot_where(first, lambda s: s.polls >= 1)
     await first.terminate("by an operator")
     lab.cluster.end_now(1, 0, end=FINISHED)
     lab.cluster.end_now(1, 1)
     again = await lab.start({"run_id": 1})
-    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.looks >= 2)
+    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.polls >= 2)
     lab.cluster.end_now(1, 2, end=FINISHED)
     return await _ended(again, "finished")
 
@@ -161,7 +161,7 @@ async def corrected(lab: Lab) -> Handle:
     """Killed behind our back and corrected."""
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     lab.cluster.end_now(1)
     return await _ended(handle, "failed")
 
@@ -174,7 +174,7 @@ async def retried(lab: Lab) -> Handle:
     )
     retries = {"max": 2, "on": ["failed"], "backoff_s": 300, "jitter": 0}
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 2, "retries": retries})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     lab.cluster.end_now(1)
     return await _ended(handle, "finished")
 
@@ -191,7 +191,7 @@ async def grown(lab: Lab) -> Handle:
         executes=None if index == 0 else 20
     )
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.execute_update(
         "add_tasks", {"tasks": [{"args": {"shelf": n}} for n in "78"], "request_id": "g1"}
     )
@@ -250,7 +250,7 @@ async def deleted_files_first(lab: Lab) -> WorkflowHandle[Any, Any]:
 async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
     """The end of a manager, delivered."""
     m = manager_lab(lab, source=[])
-    async with m.plans():
+    async with m.user_code():
         await (await m.start()).result()
     row = m.row()
     workflow_id = names.event_workflow_id(
@@ -262,71 +262,71 @@ async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
     return handle
 
 
-class HeldLooks:
-    """Looks at the cluster that wait until they may go on: all, or only those that one activity
+class HeldPolls:
+    """Polls the cluster that wait until they may go on: all, or only those that one activity
     takes.
     """
 
     def __init__(self, lab: Lab, only: str | None = None) -> None:
-        self._lab, self._look, self._only = lab, lab.cluster.look, only
+        self._lab, self._poll, self._only = lab, lab.cluster.poll, only
         self._entered, self._gate = threading.Event(), threading.Event()
-        lab.cluster.look = self._held  # type: ignore[method-assign]
+        lab.cluster.poll = self._held  # type: ignore[method-assign]
 
-    def _held(self, run_id: int, tasks: Sequence[TaskRef]) -> Look:
+    def _held(self, run_id: int, tasks: Sequence[TaskRef]) -> Poll:
         if self._only is None or activity.info().activity_type == self._only:
             self._entered.set()
             assert self._gate.wait(120)
-        return self._look(run_id, tasks)
+        return self._poll(run_id, tasks)
 
     def let_go(self) -> None:
-        """Let looks go on as they come."""
+        """Let polls go on as they come."""
         self._gate.set()
 
     async def wake_in_one(self, handle: Handle) -> None:
-        """Hold the next look, wake the run in the middle of it, and let all go on."""
+        """Hold the next poll, wake the run in the middle of it, and let all go on."""
         self._gate.clear()
         self._entered.clear()
         await self.inside()
         await self.wake(handle)
 
     async def wake(self, handle: Handle) -> None:
-        """Wake the run in the middle of a look that is held, and let all go on."""
-        await handle.signal("look_now")
+        """Wake the run in the middle of a poll that is held, and let all go on."""
+        await handle.signal("poll_now")
         await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
         self.let_go()
 
     async def inside(self) -> None:
-        """Wait until a look is held."""
+        """Wait until a poll is held."""
         await self._lab.until(self._entered.is_set)
 
 
 async def woken(lab: Lab) -> Handle:
-    """Woken in the middle of looks: while the start is awaited, while it executes, and under a
+    """Woken in the middle of polls: while the start is awaited, while it executes, and under a
     stop.
     """
     lab.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
-    looks = HeldLooks(lab)
+    polls = HeldPolls(lab)
     handle = await lab.start({"crawler": "books"})
-    await looks.wake_in_one(handle)
+    await polls.wake_in_one(handle)
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    await looks.wake_in_one(handle)
+    await polls.wake_in_one(handle)
     await handle.signal("stop")
     await lab.until(lambda: lab.cluster.signals(1))
-    await looks.wake_in_one(handle)
+    await polls.wake_in_one(handle)
     return await _ended(handle, "cancelled")
 
 
 async def woken_in_a_wave(lab: Lab) -> Handle:
-    """Woken in the middle of a look which finds that the next task of three may be deployed."""
+    """Woken in the middle of a poll which finds that the next task of three may be deployed."""
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index < 2 else None
     )
-    looks = HeldLooks(lab)
-    looks.let_go()
+    polls = HeldPolls(lab)
+    polls.let_go()
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    await looks.wake_in_one(handle)
-    await lab.snapshot_where(handle, lambda s: s.looks >= 2)
+    await polls.wake_in_one(handle)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 2)
     await handle.signal("stop")
     return await _ended(handle, "cancelled")
 
@@ -334,7 +334,7 @@ async def woken_in_a_wave(lab: Lab) -> Handle:
 async def counted(lab: Lab) -> Handle:
     """An end that another process records at once: the workflow counts.
 
-    Before that a look of its own finds one.
+    Before that a poll of its own finds one.
     """
     lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index == 0 else None
@@ -342,11 +342,11 @@ async def counted(lab: Lab) -> Handle:
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 3})
     await lab.until(lambda: lab.tasks(1).get(0) == "SUCCEEDED")
     row = lab.store.runs.get_run(1)
-    recorder = Recorder(lab.store.looks, lab.store.retries, lab.cluster, lab.parts.policies)
+    recorder = Recorder(lab.store.polls, lab.store.retries, lab.cluster, lab.parts.policies)
     for index in (1, 2):
         lab.cluster.end_now(1, index, end=FINISHED)
         recorder.record(Fence(1, 1, row.owner_run_id, row.run_uid), "wake")
-        await Workflows(lab.client).look_recorded(handle.id, recorded=True)
+        await Workflows(lab.client).poll_recorded(handle.id, recorded=True)
         await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
     return await _ended(handle, "finished")
 
@@ -377,7 +377,7 @@ async def escalated(lab: Lab) -> Handle:
     """A plain stop that is ignored until its time for force has come."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 10}})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", {"requested_by": "ada"})
     return await _ended(handle, "cancelled")
 
@@ -386,7 +386,7 @@ async def cancelled(lab: Lab) -> Handle:
     """Temporal's cancel, which is a graceful stop."""
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.cancel()
     return await _ended(handle, "cancelled")
 
@@ -454,14 +454,14 @@ async def updated_for_long(lab: Lab) -> Handle:
     lab.store.additions.add_tasks = hang
     try:
         handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
-        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await lab.snapshot_where(handle, lambda s: s.polls >= 1)
         stage = WorkflowUpdateStage.ACCEPTED
         await handle.start_update("add_tasks", {"tasks": [{}]}, wait_for_stage=stage)
         await lab.until(begun.is_set)
         for n in range(20):
             await handle.signal(f"noise-{n}")
-        looks = (await lab.snapshot_where(handle, lambda s: s.notes)).looks
-        await lab.snapshot_where(handle, lambda s: s.looks > looks)
+        polls = (await lab.snapshot_where(handle, lambda s: s.notes)).polls
+        await lab.snapshot_where(handle, lambda s: s.polls > polls)
         await handle.signal("stop", {"requested_by": "ada"})
         await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
     finally:
@@ -471,14 +471,14 @@ async def updated_for_long(lab: Lab) -> Handle:
 
 
 async def looked_at_once(lab: Lab) -> Handle:
-    """Asked to look at once: while it waits for the start, and between two looks."""
+    """Asked to poll once: while it waits for the start, and between two polls."""
     lab.cluster.behaviour = Behaviour(waits=30, executes=None)
     handle = await lab.start({"crawler": "books"})
     await lab.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
-    await handle.signal("look_now")
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await handle.signal("poll_now")
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     lab.cluster.end_now(1, 0, end=FINISHED)
-    await handle.signal("look_now")
+    await handle.signal("poll_now")
     return await _ended(handle, "finished")
 
 
@@ -492,9 +492,9 @@ async def confused(lab: Lab) -> Handle:
     """Signals that nobody knows, with payloads that cannot be read; they become notes."""
     lab.cluster.behaviour = Behaviour(executes=100)
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("dance", args=[1, "two"])
-    await handle.signal("look_now", args=[{"surplus": True}])
+    await handle.signal("poll_now", args=[{"surplus": True}])
     return await _ended(handle, "finished")
 
 
@@ -512,7 +512,7 @@ async def not_ours(lab: Lab) -> Handle:
     """A run that another workflow owns: the workflow fails, the run does not notice."""
     lab.cluster.behaviour = Behaviour(executes=None)
     owner = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(owner, lambda s: s.looks >= 1)
+    await lab.snapshot_where(owner, lambda s: s.polls >= 1)
     return await _failed(await lab.start({"run_id": 1}))
 
 
@@ -552,7 +552,7 @@ async def stop_taken_over(lab: Lab) -> Handle:
     """A run whose workflow was terminated in the middle of a stop: the next one carries it out."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     first = await lab.start({"crawler": "books", "tasks": [{}] * 2})
-    await lab.snapshot_where(first, lambda s: s.looks >= 1)
+    await lab.snapshot_where(first, lambda s: s.polls >= 1)
     await first.signal("stop", {"requested_by": "ada"})
     await lab.until(lambda: lab.cluster.signals(1))
     await first.terminate("by an operator")
@@ -599,7 +599,7 @@ async def audited(lab: Lab) -> WorkflowHandle[Any, Any]:
     await _to_its_end(lab, {"crawler": "books"})
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     task = QueuedTask(99, 0, {})
     soon = lab.cluster.clock() + timedelta(minutes=1)
     lab.cluster.deploy(
@@ -620,7 +620,7 @@ async def audited_long(lab: Lab) -> WorkflowHandle[Any, Any]:
         report = await _audit(lab)
     finally:
         audit.PAGE = page
-    assert report.looked["open_runs"] == 30, report
+    assert report.polled["open_runs"] == 30, report
     return lab.handles[-1]
 
 
@@ -644,7 +644,7 @@ async def managed(lab: Lab) -> WorkflowHandle[Any, Any]:
     m = manager_lab(lab, source=[quick(1), Job("nobody")], stays=True)
     handle = await m.start(parent="nobody")
     await m.snapshot_where(handle, lambda s: s.waiting is not None)
-    async with m.plans():
+    async with m.user_code():
         await lab.until(lambda: m.row().counts.bad == 1)
         await handle.execute_update(
             "add_job", {"jobs": [{"spider": "quick", "spider_args": {"n": "7"}}]}
@@ -660,7 +660,7 @@ async def managed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
     """A manager that is stopped while its runs execute, by force in the end."""
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     m = manager_lab(lab, source=[quick(n) for n in range(5)], window=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await lab.until(lambda: len(lab.cluster.alive()) == 2)
         await handle.signal("stop", {"requested_by": "ada"})
@@ -674,7 +674,7 @@ async def managed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     """A manager that continues as new."""
     lab.cluster.behaviour = Behaviour(executes=0)
     m = manager_lab(lab, source=[quick(n) for n in range(8)], window=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await lab.client.get_workflow_handle(handle.id).result()
     return handle

@@ -14,7 +14,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.clusters.kubernetes import labels
@@ -43,7 +43,7 @@ from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.auditing import audit
 from tests.support.lab import NO_RETRIES, PATIENCE_S, Lab, laboratory
 
-#: A run that is looked at every three seconds when nothing wakes it.
+#: A run that is polled every three seconds when nothing wakes it.
 QUICK: dict[str, Any] = {
     "poll_minutes": [0.05],
     "limits": {"start_check_s": 0.5, "stop_grace_s": 5},
@@ -111,7 +111,7 @@ class KubeLab:
         return [meta["name"] for meta in held]
 
     async def until_released(self, seconds: float = PATIENCE_S, *, audited: bool = False) -> None:
-        """Wait until our finalizer holds no pod; with ``audited`` an audit looks each time, as it
+        """Wait until our finalizer holds no pod; with ``audited`` an audit polls each time, as it
         does in a service.
 
         An audit ends what executes again although its end is on record, as a pod of kwok may.
@@ -276,7 +276,9 @@ async def kube_laboratory(
     ``audit`` has the graces of audits, if not the usual ones. ``more`` are settings of the cluster.
     """
     namespace = api.namespace if api is not None else cluster.namespace("life")
-    own = api or Api(kubeconfig=cluster.kubeconfig, namespace=namespace, connect_s=10, read_s=10)
+    own = api or Api(
+        kubeconfig=cluster.kubeconfig, namespace=namespace, connect_timeout_s=10, read_timeout_s=10
+    )
     settings = ClusterSettings(
         kind="kubernetes", namespace=namespace, service_account=service_account, **more
     )
@@ -298,8 +300,8 @@ async def kube_laboratory(
             beside.start(PoolCalls(lab.store.pools, Workflows(client).place_free).run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
-            recorder = Recorder(lab.store.looks, lab.store.retries, kubernetes, lab.parts.policies)
-            notify = Workflows(client).look_recorded
+            recorder = Recorder(lab.store.polls, lab.store.retries, kubernetes, lab.parts.policies)
+            notify = Workflows(client).poll_recorded
             beside.start(Recording(observer, lab.store.wake_ups, recorder, notify).run())
         await stack.enter_async_context(lab.working())
         yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)

@@ -234,7 +234,7 @@ def _job_deadline_no_pod(scene: Scene) -> None:
 
 
 def _pod_deadline(scene: Scene) -> None:
-    # It counts from the kubelet's first look at the pod, and the container is to execute by then.
+    # It counts from the kubelet's first poll of the pod, and the container is to execute by then.
     scene.start(pod_spec={"activeDeadlineSeconds": 12})
     scene.until(
         lambda o: o["pods"][0]["status"].get("reason") == "DeadlineExceeded",
@@ -580,7 +580,7 @@ PASSING = (
 )
 
 #: What the recording adds to the task as the database has it, and seconds between the condition and
-#: the look.
+#: the poll.
 TASK: Mapping[str, Mapping[str, Any]] = {
     "stop-handled": {"stopping": True},
     "stop-exit-0": {"stopping": True},

@@ -92,7 +92,7 @@ def test_so_it_does_with_the_components(tmp_path: Path) -> None:
         if not key[0].startswith("PersistentVolume")
     }
     on = (
-        "tidy.enabled=true",
+        "gc.enabled=true",
         "monitoring.enabled=true",
         "monitoring.alarms=true",
         "files.volumeClaim=crawl-files",
@@ -160,13 +160,17 @@ def test_the_settings_of_an_installation_are_taken(
     assert loaded.cluster.namespace != SERVICES
     if name == "everything":
         assert loaded.pools["shop-a"].max == 20
-        assert str(loaded.gateway.page_url).rstrip("/") == "https://crawls.corp.test"
+        assert str(loaded.gateway.web_ui_url).rstrip("/") == "https://crawls.corp.test"
 
 
 def test_a_small_one_has_one_of_each_but_of_what_a_stop_needs() -> None:
     found = chart.rendered("small")
     replicas = {name: one["spec"]["replicas"] for name, one in of_kind("Deployment", found).items()}
-    assert (replicas["worker-workflows"], replicas["worker-control"], replicas["worker-plans"]) == (
+    assert (
+        replicas["worker-workflows"],
+        replicas["worker-control"],
+        replicas["worker-user-code"],
+    ) == (
         2,
         2,
         0,
@@ -233,9 +237,9 @@ def test_everything_at_once() -> None:
         ]
         if name not in ("gateway", "scheduler"):
             assert {str(Path(value).parent) for value in files} <= mounted, name
-    assert spec["worker-plans"]["containers"][0]["image"] == "registry.corp.test/plans:7"
+    assert spec["worker-user-code"]["containers"][0]["image"] == "registry.corp.test/user-code:7"
     assert {name for name, one in workloads.items() if "replicas" not in one["spec"]} == {
-        *("worker-cluster", "worker-export", "worker-plans")
+        *("worker-cluster", "worker-export", "worker-user-code")
     }
     scaled = of_kind("ScaledObject", found)
     kinds = {
@@ -265,13 +269,13 @@ def test_everything_at_once() -> None:
 
 def test_an_adapter_of_external_metrics_in_place_of_keda() -> None:
     words = ["--set", "autoscaling.by=hpa"]
-    for role in ("cluster", "export", "plans"):
+    for role in ("cluster", "export", "user-code"):
         words += ["--set", f"workers.{role}.autoscaling.metric=backlog"]
     found = chart.rendered("everything", *words)
     assert set(of_kind("HorizontalPodAutoscaler", found)) == {
         "worker-cluster",
         "worker-export",
-        "worker-plans",
+        "worker-user-code",
     }
     assert not of_kind("ScaledObject", found)
 
@@ -279,7 +283,7 @@ def test_an_adapter_of_external_metrics_in_place_of_keda() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 NOTHING = "sha256:" + "0" * 64
-#: Values beside those of production: what is named, and a word of the cure.
+#: Values beside those of production: what is named, and a word of the fix.
 REFUSED = [
     (["image.repository="], "image.repository is empty", "REGISTRY/crawler-lifecycle"),
     (["image.digest="], "image.digest and image.tag are empty", "digest that was tested"),
@@ -297,10 +301,10 @@ REFUSED = [
         ["workers.export.autoscaling.enabled=true", "workers.export.autoscaling.min=20"],
         *("autoscaling.min is 20", "at most max"),
     ),
-    (["workers.plans.autoscaling.enabled=true"], "autoscaling.prometheus is empty", "http://HOST:9090"),
-    (["workers.plans.autoscaling.enabled=true", "autoscaling.by=hpa"], "plans.autoscaling.metric is empty", "keda"),
+    (["workers.user-code.autoscaling.enabled=true"], "autoscaling.prometheus is empty", "http://HOST:9090"),
+    (["workers.user-code.autoscaling.enabled=true", "autoscaling.by=hpa"], "user-code.autoscaling.metric is empty", "keda"),
     (["files.volumeClaim=crawl-files"], 'files.volumeClaim is "crawl-files"', "one of the two"),
-    (["tidy.enabled=true"], "tidy.enabled is true", "files.volumeClaim"),
+    (["gc.enabled=true"], "gc.enabled is true", "files.volumeClaim"),
     (["authorities.temporal=ca"], 'authorities.temporal is "ca"', "temporal.tls.enabled=true"),
     (["temporal.tls.clientSecret=own"], 'temporal.tls.clientSecret is "own"', "temporal.tls.enabled=true"),
     (["internalTls.enabled=true"], "internalTls.image is empty", "ghostunnel"),
@@ -321,9 +325,9 @@ REFUSED = [
     (["oidc.issuer=https://id.corp.test"], 'oidc.issuer is "https://id.corp.test", and clientId', "give both"),
     (
         ["oidc.issuer=https://id.corp.test", "oidc.clientId=crawls", "oidc.roles.a.role=read"],
-        *("the page has no address to lead back to", "enable ingress or gatewayApi"),
+        *("the web UI has no address to lead back to", "enable ingress or gatewayApi"),
     ),
-    (["ingress.enabled=true"], "ingress.host is empty", "people open the page"),
+    (["ingress.enabled=true"], "ingress.host is empty", "people open the web UI"),
     (["ingress.enabled=true", "ingress.host=a.test"], "ingress.tlsSecret is empty", "kubernetes.io/tls"),
     (["ingress.enabled=true", "gatewayApi.enabled=true"], "gatewayApi.enabled is true", "one of the two"),
     (["gatewayApi.enabled=true", "gatewayApi.host=a.test"], "gatewayApi.parent.name and", "Gateway of yours"),
@@ -332,8 +336,8 @@ REFUSED = [
     (["kueue.localQueues.a=b", "kueue.clusterQueues.c.x=1"], 'kueue.localQueues.a is "b"', "name one of these"),
     (["image.repository=registry.example/x"], "image.repository is", "put in your own"),
     ([f"image.digest={NOTHING}"], "image.digest is", "put in your own"),
-    (["workers.plans.image.repository=r.corp.test/plans"], "workers.plans.image has no tag", "digest of that image"),
-    (["workers.plans.image.repository=registry.example/plans"], "workers.plans.image.repository is", "put in your own"),
+    (["workers.user-code.image.repository=r.corp.test/plans"], "workers.user-code.image has no tag", "digest of that image"),
+    (["workers.user-code.image.repository=registry.example/plans"], "workers.user-code.image.repository is", "put in your own"),
     (["archive.url=s3://example-crawl-archive/runs"], "archive.url is", "put in your own"),
     (["network.apiServer.cidrs={203.0.113.10/32}"], "network.apiServer.cidrs[0] is", "put in your own"),
     (
@@ -348,7 +352,7 @@ MISTYPED = [
     ("workers.cluster=null", "cluster"),
     ("internalTls=null", "internalTls"),
     ("network.private=null", "private"),
-    ("workers.plans.replicas=two", "/workers/plans/replicas"),
+    ("workers.user-code.replicas=two", "/workers/user-code/replicas"),
     ("workers.audit.autoscaling.enabled=true", "autoscaling"),
     ("temporal.address=http://temporal:7233", "/temporal/address"),
     ("archive.url=file:///archive", "/archive/url"),
@@ -371,12 +375,12 @@ def refused(*sets: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sets", "named", "cure"), REFUSED, ids=["+".join(sets) for sets, _, _ in REFUSED]
+    ("sets", "named", "fix"), REFUSED, ids=["+".join(sets) for sets, _, _ in REFUSED]
 )
-def test_what_cannot_work_is_refused_with_its_cure(sets: list[str], named: str, cure: str) -> None:
+def test_what_cannot_work_is_refused_with_its_fix(sets: list[str], named: str, fix: str) -> None:
     said = refused(*sets)
     assert named in said
-    assert cure in said.partition("Cure: ")[2]
+    assert fix in said.partition("Fix: ")[2]
 
 
 @pytest.mark.parametrize(("given", "named"), MISTYPED, ids=[given for given, _ in MISTYPED])
@@ -468,7 +472,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
         "--set",
         "image.tag=0.5.0",
         "--set-string",
-        "settings.LIFECYCLE_AUDIT__EVERY_S=60",
+        "settings.LIFECYCLE_AUDIT__INTERVAL_S=60",
     )
     assert images() == {"registry.corp.test/crawler-lifecycle:0.5.0"}
     second = migration()
@@ -478,7 +482,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
     release("rollback", "1")
     assert images() == {"registry.corp.test/crawler-lifecycle:1.0.0"}
     settings = cluster.admin.get(f"/api/v1/namespaces/{place}/configmaps/crawler-lifecycle")["data"]
-    assert "LIFECYCLE_AUDIT__EVERY_S" not in settings
+    assert "LIFECYCLE_AUDIT__INTERVAL_S" not in settings
     assert migration()["metadata"]["uid"] == second["metadata"]["uid"], (
         "the schema does not go back"
     )

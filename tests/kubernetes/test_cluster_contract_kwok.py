@@ -23,7 +23,10 @@ class KwokHarness(KubernetesHarness):
     def break_it(self) -> None:
         """Nobody answers any more."""
         dead = Api(
-            kubeconfig=self._nobody, namespace=self.cluster.api.namespace, connect_s=0.5, read_s=0.5
+            kubeconfig=self._nobody,
+            namespace=self.cluster.api.namespace,
+            connect_timeout_s=0.5,
+            read_timeout_s=0.5,
         )
         KubernetesCluster.__init__(self.cluster, dead)
 

@@ -17,7 +17,7 @@ import pytest
 from tests.kubernetes.cluster import images, node
 from tests.kubernetes.cluster.admin import Admin, AdminError
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.cluster.places import CGROUPS, Places, base
+from tests.kubernetes.cluster.places import CGROUPS, Slots, base
 from tests.kubernetes.cluster.processes import ClusterFailed, until
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def test_whoever_ends_it_every_process_ends(number: int, tmp_path: Path) -> None
     assert running.wait(120) == (-number if number == signal.SIGKILL else 0)
     until(lambda: not _processes(said["dir"]), "the end of every process", 150)
     running.stdout.close()
-    places = Places.take()
+    places = Slots.take()
     assert _trace(places.name) == []
     places.release()
 

@@ -269,14 +269,12 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
     subprocess.run(["cp", "-r", str(DEPLOY), str(copy)], check=True)
     file = copy / "overlays/production/kustomization.yaml"
     wanted = file.read_text()
-    for name in ("shared-volume", "tidy"):
+    for name in ("shared-volume", "gc"):
         assert f"# - ../../components/{name}" in wanted
         wanted = wanted.replace(f"# - ../../components/{name}", f"- ../../components/{name}")
     file.write_text(wanted)
     found = parsed(kubectl("kustomize", str(file.parent)))
-    (job,) = [
-        one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "tidy"
-    ]
+    (job,) = [one for one in found if one["kind"] == "CronJob" and one["metadata"]["name"] == "gc"]
     template = pod_of(job) or {}
     (container,) = template["spec"]["containers"]
     others = {
@@ -300,11 +298,11 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
         m["mountPath"] for m in container["volumeMounts"]
     }
     policies = [one for one in found if one["kind"] == "NetworkPolicy"]
-    tidy = Pod(SERVICES, template["metadata"]["labels"])
-    assert allowed(policies, tidy, "198.51.100.17", 3306)
-    assert allowed(policies, tidy, "93.184.216.34", 443), "object storage"
-    assert not allowed(policies, tidy, "203.0.113.10", 6443), "the API server"
-    assert not allowed(policies, tidy, "198.51.100.1", 7233), "Temporal"
+    gc = Pod(SERVICES, template["metadata"]["labels"])
+    assert allowed(policies, gc, "198.51.100.17", 3306)
+    assert allowed(policies, gc, "93.184.216.34", 443), "object storage"
+    assert not allowed(policies, gc, "203.0.113.10", 6443), "the API server"
+    assert not allowed(policies, gc, "198.51.100.1", 7233), "Temporal"
     kubectl(
         "apply",
         "--dry-run=server",
@@ -319,16 +317,14 @@ def test_the_clearing_of_that_volume_can_be_added(demo: Deployed_, tmp_path: Pat
         "spec": template["spec"],
     }
     account = next(
-        one
-        for one in found
-        if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "tidy"
+        one for one in found if one["kind"] == "ServiceAccount" and one["metadata"]["name"] == "gc"
     )
     kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text([account]))
     demo.cluster.admin.post(
         f"/api/v1/namespaces/{SERVICES}/pods?dryRun=All&fieldValidation=Strict", pod
     )
     every = {*FORBIDDEN, *(one for those in rbac.ROLES.values() for one in those)}
-    assert rbac.missing(demo.api("tidy"), every) == every
+    assert rbac.missing(demo.api("gc"), every) == every
 
 
 def test_production_prunes_the_database(demo: Deployed_) -> None:
@@ -515,13 +511,13 @@ def test_no_account_reaches_beyond_the_namespace_of_the_crawls(demo: Deployed_) 
 # --- each one at its work -------------------------------------------------------------------------
 
 
-def looked(
+def polled(
     demo: Deployed_, account: str, run_id: int, task: TaskRef, phase: Phase, seconds: float = 150
 ) -> None:
-    """Wait until looks of this account see the task so."""
+    """Wait until polls of this account see the task so."""
     cluster = KubernetesCluster(demo.api(account))
     until(
-        lambda: cluster.look(run_ref(run_id), [task]).observations[0].phase is phase,
+        lambda: cluster.poll(run_ref(run_id), [task]).observations[0].phase is phase,
         f"{phase} seen by {account}",
         seconds,
     )
@@ -531,11 +527,11 @@ def test_a_life_with_each_components_own_rights(demo: Deployed_) -> None:
     run_id, (task,) = demo.task()
     assert task.state == "created"
     one = ref(task, run_id)
-    looked(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
+    polled(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
     list(KubernetesCluster(demo.api("worker-cluster")).details(run_ref(run_id), [one]))
     control = KubernetesCluster(demo.api("worker-control"))
     control.stop(run_ref(run_id), one)
-    looked(demo, "worker-control", run_id, one, Phase.ENDED)
+    polled(demo, "worker-control", run_id, one, Phase.ENDED)
     finalizers = Finalizers(demo.api("worker-cluster"))
     assert (run_id, 0, 1) in [end.key for end in finalizers.kept()]
     finalizers.release(run_ref(run_id), [one])
@@ -556,7 +552,7 @@ def test_a_job_leaves_soon_after_its_end_is_on_record(demo: Deployed_) -> None:
     """Ended Jobs count for the quota. Until somebody has recorded the end, nothing of it goes."""
     run_id, (task,) = demo.task(KWOK_RUN_FOR="200ms")
     one, name = ref(task, run_id), cluster_name(run_id, 0, 1)
-    looked(demo, "worker-cluster", run_id, one, Phase.ENDED)
+    polled(demo, "worker-cluster", run_id, one, Phase.ENDED)
     finalizers = Finalizers(demo.api("worker-cluster"), ttl_s=1)
     finalizers.release(run_ref(run_id), [one])
     job, pods = (
@@ -575,7 +571,7 @@ def test_force_and_audit_with_their_own_rights(demo: Deployed_) -> None:
     run_id, (first, second) = demo.task(tasks=2, KWOK_STOP_AFTER="4s")
     audit = KubernetesCluster(demo.api("worker-audit"))
     until(lambda: len(audit.inventory(run_id=run_id)) == 2, "both in the inventory", 150)
-    looked(demo, "worker-cluster", run_id, ref(first, run_id), Phase.EXECUTING)
+    polled(demo, "worker-cluster", run_id, ref(first, run_id), Phase.EXECUTING)
     audit.stop(run_ref(run_id), ref(second, run_id))
     KubernetesCluster(demo.api("worker-control")).kill(run_ref(run_id), ref(first, run_id))
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
@@ -612,7 +608,7 @@ def test_the_observer_with_its_own_rights(demo: Deployed_) -> None:
 def test_logs_with_the_gateways_own_rights(demo: Deployed_) -> None:
     """A node that only pretends has no log; that it was asked shows that the right is there."""
     run_id, (task,) = demo.task(KWOK_RUN_FOR="200ms")
-    looked(demo, "worker-cluster", run_id, ref(task, run_id), Phase.ENDED)
+    polled(demo, "worker-cluster", run_id, ref(task, run_id), Phase.ENDED)
     path = f"/api/v1/namespaces/{CRAWLS}/pods?labelSelector={labels.RUN}%3D{run_id}"
     (pod,) = demo.cluster.admin.get(path)["items"]
     for account, may in (
@@ -655,18 +651,18 @@ REFUSED: list[tuple[str, str, Callable[[Api, str, TaskRef, int], object]]] = [
     (
         "gateway",
         "list jobs",
-        lambda api, name, one, run: KubernetesCluster(api).look(run_ref(run), [one]),
+        lambda api, name, one, run: KubernetesCluster(api).poll(run_ref(run), [one]),
     ),
     ("gateway", "delete", lambda api, name, one, run: api.delete(api.jobs_path(name), {})),
     (
         "worker-export",
         "list",
-        lambda api, name, one, run: KubernetesCluster(api).look(run_ref(run), [one]),
+        lambda api, name, one, run: KubernetesCluster(api).poll(run_ref(run), [one]),
     ),
     (
         "worker-workflows",
         "list",
-        lambda api, name, one, run: KubernetesCluster(api).look(run_ref(run), [one]),
+        lambda api, name, one, run: KubernetesCluster(api).poll(run_ref(run), [one]),
     ),
 ]
 
@@ -685,14 +681,14 @@ def test_what_an_account_must_not_do_is_refused(
     with pytest.raises(RequestRefused, match=f"needs permission to {what}") as caught:
         act(demo.api(account), cluster_name(run_id, 0, 1), one, run_id)
     assert caught.value.status == 403
-    looked(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
+    polled(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
 
 
 @pytest.fixture(scope="module")
 def running(demo: Deployed_) -> tuple[int, TaskRef]:
     """A task that nobody ends."""
     run_id, (task,) = demo.task()
-    looked(demo, "worker-cluster", run_id, ref(task, run_id), Phase.EXECUTING)
+    polled(demo, "worker-cluster", run_id, ref(task, run_id), Phase.EXECUTING)
     return run_id, ref(task, run_id)
 
 
@@ -705,16 +701,16 @@ def test_rights_that_are_removed_are_no_observation(
     demo.cluster.admin.delete(binding, {})
     try:
         said = "needs permission to list"
-        until(lambda: said in _trouble(cluster, run_id, one), "a look is refused", 150)
+        until(lambda: said in _trouble(cluster, run_id, one), "a poll is refused", 150)
     finally:
         kubectl("apply", "-k", str(DEPLOY / "base/crawls"), cluster=demo.cluster)
         kubectl("apply", "-f", "-", cluster=demo.cluster, stdin=text(demo.overlay))
-    looked(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
+    polled(demo, "worker-cluster", run_id, one, Phase.EXECUTING)
 
 
 def _trouble(cluster: KubernetesCluster, run_id: int, one: TaskRef) -> str:
     try:
-        cluster.look(run_ref(run_id), [one])
+        cluster.poll(run_ref(run_id), [one])
     except ClusterUnavailable as error:
         return str(error)
     return ""

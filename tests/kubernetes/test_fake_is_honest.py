@@ -614,7 +614,7 @@ def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
         world = World(api, cluster=cluster)
         busy = threading.Event()
 
-        def write() -> None:  # compaction forgets what was before the last but one time it looked
+        def write() -> None:  # compaction forgets what was before the last but one time it polled
             number = 0
             while not busy.wait(0.1):
                 number += 1

@@ -39,7 +39,7 @@ WRITE = [
     {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]},
 ]
-#: Does not leave until it is made to (``leave``), so that there are looks in between.
+#: Does not leave until it is made to (``leave``), so that there are polls in between.
 DEAF = scripted(stop_after="3600s")
 
 
@@ -51,7 +51,9 @@ class Place:
         self.namespace, services = cluster.namespace("leaving"), cluster.namespace("services")
         self._user = {"kind": "ServiceAccount", "name": "ours", "namespace": services}
         kubeconfig = cluster.kubeconfig_of(f"system:serviceaccount:{services}:ours", self.namespace)
-        self.api = Api(kubeconfig=kubeconfig, namespace=self.namespace, connect_s=2, read_s=5)
+        self.api = Api(
+            kubeconfig=kubeconfig, namespace=self.namespace, connect_timeout_s=2, read_timeout_s=5
+        )
         self.path = f"/api/v1/namespaces/{self.namespace}"
 
     def grant(self, rules: Sequence[dict[str, Any]], *, everywhere: bool = False) -> None:
@@ -148,7 +150,7 @@ async def test_the_right_to_patch_goes_first(
 async def test_all_rights_go_first(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nobody can look, so nothing is called ended; the truth comes with the rights.
+    """Nobody can poll, so nothing is called ended; the truth comes with the rights.
 
     The namespace is made anew then. As our account may read which cluster that is, the former one
     is gone for certain.

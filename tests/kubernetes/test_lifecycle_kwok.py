@@ -150,7 +150,7 @@ async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
     before = await kube.until_task("RUNNING")
     await handle.terminate("its workflow is lost")
     again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
-    await kube.lab.snapshot_where(again, lambda s: s.looks >= 1)
+    await kube.lab.snapshot_where(again, lambda s: s.polls >= 1)
     kube.end_pod(kube.pods()[0]["metadata"]["name"], 0, FINISHED)
     result = await kube.lab.ended(again)
     assert (result.status, result.attempt) == ("COMPLETED", 2)

@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask, TaskRef
 from crawler_lifecycle.settings import ClusterSettings
 from tests.kubernetes.cluster.cluster import Cluster
@@ -94,7 +94,7 @@ class Pods:
         self, task: TaskRef, right: Callable[[Observation], Any], seconds: float = 150
     ) -> Observation:
         end = time.monotonic() + seconds
-        while not right(seen := self.cluster.look(run_ref(7), [task]).observations[0]):
+        while not right(seen := self.cluster.poll(run_ref(7), [task]).observations[0]):
             assert time.monotonic() < end, f"it did not come within {seconds:g} s: {seen}"
             time.sleep(0.2)
         return seen

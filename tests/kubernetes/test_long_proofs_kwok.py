@@ -24,7 +24,7 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.clock import utc_now
 from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import RunResult
-from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import TaskRow
 from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
@@ -162,7 +162,7 @@ class World:
         await self.life_goes_on()
 
     async def those_that_are_missed(self) -> None:
-        """Not called lost by one look, stoppable meanwhile, and then the truth."""
+        """Not called lost by one poll, stoppable meanwhile, and then the truth."""
         missed, stopped = self.is_missed, self.is_missed_and_stopped
         await stopped.stop()
         await self.kube.lab.until(lambda: missed.says("not on the cluster any more"), 150)

@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.clusters.kubernetes.jobs.manifest import _listed
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import deletion_is_dated
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import deletion_is_dated
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.resources import Resources
@@ -52,7 +52,9 @@ class Place:
 
     def api(self, kubeconfig: Path | None = None) -> Api:
         api = Api(
-            kubeconfig=kubeconfig or self.cluster.kubeconfig, namespace=self.namespace, read_s=20.0
+            kubeconfig=kubeconfig or self.cluster.kubeconfig,
+            namespace=self.namespace,
+            read_timeout_s=20.0,
         )
         self.opened.append(api)
         return api

@@ -55,7 +55,7 @@ class Node:
         )
         self.core = f"/api/v1/namespaces/{self.namespace}"
         self.admin.post(f"{self.core}/serviceaccounts", {"metadata": {"name": "crawl"}})
-        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.namespace, read_s=20.0)
+        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.namespace, read_timeout_s=20.0)
         self.deployer = KubernetesDeployer(
             self.api, Rules(), task_environment=lambda *_: {"CRAWL_TOKEN": "task.7.x"}
         )

@@ -62,7 +62,7 @@ class Installation:
         return task
 
     def see(self, task: TaskRef) -> Observation:
-        return self.cluster.look(run_ref(RUN), [task]).observations[0]
+        return self.cluster.poll(run_ref(RUN), [task]).observations[0]
 
 
 @pytest.fixture

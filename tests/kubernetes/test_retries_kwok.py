@@ -197,5 +197,5 @@ async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: Kub
     assert {(str(row.status), str(row.outcome), row.exit_code) for row in lost} == {
         ("LOST", "lost", None)
     }
-    assert all("the provider of its node says" in (row.cause or "") for row in lost)
+    assert all("the provider of its node reports" in (row.cause or "") for row in lost)
     assert str(good.status) == "SUCCEEDED"

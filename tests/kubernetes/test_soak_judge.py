@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tests.contracts.cluster.kube_harness import summary
 from tools.soak.kubernetes.ends import Stops

@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "40"))
 
 
 #: What disturbs nobody: of every end there is one reading, on any machine.
-CALM = ("look_now", "add_tasks", "audit")
+CALM = ("poll_now", "add_tasks", "audit")
 
 
 @pytest.mark.slow

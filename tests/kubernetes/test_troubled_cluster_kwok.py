@@ -45,8 +45,8 @@ class Rights:
         self.api = Api(
             kubeconfig=cluster.kubeconfig_of(user, self.namespace),
             namespace=self.namespace,
-            connect_s=2,
-            read_s=5,
+            connect_timeout_s=2,
+            read_timeout_s=5,
         )
         self._path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.namespace}"
         rules = [
@@ -143,7 +143,7 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             await asyncio.to_thread(cluster.restart, "kube-controller-manager")
             result = await finished(kube, handle)
             assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 3})
-            assert kube.lab.corrections(1) == [], "at most late, as nobody could look"
+            assert kube.lab.corrections(1) == [], "at most late, as nobody could poll"
             stopped = await kube.lab.ended(endless)
             assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
             assert [task.exit_code for task in kube.tasks(2)] == [11]

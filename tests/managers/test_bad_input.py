@@ -1,4 +1,4 @@
-"""What users' classes do wrong: an error names position, value and cure, and a manager neither dies
+"""What users' classes do wrong: an error names position, value and fix, and a manager neither dies
 in silence nor spins."""
 
 from __future__ import annotations

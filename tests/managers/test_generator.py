@@ -520,7 +520,7 @@ def test_every_job_runs_exactly_once_and_its_tries(
 
 
 def test_an_endless_generator_is_read_as_far_as_needed() -> None:
-    """S-D5: the buffer bounds it, also when nothing may start."""
+    """S-D5: the buffer bounds it, even when nothing may start."""
     taken = count()
     cls = generator(lambda: ({"page": next(taken)} for _ in count()), default_max_jobs=2)
     assert len(simulate(cls, cycles=10).scheduled) == 20

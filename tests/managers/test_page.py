@@ -12,7 +12,7 @@ from tests.domain.test_scrapy_cloud import run
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "managers.md").read_text(encoding="utf-8")
-MOVED = (DOCS / "managers-scrapy-cloud.md").read_text(encoding="utf-8")
+MOVED = (DOCS / "managers.md").read_text(encoding="utf-8")
 
 
 def test_its_class_does_what_its_test_says() -> None:

@@ -1,5 +1,5 @@
 """Each rule and defect of the original has a test of its name, or a reason in
-docs/managers-scrapy-cloud.md.
+docs/managers.md.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "managers-scrapy-cloud.md"
+PAGE = HERE.parent.parent / "docs" / "managers.md"
 ROWS = {
     *(f"S-{n:02}" for n in (*range(1, 18), *range(20, 28), *range(30, 37), 40, *range(50, 65))),
     *(f"S-D{n}" for n in range(1, 14)),

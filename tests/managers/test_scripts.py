@@ -201,7 +201,7 @@ def test_s10_a_flow_id_in_a_named_command_line_is_never_ignored_in_silence() -> 
     assert tag(simulate(cls, ["-g", "nightly"]).scheduled[0].tags, "FLOW_ID") == ["n1"]
     with pytest.raises(
         ClassError,
-        match=r"says --flow-id n1, but the manager has n2; .*crawlctl manager start --flow n1",
+        match=r"has --flow-id n1, but the manager has n2; .*crawlctl manager start --flow n1",
     ):
         simulate(cls, ["-g", "nightly"], tags=["FLOW_ID=n2"])
 

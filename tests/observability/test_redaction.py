@@ -124,7 +124,7 @@ def test_what_cannot_be_printed_or_read_is_named() -> None:
 ])  # fmt: skip
 def test_names_and_urls_betray_a_secret_that_nobody_told_us(text: str, shown: str) -> None:
     assert Redactor().text(text) == shown
-    assert Redactor().text(shown) == shown, "what quotes it is looked at again"
+    assert Redactor().text(shown) == shown, "what quotes it is polled again"
 
 
 @pytest.mark.parametrize("text", [
@@ -156,7 +156,7 @@ def test_names_of_secrets() -> None:
         "key",
         "event_key",
         "run_id",
-        "tokens_file",
+        "callers_file",
         "monkey",
         "tokenizer_name_x",
         "task",
@@ -216,7 +216,7 @@ def test_secrets_of_the_environment() -> None:
     found = secrets_of_environment({
         "AWS_SECRET_ACCESS_KEY": "aws-secret", "TEMPORAL_API_KEY": "temporal-key", "HOME": "/root", "PWD": "/srv/app",
         "OLDPWD": "/srv",
-        "LIFECYCLE_GATEWAY__TOKENS_FILE": "/etc/tokens.toml", "DB": "mysql://u:p%40ss@h/x", "EMPTY_TOKEN": "",
+        "LIFECYCLE_GATEWAY__CALLERS_FILE": "/etc/tokens.toml", "DB": "mysql://u:p%40ss@h/x", "EMPTY_TOKEN": "",
         "OTEL_EXPORTER_OTLP_HEADERS": "x-key=a%20b,other=c", "LIFECYCLE_PUSHER__SECRET": "push",
     })  # fmt: skip
     assert found - {""} == {"aws-secret", "temporal-key", "p%40ss", "p@ss", "a b", "c", "push"}

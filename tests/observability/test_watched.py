@@ -219,7 +219,7 @@ async def test_figures_are_what_happened(world: World) -> None:
     assert value("lifecycle_runs_ended_total") == 4
     assert value("lifecycle_runs_ended_total", status="FAILED", outcome="cancelled") == 1
     assert value("lifecycle_runs_ended_total", status="FAILED", outcome="failed") == 1
-    assert value("lifecycle_looks_total", result="ok") == value("lifecycle_look_seconds_count") >= 3
+    assert value("lifecycle_polls_total", result="ok") == value("lifecycle_poll_seconds_count") >= 3
     assert value("lifecycle_stops_total", kind="forced") == 1
     assert value("lifecycle_tasks_changed_total", to="SUCCEEDED") == 2
     assert value("lifecycle_tasks_changed_total", to="CANCELLED") == 1
@@ -265,7 +265,7 @@ async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
     # Nothing was corrected or due, and no audit found anything in these runs; the rest must have
     # been scraped.
     absent = {"lifecycle_corrections_total", "lifecycle_audit_findings_total"}
-    absent |= {"lifecycle_schedule_due_total", "lifecycle_schedule_lateness_seconds"}
+    absent |= {"lifecycle_schedule_firings_total", "lifecycle_schedule_lateness_seconds"}
     absent |= {"lifecycle_webhook_deliveries_total", "lifecycle_webhook_lag_seconds"}
     assert declared - shown <= absent
     assert [name for name in sorted(declared) if f"`{name}`" not in page] == []

@@ -12,13 +12,13 @@ import yaml
 from tools import promtool
 
 ALARMS = Path(__file__).parents[2] / "deploy/helm/files/alarms.yaml"
-#: Series by name -> values, one a minute, and the minute at which somebody looks.
+#: Series by name -> values, one a minute, and the minute at which somebody polls.
 Play = tuple[dict[str, str], int]
-_LOOKS = 'lifecycle_looks_total{result="%s"}'
+_POLLS = 'lifecycle_polls_total{result="%s"}'
 _LAG = 'lifecycle_truth_lag_seconds_bucket{le="%s"}'
 _WAIT = 'temporal_activity_schedule_to_start_latency_seconds_bucket{le="%s",task_queue="crawler-lifecycle"}'
 _POLLERS = 'temporal_num_pollers{task_queue="crawler-lifecycle%s"}'
-_DUE = 'lifecycle_schedule_due_total{decision="%s"}'
+_DUE = 'lifecycle_schedule_firings_total{decision="%s"}'
 _HOOKS = 'lifecycle_webhooks{state="%s"}'
 _TASKS = 'crawler_lifecycle_scheduler_tasks_total{state="%s"}'
 _POOL = 'lifecycle_pool_%s{pool="shop"}'
@@ -51,16 +51,16 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
         [({_LAG % "60": "0x200", _LAG % "600": "0+1x200", _LAG % "+Inf": "0+1x200"}, 120)],
         [({_LAG % "60": "0+1x200", _LAG % "600": "0+1x200", _LAG % "+Inf": "0+1x200"}, 120)],
     ),
-    "CrawlLooksFail": (
-        [({_LOOKS % "failed": "0+2x60", _LOOKS % "ok": "0+8x60"}, 50)],
+    "CrawlPollsFail": (
+        [({_POLLS % "failed": "0+2x60", _POLLS % "ok": "0+8x60"}, 50)],
         [
-            ({_LOOKS % "failed": "0+1x60", _LOOKS % "ok": "0+99x60"}, 50),
-            ({_LOOKS % "failed": "0x60"}, 50),
+            ({_POLLS % "failed": "0+1x60", _POLLS % "ok": "0+99x60"}, 50),
+            ({_POLLS % "failed": "0x60"}, 50),
         ],
     ),
-    "CrawlLooksAreOverdue": (
-        [({"lifecycle_look_overdue_seconds_max": "0x10 150x10"}, 15)],
-        [({"lifecycle_look_overdue_seconds_max": "0x10 110x10"}, 15)],
+    "CrawlPollsAreOverdue": (
+        [({"lifecycle_poll_overdue_seconds_max": "0x10 150x10"}, 15)],
+        [({"lifecycle_poll_overdue_seconds_max": "0x10 110x10"}, 15)],
     ),
     "CrawlObserverIsBlind": (
         [({"lifecycle_observer_up": "0x60"}, 30), ({}, 30)],
@@ -102,8 +102,8 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
         [({_DUE % "started": "0+1x60"}, 30), ({_DUE % "missed": "5x200"}, 100)],
     ),
     "CrawlSchedulesAreNotTold": (
-        [({"lifecycle_schedules_untold": "1x30"}, 20)],
-        [({"lifecycle_schedules_untold": "0x9 1x3 0x20"}, 20)],
+        [({"lifecycle_schedules_unsynced": "1x30"}, 20)],
+        [({"lifecycle_schedules_unsynced": "0x9 1x3 0x20"}, 20)],
     ),
     "CrawlDeliveriesFail": (
         [({'lifecycle_deliveries_total{sink="events",result="failed"}': "0+1x60"}, 30)],
@@ -125,7 +125,7 @@ PLAYS: dict[str, tuple[list[Play], list[Play]]] = {
         [({_TASKS % "deferred": "0+3x120", _TASKS % "created": "0+1x120"}, 90)],
         [({_TASKS % "deferred": "0+1x120", _TASKS % "created": "0+3x120"}, 90)],
     ),
-    "CrawlPoolWaitsWithoutItsPlaces": (
+    "CrawlPoolWaitsWithoutItsSlots": (
         [
             (_pool("4000x60", "3x60", "5x60", "0x60"), 30),
             (_pool("4000x60", "5x60", "5x60", "6x60"), 30),

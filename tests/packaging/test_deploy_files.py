@@ -19,7 +19,7 @@ import yaml
 from crawler_lifecycle.activities import meters
 from crawler_lifecycle.adapters.catalogue import load
 from crawler_lifecycle.cli import main
-from crawler_lifecycle.cli.admin import cluster_tidy
+from crawler_lifecycle.cli.admin import cluster_gc
 from crawler_lifecycle.cli.doctor.checks import component as place
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
 from crawler_lifecycle.clusters.kubernetes.jobs.container import resources_of
@@ -225,8 +225,8 @@ def test_the_settings_of_an_overlay_are_taken(
     )
     assert loaded.cluster.kubeconfig is None, "services are their own service accounts"
     assert load(DEPLOY / "overlays" / overlay / "crawlers.yaml")
-    assert str(loaded.crawlers.parent) == "/etc/crawler-lifecycle"
-    assert str((loaded.gateway.tokens_file or Path()).parent) == "/etc/crawler-lifecycle-tokens"
+    assert str(loaded.catalogue.parent) == "/etc/crawler-lifecycle"
+    assert str((loaded.gateway.callers_file or Path()).parent) == "/etc/crawler-lifecycle-tokens"
 
 
 def ports(workload: Document) -> dict[str, int]:
@@ -632,7 +632,7 @@ ALLOWED = [
     *((ours(one), DATABASE, 7233) for one in (*WORKERS, "gateway")),
     *((ours(one), API_SERVER, 443) for one in rbac.COMPONENTS),
     *((ours(one), ours("scheduler"), 8600) for one in ("worker-cluster", "gateway")),
-    *((ours(f"worker-{one}"), WEBSITE, 443) for one in ("export", "workflows", "webhooks", "plans")),
+    *((ours(f"worker-{one}"), WEBSITE, 443) for one in ("export", "workflows", "webhooks", "user-code")),
     (ours("gateway"), WEBSITE, 443),
     *((ours(one), DNS, 53) for one in (*WORKERS, "gateway", "scheduler", "db-upgrade")),
     *((PROMETHEUS, ours(one), 9464) for one in WORKERS),
@@ -719,7 +719,7 @@ def test_the_addresses_of_production_are_narrower_than_the_base_and_keep_crawls_
 def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    account, job = resources(DEPLOY / "components/tidy")
+    account, job = resources(DEPLOY / "components/gc")
     assert account["automountServiceAccountToken"] is False
     pod = (pod_of(job) or {})["spec"]
     assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == (
@@ -753,9 +753,9 @@ def test_the_clearing_of_the_volume_is_who_wrote_there_and_may_do_nothing_else(
     assert set(given(job)) <= {*variables(), "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     called: list[dict[str, object]] = []
     monkeypatch.setattr(
-        cluster_tidy,
-        "tidy",
-        functools.wraps(cluster_tidy.tidy)(lambda **given: called.append(given)),
+        cluster_gc,
+        "collect",
+        functools.wraps(cluster_gc.collect)(lambda **given: called.append(given)),
     )
     assert main.run(container["args"]) == 0
     assert called == [{"older_than": "14d", "yes": True}]

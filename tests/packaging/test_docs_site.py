@@ -44,8 +44,8 @@ def test_no_text_of_the_document_can_break_a_table() -> None:
 def test_links_out_of_the_folder_become_paths_and_dead_ones_are_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    text = "[README](../README.md), [the map](../CONTRIBUTING.md#the-map-in-ten-lines), [here](page.md)"
-    wanted = "README (`README.md`), the map (`CONTRIBUTING.md`), [here](page.md)"
+    text = "[README](../README.md), [the map](../CONTRIBUTING.md#the-map-in-ten-lines), [here](web-ui.md)"
+    wanted = "README (`README.md`), the map (`CONTRIBUTING.md`), [here](web-ui.md)"
     assert docs_site.outside(text, "a.md") == wanted
     with caplog.at_level(logging.WARNING):
         docs_site.outside("[gone](../gone.md)", "a.md")

@@ -33,9 +33,9 @@ CASES = [
 
 @pytest.mark.parametrize(("rule", "refused", "passes"), CASES)
 def test_a_rule_finds_what_it_refuses(rule: str, refused: str, passes: str, tmp_path: Path) -> None:
-    find, cure = style.RULES[rule]
+    find, fix = style.RULES[rule]
     assert [len([*find(_module(tmp_path, source))]) for source in (refused, passes)] == [1, 0]
-    assert cure
+    assert fix
 
 
 def test_a_public_class_has_a_name_of_its_own(

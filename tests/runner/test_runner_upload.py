@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.domain.run import ExportResult
 from crawler_lifecycle.ports.files import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
-from crawler_lifecycle.runner.held import HeldFolder
+from crawler_lifecycle.runner.safe_directory import SafeDirectory
 from crawler_lifecycle.runner.upload import Upload
 from tests.runner.runner_bench import EAGER_PART_BYTES, RunnerBench, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
@@ -161,12 +161,12 @@ def test_something_else_takes_the_place_of_what_was_looked_at(
     """What the crawler left running may do that; the other files are sent all the same, and none
     from elsewhere.
     """
-    files, look, parts = tmp_path / "files", HeldFolder.stat, list[bytes]()
+    files, look, parts = tmp_path / "files", SafeDirectory.stat, list[bytes]()
     (files / "sub").mkdir(parents=True)
     for path in ("a", "b", "c", "sub/d"):
         (files / path).write_text(path)
 
-    def late(folder: HeldFolder, asked: str) -> os.stat_result | None:
+    def late(folder: SafeDirectory, asked: str) -> os.stat_result | None:
         found = look(folder, asked)
         if asked == name:
             os.rename(files / name, tmp_path / "moved")
@@ -175,7 +175,7 @@ def test_something_else_takes_the_place_of_what_was_looked_at(
         return found
 
     bundle = Bundle(str(files))
-    monkeypatch.setattr(HeldFolder, "stat", late)
+    monkeypatch.setattr(SafeDirectory, "stat", late)
     bundle.send(lambda number, part: parts.append(part))
     with tarfile.open(fileobj=io.BytesIO(b"".join(parts))) as tar:
         assert tar.getnames() == left

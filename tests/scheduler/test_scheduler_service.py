@@ -329,7 +329,7 @@ def test_what_prevents_a_start_is_one_line_and_exit_1(tmp_path: Path, what: str)
                 },
                 r"kubeconfig: 'none\.conf' is not a file",
             ),
-            "catalogue": ({"LIFECYCLE_CRAWLERS": "none.yaml"}, r"none\.yaml: cannot be read"),
+            "catalogue": ({"LIFECYCLE_CATALOGUE": "none.yaml"}, r"none\.yaml: cannot be read"),
             "host": (
                 {"LIFECYCLE_SCHEDULER__HOST": "192.0.2.1", "LIFECYCLE_SCHEDULER__TOKEN": "t" * 32},
                 r"192\.0\.2\.1:0: cannot listen .*__HOST",

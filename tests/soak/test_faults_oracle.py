@@ -66,7 +66,7 @@ def stopped() -> Process:
 
 def honest() -> Evidence:
     """Two runs: one with two tasks that finished, and one that was stopped; a fault, and samples
-    that looks explain.
+    that polls explain.
     """
     return Evidence(
         runs=[Run(1, "one", "COMPLETED", "finished", 1), Run(2, "two", "FAILED", "cancelled", 1)],
@@ -378,7 +378,7 @@ def test_untrue_seconds_are_counted_by_the_fault_of_their_time() -> None:
 
 
 #: A status, what its process was before and after it was read, and the column in which that counts.
-LOOKED: dict[str, tuple[str, str, str, str]] = {
+POLLED: dict[str, tuple[str, str, str, str]] = {
     "begun while it was read": ("PENDING", "none", "lives", ""),
     "begun before it was read": ("PENDING", "lives", "lives", WAITING),
     "begun before, ended while it was read": ("PENDING", "lives", "over", DEAD),
@@ -389,9 +389,9 @@ LOOKED: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", LOOKED)
+@pytest.mark.parametrize("case", POLLED)
 def test_what_changes_while_a_record_is_read_is_not_held_against_it(case: str) -> None:
-    status, before, now, column = LOOKED[case]
+    status, before, now, column = POLLED[case]
     name = (1, 0, 1)
     found = untrue(T, [(*name, status)], {name: before}, {name: now}, 0.7)
     assert [(one.column, one.seconds) for one in found] == ([(column, 0.7)] if column else [])
@@ -452,7 +452,7 @@ def test_a_fault_that_must_not_hinder_records_excuses_none_that_is_late(
 @pytest.mark.parametrize(
     ("seconds", "good"), [(LATE_S + BLIND_S - 1, True), (LATE_S + BLIND_S + 1, False)]
 )
-def test_without_an_observer_a_record_may_wait_for_the_next_look(
+def test_without_an_observer_a_record_may_wait_for_the_next_poll(
     seconds: float, good: bool
 ) -> None:
     evidence = away("blind freeze")
@@ -470,11 +470,11 @@ def test_without_an_observer_a_record_may_wait_for_the_next_look(
         (Age(T + 50, 90, 80), True),
     ],
 )
-def test_a_fault_that_must_not_hinder_looks_leaves_no_run_without_one(age: Age, good: bool) -> None:
+def test_a_fault_that_must_not_hinder_polls_leaves_no_run_without_one(age: Age, good: bool) -> None:
     evidence = away()
     evidence.ages.append(age)
     assert (judge(evidence) == []) is good
-    assert max(row.get("oldest look", 0) for row in figure(evidence).values()) == age.oldest
+    assert max(row.get("oldest poll", 0) for row in figure(evidence).values()) == age.oldest
 
 
 def test_verdicts_that_waited_for_temporal_are_timed_from_its_return() -> None:

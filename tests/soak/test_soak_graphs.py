@@ -144,15 +144,15 @@ def test_graphs_that_were_played_honestly_pass(number: int, ledger: Path) -> Non
 
 def test_a_seed_is_a_plan() -> None:
     assert write_plans(3, 5) == write_plans(3, 5) != write_plans(4, 5)
-    plans = write_plans(3, 40)
-    assert {c.what for p in plans for c in p.commands} == {
+    user_code = write_plans(3, 40)
+    assert {c.what for p in user_code for c in p.commands} == {
         "cancel",
         "retry",
         "append",
         "stop",
         "force-stop",
     }
-    assert max(len(plan.spec.steps) for plan in plans) > 200
+    assert max(len(plan.spec.steps) for plan in user_code) > 200
 
 
 # --- lies -----------------------------------------------------------------------------------------

@@ -215,13 +215,13 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
 def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store: Store) -> None:
     world = World(store, Clock())
     fence = world.executing(tasks=3)
-    tasks = store.looks.found_state(fence).tasks
+    tasks = store.polls.found_state(fence).tasks
     world.stage(fence, [seen(t, Phase.ENDED, START, uid=t.uid, end=good_end(START)) for t in tasks])
     told = len(store.runs.transitions(fence.run_id))
     with store.database.writing() as connection:
         statement = "UPDATE task_history SET status = 'LOST', ended_at = '2026-01-01 00:00:00' WHERE task_id = :task"
         connection.execute(sa.text(statement), {"task": tasks[1].task_id})
-    counts = store.looks.apply_findings(fence, "look")
+    counts = store.polls.apply_findings(fence, "look")
     assert counts.by_status == {"SUCCEEDED": 2, "LOST": 1}
     new = store.runs.transitions(fence.run_id)[told:]
     assert [t.task_id for t in new] == [tasks[0].task_id, tasks[2].task_id]
@@ -236,7 +236,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
     with closing(open_store(url, clock=Clock())) as store:
         world = World(store, Clock())
         fence = world.deployed(tasks=2)
-        tasks = store.looks.found_state(fence).tasks
+        tasks = store.polls.found_state(fence).tasks
         world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
         waited: list[str] = []
         other = server.connect(url.rpartition("/")[2])
@@ -250,7 +250,7 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
                 waited.append(statement)
 
         sa.event.listen(store.database.engine, "before_cursor_execute", meddle)
-        assert store.looks.apply_findings(fence, "look").by_status == {"LOST": 2}
+        assert store.polls.apply_findings(fence, "look").by_status == {"LOST": 2}
         assert waited
         other.close()
 

@@ -31,13 +31,13 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import Counters, End, Phase
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, StepSpec, StepState
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, Page, SourceItem
-from crawler_lifecycle.features.managers.ports import NewManager, PlanRow
+from crawler_lifecycle.features.managers.ports import NewManager, UserCodeRow
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import DeployedTask
 from crawler_lifecycle.store.engine import spoken
 from crawler_lifecycle.store.runs.tables import run_history
@@ -147,13 +147,13 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     ]
     store.deployment.record_deployed(fence, MARKER, answers, clock.now, until, offered)
     store.deployment.note_waiting(fence, MARKER)
-    tasks = store.looks.found_state(fence).tasks
+    tasks = store.polls.found_state(fence).tasks
     running = [
         seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks
     ]
-    world.look(fence, running)
+    world.poll(fence, running)
     store.deployment.mark_started(fence, clock.now, clock.now)
-    store.looks.record_look_error(fence, MARKER)
+    store.polls.record_poll_error(fence, MARKER)
     stop = world.stop(MARKER, reason=MARKER)
     store.stops.record_stop(fence.run_id, stop, f"{MARKER}-stop", fence)
     store.stops.cancel_queued(fence, clock.now)
@@ -164,11 +164,11 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
         fence,
         [seen(t, Phase.ENDED, clock.now, uid=t.uid, counters=Counters(1), end=end) for t in tasks],
     )
-    store.looks.save_details(
+    store.polls.save_details(
         fence, [Details(task.task_id, MARKER, statistics={MARKER: 1}) for task in tasks]
     )
-    store.looks.apply_details(fence)
-    store.looks.apply_findings(fence, "look")
+    store.polls.apply_details(fence)
+    store.polls.apply_findings(fence, "look")
     world.end(fence)
     event = store.events.append_event(fence, "run.ended", f"{MARKER}-event", {MARKER: MARKER})
     store.events.record_delivery(event.seq, MARKER, MARKER)
@@ -212,8 +212,8 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     store.graphs.keep_output(graphed.id, MARKER)
     store.graphs.record_graph_stop(graphed.id, stop)
     store.graphs.end_graph(graphed.fence, MARKER)
-    store.plans.register_plans(
-        MARKER, [PlanRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)]
+    store.user_code.register_user_code(
+        MARKER, [UserCodeRow(MARKER, MARKER, MARKER, MARKER, MARKER, error=MARKER)]
     )
     nightly = ScheduleSpec(run={"crawler": MARKER}, every_s=60)
     schedule, _ = store.schedules.put("nightly", nightly.document(), MARKER)

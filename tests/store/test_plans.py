@@ -41,14 +41,14 @@ from crawler_lifecycle.features.graphs.domain.pages import encode_pages
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepState
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
 from crawler_lifecycle.features.managers.domain.manager import AddedJob, JobState
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
-from crawler_lifecycle.ports.looks import Correction, Details, LiveCounters, Look
+from crawler_lifecycle.ports.polls import Correction, Details, LiveCounters, Poll
 from crawler_lifecycle.ports.runs import Fence, LostRun, Owner, TaskRecord
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.base.outbox import outbox_event
@@ -145,14 +145,14 @@ MAY = {
         "runs_between",
         "temporary",
         "run_history",
-    ): "the runs of an hour are counted by their end, for all who look",
+    ): "the runs of an hour are counted by their end, for all who poll",
     (
         "ends_of",
         "temporary",
         "run_history",
     ): "the failed runs of a crawler are counted by outcome, for people",
-    ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who look",
-    ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who look",
+    ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who poll",
+    ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who poll",
     **{
         (
             "count_due",
@@ -181,9 +181,13 @@ MAY = {
         "scan",
         "schedule",
     ): "all schedules, of which there are thousands, and no due times",
-    ("list_plans", "scan", "plan"): "all classes that may be started, of which there are dozens",
     (
-        "register_plans",
+        "list_user_code",
+        "scan",
+        "plan",
+    ): "all classes that may be started, of which there are dozens",
+    (
+        "register_user_code",
         "scan",
         "plan",
     ): "all classes that may be started, of which there are dozens",
@@ -212,13 +216,13 @@ MAY = {
         "found_state",
         "sort",
         "task_history",
-    ): "a look compares all unsettled tasks of its run, and needs them all",
+    ): "a poll compares all unsettled tasks of its run, and needs them all",
     (
-        "record_look",
+        "record_poll",
         "sort",
         "task_history",
-    ): "a look compares all unsettled tasks of its run, and needs them all",
-    ("record_at_once", "sort", "task_history"): "the same, if it is no look at a few of them",
+    ): "a poll compares all unsettled tasks of its run, and needs them all",
+    ("record_at_once", "sort", "task_history"): "the same, if it is no poll of a few of them",
     (
         "cancel_queued",
         "sort",
@@ -422,30 +426,30 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
 
 
 def large_life(store: Store, filled: Filled) -> None:
-    """A run of many tasks: deployed in pages, looked at, grown, stopped, ended, resumed."""
+    """A run of many tasks: deployed in pages, polled, grown, stopped, ended, resumed."""
     world, fence, now = World(store, filled.clock), filled.large, filled.clock.now
     assert len(world.deploy(fence, limit=500)) == 500
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
     tasks = [
-        task for task in store.looks.found_state(fence).tasks if task.status is TaskStatus.PENDING
+        task for task in store.polls.found_state(fence).tasks if task.status is TaskStatus.PENDING
     ]
     world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
-    store.looks.staged(fence)
+    store.polls.staged(fence)
     store.live_counters.record_counts(
         fence.run, [LiveCounters(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
     )
-    store.looks.save_details(fence, [Details(t.task_id, "log", statistics={"a": 1}) for t in tasks])
-    store.looks.apply_details(fence)
-    store.looks.apply_findings(fence, "look")
+    store.polls.save_details(fence, [Details(t.task_id, "log", statistics={"a": 1}) for t in tasks])
+    store.polls.apply_details(fence)
+    store.polls.apply_findings(fence, "look")
     store.deployment.mark_started(fence, now)
     for few in (frozenset({(0, 1), (1, 1)}), None):
-        state = store.looks.found_state(fence, few)
+        state = store.polls.found_state(fence, few)
         observed = [seen(t, Phase.EXECUTING, now, uid=t.uid) for t in state.tasks]
-        store.looks.record_at_once(fence, Look(now, 0.1, observed), [], "wake", state, None)
+        store.polls.record_at_once(fence, Poll(now, 0.1, observed), [], "wake", state, None)
     world.deploy(fence, limit=100)
-    deployed = [task for task in store.looks.found_state(fence).tasks if task.uid]
-    world.look(fence, [seen(t, Phase.ENDED, now, uid=t.uid, end=bad_end(now)) for t in deployed])
+    deployed = [task for task in store.polls.found_state(fence).tasks if task.uid]
+    world.poll(fence, [seen(t, Phase.ENDED, now, uid=t.uid, end=bad_end(now)) for t in deployed])
     memory = ["512Mi", None] * 300
     for left in (100, 0):
         done = store.retries.retry_ended(
@@ -489,7 +493,7 @@ def short_lives(world: World) -> None:
     store.initiation.set_property(fence.run_id, 1, "a", "b")
     store.initiation.set_property(fence.run_id, 1, "a", "c")
     store.deployment.note_waiting(fence, "quota")
-    store.looks.record_look_error(fence, "403")
+    store.polls.record_poll_error(fence, "403")
     world.deploy(fence, limit=1, state="deferred")
     world.deploy(fence, limit=2)
     [task] = store.tasks.list_tasks(fence.run_id, limit=1)
@@ -528,7 +532,7 @@ def pooling(world: World) -> None:
     fences = [world.run(f"pooled-{n}", tasks=60, pool="pool-3") for n in range(2)]
     for fence in fences:
         world.deploy(fence)
-        world.store.deployment.waits_for_place(fence.run_id)
+        world.store.deployment.waits_for_slot(fence.run_id)
     world.store.deployment.queue_of("pool-3", "default")
     world.deploy(fences[0], limit=5, state="deferred")
     for project in (None, "default"):
@@ -599,12 +603,12 @@ def readers(store: Store, filled: Filled) -> None:
     store.sweep.unheard_stops(START + timedelta(days=1))
     store.wake_ups.wake_target(77)
     store.wake_ups.unverified(START + timedelta(days=1))
-    store.looks.recorded_state(77)
-    store.looks.rollback_possible()
+    store.polls.recorded_state(77)
+    store.polls.rollback_possible()
     store.runs.run_marks(range(1, 501))
     store.health.ping()
     store.health.projects()
-    # SQLite plans without looking at the values, so alike for both.
+    # SQLite plans without polling the values, so alike for both.
     for project in (
         ("default",)
         if filled.store.database.engine.dialect.name == "sqlite"
@@ -679,7 +683,7 @@ def of_one_project(store: Store, filled: Filled) -> None:
         store.corrections.list_corrections(after_id=100, kind=kind)
         store.corrections.list_corrections(before_id=ID_MAX, kind=kind)
     store.corrections.correction_summary(FILLED_FROM + timedelta(minutes=filled.size.runs - 500))
-    store.overdue.overdue_looks(START)
+    store.overdue.overdue_polls(START)
     for status in ([], ["COMPLETED", "FAILED"]):
         store.managers.newest(7, states=status)
         store.managers.newest(7, states=status, name="m7")
@@ -755,10 +759,10 @@ def managing(world: World, size: Size) -> None:
     again = Managed.claimed(world, managed.id, NEXT)
     world.store.managers.get_manager(again.id)
     world.store.events.events_after(100, subject=manager_subject(managed.id))
-    world.store.plans.register_plans("w1", [PlanRow("a:B", "manager", "b", "", "f")])
-    world.store.plans.register_plans("w1", [])
-    world.store.plans.list_plans()
-    world.store.plans.get_plan("a:B")
+    world.store.user_code.register_user_code("w1", [UserCodeRow("a:B", "manager", "b", "", "f")])
+    world.store.user_code.register_user_code("w1", [])
+    world.store.user_code.list_user_code()
+    world.store.user_code.get_user_code("a:B")
 
 
 def webhooks(world: World) -> None:
@@ -766,6 +770,7 @@ def webhooks(world: World) -> None:
     status tells.
     """
     store, clock = world.store.webhooks, world.clock
+    assert store.every() == []
     spec = WebhookSpec(
         "https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"]
     )
@@ -808,8 +813,8 @@ def webhooks(world: World) -> None:
         for run in world.store.overdue.overdue_runs(overdue_before(clock.now))
         if run.run_id == fence.run_id
     ]
-    world.store.troubles.note_stale(stale[0])
-    world.store.troubles.note_blocked("crawl/services/stale", None, "a bug", clock.now)
+    world.store.incidents.note_stale(stale[0])
+    world.store.incidents.note_blocked("crawl/services/stale", None, "a bug", clock.now)
 
 
 def schedules(world: World) -> None:
@@ -843,8 +848,8 @@ def schedules(world: World) -> None:
     store.give_way(asked.due_id)
     store.due_failed(asked.due_id, "no")
     store.due_to_begin(clock.now + timedelta(days=1))
-    store.list_due(row.schedule_id)
-    store.list_due(row.schedule_id, before=past[1500], decision=Decision.MISSED)
+    store.list_firings(row.schedule_id)
+    store.list_firings(row.schedule_id, before=past[1500], decision=Decision.MISSED)
     store.count_due(row.schedule_id, past[100], past[2900], 1_440)
     store.page(20)
     store.page(deleted=True)
@@ -964,7 +969,7 @@ def audits(store: Store, filled: Filled) -> None:
     store.audits.ended_run(page[0].run_id)
     store.overdue.overdue_runs(START + timedelta(days=1))
     store.overdue.overdue_runs(START + timedelta(days=1), (START, 7))
-    store.overdue.overdue_looks(START + timedelta(days=1))
+    store.overdue.overdue_polls(START + timedelta(days=1))
     store.tasks.recorded_tasks(
         [(run_id, index, 1) for index in range(500)] + [(n, 0, 1) for n in range(1, 200)]
     )

@@ -89,8 +89,8 @@ def _explain(url: str) -> Explained:
 def _explain_table(pruner: Pruner, table: str, done: Explained) -> None:
     place = (0, 0)
     while True:
-        done.plans.doing = f"look {table}"
-        chunk = pruner.look(table, BEFORE, place)
+        done.plans.doing = f"poll {table}"
+        chunk = pruner.poll(table, BEFORE, place)
         done.chunks[table] += 1
         done.stays += Counter({(table, why): rows for why, rows in chunk.stays.items()})
         assert len(chunk.goes) + chunk.stays.total() <= 500

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunStatus
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
 from crawler_lifecycle.ports.access import AccessRow
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
@@ -94,10 +94,10 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
         store.stops.cancel_queued(again, clock.now)
         store.stops.acted_on_stop(again, clock.now)
         clock.forward(60)
-        tasks = store.looks.found_state(again).tasks
+        tasks = store.polls.found_state(again).tasks
         store.stops.mark_stopping(again, [task.task_id for task in tasks])
         killed = End(exit_code=137, signal=9, finished_at=clock.now - timedelta(days=1))
-        world.look(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
+        world.poll(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
         assert world.finish(again).attempt == 2
         about = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", tasks[0].task_id)
         assert len(store.corrections.record_corrections(fence.run_id, [about])) == 1

@@ -22,7 +22,7 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.ports.access import AccessRow
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.store.retention.pruning import open_pruner
 from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.graphing import Graphed, announced, step
@@ -64,7 +64,7 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
     """A run with something in every table, that ended long ago."""
     world = World(store, clock)
     fence = world.executing(name, tasks=2)
-    store.looks.save_details(
+    store.polls.save_details(
         fence,
         [
             Details(task.task_id, "the end of a log", statistics={"a": 1})
@@ -113,7 +113,7 @@ def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> 
             server.execute(f"INSERT INTO {SHARED}.{table} {row}")
         before = clock.now - timedelta(days=90)
         for table in pruner.tables:
-            chunk = pruner.look(table, before)
+            chunk = pruner.poll(table, before)
             removed |= {
                 touched
                 for touched, rows in pruner.remove(table, chunk.goes, before).items()
@@ -122,7 +122,7 @@ def test_a_pruning_needs_no_more(address: str, server: SqlServer, user: str) -> 
         assert removed == set(GOES)
         assert (
             sum(
-                sum(pruner.remove(t, pruner.look(t, before).goes, before).values())
+                sum(pruner.remove(t, pruner.poll(t, before).goes, before).values())
                 for t in pruner.tables
             )
             == 0

@@ -88,9 +88,7 @@ def test_an_upgrade_by_the_older_build_changes_nothing(
 
 
 @FEWER_ON_MYSQL
-def test_a_build_that_is_too_old_refuses_with_the_cure(
-    current_url: str, newer_build: Newer
-) -> None:
+def test_a_build_that_is_too_old_refuses_with_the_fix(current_url: str, newer_build: Newer) -> None:
     newer_build("0999")
     store = open_store(current_url)
     words = rf"0999.*this build \(schema {head_version()}\).*schema 0999 or later.*newer version made it; run that"

@@ -40,7 +40,7 @@ from tests.support.servers import EXPLAINED
 from tools.schema import fingerprint, statements
 
 #: For what the store decides by what it reads in the tables: on MySQL, where an upgrade takes three
-#: times as much, it sends what it sends to MariaDB. What migrations make is looked at on both.
+#: times as much, it sends what it sends to MariaDB. What migrations make is polled on both.
 FEWER_ON_MYSQL = pytest.mark.parametrize("empty_url", EXPLAINED, indirect=True)
 
 
@@ -114,8 +114,8 @@ def test_what_migrations_make_is_what_the_tables_declare(empty_url: str) -> None
 
 
 def test_tables_change_by_a_migration_only() -> None:
-    cure = "the tables changed: write a migration, and put `python -m tools.schema` into its FINGERPRINT"
-    assert fingerprint() == schema.head_fingerprint(), cure
+    fix = "the tables changed: write a migration, and put `python -m tools.schema` into its FINGERPRINT"
+    assert fingerprint() == schema.head_fingerprint(), fix
     for script in Path(schema.__file__).parent.glob("versions/*.py"):
         assert "store.tables" not in script.read_text(), (
             f"{script.name}: write out what this version makes"
@@ -344,7 +344,7 @@ def test_an_upgrade_that_was_cut_off_goes_on(current_url: str) -> None:
 
 
 @FEWER_ON_MYSQL
-def test_a_version_that_was_lost_has_one_cure_that_keeps_every_row(current_url: str) -> None:
+def test_a_version_that_was_lost_has_one_fix_that_keeps_every_row(current_url: str) -> None:
     store = open_store(current_url)
     request = RunRequest(crawler="services", tags=["nightly"])
     run_id = store.initiation.create_run(request, "r", Owner("w", "1")).run_id
@@ -519,7 +519,7 @@ upgrade(sys.argv[1])
 
 
 @FEWER_ON_MYSQL
-def test_ping_names_versions_and_the_cure(current_url: str) -> None:
+def test_ping_names_versions_and_the_fix(current_url: str) -> None:
     store = open_store(current_url)
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
@@ -547,11 +547,11 @@ def test_a_former_build_may_return_for_a_day_after_an_upgrade(empty_url: str) ->
     migrate(empty_url, "0007")
     upgrade(empty_url)
     with closing(open_store(empty_url, clock=lambda: now)) as store:
-        assert store.looks.rollback_possible()
+        assert store.polls.rollback_possible()
         now += timedelta(days=1, seconds=30)
-        assert not store.looks.rollback_possible()
+        assert not store.polls.rollback_possible()
 
 
 def test_a_new_database_has_no_former_build(current_url: str) -> None:
     with closing(open_store(current_url)) as store:
-        assert not store.looks.rollback_possible()
+        assert not store.polls.rollback_possible()

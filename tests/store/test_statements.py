@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.activities.cancellation import STOP_PAGE
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.runs import stops
 from crawler_lifecycle.store.runs.moves import move_tasks
@@ -71,7 +71,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     with counted(store) as sent:
         world.deploy(fence)
     assert len(sent) <= 25
-    tasks = store.looks.found_state(fence).tasks
+    tasks = store.polls.found_state(fence).tasks
     ends = [
         seen(
             t,
@@ -86,9 +86,9 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     ]
     with counted(store) as sent:
         world.stage(fence, ends)
-        store.looks.save_details(fence, [Details(t.task_id, "log " * 100) for t in tasks])
-        store.looks.apply_details(fence)
-        counts = store.looks.apply_findings(fence, "look")
+        store.polls.save_details(fence, [Details(t.task_id, "log " * 100) for t in tasks])
+        store.polls.apply_details(fence)
+        counts = store.polls.apply_findings(fence, "look")
     assert counts.by_status == {"SUCCEEDED": 1000}
     print(f"{store.database.engine.dialect.name}: {len(sent)} statements for a sync of 1,000 tasks")
     assert len(sent) < 60, Counter(sent).most_common(5)

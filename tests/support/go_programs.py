@@ -2,6 +2,6 @@
 shortly, beside others.
 """
 
-#: They collect their garbage less often, memory for processor time, and their threads do not look
+#: They collect their garbage less often, memory for processor time, and their threads do not poll
 #: for work of each other.
 FRUGAL = {"GOGC": "400", "GOMAXPROCS": "1"}

@@ -1,4 +1,4 @@
-"""The recorded conditions of Jobs and pods, read the way a look reads them."""
+"""The recorded conditions of Jobs and pods, read the way a poll reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Event, Job, Pod, decode
-from crawler_lifecycle.clusters.kubernetes.looks.reading import read_task
+from crawler_lifecycle.clusters.kubernetes.polls.reading import read_task
 from crawler_lifecycle.domain.ends import Ends, reading
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.task import Observation, TaskState, TaskStatus, read_end, reconcile
@@ -19,7 +19,7 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 RECORDED = Path(__file__).parents[1] / "kubernetes" / "recorded"
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = (DOCS / "kubernetes-waits.md", DOCS / "kubernetes-ends.md")
+PAGES = (DOCS / "kubernetes-pending.md", DOCS / "kubernetes-outcomes.md")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Row:
     again: str
 
 
-_COMMON = re.compile(r"Status of all: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?\.")
+_COMMON = re.compile(r"All (?:end as|are) (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?\.")
 _LINE = re.compile(
     r'- ([^":(]+?)(?: \(.+?\))?(?:: "([^"]+)")?(?:: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?)?',
     re.ASCII,

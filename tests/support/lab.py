@@ -28,7 +28,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.crawlers.arguments import Argument
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import DeploymentRefused, SchedulerUnavailable
-from crawler_lifecycle.domain.ladder import LATE_TOLERANCE_SECONDS
+from crawler_lifecycle.domain.polling_schedule import LATE_TOLERANCE_SECONDS
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.domain.run import ExportResult, RunResult, RunSnapshot
@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.features.webhooks.adapters import HttpWebhooks
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.ports.files import FileSource
-from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Event
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.client import Workflows
@@ -206,7 +206,7 @@ class Lab:
         """
         async with AsyncExitStack() as stack:
             await start_workers(
-                stack, self, roles=[role for role in ROLES if role not in ("plans", WEBHOOKS)]
+                stack, self, roles=[role for role in ROLES if role not in ("user-code", WEBHOOKS)]
             )
             yield
 
@@ -295,7 +295,7 @@ class Lab:
 
     def corrections(self, run_id: int) -> list[CorrectionRow]:
         """What was corrected of a run, without the ends that were found late; whether those were
-        late is looked at.
+        late is polled.
         """
         found: list[CorrectionRow] = self.store.corrections.list_corrections(run_id)
         late = [c for c in found if c.kind in OF_LATENESS]

@@ -41,9 +41,9 @@ from crawler_lifecycle.features.managers.domain.manager import (
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
 from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 
-#: A crawler whose run is looked at without waiting.
+#: A crawler whose run is polled without waiting.
 QUICK = CrawlerDefinition("quick", args={"n": Argument(default="0")}, limits={"start_check_s": 0.0})
-OWN_QUEUE = names.plans_queue("lab")
+OWN_QUEUE = names.user_code_queue("lab")
 
 
 def quick(n: int, **more: Any) -> Job:
@@ -215,10 +215,10 @@ class ManagerLab:
                 await self.lab.ended(handle)
 
     @asynccontextmanager
-    async def plans(self, *queues: str) -> AsyncIterator[None]:
-        """Workers of the role ``plans`` on these queues, by default on both."""
+    async def user_code(self, *queues: str) -> AsyncIterator[None]:
+        """Workers of the role ``user-code`` on these queues, by default on both."""
         async with AsyncExitStack() as stack:
-            for queue in queues or (names.QUEUE_PLANS, OWN_QUEUE):
+            for queue in queues or (names.QUEUE_USER_CODE, OWN_QUEUE):
                 worker = Worker(
                     self.lab.client,
                     task_queue=queue,

@@ -148,7 +148,7 @@ class Drill:
         return self.former
 
     async def reach(self, rest: str) -> None:
-        """Wait until the database has what a look found."""
+        """Wait until the database has what a poll found."""
         wanted = {0: "SUCCEEDED", 1: rest, 2: "FAILED"} if self.multi else {0: rest}
         await self.lab.until(lambda: wanted.items() <= self.lab.tasks(self.run).items())
 
@@ -175,7 +175,7 @@ class Drill:
         twice = cell.way == "twice at once"
         # Whoever comes first may not be over before the other asks.
         if twice and cell.left != "a live run":
-            self.gates.append(Gate(lab.cluster, "look"))
+            self.gates.append(Gate(lab.cluster, "poll"))
         starts = [
             lab.start({"run_id": self.run, **rerun}, id=f"resume/{lab.folder}/{self.run}/{n}")
             for n in range(1 + twice)
@@ -206,7 +206,7 @@ class Drill:
     async def _end_all(
         self, handles: list[WorkflowHandle[Any, Any]], answers: list[asyncio.Task[Any]]
     ) -> None:
-        """End what executes, once the resume has looked and a second one was told; under a stop
+        """End what executes, once the resume has polled and a second one was told; under a stop
         that does it.
         """
         if len(answers) > 1:
@@ -215,7 +215,7 @@ class Drill:
                 gate.open()
         else:
             with suppress(RPCError):
-                await self.lab.snapshot_where(handles[0], lambda s: s.looks >= 1 or s.outcome, 60)
+                await self.lab.snapshot_where(handles[0], lambda s: s.polls >= 1 or s.outcome, 60)
         if self.cell.left == "a live run":
             return
         while True:
@@ -355,9 +355,9 @@ async def _call_went_through(drill: Drill) -> None:
     await drill.terminate()
 
 
-async def _before_the_first_look(drill: Drill) -> None:
+async def _before_the_first_poll(drill: Drill) -> None:
     drill.behave()
-    gate = Gate(drill.lab.cluster, "look")
+    gate = Gate(drill.lab.cluster, "poll")
     await drill.start()
     await drill.inside(gate)
     await drill.terminate()
@@ -380,11 +380,11 @@ def _while(status: str, rest: Behaviour) -> Callable[[Drill], Awaitable[None]]:
     return run
 
 
-async def _in_a_look(drill: Drill) -> None:
+async def _in_a_poll(drill: Drill) -> None:
     drill.behave()
     await drill.start()
     await drill.reach("RUNNING")
-    await drill.inside(Gate(drill.lab.cluster, "look"))
+    await drill.inside(Gate(drill.lab.cluster, "poll"))
     await drill.terminate()
 
 
@@ -392,7 +392,7 @@ async def _workflow_failed(drill: Drill) -> None:
     drill.behave()
     await drill.start()
     await drill.reach("RUNNING")
-    gate = Gate(drill.lab.cluster, "look", error=InvalidRequest("a bug"))
+    gate = Gate(drill.lab.cluster, "poll", error=InvalidRequest("a bug"))
     await drill.inside(gate)
     assert drill.former is not None
     gate.open()
@@ -467,10 +467,10 @@ FORMER: dict[str, Callable[[Drill], Awaitable[None]]] = {
     "terminated after the history row": _after_the_row,
     "terminated during the deployment call, which never went through": _call_never_through,
     "terminated during the deployment call, which went through": _call_went_through,
-    "terminated between deployment and the first look": _before_the_first_look,
+    "terminated between deployment and the first poll": _before_the_first_poll,
     "terminated while a task waits for a slot": _while("PENDING", WAITS),
     "terminated while a task executes": _while("RUNNING", STAYS),
-    "terminated in a look": _in_a_look,
+    "terminated in a poll": _in_a_poll,
     "workflow failed while a task executes": _workflow_failed,
     "terminated under a stop": _under_a_stop,
     "terminated in completion, before the verdict": _before_the_verdict,

@@ -1,5 +1,5 @@
 """One cell of the stop matrix, played in the laboratory: bring a run to its phase, break something,
-stop it, look.
+stop it, poll.
 
 The run's clock is the wall's until its stop is sent, so that a phase stays what it is for as long
 as that takes; from then on its time is skipped. What is down comes back a minute of the run's own
@@ -70,7 +70,7 @@ HELD = {
     "after the history row": ("store", "set_property", False),
     "during the deployment call": ("scheduler", "deploy", False),
     "while children are being added": ("store", "add_tasks", True),
-    "in a look": ("cluster", "look", False),
+    "in a poll": ("cluster", "poll", False),
     "in completion, before the verdict": ("store", "end_run", False),
     "after the verdict, during the export": ("archive", "store", False),
 }
@@ -291,7 +291,7 @@ class World:
             await self._reserve(trial)
             return
         place = HELD.get(cell.phase)
-        if place is not None and cell.phase != "in a look":
+        if place is not None and cell.phase != "in a poll":
             trial.gates.append(Gate(*place))
         trial.handle = await self.lab.start(self._request(cell), id=cell.id)
         if cell.phase == "before the first workflow task":
@@ -302,8 +302,8 @@ class World:
             trial.adding = asyncio.create_task(
                 trial.handle.execute_update(names.UPDATE_ADD_TASKS, page, result_type=TasksAdded)
             )
-        elif cell.phase == "in a look":
-            await self._where(trial, lambda s: s.looks >= 1)
+        elif cell.phase == "in a poll":
+            await self._where(trial, lambda s: s.polls >= 1)
             trial.gates.append(Gate(*HELD[cell.phase]))
         if place is not None:
             await self._until(trial, trial.gates[-1].reached.is_set)
@@ -322,14 +322,14 @@ class World:
     @staticmethod
     def _request(cell: Cell) -> dict[str, Any]:
         check = 600.0 if cell.phase.startswith("between") else 0.05
-        looks = (
+        polls = (
             0.01
-            if cell.phase.startswith(("in a look", "in completion", "after the verdict", "ended"))
+            if cell.phase.startswith(("in a poll", "in completion", "after the verdict", "ended"))
             else 600.0
         )
         request: dict[str, Any] = {
             "crawler": "books",
-            "poll_minutes": [looks],
+            "poll_minutes": [polls],
             "limits": {"start_check_s": check},
         }
         if "queued children" in cell.phase:
@@ -552,7 +552,7 @@ class World:
             "ended before its tasks": (any(end > moves[-1].committed_at for end in ends), False),
             "alive at the verdict": (trial.alive_at_verdict, []),
             "alive now": (self.lab.cluster.alive(run_id), []),
-            # A slow machine may look late, which is on record as such.
+            # A slow machine may poll late, which is on record as such.
             "corrections": (
                 [c for c in self.store.corrections.list_corrections(run_id) if c.kind != "late"],
                 [],

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.ports.cluster import Changed, Observer
-from crawler_lifecycle.ports.looks import ObserverHealth
+from crawler_lifecycle.ports.polls import ObserverHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.recording import Recording
 from tests.support.fakes.observer import FakeObserver
@@ -72,8 +72,8 @@ async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Recording]]:
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
     observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
-    recorder = Recorder(lab.store.looks, lab.store.retries, lab.cluster, lab.parts.policies)
-    notify = Workflows(lab.client).look_recorded
+    recorder = Recorder(lab.store.polls, lab.store.retries, lab.cluster, lab.parts.policies)
+    notify = Workflows(lab.client).poll_recorded
     wakers = [Recording(observer, lab.store.wake_ups, recorder, notify) for observer in observers]
     async with Beside() as beside:
         for waker in wakers:

@@ -148,7 +148,7 @@ class Play:
     def lines(self, name: str) -> list[DueRow]:
         row = self.w.store.schedules.get(name)
         assert row is not None
-        return self.w.store.schedules.list_due(row.schedule_id, limit=1000)[::-1]
+        return self.w.store.schedules.list_firings(row.schedule_id, limit=1000)[::-1]
 
     def decided_at(self, due: datetime, catch_up_s: int) -> datetime | None:
         """When a worker can have judged this due time first; ``None``: Temporal never fired."""

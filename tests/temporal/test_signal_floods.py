@@ -57,7 +57,7 @@ def heard(act: WorkflowActivation, inbox: Inbox) -> Inbox:
 FLOODS: dict[str, Signals] = {
     "nobody knows them": [(f"noise-{n}", {"n": n}) for n in range(MANY)],
     "one name": [("noise", None)] * MANY,
-    "looks": [("look_now", {"n": n}) for n in range(MANY)],
+    "polls": [("poll_now", {"n": n}) for n in range(MANY)],
     "unreadable stops": [("stop", 17)] * MANY,
     "plain stops": [("stop", None)] * MANY,
     "ends of runs": [("run_ended", {"run_id": n}) for n in range(MANY)],
@@ -85,7 +85,7 @@ def test_little_is_handed_on_and_it_says_the_same(kind: type[Inbox], flood: str)
     assert some.stop == all_.stop
     assert some.stop is not None
     assert some.stop.force
-    for name in ("changed", "look_now", "woken", "leave", "moved", "answered"):
+    for name in ("changed", "poll_now", "woken", "leave", "moved", "answered"):
         assert getattr(some, name, None) == getattr(all_, name, None), name
     assert bool(getattr(some, "asked", 0)) == bool(getattr(all_, "asked", 0))
     if flood in ("nobody knows them", "one name"):
@@ -165,5 +165,5 @@ def test_workers_and_replayers_make_steps_small(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(_workflow_instance, "_WorkflowInstanceImpl", Instance)
     runner: Any = plugin().workflow_runner
-    runner.create_instance(None).activate(step(FLOODS["looks"]))
+    runner.create_instance(None).activate(step(FLOODS["polls"]))
     assert given == [3]

@@ -16,7 +16,7 @@ import pytest
 from crawler_lifecycle.domain.audits.audit import RecordedTask
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports.files import KeptEnd
+from crawler_lifecycle.ports.files import SavedOutcome
 from crawler_lifecycle.ports.runs import TaskRef
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.worker import finalizer_release
@@ -27,8 +27,8 @@ from tests.worker.test_recording import until
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def end(index: int = 0, run_id: int = 1, **more: Any) -> KeptEnd:
-    return KeptEnd(
+def end(index: int = 0, run_id: int = 1, **more: Any) -> SavedOutcome:
+    return SavedOutcome(
         run_id,
         index,
         1,
@@ -49,13 +49,13 @@ def row(index: int = 0, run_id: int = 1, **more: Any) -> RecordedTask:
 
 @dataclass
 class Keeper:
-    ends: list[KeptEnd] = field(default_factory=list)
+    ends: list[SavedOutcome] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
     calls: list[tuple[int, list[int]]] = field(default_factory=list)
 
     asked: int = 0
 
-    def kept(self) -> list[KeptEnd]:
+    def kept(self) -> list[SavedOutcome]:
         self.asked += 1
         if 0 in self.broken:
             raise ClusterUnavailable("down")
@@ -115,7 +115,7 @@ def releaser(keeper: Keeper, rows: list[RecordedTask]) -> Releaser:
         (end(ended_at=NOW - timedelta(hours=2)), row(status="LOST", exit_code=None), True),
     ],
 )
-def test_what_may_go(kept: KeptEnd, recorded: RecordedTask | None, goes: bool) -> None:
+def test_what_may_go(kept: SavedOutcome, recorded: RecordedTask | None, goes: bool) -> None:
     rows = {} if recorded is None else {recorded.key: recorded}
     assert releasable([kept], rows, NOW) == ([kept] if goes else [])
 

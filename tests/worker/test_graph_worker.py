@@ -22,8 +22,8 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, S
 from crawler_lifecycle.features.graphs.ports import NewGraph
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.store import open_store
-from tests.plans.plans_support import module
 from tests.support.temporal import temporal_server
+from tests.user_code.user_code_support import module
 from tests.worker.test_worker_process import WorkerProcess
 
 BODY = """
@@ -51,9 +51,9 @@ async def test_a_worker_that_is_killed_loses_one_execution_and_nothing_that_is_o
     settings = {
         "TEMPORAL_ADDRESS": client.service_client.config.target_host,
         "TEMPORAL_NAMESPACE": client.namespace,
-        "LIFECYCLE_PLANS__MODULES": json.dumps([name]),
-        "LIFECYCLE_PLANS__FOLDER": str(tmp_path),
-        "LIFECYCLE_PLANS__QUEUE": "gpu",
+        "LIFECYCLE_USER_CODE__MODULES": json.dumps([name]),
+        "LIFECYCLE_USER_CODE__FOLDER": str(tmp_path),
+        "LIFECYCLE_USER_CODE__QUEUE": "gpu",
     }
     store = open_store(url)
     job = {"call": f"{name}:work", "style": "cascade"}
@@ -89,7 +89,7 @@ async def test_a_worker_that_is_killed_loses_one_execution_and_nothing_that_is_o
     rows = {one.path: one for one in store.graphs.list_steps(row.graph_id)}
     assert [one.attempt for one in rows.values()] == [1, 1, 2, 1]
     assert decode(b"".join(unpacked(store.graphs.result(row.graph_id, rows["s3"].number)))) == 1
-    plan = store.plans.get_plan(name, "gpu")
+    plan = store.user_code.get_user_code(name, "gpu")
     assert plan is not None
     assert (plan.kind, plan.error) == ("module", None)
     assert (code, "Traceback" in said) == (0, False), said

@@ -13,7 +13,7 @@ import pytest
 from crawler_lifecycle.domain.errors import ClusterUnavailable, RunNotFound, StoreUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
-from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
+from crawler_lifecycle.ports.polls import LiveCounters, ObserverHealth
 from crawler_lifecycle.worker import live_counters
 from crawler_lifecycle.worker.live_counters import Counting
 from tests.support.run_refs import run_ref

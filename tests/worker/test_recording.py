@@ -1,4 +1,4 @@
-"""What records noticed changes: first the look, then the signal, and no outage of one loses the
+"""What records noticed changes: first the poll, then the signal, and no outage of one loses the
 other.
 """
 
@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.activities.look_step import LookOutcome
+from crawler_lifecycle.activities.poll_step import PollOutcome
 from crawler_lifecycle.domain import wake_ups
 from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.wake_ups import Tasks, WakeUpState
-from crawler_lifecycle.ports.looks import ObserverHealth
+from crawler_lifecycle.ports.polls import ObserverHealth
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.worker import recording
 from crawler_lifecycle.worker.recording import Recording
@@ -54,14 +54,14 @@ class Script:
 
 @dataclass
 class Outside:
-    """The rows, the looks and the signals."""
+    """The rows, the polls and the signals."""
 
     changed: int = 1
-    """What each look finds."""
+    """What each poll finds."""
     resumed: bool = False
-    look_s: float = 0.0
+    poll_s: float = 0.0
     targets: dict[int, WakeUpState] = field(default_factory=dict)
-    looks: Counter[int] = field(default_factory=Counter)
+    polls: Counter[int] = field(default_factory=Counter)
     sources: set[str] = field(default_factory=set)
     few: list[Tasks] = field(default_factory=list)
     signals: list[tuple[str, bool]] = field(default_factory=list)
@@ -82,14 +82,14 @@ class Outside:
             one for one in self.targets.values() if one.due_at is not None and one.due_at < before
         ]
 
-    def record(self, fence: Fence, source: str, few: Tasks) -> LookOutcome | None:
+    def record(self, fence: Fence, source: str, few: Tasks) -> PollOutcome | None:
         self._raise("cluster")
-        time.sleep(self.look_s)
-        self.looks[fence.run_id] += 1
+        time.sleep(self.poll_s)
+        self.polls[fence.run_id] += 1
         self.sources.add(source)
         self.few.append(few)
         self.targets[fence.run_id] = replace(self.targets[fence.run_id], verified_at=now())
-        return None if self.resumed else LookOutcome(self.changed, self.look_s)
+        return None if self.resumed else PollOutcome(self.changed, self.poll_s)
 
     async def notify(self, workflow_id: str, recorded: bool) -> bool:
         self._raise("temporal")
@@ -134,13 +134,13 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-async def test_a_change_is_one_look_and_then_one_signal_to_the_owner() -> None:
+async def test_a_change_is_one_poll_and_then_one_signal_to_the_owner() -> None:
     outside = Outside()
     outside.add(5, workflow_id="another/5")
     async with running(Script(), outside) as (found, tell):
         tell(5, now(), ONE)
         await until(lambda: outside.signals)
-        assert (outside.looks, outside.signals, outside.sources) == (
+        assert (outside.polls, outside.signals, outside.sources) == (
             {5: 1},
             [("another/5", True)],
             {"wake"},
@@ -150,7 +150,7 @@ async def test_a_change_is_one_look_and_then_one_signal_to_the_owner() -> None:
         assert (found.state()["observer"], found.state()["unsent"]) == ("up", 0)
 
 
-async def test_a_look_that_found_nothing_signals_nobody() -> None:
+async def test_a_poll_that_found_nothing_signals_nobody() -> None:
     outside = Outside(changed=0)
     outside.add(1)
     async with running(Script(), outside) as (found, tell):
@@ -163,7 +163,7 @@ async def test_a_look_that_found_nothing_signals_nobody() -> None:
 
 
 @pytest.mark.parametrize("row", [{"ended": True}, {"workflow_id": None}, None])
-async def test_a_run_that_nobody_owns_is_not_looked_at(row: dict[str, Any] | None) -> None:
+async def test_a_run_that_nobody_owns_is_not_polled_at(row: dict[str, Any] | None) -> None:
     outside = Outside()
     outside.add(2)
     if row is not None:
@@ -172,7 +172,7 @@ async def test_a_run_that_nobody_owns_is_not_looked_at(row: dict[str, Any] | Non
         tell(1, now(), ONE)
         tell(2, now(), ONE)
         await until(lambda: outside.signals)
-    assert outside.looks == {2: 1}
+    assert outside.polls == {2: 1}
 
 
 async def test_a_run_that_was_just_resumed_is_left_to_its_workflow() -> None:
@@ -184,8 +184,8 @@ async def test_a_run_that_was_just_resumed_is_left_to_its_workflow() -> None:
     assert outside.signals == [("crawl/1", False)]
 
 
-async def test_a_thousand_changes_of_a_run_are_few_looks_and_the_last_one_is_seen() -> None:
-    outside = Outside(look_s=0.05)
+async def test_a_thousand_changes_of_a_run_are_few_polls_and_the_last_one_is_seen() -> None:
+    outside = Outside(poll_s=0.05)
     outside.add(1)
     async with running(Script(), outside) as (found, tell):
         for _ in range(1000):
@@ -194,7 +194,7 @@ async def test_a_thousand_changes_of_a_run_are_few_looks_and_the_last_one_is_see
             await asyncio.sleep(0)
         await until(lambda: (outside.targets[1].verified_at or last) > last)
         await until(lambda: found.counts["noticed"] == 1000)
-    assert outside.looks[1] < 100
+    assert outside.polls[1] < 100
     assert found.counts["coalesced"] > 900
 
 
@@ -215,7 +215,7 @@ async def test_what_cannot_be_recorded_is_left_to_the_workflow_and_tried_again(w
         assert found.state()["problem"] is None
 
 
-@pytest.mark.parametrize("sign", ["the observer sees again", "another run can be looked at"])
+@pytest.mark.parametrize("sign", ["the observer sees again", "another run can be polled"])
 async def test_the_end_of_an_outage_is_the_end_of_the_waits(
     sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +236,7 @@ async def test_the_end_of_an_outage_is_the_end_of_the_waits(
             observer.blind = False
         else:
             tell(2, now(), ONE)
-        await until(lambda: outside.looks[1])
+        await until(lambda: outside.polls[1])
 
 
 async def test_statuses_are_recorded_while_temporal_is_away_and_no_signal_is_lost() -> None:
@@ -247,7 +247,7 @@ async def test_statuses_are_recorded_while_temporal_is_away_and_no_signal_is_los
     async with running(Script(), outside) as (found, tell):
         for run_id in range(1, 31):
             tell(run_id, now(), ONE)
-        await until(lambda: len(outside.looks) == 30)
+        await until(lambda: len(outside.polls) == 30)
         await until(lambda: found.counts["failed"])
         await until(lambda: found.state()["unsent"] == 30)
         assert outside.signals == []
@@ -278,7 +278,7 @@ async def test_a_signal_without_an_answer_is_sent_again_soon(
     assert outside.signals == [("crawl/1", True)]
 
 
-async def test_a_look_that_does_not_come_is_done_without_an_observer(
+async def test_a_poll_that_does_not_come_is_done_without_an_observer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "SEARCH_S", 0.05)
@@ -287,11 +287,11 @@ async def test_a_look_that_does_not_come_is_done_without_an_observer(
     outside.add(1, next_look_at=due)
     outside.add(2, next_look_at=due + timedelta(hours=1))
     async with running(None, outside):
-        await until(lambda: outside.looks)
-    assert (outside.looks, outside.sources, outside.few) == ({1: 1}, {"look"}, [None])
+        await until(lambda: outside.polls)
+    assert (outside.polls, outside.sources, outside.few) == ({1: 1}, {"look"}, [None])
 
 
-async def test_the_second_observer_looks_only_at_what_the_first_has_not_seen(
+async def test_the_second_observer_polls_only_at_what_the_first_has_not_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "STAGGER_S", 0.01)
@@ -303,4 +303,4 @@ async def test_the_second_observer_looks_only_at_what_the_first_has_not_seen(
         tell(1, at, ONE)
         tell(2, at, ONE)
         await until(lambda: outside.signals)
-    assert outside.looks == {2: 1}
+    assert outside.polls == {2: 1}

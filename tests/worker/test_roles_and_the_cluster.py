@@ -89,7 +89,7 @@ def test_the_others_need_no_way_to_the_cluster(
         True
     ]
     with pytest.raises(RuntimeError, match=f"role '{role}' have no client of the cluster"):
-        parts.cluster.look(run_ref(7), [])
+        parts.cluster.poll(run_ref(7), [])
 
 
 def test_they_find_the_files_where_the_settings_say(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def environment(folder: Path, port: int, **settings: str) -> dict[str, str]:
     known = {
         "LIFECYCLE_DATABASE__URL": f"sqlite:///{folder / 'runs.db'}",
         "LIFECYCLE_CLUSTER__STATE_DIR": str(folder / "cluster"),
-        "LIFECYCLE_CRAWLERS": str(folder / "crawlers.yaml"),
+        "LIFECYCLE_CATALOGUE": str(folder / "crawlers.yaml"),
         "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
         "TEMPORAL_ADDRESS": NOBODY,
     }
@@ -256,13 +256,13 @@ def test_a_catalogue_is_needed_only_when_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LIFECYCLE_CRAWLERS", raising=False)
+    monkeypatch.delenv("LIFECYCLE_CATALOGUE", raising=False)
     assert build_catalogue(Settings.load()).all() == []
     (tmp_path / "crawlers.yaml").write_text(
         "- name: demo\n  kind: command\n  command: [python, -V]\n"
     )
     assert [c.name for c in build_catalogue(Settings.load()).all()] == ["demo"]
-    monkeypatch.setenv("LIFECYCLE_CRAWLERS", "nowhere.yaml")
+    monkeypatch.setenv("LIFECYCLE_CATALOGUE", "nowhere.yaml")
     with pytest.raises(CatalogueError, match=r"nowhere\.yaml"):
         build_catalogue(Settings.load())
 
@@ -295,7 +295,7 @@ async def test_every_activity_is_served_where_the_policies_send_it(
             queue: {
                 a.__temporal_activity_definition.name for a in activities_of(role, lab.parts, queue)
             }
-            for role, queue in [*ROLES.items(), ("plans", QUEUE_FUNCTIONS)]
+            for role, queue in [*ROLES.items(), ("user-code", QUEUE_FUNCTIONS)]
         }
         assert all(name in served[policy.queue] for name, policy in POLICIES.items())
 

@@ -100,10 +100,10 @@ def test_a_name_that_the_server_would_refuse_is_refused_at_the_start(
 
 @pytest.mark.parametrize(("memory", "runs"), [("256Mi", 1310), ("2Gi", 10485), ("1Mi", 5)])
 def test_the_memory_is_a_number_of_runs(memory: str, runs: int) -> None:
-    assert WorkerSettings(cache=memory).cached() == runs
+    assert WorkerSettings(cache_memory=memory).cached() == runs
 
 
 @pytest.mark.parametrize("memory", ["much", "0", "1Ki", "1e30", ""])
 def test_memory_that_cannot_be_is_refused_by_its_name(memory: str) -> None:
-    with pytest.raises(ValidationError, match=r"cache\n.*(not allowed|give)"):
-        WorkerSettings(cache=memory)
+    with pytest.raises(ValidationError, match=r"cache_memory\n.*(not allowed|give)"):
+        WorkerSettings(cache_memory=memory)

@@ -168,7 +168,7 @@ async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run
     assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 1 + added})
 
 
-async def test_tasks_that_come_with_the_last_look_keep_the_run_alive(real_lab: Lab) -> None:
+async def test_tasks_that_come_with_the_last_poll_keep_the_run_alive(real_lab: Lab) -> None:
     """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys
     it.
     """

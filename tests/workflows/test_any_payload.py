@@ -74,7 +74,7 @@ INPUTS = PAYLOADS | st.sampled_from([value for value in POISON.values() if value
 KNOWN = [
     "stop",
     "force_stop",
-    "look_now",
+    "poll_now",
     "add_tasks",
     "status",
     "record",
@@ -160,7 +160,7 @@ async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
     number = real_lab.store.managers.newest(limit=1)
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
     row = m.reserve(f"flow {number[0].manager_id if number else 0}")
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start(row=row)
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 1)
         for step in steps:
@@ -226,7 +226,7 @@ async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_noti
     for stranger in strangers:
         with suppress(WorkflowFailureError):  # it says what is wrong with its input
             await stopped(lab, stranger)
-    seen: RunSnapshot = await lab.snapshot_where(beside, lambda s: s.looks >= 1)
+    seen: RunSnapshot = await lab.snapshot_where(beside, lambda s: s.polls >= 1)
     assert (seen.attempt, seen.outcome, seen.stop, seen.notes) == (1, None, None, [])
     assert lab.store.runs.get_run(other).status == "PROCESSING"
     assert (lab.tasks(other), lab.store.runs.cancellations(other)) == ({0: "RUNNING"}, [])

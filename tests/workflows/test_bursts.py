@@ -19,20 +19,20 @@ from tests.support.lab import Lab, start_workers
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 OLD, NEW, REMEMBERED = 3, 3, 2
-#: In real time: where it is skipped, an open run is looked at all the while.
+#: In real time: where it is skipped, an open run is polled all the while.
 BOOKS = {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}}
 ROLES_HERE = ("workflows", "cluster", "control", "export")
 
 
 def seen_at(lab: Lab, handle: WorkflowHandle[Any, Any]) -> datetime | None:
-    """When the run was looked at for the last time, by its row: a question to its workflow would be
+    """When the run was polled for the last time, by its row: a question to its workflow would be
     a replay.
     """
     rows = [row for row in lab.store.runs.list_runs() if row.owner_workflow_id == handle.id]
     return rows[0].verified_at if rows else None
 
 
-async def test_stops_looks_and_resumes_in_a_burst_of_starts(real_lab_without_workers: Lab) -> None:
+async def test_stops_polls_and_resumes_in_a_burst_of_starts(real_lab_without_workers: Lab) -> None:
     lab = real_lab_without_workers
     lab.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=None) if run <= OLD and attempt == 1 else Behaviour(executes=0)
@@ -43,7 +43,7 @@ async def test_stops_looks_and_resumes_in_a_burst_of_starts(real_lab_without_wor
         await lab.until(lambda: all(seen_at(lab, handle) for handle in old))
         burst = [asyncio.create_task(lab.start(BOOKS)) for _ in range(NEW)]
         before = seen_at(lab, old[0])
-        await old[0].signal("look_now")
+        await old[0].signal("poll_now")
         for handle in old[1:]:
             await handle.signal("stop")
         stopped = await asyncio.gather(*(lab.ended(handle) for handle in old[1:]))

@@ -61,5 +61,5 @@ async def test_hours_on_the_ladder_take_seconds(
             event.activity_task_scheduled_event_attributes.activity_type.name for event in events
         ]
         assert 26 <= asked.count("get_history_statuses_to_sync") <= 30
-        assert len(events) <= 120 + 19 * 28, "two executions at most: each look is 19 events"
+        assert len(events) <= 120 + 19 * 28, "two executions at most: each poll is 19 events"
         assert lab.corrections(result.run_id) == []

@@ -46,12 +46,12 @@ async def test_the_run_waits_and_goes_on_when_the_row_is_mended(
     spoil, mend = EDITS[edit]
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(REQUEST)
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 1)
     write(lab, spoil)
     if end == "mended":
         write(lab, mend)
-        looks = (await lab.snapshot_where(handle, lambda s: True)).looks
-        await lab.snapshot_where(handle, lambda s: s.looks > looks + 1)
+        polls = (await lab.snapshot_where(handle, lambda s: True)).polls
+        await lab.snapshot_where(handle, lambda s: s.polls > polls + 1)
     await handle.signal("stop")
     if end != "mended":
         write(lab, mend)

@@ -78,7 +78,7 @@ async def test_an_event_that_was_given_up_is_sent_when_somebody_asks(lab: Lab, h
 async def test_the_end_of_a_manager_waits_for_no_bus_and_reaches_it(real_lab: Lab) -> None:
     real_lab.outside.fail["send"] = NotDelivered("bus closed")
     m = manager_lab(real_lab, source=[])
-    async with m.plans():
+    async with m.user_code():
         result = await real_lab.ended(await m.start())
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     row = m.row()

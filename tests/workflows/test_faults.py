@@ -47,14 +47,14 @@ async def test_a_saturated_cluster_costs_no_history_and_its_reason_is_visible(la
         and e.activity_task_scheduled_event_attributes.activity_type.name == "update_run_started"
     )
     assert started - at_first <= 12, "ten minutes of waiting"
-    assert lab.cluster.calls["look"] > 15
+    assert lab.cluster.calls["poll"] > 15
     assert lab.store.runs.get_run(1).waiting_for is None
 
 
 async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     lab.cluster.end_now(1)
     result = await handle.result()
     assert (result.status, result.outcome) == ("FAILED", "failed")
@@ -72,7 +72,7 @@ async def test_a_process_killed_behind_our_back_is_corrected_on_record(lab: Lab)
 async def test_what_vanished_is_lost_and_never_a_success(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     lab.cluster.vanish(1)
     result = await handle.result()
     assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
@@ -121,7 +121,7 @@ async def test_a_database_that_is_away_for_minutes_fails_no_run(
         raise StoreUnavailable("the database went away")
 
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     with monkeypatch.context() as patch:
         for name in ("found_state", "count_tasks", "apply_findings", "end_run"):
             patch.setattr(port_of(store, name), name, broken)
@@ -153,8 +153,8 @@ async def test_a_long_run_continues_as_new_and_forgets_nothing(
         result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=RunResult))
         assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 1, {"SUCCEEDED": 3})
         assert len(await lab.chain(handle)) > 2
-        rungs = [t.committed_at for t in lab.store.runs.transitions(1)]
-        assert rungs[-1] - rungs[0] >= timedelta(hours=2)
+        steps = [t.committed_at for t in lab.store.runs.transitions(1)]
+        assert steps[-1] - steps[0] >= timedelta(hours=2)
 
 
 #: Events that a round of signals may put on top, before the execution can go on as another one.
@@ -168,10 +168,10 @@ async def test_an_execution_goes_on_as_another_one_while_it_is_flooded_with_sign
     monkeypatch.setattr(calls, "HISTORY_MAX", 150)
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     latest = lab.client.get_workflow_handle(handle.id)
     for _ in range(calls.HISTORY_MAX // 100 + 1):
-        await asyncio.gather(*(latest.signal("look_now") for _ in range(100)))
+        await asyncio.gather(*(latest.signal("poll_now") for _ in range(100)))
         # It has taken them all: a slow worker would fall behind.
         await lab.snapshot_where(latest, lambda _: True)
     await latest.signal("stop")
@@ -199,7 +199,7 @@ async def test_a_stop_of_many_tasks_goes_on_in_the_next_execution(
         handle = await lab.start(
             {"crawler": "books", "tasks": [{}] * 20, "limits": {"force_stop_after_s": None}}
         )
-        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await lab.snapshot_where(handle, lambda s: s.polls >= 1)
         await lab.client.get_workflow_handle(handle.id).signal("stop", {"force": force})
         result = await lab.ended(lab.client.get_workflow_handle(handle.id, result_type=RunResult))
         assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 20})
@@ -236,7 +236,7 @@ async def test_no_stop_is_lost_between_two_executions(
             assert lab.cluster.signals(row.run_id) <= 1
 
 
-async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
+async def test_an_update_that_hangs_holds_up_neither_polls_nor_a_stop(
     forgetful: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when the workflow is asked to continue as new, for which it would have to wait for the
@@ -254,7 +254,7 @@ async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
 
         monkeypatch.setattr(lab.store.additions, "add_tasks", hang)
         handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
-        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await lab.snapshot_where(handle, lambda s: s.polls >= 1)
         latest = lab.client.get_workflow_handle(handle.id)
         update = await latest.start_update(
             "add_tasks", {"tasks": [{}]}, wait_for_stage=WorkflowUpdateStage.ACCEPTED
@@ -262,8 +262,8 @@ async def test_an_update_that_hangs_holds_up_neither_looks_nor_a_stop(
         await lab.until(begun.is_set)
         for n in range(60):
             await latest.signal(f"noise-{n}")
-        looks = (await lab.snapshot_where(handle, lambda s: s.notes)).looks
-        await lab.snapshot_where(handle, lambda s: s.looks > looks)
+        polls = (await lab.snapshot_where(handle, lambda s: s.notes)).polls
+        await lab.snapshot_where(handle, lambda s: s.polls > polls)
         await latest.signal("stop", {"request_id": "s"})
         await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
         assert not over.is_set()

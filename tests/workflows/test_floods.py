@@ -107,7 +107,7 @@ async def test_a_flooded_run_is_stopped_as_any_other(
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(BOOKS)
     beside = await lab.start(BOOKS)
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     with caplog.at_level(logging.INFO, "temporalio.workflow"):
         await flood(handle, short)
     lines = [r for r in caplog.records if r.getMessage().startswith("signal noise-")]
@@ -121,7 +121,7 @@ async def test_a_flooded_run_is_stopped_as_any_other(
     assert notes[0].startswith("unknown signal 'noise-")
     assert notes[1:] == [f"{short} unknown signals ignored in all"]
     await left_in_time(lab, handle)
-    other = await lab.snapshot_where(beside, lambda s: s.looks >= 1)
+    other = await lab.snapshot_where(beside, lambda s: s.polls >= 1)
     assert (lab.store.runs.get_run(other.run_id).status, other.stop) == ("PROCESSING", None)
     await beside.signal("force_stop")
     assert (await lab.ended(beside)).outcome == "cancelled"
@@ -204,11 +204,11 @@ async def sent_again(handle: Handle, page: dict[str, Any]) -> Any:
         await asyncio.sleep(0.2)
 
 
-async def test_an_update_that_hangs_is_refused_with_its_cure(short: int, real_lab: Lab) -> None:
+async def test_an_update_that_hangs_is_refused_with_its_fix(short: int, real_lab: Lab) -> None:
     lab = real_lab
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(BOOKS)
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     with held(lab.store.additions, "add_tasks") as begun:
         page = {"tasks": [{}], "request_id": "p1"}
         update = asyncio.create_task(handle.execute_update("add_tasks", page))
@@ -292,7 +292,7 @@ async def test_a_flood_that_one_step_takes_in_costs_it_little(
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start(BOOKS)
     await asyncio.gather(*(handle.signal(f"noise-{n}", {"n": n}) for n in range(SIGNALS)))
-    await asyncio.gather(*(handle.signal("look_now") for _ in range(SIGNALS)))
+    await asyncio.gather(*(handle.signal("poll_now") for _ in range(SIGNALS)))
     await handle.signal("stop", 17)
     async with lab.working():
         result = await lab.ended(handle)
@@ -301,5 +301,5 @@ async def test_a_flood_that_one_step_takes_in_costs_it_little(
     assert f"{SIGNALS} unknown signals ignored in all" in notes
     first = handled[: handled.index("stop") + 2]
     assert sorted(first) == sorted(
-        ["look_now", "stop", "", next(name for name in first if name.startswith("noise"))]
+        ["poll_now", "stop", "", next(name for name in first if name.startswith("noise"))]
     )

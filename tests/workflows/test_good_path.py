@@ -47,7 +47,7 @@ async def test_a_single_process_run_ends_completed(lab: Lab) -> None:
 
 @pytest.mark.slow
 async def test_a_day_on_the_ladder_stays_small(lab: Lab) -> None:
-    """A quarter of it is in ``test_classic_skipping``, with so many looks, and each of them so many
+    """A quarter of it is in ``test_classic_skipping``, with so many polls, and each of them so many
     events.
     """
     lab.cluster.behaviour = Behaviour(executes=24 * 3600)
@@ -55,8 +55,8 @@ async def test_a_day_on_the_ladder_stays_small(lab: Lab) -> None:
     result = await handle.result()
     assert result.outcome == "finished"
     history = await handle.fetch_history()
-    looks = [n for n in await lab.events(handle) if n == "get_history_statuses_to_sync"]
-    assert 98 <= len(looks) <= 102
+    polls = [n for n in await lab.events(handle) if n == "get_history_statuses_to_sync"]
+    assert 98 <= len(polls) <= 102
     assert len(history.events) <= 2_000
     assert lab.corrections(result.run_id) == []
 
@@ -166,7 +166,7 @@ async def test_the_story_is_told_in_temporal(lab: Lab) -> None:
 async def test_the_query_says_nothing_that_the_database_may_know_better(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None)
     handle = await lab.start({"crawler": "books"})
-    live = await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    live = await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     assert (live.status, live.outcome, live.cause, live.tasks) == (None, None, None, None)
     await handle.signal("stop")
     await lab.ended(handle)

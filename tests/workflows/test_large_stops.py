@@ -115,11 +115,11 @@ async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
     await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 3)
     lab.cluster.fail_with(ClusterUnavailable("503"), "stop")
     await handle.signal("stop")
-    looks = (await lab.snapshot_where(handle, lambda s: s.stop is not None)).looks
+    polls = (await lab.snapshot_where(handle, lambda s: s.stop is not None)).polls
     late = await lab.snapshot_where(
         handle,
         lambda s: (
-            s.looks > looks + 2 and s.last_look_at - s.stop.requested_at > timedelta(seconds=200)
+            s.polls > polls + 2 and s.last_poll_at - s.stop.requested_at > timedelta(seconds=200)
         ),
     )
     assert lab.cluster.calls["kill"] == 0
@@ -141,44 +141,44 @@ async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("by", ["its limit", "a person"])
-async def test_a_look_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> None:
+async def test_a_poll_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> None:
     lab.cluster.behaviour = IGNORES
     handle = await lab.start(
         {"crawler": "books", "limits": {"force_stop_after_s": 60} if by == "its limit" else NEVER}
     )
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "look")
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "poll")
     await handle.signal("stop")
     if by == "a person":
         await lab.until(lambda: lab.cluster.signals(1))
-        looks = lab.cluster.calls["look"]
-        await lab.until(lambda: lab.cluster.calls["look"] > looks + 2)
+        polls = lab.cluster.calls["poll"]
+        await lab.until(lambda: lab.cluster.calls["poll"] > polls + 2)
         await handle.signal("force_stop")
     await lab.until(lambda: lab.cluster.calls["kill"])
     assert lab.cluster.alive() == []
-    lab.cluster.fail_with(None, "look")
+    lab.cluster.fail_with(None, "poll")
     assert (await lab.ended(handle)).outcome == "cancelled"
 
 
-async def test_the_same_stop_again_and_again_interrupts_no_look(
+async def test_the_same_stop_again_and_again_interrupts_no_poll(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.cluster.behaviour = IGNORES
     handle = await lab.start({"crawler": "books", "limits": NEVER})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    looking, go_on = threading.Event(), threading.Event()
-    look = lab.cluster.look
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    polling, go_on = threading.Event(), threading.Event()
+    poll = lab.cluster.poll
 
     def slow(*args: Any) -> Any:
-        looking.set()
+        polling.set()
         go_on.wait(120)
-        return look(*args)
+        return poll(*args)
 
     await handle.signal("stop", {"request_id": "s0", "requested_by": "ada"})
     await lab.until(lambda: lab.cluster.signals(1))
-    monkeypatch.setattr(lab.cluster, "look", slow)
-    await lab.until(looking.is_set)
-    calls = lab.cluster.calls["look"]
+    monkeypatch.setattr(lab.cluster, "poll", slow)
+    await lab.until(polling.is_set)
+    calls = lab.cluster.calls["poll"]
     lab.cluster.end_now(1, end=SHUTDOWN)
     try:
         for n in range(1, 8):
@@ -190,7 +190,7 @@ async def test_the_same_stop_again_and_again_interrupts_no_look(
         go_on.set()
     result = await lab.ended(handle)
     assert result.outcome == "cancelled"
-    assert lab.cluster.calls["look"] == calls + 1, "the look that was under way proved it"
+    assert lab.cluster.calls["poll"] == calls + 1, "the poll that was under way proved it"
     assert lab.store.runs.get_run(1).stop.requested_by == "ada"
     assert sorted(c["request_id"] for c in lab.store.runs.cancellations(1)) == [
         f"s{n}" for n in range(8)
@@ -212,7 +212,7 @@ async def test_a_stop_again_and_again_interrupts_no_verdict(
 
     monkeypatch.setattr(lab.store.completion, "end_run", slow)
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", {"request_id": "s0"})
     await lab.until(judging.is_set)
     for n in range(1, 4):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def _stopped(lab: Lab) -> Any:
     lab.cluster.behaviour = Behaviour(executes=None, log="what it printed\n")
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 1)
     return handle
 
 

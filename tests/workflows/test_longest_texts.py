@@ -69,7 +69,7 @@ async def test_of_a_manager_and_its_close_reason(real_lab: Lab) -> None:
     m = manager_lab(real_lab, source=[quick(1)])
     m.plan.close_reason = EMOJI * 200
     name, flow = "n" * NAME_MAX, "f" * FLOW_ID_MAX
-    async with m.plans():
+    async with m.user_code():
         row = m.reserve(
             flow, name=name, requested_by=LONG, parent=LONG, tags=["x" * TAG_MAX] * TAGS_MAX
         )

@@ -94,14 +94,14 @@ every = pytest.mark.parametrize(
 
 
 async def running(lab: Lab) -> WorkflowHandle[Any, Any]:
-    """In real time: where it is skipped, such a run is looked at again and again until the test is
+    """In real time: where it is skipped, such a run is polled again and again until the test is
     through.
     """
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start(
         {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}}
     )
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     return handle
 
 
@@ -218,14 +218,14 @@ async def test_any_other_signal_changes_nothing_whatever_it_carries(real_lab: La
         real_lab.cluster.end_now(
             (await real_lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED
         )
-        await handle.signal("look_now")
+        await handle.signal("poll_now")
         result = await real_lab.ended(handle)
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
         notes = (await real_lab.snapshot_where(handle, lambda s: True)).notes
-        assert (notes == []) == (signals == ["look_now"])
+        assert (notes == []) == (signals == ["poll_now"])
         assert all(len(note) <= 300 for note in notes)
 
-    await each_at_once(play, [["look_now"], UNKNOWN])
+    await each_at_once(play, [["poll_now"], UNKNOWN])
 
 
 async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(real_lab: Lab) -> None:
@@ -236,7 +236,7 @@ async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(real_
     for _ in range(4):
         await handle.signal("pause", {"reason": "x" * 1_500_000})
     real_lab.cluster.end_now(1, end=FINISHED)
-    await handle.signal("look_now")
+    await handle.signal("poll_now")
     await real_lab.until(lambda: real_lab.store.runs.get_run(1).status == "COMPLETED", 60)
     chain = await real_lab.chain(handle)
     assert len(chain) > 1
@@ -311,23 +311,23 @@ async def test_a_cancel_stops_whatever_reason_it_has(real_lab: Lab) -> None:
 
 
 class Held:
-    """The first look of every run is under way and does not come back until it is let go."""
+    """The first poll of every run is under way and does not come back until it is let go."""
 
     def __init__(self, lab: Lab, error: Exception | None = None) -> None:
         self.lab, self.error = lab, error
         self.entered: dict[str, threading.Event] = {}
         """By workflow: set when it is let go."""
-        self._look = lab.cluster.look
-        lab.cluster.look = self.look  # type: ignore[method-assign]
+        self._poll = lab.cluster.poll
+        lab.cluster.poll = self.poll  # type: ignore[method-assign]
 
-    def look(self, *args: Any) -> Any:
+    def poll(self, *args: Any) -> Any:
         workflow_id = activity.info().workflow_id
         if workflow_id not in self.entered:
             self.entered[workflow_id] = threading.Event()
             assert self.entered[workflow_id].wait(120)
             if self.error is not None:
                 raise self.error
-        return self._look(*args)
+        return self._poll(*args)
 
     async def stranger(self, handle: WorkflowHandle[Any, Any]) -> tuple[str, AsyncActivityHandle]:
         """The name of the pending activity, and a handle by which a stranger can answer in its
@@ -451,7 +451,7 @@ ON_THE_WAY = (
     "update_run_started",
     "get_active_running_tasks",
 )
-#: The same, where a look has found that a task has ended.
+#: The same, where a poll has found that a task has ended.
 AFTER_A_CHANGE = (
     "get_bulk_task_history_data",
     "reconcile_tasks",
@@ -505,7 +505,7 @@ async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
 
     async def play(workflow_id: str) -> None:
         handle = await lab.start({"crawler": "books"}, id=workflow_id)
-        await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+        await lab.snapshot_where(handle, lambda s: s.polls >= 1)
         await handle.signal("stop")
         result = await lab.ended(handle)
         notes = (await lab.snapshot_where(handle, lambda s: True)).notes
@@ -542,7 +542,7 @@ async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
     m = manager_lab(lab, source=[quick(n) for n in range(2)], window=1)
     answers = [POISON["bytes"]] * 3 if cycles else []
     m.plan.answered = lambda answer: answers.pop() if answers else answer  # type: ignore[return-value]
-    async with lab.working(), m.plans():
+    async with lab.working(), m.user_code():
         handle = await m.start()
         await lab.until(lambda: len(lab.cluster.alive()) == 1)
         await handle.signal("stop")

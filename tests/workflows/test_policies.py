@@ -28,7 +28,7 @@ def test_a_stop_comes_before_a_change_and_a_change_before_starts_and_planned_pol
         < _turn("run_onetime_crawler", QUEUE_CLUSTER)
         == start
     )
-    # On the control queue there are looks of stopped runs as well.
+    # On the control queue there are polls of stopped runs as well.
     for name in (
         "record_stop",
         "cancel_queued_tasks",
@@ -57,8 +57,8 @@ def test_planned_polls_come_before_no_start() -> None:
 async def test_a_planned_poll_waits_and_one_after_a_change_does_not(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=100)
     handle = await lab.start({"crawler": "books", "poll_minutes": [0.5]})
-    await lab.until(lambda: lab.cluster.calls["look"] > 1)
-    await handle.signal("look_now")
+    await lab.until(lambda: lab.cluster.calls["poll"] > 1)
+    await handle.signal("poll_now")
     assert (await lab.ended(handle)).status == "COMPLETED"
     summaries: dict[str, set[int]] = {"look": set(), "wake": set()}
     for event in (await handle.fetch_history()).events:

@@ -1,4 +1,4 @@
-"""Runs that wait for places of their pools: they are called, they can be stopped, and no look is
+"""Runs that wait for places of their pools: they are called, they can be stopped, and no poll is
 needed for that.
 """
 
@@ -25,7 +25,7 @@ from tests.support.lab import Lab, laboratory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-#: Looks come this often, or practically never.
+#: Polls come this often, or practically never.
 SOON, NEVER = [0.01], [60.0]
 
 
@@ -41,7 +41,7 @@ async def pooled(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterato
 
 
 def waits(lab: Lab, run_id: int) -> bool:
-    return bool(lab.store.deployment.waits_for_place(run_id))
+    return bool(lab.store.deployment.waits_for_slot(run_id))
 
 
 @pytest.mark.troubles

@@ -1,7 +1,7 @@
 """The recorded histories replay with the workflow of today, and the gate bites when it should.
 
 A failure here means that runs which are open while a new version is deployed would stand still. The
-cure is ``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
+fix is ``workflow.patched``, not a new recording (see ``tests/histories/record.py``).
 """
 
 from __future__ import annotations

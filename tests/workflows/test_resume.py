@@ -34,7 +34,7 @@ async def refused(lab: Lab, request: dict[str, Any]) -> tuple[str, str]:
 
 
 async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab) -> None:
-    """Of five tasks one finished before, one while nobody looked, one executes, one failed, one
+    """Of five tasks one finished before, one while nobody polled, one executes, one failed, one
     never started.
     """
     lab.cluster.behaviour = lambda run, index, attempt: (
@@ -48,7 +48,7 @@ async def test_a_terminated_run_goes_on_without_repeating_what_was_done(lab: Lab
     lab.cluster.end_now(1, 1, end=FINISHED)
     again = await lab.start({"run_id": 1})
     await lab.until(lambda: lab.tasks(1)[1] == "SUCCEEDED")
-    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.looks >= 2)
+    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.polls >= 2)
     rows = {(t.task_index, t.attempt): t for t in lab.store.tasks.list_tasks(1, superseded=True)}
     assert rows[2, 1].status == "RUNNING", "what executes is adopted as it is"
     assert rows[3, 1].superseded_by == rows[3, 2].task_id

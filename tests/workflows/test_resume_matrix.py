@@ -33,7 +33,7 @@ DEMANDED = {
     *(f"terminated {when}" for when in (
         "before the first workflow task", "after the history row",
         "during the deployment call, which never went through", "during the deployment call, which went through",
-        "between deployment and the first look", "while a task waits for a slot", "while a task executes", "in a look",
+        "between deployment and the first poll", "while a task waits for a slot", "while a task executes", "in a poll",
         "under a stop", "in completion, before the verdict", "after the verdict FAILED, during the export",
         "after the verdict COMPLETED, during the export",
     )),

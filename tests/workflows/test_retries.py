@@ -259,8 +259,8 @@ def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
             connection.execute(text(statement))
 
 
-async def between_two_looks(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
-    """Return when a look has found nothing new, and nothing is under way: what is in the middle saw
+async def between_two_polls(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
+    """Return when a poll has found nothing new, and nothing is under way: what is in the middle saw
     the other copy.
     """
     seen = lab.store.runs.get_run(1).verified_at
@@ -269,7 +269,7 @@ async def between_two_looks(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
         continue  # each question is a call that takes a moment
 
 
-#: How the first try looked before, and which later one executes: each once in ``make test-more``.
+#: How the first try polled before, and which later one executes: each once in ``make test-more``.
 BEFORE = ["seen", "on record", "gone", "gone and no longer tried again", "stopped"]
 ALWAYS = {
     ("seen", 2),
@@ -306,7 +306,7 @@ async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(
     if before not in ("seen", "on record"):
         for attempt in range(1, executes):
             lab.cluster.vanish(1, 0, attempt)
-    await between_two_looks(lab, handle)
+    await between_two_polls(lab, handle)
     calls = len(lab.scheduler.calls)
     restore_from_before_the_decision(lab, ended=before == "on record")
     if before == "stopped":

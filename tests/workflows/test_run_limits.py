@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 STALLS = Behaviour(executes=None, counts_for=600, heeds_stop_after=1)
 TWO = {"tasks": [{}, {}, {}], "max_parallel_tasks": 2}
 
-#: A look in 16 minutes: the second one after the last count would not see a stall of half an hour,
+#: A poll in 16 minutes: the second one after the last count would not see a stall of half an hour,
 #: the third one does.
 RARELY = {"poll_minutes": [16]}
 
@@ -116,7 +116,7 @@ async def test_one_that_counts_nothing_stalls_when_it_writes_nothing_any_more(la
     assert task.ended_at is not None
     lasted = (task.ended_at - task.started_at).total_seconds()
     assert 2700 <= lasted <= 2700 + 17 * 60, (
-        "half an hour after its last sign of life, and the look that saw it"
+        "half an hour after its last sign of life, and the poll that saw it"
     )
 
 
@@ -141,15 +141,15 @@ async def test_one_that_counts_nothing_and_writes_goes_on(lab: Lab) -> None:
 
 
 class Outage:
-    """Looks of the cluster fail from one moment of the run's own time to another, in seconds from
-    its first look.
+    """Polls of the cluster fail from one moment of the run's own time to another, in seconds from
+    its first poll.
     """
 
     def __init__(self, lab: Lab, begins: float, ends: float) -> None:
-        self._look: Callable[..., Any] = lab.cluster.look
+        self._poll: Callable[..., Any] = lab.cluster.poll
         self._clock, self._first, self._away = lab.cluster.clock, None, (begins, ends)
         self.failed = 0
-        lab.cluster.look = self  # type: ignore[method-assign, assignment]
+        lab.cluster.poll = self  # type: ignore[method-assign, assignment]
 
     _first: Any
 
@@ -159,10 +159,10 @@ class Outage:
         if self._away[0] <= (now - self._first).total_seconds() < self._away[1]:
             self.failed += 1
             raise ClusterUnavailable("the API server answered 503")
-        return self._look(*args)
+        return self._poll(*args)
 
 
-async def test_an_outage_of_looks_stalls_nobody(lab: Lab) -> None:
+async def test_an_outage_of_polls_stalls_nobody(lab: Lab) -> None:
     """It counts before and after; between them nobody could look for longer than the limit."""
     lab.cluster.behaviour = Behaviour(executes=900)
     outage = Outage(lab, 150, 150 + 450)
@@ -174,7 +174,7 @@ async def test_an_outage_of_looks_stalls_nobody(lab: Lab) -> None:
 
 
 async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> None:
-    """It stalled before the outage: it is ended only after five minutes that looks vouch for."""
+    """It stalled before the outage: it is ended only after five minutes that polls vouch for."""
     lab.cluster.behaviour = replace(STALLS, counts_for=45)
     outage = Outage(lab, 150, 150 + 450)
     result = await lab.run(
@@ -187,7 +187,7 @@ async def test_the_time_of_an_outage_does_not_count_for_a_stall(lab: Lab) -> Non
     assert row.look_error is None
 
 
-async def test_run_timeout_s_passes_while_nobody_can_look(lab: Lab) -> None:
+async def test_run_timeout_s_passes_while_nobody_can_poll(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=1)
     outage = Outage(lab, 60, 500)
     request = {"crawler": "books", "limits": {"run_timeout_s": 300, "force_stop_after_s": None}}

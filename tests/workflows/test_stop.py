@@ -64,7 +64,7 @@ async def test_in_reconciliation(lab: Lab) -> None:
 
     async def play(stop: Stopper) -> None:
         handle = await lab.start({"crawler": "books"})
-        await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 1)
+        await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 1)
         await stop(handle)
         result = await handle.result()
         _checked(lab, result)
@@ -93,7 +93,7 @@ async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_
 ) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "tasks": [{}] * 130, "max_parallel_tasks": 110})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop")
     result = await handle.result()
     _checked(lab, result, {"CANCELLED": 130})
@@ -105,7 +105,7 @@ async def test_every_task_of_a_multi_process_run_is_stopped_and_the_queued_ones_
 async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     for n in range(40):
         await handle.signal("stop", {"request_id": f"r{n % 4}"})
     await lab.until(lambda: lab.cluster.signals(1))
@@ -124,7 +124,7 @@ async def test_many_stops_are_one_stop_with_one_row_each(lab: Lab) -> None:
 async def test_a_stop_that_is_ignored_becomes_a_forced_one(lab: Lab) -> None:
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop")
     result = await handle.result()
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
@@ -140,7 +140,7 @@ async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_
 ) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     lab.cluster.fail_with(ClusterUnavailable("503"))
     await handle.signal("stop")
     row = await lab.until(lambda: (r := lab.store.runs.get_run(1)).status == "STOPPING" and r)
@@ -155,8 +155,8 @@ async def test_with_the_cluster_dead_it_is_recorded_at_once_and_done_when_it_is_
 async def test_the_end_that_was_its_own_wins_over_a_late_stop(lab: Lab) -> None:
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.cluster.fail_with(ClusterUnavailable("503"), "look")
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    lab.cluster.fail_with(ClusterUnavailable("503"), "poll")
     lab.cluster.behaviour = Behaviour()
     lab.cluster.end_now(1, end=FINISHED)
     await handle.signal("stop")
@@ -169,8 +169,8 @@ async def test_a_stop_that_only_the_database_knows_is_carried_out(lab: Lab) -> N
     """The gateway died between writing the intent and sending the signal."""
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    snapshot = await lab.snapshot_where(handle, lambda s: s.looks >= 1)
-    lab.store.stops.record_stop(1, StopIntent(snapshot.last_look_at, requested_by="gateway"), "g1")
+    snapshot = await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    lab.store.stops.record_stop(1, StopIntent(snapshot.last_poll_at, requested_by="gateway"), "g1")
     _checked(lab, await handle.result())
 
 
@@ -187,7 +187,7 @@ async def test_a_stop_counts_also_with_three_payloads(lab: Lab) -> None:
     """``test_poison`` sends what nobody can read."""
     lab.cluster.behaviour = UNTIL_STOPPED
     handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", args=[{"reason": "a"}] * 3)
     _checked(lab, await handle.result())
     assert "3 payloads" in (await lab.snapshot_where(handle, lambda s: True)).notes[0]

@@ -1,4 +1,4 @@
-"""The same ends whatever becomes of wake-ups, and a gap between looks however many come."""
+"""The same ends whatever becomes of wake-ups, and a gap between polls however many come."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.clock import utc_now
-from crawler_lifecycle.domain.ladder import MIN_GAP_SECONDS
+from crawler_lifecycle.domain.polling_schedule import MIN_GAP_SECONDS
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.ports.runs import Deployment
 from crawler_lifecycle.store.notes import UPGRADE
 from crawler_lifecycle.workflows import calls
-from tests.histories.record import HeldLooks
+from tests.histories.record import HeldPolls
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.lab import PATIENCE_S, Lab
 from tests.support.waking import MODES, waking
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: Runs that are looked at every 1.2 s, so that a suite without wake-ups does not take for ever.
+#: Runs that are polled every 1.2 s, so that a suite without wake-ups does not take for ever.
 QUICK: dict[str, Any] = {
     "crawler": "books",
     "poll_minutes": [0.02],
@@ -148,12 +148,12 @@ async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
     async with waking(real_lab, mode) as wakers:
         run_id = await scenario(real_lab)
         assert truth(real_lab, run_id) == {**NOTHING, **EXPECTED[scenario]}
-        looks = [await looked_at(real_lab, handle) for handle in real_lab.handles]
-    # A stop is looked after at once; no other two looks are closer together than they may be.
-    assert sum(map(too_close, looks)) <= (scenario is stop)
+        polls = [await polled_at(real_lab, handle) for handle in real_lab.handles]
+    # A stop is looked after at once; no other two polls are closer together than they may be.
+    assert sum(map(too_close, polls)) <= (scenario is stop)
     for waker in wakers:
         assert waker.counts["sent"] <= waker.counts["recorded"]
-    # A look that crosses the takeover of its run is refused and done again. Nothing else fails.
+    # A poll that crosses the takeover of its run is refused and done again. Nothing else fails.
     told = [text for text in caplog.messages if text.startswith("recording noticed changes failed")]
     assert bool(told) == any(waker.counts["failed"] for waker in wakers)
     assert [
@@ -181,8 +181,8 @@ async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
     assert lab.corrections(result.run_id) == []
 
 
-async def looked_at(lab: Lab, handle: Any) -> list[datetime]:
-    """When this run ordered its looks, by its own clock: the time at which the server gave it the
+async def polled_at(lab: Lab, handle: Any) -> list[datetime]:
+    """When this run ordered its polls, by its own clock: the time at which the server gave it the
     task to decide in.
 
     The order itself is on record later, by as much as the worker took.
@@ -200,43 +200,43 @@ async def looked_at(lab: Lab, handle: Any) -> list[datetime]:
     return orders
 
 
-def too_close(looks: list[datetime]) -> int:
-    """How many looks came sooner after the one before than they may; the server's timers have whole
+def too_close(polls: list[datetime]) -> int:
+    """How many polls came sooner after the one before than they may; the server's timers have whole
     milliseconds.
     """
     return sum(
-        b - a < timedelta(seconds=MIN_GAP_SECONDS, milliseconds=-2) for a, b in pairwise(looks)
+        b - a < timedelta(seconds=MIN_GAP_SECONDS, milliseconds=-2) for a, b in pairwise(polls)
     )
 
 
 async def _storm(lab: Lab, handle: Any) -> list[datetime]:
-    """Wake the run again and again until it has looked three times more; when it ordered its
-    looks.
+    """Wake the run again and again until it has polled three times more; when it ordered its
+    polls.
     """
-    looks = await looked_at(lab, handle)
-    enough, end = len(looks) + 3, time.monotonic() + PATIENCE_S
-    while len(looks) < enough:
-        assert time.monotonic() < end, f"the looks did not come within {PATIENCE_S:g} s"
-        await asyncio.gather(*(handle.signal("look_now") for _ in range(5)))
-        await asyncio.sleep(0.2)  # so it is told four times in the gap between two looks
-        looks = await looked_at(lab, handle)
-    return looks
+    polls = await polled_at(lab, handle)
+    enough, end = len(polls) + 3, time.monotonic() + PATIENCE_S
+    while len(polls) < enough:
+        assert time.monotonic() < end, f"the polls did not come within {PATIENCE_S:g} s"
+        await asyncio.gather(*(handle.signal("poll_now") for _ in range(5)))
+        await asyncio.sleep(0.2)  # so it is told four times in the gap between two polls
+        polls = await polled_at(lab, handle)
+    return polls
 
 
 async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(real_lab: Lab) -> None:
     lab = real_lab
     lab.cluster.behaviour = Behaviour(waits=1e7)
     handle = await lab.start({"crawler": "books", "limits": {"start_check_s": 0.1}})
-    await lab.until(lambda: lab.cluster.calls["look"] >= 1)
+    await lab.until(lambda: lab.cluster.calls["poll"] >= 1)
     assert not too_close(await _storm(lab, handle))
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"
-    assert len(lab.scheduler.calls) == 1, "looking again deploys nothing again"
+    assert len(lab.scheduler.calls) == 1, "polling again deploys nothing again"
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executions go on as others in the middle of a look and of the wait for the next one."""
+    """Executions go on as others in the middle of a poll and of the wait for the next one."""
     monkeypatch.setattr(calls, "HISTORY_MAX", 100)
 
 
@@ -248,11 +248,11 @@ async def test_a_storm_under_a_stop_keeps_the_gap(short: None, real_lab: Lab) ->
     )
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     # The start is looked for more often than once a second.
-    before = len(await looked_at(lab, handle))
+    before = len(await polled_at(lab, handle))
     await handle.signal("stop")
     await lab.until(lambda: lab.cluster.signals(1))
-    looks = (await _storm(lab, handle))[before:]
-    assert too_close(looks) <= 1, "only a stop is looked after at once"
+    polls = (await _storm(lab, handle))[before:]
+    assert too_close(polls) <= 1, "only a stop is looked after at once"
     lab.cluster.end_now(1, end=SHUTDOWN)
     assert (await handle.result()).outcome == "cancelled"
     assert lab.cluster.signals(1) == 1
@@ -269,7 +269,7 @@ async def test_a_storm_while_it_is_deployed_makes_no_second_call(real_lab: Lab) 
     handle = await lab.start(QUICK)
     await lab.until(lambda: lab.scheduler.calls)
     for _ in range(3):
-        await asyncio.gather(*(handle.signal("look_now") for _ in range(5)))
+        await asyncio.gather(*(handle.signal("poll_now") for _ in range(5)))
     await handle.query("status")  # is answered by a workflow that knows of all of them
     over.set()
     await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
@@ -278,12 +278,12 @@ async def test_a_storm_while_it_is_deployed_makes_no_second_call(real_lab: Lab) 
     await handle.result()
 
 
-async def test_a_wake_up_is_not_forgotten_over_what_the_look_frees_a_slot_for(
+async def test_a_wake_up_is_not_forgotten_over_what_the_poll_frees_a_slot_for(
     real_lab: Lab,
 ) -> None:
     lab = real_lab
     lab.cluster.behaviour = UNTIL_STOPPED
-    looks = HeldLooks(lab, "get_history_statuses_to_sync")
+    polls = HeldPolls(lab, "get_history_statuses_to_sync")
     request = {
         "crawler": "books",
         "tasks": [{}] * 3,
@@ -291,19 +291,19 @@ async def test_a_wake_up_is_not_forgotten_over_what_the_look_frees_a_slot_for(
         "poll_minutes": [0.05, 60],
     }
     handle = await lab.start({**request, "limits": {"start_check_s": 0.1}})
-    await looks.inside()
+    await polls.inside()
     for index in range(2):
         lab.cluster.end_now(1, index, end=FINISHED)
     before = await lab.snapshot_where(handle, lambda _: True)
-    await looks.wake(handle)
-    # The one that was held and the one that is owed: the ladder's next one is an hour away.
-    await lab.snapshot_where(handle, lambda s: s.looks >= before.looks + 2)
+    await polls.wake(handle)
+    # The one that was held and the one that is owed: the polling schedule's next one is an hour away.
+    await lab.snapshot_where(handle, lambda s: s.polls >= before.polls + 2)
     assert list(lab.tasks(1).values())[:2] == ["SUCCEEDED", "SUCCEEDED"]
     await handle.signal("stop")
     await handle.result()
 
 
-#: One letter for each activity of a look.
+#: One letter for each activity of a poll.
 LETTERS = {
     "get_active_running_tasks": "a",
     "get_history_statuses_to_sync": "h",

@@ -55,7 +55,7 @@ REGISTERED = """        registration = AddWorkflowId(s.run_id, s.attempt, info.w
         await call(InitiationActivities.add_workflow_id, registration)
 """
 FIRST_CHECK = '        await pause(least if left is None else min(least, left), self._woken, "first check of the start")\n'
-LOOKED = "        found = await look_round(s, source, led_by, gap(s))\n"
+POLLED = "        found = await poll_round(s, source, led_by, gap(s))\n"
 WRITTEN = "        await call(rec.reconcile_tasks, fence, control=control, wake=wake)\n"
 FETCHED = "        await call(rec.get_bulk_task_history_data, fence, control=control, wake=wake, summary=text)\n"
 ASKED = "        await self._logging(self._end_tasks())\n"
@@ -75,7 +75,7 @@ WRONG: dict[str, tuple[list[Change], str]] = {
         "completed",
     ),
     "a timer is added": (
-        [Change(LIFECYCLE, LOOKED, "        await workflow.sleep(1)\n" + LOOKED)],
+        [Change(LIFECYCLE, POLLED, "        await workflow.sleep(1)\n" + POLLED)],
         "continued-2",
     ),
     "a timer is gone": ([Change(LIFECYCLE, FIRST_CHECK, "")], "waves"),
@@ -106,7 +106,7 @@ DATABASE = "DATABASE = Policy(QUEUE_MAIN, 9, _retry(3, 9))"
 RIGHT: dict[str, list[Change]] = {
     "nothing": [],
     "a step for new runs alone": [
-        Change(LIFECYCLE, LOOKED, '        if workflow.patched("a"):\n            await workflow.sleep(1)\n' + LOOKED)
+        Change(LIFECYCLE, POLLED, '        if workflow.patched("a"):\n            await workflow.sleep(1)\n' + POLLED)
     ],
     "other timeouts and retries": [
         Change("workflows/policies.py", NOW, DATABASE)

@@ -17,7 +17,7 @@ from crawler_lifecycle.clock import utc_now
 from tests.support import lab as laboratories
 from tests.support.fakes.cluster import Behaviour
 from tests.support.lab import Lab, laboratory
-from tests.workflows.test_wake_ups import QUICK, looked_at, too_close
+from tests.workflows.test_wake_ups import QUICK, polled_at, too_close
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -50,13 +50,13 @@ async def wrong_lab(
 
 #: By a clock that is ahead it would be forced at once.
 @pytest.mark.parametrize("wrong_lab", [slow(BEHIND), AHEAD], indirect=True)
-async def test_it_is_looked_at_as_often_as_ever_and_force_comes_in_time(wrong_lab: Lab) -> None:
+async def test_it_is_polled_at_as_often_as_ever_and_force_comes_in_time(wrong_lab: Lab) -> None:
     lab = wrong_lab
     lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=2)
     handle = await lab.start(QUICK | {"limits": {"start_check_s": 0.2, "force_stop_after_s": 60}})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.looks >= 3)
-    looks = await looked_at(lab, handle)
-    assert not too_close(looks[2:]), "the start is looked for more often"
+    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 3)
+    polls = await polled_at(lab, handle)
+    assert not too_close(polls[2:]), "the start is looked for more often"
     lab.cluster.clock = utc_now  # what ends now has the time of its node
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"

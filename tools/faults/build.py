@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.binaries import NoBinaries, Program
 
-#: Relative to the other modules, because that is where the builder looks.
+#: Relative to the other modules, because that is where the builder polls.
 _MODULES = os.path.relpath(Path(__file__).with_name("programs"), binaries.MODULES)
 _TEMPORAL = "go.temporal.io/server"
 PROGRAMS = (

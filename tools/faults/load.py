@@ -43,8 +43,8 @@ SCHEDULED = {
     "catch_up_s": 600,
 }
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
-#: Of runs of ours whose tasks execute: how old the oldest last look is, and by how many seconds the
-#: most overdue next look exceeds the interval on record.
+#: Of runs of ours whose tasks execute: how old the oldest last poll is, and by how many seconds the
+#: most overdue next poll exceeds the interval on record.
 _SINCE = "TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6)) / 1e6"
 AGE = (
     f"SELECT MAX({_SINCE}), MAX({_SINCE} - COALESCE(look_gap_ms / 1e3, {INTERVAL_S})) FROM "
@@ -270,7 +270,7 @@ class Sampler(threading.Thread):
         super().__init__(name="sampler", daemon=True)
         self.record, self.journals = record, journals
         self.age: Callable[[], Rows] | None = None
-        """Who says how old the oldest last look is."""
+        """Who says how old the oldest last poll is."""
         self.ages: list[Age] = []
         self.untrue: list[Seen] = []
         self.samples = self.unread = 0

@@ -21,14 +21,14 @@ ALIVE, DEAD, WAITING = "ended but alive", "alive but dead", "waits but executes"
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
 OVER = ("COMPLETED", "FAILED")
-#: Without a fault a record may be behind the processes for so long: the looks of the bench's runs
+#: Without a fault a record may be behind the processes for so long: the polls of the bench's runs
 #: are 6 s apart.
 LATE_S = 20.0
 #: The same in a short play, which a busy machine plays beside much else.
 SHORT_LATE_S = 60.0
-#: Jobs of managers have the usual ladder: their first look is due after a minute, and only wake-ups
+#: Jobs of managers have the usual polling schedule: their first poll is due after a minute, and only wake-ups
 #: come sooner.
-LADDER_S = 60.0
+POLL_S = 60.0
 #: A fault is made good for so long after its end: connections come back, activities are tried
 #: again.
 AFTER_S = 15.0
@@ -37,11 +37,11 @@ SETTLE_S = 90.0
 #: A deployment that was under way at an accepted stop begins by then; nothing later.
 ON_ITS_WAY_S = 60.0
 EVERY_S = 0.5
-#: The looks of the bench's runs are 6 s apart, or up to ten times as many where an overloaded
-#: machine stretches the interval and says so. Where a fault must not hinder looks, a next look is
+#: The polls of the bench's runs are 6 s apart, or up to ten times as many where an overloaded
+#: machine stretches the interval and says so. Where a fault must not hinder polls, a next poll is
 #: overdue by at most so many seconds.
 INTERVAL_S, STRETCH_MAX, OVERDUE_S = 6.0, 10.0, 15.0
-#: Faults that leave nobody who notices a change: it is found by the next look.
+#: Faults that leave nobody who notices a change: it is found by the next poll.
 BLIND = "blind"
 
 
@@ -80,12 +80,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Age:
-    """How old last looks were at one moment, in seconds."""
+    """How old last polls were at one moment, in seconds."""
 
     at: float
     oldest: float
     overdue: float
-    """By how much the most overdue next look exceeded the interval that the record shows for its
+    """By how much the most overdue next poll exceeded the interval that the record shows for its
     run.
     """
 
@@ -189,7 +189,7 @@ class Evidence:
     prompt: str = ""
     """Faults with this in their name excuse no record that is late."""
     ages: list[Age] = field(default_factory=list)
-    """Of each sample: how old last looks at the bench's runs were that execute."""
+    """Of each sample: how old last polls the bench's runs were that execute."""
     lost: list[float] = field(default_factory=list)
     """When what was accepted and has no true end on record was last heard of."""
     doubled: list[float] = field(default_factory=list)
@@ -255,7 +255,7 @@ def judge(evidence: Evidence) -> list[str]:
             for one in evidence.left
         ),
         *_planned(evidence),
-        *_looked_at(evidence),
+        *_polled_at(evidence),
         *evidence.died,
     ]
 
@@ -350,7 +350,7 @@ def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
 
 
 def _true(e: Evidence) -> Iterator[str]:
-    """No status says ended of what lives; none is behind for longer than looks take, but for
+    """No status says ended of what lives; none is behind for longer than polls take, but for
     faults.
     """
     stretches: dict[tuple[Name, str], list[float]] = defaultdict(list)
@@ -372,7 +372,7 @@ def _true(e: Evidence) -> Iterator[str]:
                 began = at
             last = at
         allowed = (e.late or (SHORT_LATE_S if e.short else LATE_S)) * e.patience + (
-            LADDER_S if name in slow else 0
+            POLL_S if name in slow else 0
         )
         if e.label(when).startswith(BLIND):
             allowed += INTERVAL_S * STRETCH_MAX + OVERDUE_S
@@ -485,12 +485,12 @@ def _planned(e: Evidence) -> Iterator[str]:
     by_number: dict[str, list[Process]] = defaultdict(list)
     for one in e.processes:
         by_number[one.args.get("number", "")].append(one)
-    plans = [
+    user_code = [
         a
         for a in e.asks
         if a.kind in ("manager", "jobs", "graph") and e.forgotten(a.sent, a.answered)
     ]
-    gone = {ask.key.split("-")[1] for ask in plans}
+    gone = {ask.key.split("-")[1] for ask in user_code}
     for number, before in e.wanted.items():
         mine = by_number[number]
         good = [one for one in mine if one.end and one.end.get("reason") == "finished"]
@@ -519,24 +519,24 @@ def _planned(e: Evidence) -> Iterator[str]:
                 yield f"the line of {at} says {decision}, and its run is {target}"
 
 
-def _looked_at(e: Evidence) -> Iterator[str]:
-    """Faults that must not hinder looks leave none of the bench's runs without one for longer than
+def _polled_at(e: Evidence) -> Iterator[str]:
+    """Faults that must not hinder polls leave none of the bench's runs without one for longer than
     this.
     """
     for fault in filter(e.must_be_prompt, e.faults):
-        # The last look before it may be as old as the interval; what was old for another reason has
+        # The last poll before it may be as old as the interval; what was old for another reason has
         # its own fault.
         since = fault.began + INTERVAL_S + OVERDUE_S
         ages = [age for age in e.ages if since <= age.at <= fault.ended]
         overdue = max((age.overdue for age in ages), default=0.0)
         if overdue > OVERDUE_S * e.patience:
             yield (
-                f"in the time of {fault.label} the next look at a run was overdue by "
+                f"in the time of {fault.label} the next poll of a run was overdue by "
                 f"{overdue:.0f} s"
             )
         oldest = max((age.oldest for age in ages), default=0.0)
         if oldest > (INTERVAL_S * STRETCH_MAX + OVERDUE_S) * e.patience:
-            yield f"in the time of {fault.label} the last look at a run was {oldest:.0f} s old"
+            yield f"in the time of {fault.label} the last poll of a run was {oldest:.0f} s old"
 
 
 def lost(e: Evidence) -> list[float]:
@@ -595,7 +595,7 @@ Figure = dict[str, dict[str, float]]
 def figure(e: Evidence) -> Figure:
     """By fault: tasks that began or ended in its time, untrue status-seconds and tasks of each
     kind, what was lost or doubled, the longest time for which one status was untrue, and how old a
-    last look was."""
+    last poll was."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for one in e.processes:
         for label in {e.label(one.begin), e.label(one.last)}:
@@ -614,7 +614,7 @@ def figure(e: Evidence) -> Figure:
             found[e.label(at)][column] += 1
     for age in e.ages:
         row = found[e.label(age.at)]
-        row["oldest look"] = max(row["oldest look"], age.oldest)
+        row["oldest poll"] = max(row["oldest poll"], age.oldest)
     return {label: dict(row) for label, row in found.items()}
 
 

@@ -21,7 +21,7 @@ from tools.faults.oracle import ALIVE, DEAD, WAITING, Figure, per_thousand
 
 #: What is told of each side; of the greatest figures the greatest counts, all others are added up.
 COLUMNS = ("tasks", ALIVE, f"{ALIVE}, tasks", DEAD, f"{DEAD}, tasks", WAITING, "lost", "doubled")
-GREATEST = ("longest", "oldest look")
+GREATEST = ("longest", "oldest poll")
 CALM = "calm"
 #: Seconds without a fault at the begin of each play. Faults leave too little time between them for
 #: the row of no fault.

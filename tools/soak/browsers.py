@@ -268,7 +268,7 @@ class Playing:
 
     def _over(self, task: Task) -> bool:
         reap()
-        phase = self._cluster.look(RUN, [task.ref]).observations[0].phase
+        phase = self._cluster.poll(RUN, [task.ref]).observations[0].phase
         return phase in (Phase.ENDED, Phase.GONE)
 
     def _alive(self) -> list[tuple[int, str]]:

@@ -125,7 +125,7 @@ def _executions(case: Case) -> Iterator[str]:
         yield from _again_after_success(case, index, processes)
     known = {(task["task_index"], task["attempt"]) for task in case.book.tasks}
     for process in case.processes:
-        # Whose deployment was answered to nobody, and whose folder was taken away before a look,
+        # Whose deployment was answered to nobody, and whose folder was taken away before a poll,
         # left no trace.
         wiped = any(kill.whom == "folder" for kill in case.deeds.kills_of(process.name))
         if (process.index, process.attempt) not in known and not wiped:

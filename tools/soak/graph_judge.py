@@ -26,7 +26,7 @@ def check(case: GraphCase) -> Iterator[str]:
     """Every violation of this graph, as a sentence."""
     wrong = [*_steps(case)]
     if not wrong:  # else nothing below makes sense
-        for look in (
+        for poll in (
             _states,
             _executions,
             _order,
@@ -37,7 +37,7 @@ def check(case: GraphCase) -> Iterator[str]:
             room,
             _ends,
         ):
-            wrong += look(case)
+            wrong += poll(case)
     yield from (f"{case.plan.key}: {text}" for text in wrong)
 
 

@@ -38,7 +38,7 @@ from tools.soak.world import DURABLE, SoakWorld
 KEPT_DAYS, STEADY = 2, 4
 #: What a day brings.
 RUNS, MANAGERS, GRAPHS, FIRINGS = 12, 1, 2, 4
-#: The next thing begins when fewer than so many are open: runs, also those of managers, graphs and
+#: The next thing begins when fewer than so many are open: runs, including those of managers, graphs and
 #: firings, and these.
 AT_ONCE = 4
 OPEN = (
@@ -48,7 +48,7 @@ OPEN = (
     "SELECT COUNT(*) FROM schedule_due WHERE decision IN ('started', 'queued') AND target_id "
     "IS NULL",
 )
-#: Something of a day must end within so many seconds; a look at what executes is seconds away on
+#: Something of a day must end within so many seconds; a poll of what executes is seconds away on
 #: any machine.
 STUCK_S = 300.0
 #: Tables that must have grown; the load brings nothing to the others.
@@ -60,7 +60,7 @@ GROWING = (
     "graph_step",
     "schedule_due",
 )
-#: In all, and of one table: rows more or less, because a slow machine looks more often at what
+#: In all, and of one table: rows more or less, because a slow machine polls more often at what
 #: executes.
 OFF, OFF_ONE, FEW = 0.1, 0.35, 8
 

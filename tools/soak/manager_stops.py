@@ -55,7 +55,7 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
         except AssertionError as error:
             yield f"{way}: {error}"
             return
-        for part in ("worker", "plans"):
+        for part in ("worker", "user-code"):
             with suppress(ProcessLookupError):
                 world.stack.supervisor.kill(part)
         began = time.monotonic()

@@ -69,7 +69,9 @@ class Chaos:
         self.striker.begin()
         aside = Aside(world, MODULE, self.seed)
         until(
-            lambda: plan in [row["plan"] for row in world.gateway.get("/v1/plans")["plans"]],
+            lambda: (
+                plan in [row["plan"] for row in world.gateway.get("/v1/user-code")["user_code"]]
+            ),
             "the class on record",
         )
         with Count(world.mark) as count:

@@ -28,7 +28,7 @@ from tools.soak.journal import read_journals
 from tools.soak.world import DURABLE, SoakWorld
 
 OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
-PLANS = ("plans", "plans-2")
+PLANS = ("user-code", "user-code-2")
 #: Seconds that a frozen worker stands still.
 FROZEN_S = (15.0, 60.0)
 EDITS = BUILDS = 2
@@ -85,7 +85,7 @@ class Striker:
     def begin(self) -> None:
         """Have the workers that are struck later."""
         for name in PLANS:  # first: others inherit the version of the stack's own worker
-            self.world.deploy(ROOT, name, ("plans",))
+            self.world.deploy(ROOT, name, ("user-code",))
         self._take_over()
         self._next += time.monotonic()
 
@@ -276,8 +276,8 @@ def stack(
             undo.enter_context(running_mariadb(DURABLE)) if chosen.mariadb else None
         )
         settings = {
-            "LIFECYCLE_PLANS__MODULES": json.dumps([module]),
-            "LIFECYCLE_PLANS__FOLDER": str(file.parent),
+            "LIFECYCLE_USER_CODE__MODULES": json.dumps([module]),
+            "LIFECYCLE_USER_CODE__FOLDER": str(file.parent),
             "LIFECYCLE_CLUSTER__SLOTS": str(slots),
         }
         yield undo.enter_context(SoakWorld.up(folder / "state", server, **settings)), file

@@ -65,12 +65,12 @@ CATALOGUE = """
 """
 SETTINGS = {
     "LIFECYCLE_CLUSTER__SLOTS": str(SLOTS),
-    "LIFECYCLE_GATEWAY__WRITES_PER_S": "1000",
-    "LIFECYCLE_GATEWAY__REQUESTS_AT_ONCE": "200",
-    "LIFECYCLE_GATEWAY__SWEEP_S": "2",
+    "LIFECYCLE_GATEWAY__MAX_WRITES_PER_S": "1000",
+    "LIFECYCLE_GATEWAY__MAX_CONCURRENT_REQUESTS": "200",
+    "LIFECYCLE_GATEWAY__OUTBOX_RETRY_S": "2",
     # The only audits are the plan's and ours, and they need not wait for operators who would put it
     # right themselves.
-    "LIFECYCLE_AUDIT__EVERY_S": "0",
+    "LIFECYCLE_AUDIT__INTERVAL_S": "0",
     "LIFECYCLE_AUDIT__GRACE_S": "2",
     "LIFECYCLE_AUDIT__ORPHAN_GRACE_S": "2",
     "LIFECYCLE_AUDIT__START_GRACE_S": "2",
@@ -334,7 +334,7 @@ class SoakWorld(World):
     def _wake(self, step: Step) -> None:
         if self._of_run(step) is not None:
             for _ in range(step.more["times"]):
-                self._ask(step, lambda: self._signal(step, names.SIGNAL_LOOK_NOW))
+                self._ask(step, lambda: self._signal(step, names.SIGNAL_POLL_NOW))
 
     def _cancel(self, step: Step) -> None:
         if self._of_run(step) is not None and (owner := self.owner(step.run or 0)):

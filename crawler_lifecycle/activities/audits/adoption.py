@@ -33,7 +33,7 @@ _REQUEST = TypeAdapter(RunRequest)
 
 
 def run_of(workflow: OpenWorkflow) -> RunRef:
-    """Return the run for which an open workflow says that it works."""
+    """Return the run on which an open workflow claims to work."""
     return RunRef(workflow.run_id or 0, workflow.run_uid or "")
 
 
@@ -41,7 +41,7 @@ class Adoption:
     """Creates the rows of lost runs again: from their open workflow, or else from the records on
     the cluster.
 
-    When its row, attempt and owner exist again, a waiting workflow continues by itself. A run
+    When its row, attempt and owner exist again, a waiting workflow continues automatically. A run
     without a workflow is taken over in repair mode, like any run whose workflow was lost.
     """
 
@@ -74,11 +74,11 @@ class Adoption:
         if workflow is not None:
             self._hurry(row)
             return (
-                f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}; its "
+                f"adopted again as run {row.run_id}, with {count(len(tasks), 'task')}; its "
                 "workflow continues"
             )
         return (
-            f"taken up again as run {row.run_id}, with {count(len(tasks), 'task')}, by workflow "
+            f"adopted again as run {row.run_id}, with {count(len(tasks), 'task')}, by workflow "
             f"{self._begin(row)}"
         )
 
@@ -94,7 +94,7 @@ class Adoption:
             row.ref, row.attempt, row.request_id, request, multi, owner, tasks, self._cluster.kind
         )
         self._store.adoption.adopt_run(lost)
-        return f"taken up again in run {row.run_id}"
+        return f"adopted again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
         """Make a workflow that waits for its row continue now, not at its next retry.
@@ -169,7 +169,7 @@ class Adoption:
 
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
-    """Return the request from the record beside a task.
+    """Return the request from the record that is stored with a task.
 
     Raises ``NotInThisState`` for a record that is not ours.
     """

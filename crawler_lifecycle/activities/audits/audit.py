@@ -57,7 +57,7 @@ from crawler_lifecycle.domain.run import RunRequest, StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.cluster import AuditedCluster
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 
@@ -287,7 +287,7 @@ class AuditActivities:
         return next(iter(part.findings), None)
 
     def take_over_ended(self, *, repair: bool = True) -> int:
-        """Take over the runs whose workflow was just ended from outside, before their next look is
+        """Take over the runs whose workflow was just ended from outside, before their next poll is
         due.
 
         Return how many have no workflow. Raises ``TemporalUnavailable``.
@@ -334,7 +334,7 @@ class AuditActivities:
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
-                # The list may be out of date. The workflow itself says whether it is open, and for
+                # The list may be out of date. The workflow itself shows whether it is open, and for
                 # which run it works.
                 workflow = self.directory.confirm(listed_one)
                 again = [] if workflow is None else self._judged_workflows([workflow])
@@ -439,11 +439,11 @@ class AuditActivities:
         for run, refs in ends.items():
             alive()
             try:
-                look = self.cluster.look(run, refs)
+                poll = self.cluster.poll(run, refs)
             except ClusterUnavailable as error:  # the source "cluster" itself reports this
                 log.warning("audit: no evidence about run %d: %s", run.run_id, error)
                 continue
-            for seen in look.observations:
+            for seen in poll.observations:
                 task = recorded[run.run_id, seen.index, seen.attempt]
                 finding = judge_end(task, seen, stops[run.run_id])
                 if finding is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from crawler_lifecycle.activities.look_step import LookStep, again_if_overtaken
+from crawler_lifecycle.activities.poll_step import PollStep, again_if_overtaken
 from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.audits.audit import LiveRun
@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.run import (
     verdict,
 )
 from crawler_lifecycle.ports.cluster import AuditedCluster
-from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.polls import Poll
 from crawler_lifecycle.ports.protocols import WorkflowDirectory
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow
 
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
-#: Maximum number of looks at a run whose tasks have ended, and seconds between two looks.
-LOOKS = 5
-LOOK_S = 1.0
+#: Maximum number of polls a run whose tasks have ended, and seconds between two polls.
+POLLS = 5
+POLL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class GivingUp:
         )
         fence = Fence(run.run_id, claimed.attempt, owner.first_run_id, claimed.run_uid)
         s.stops.acted_on_stop(fence, self.clock())
-        self._look(fence)
+        self._poll(fence)
 
         def judge(groups: Sequence[EndedTasks], stop: StopIntent | None) -> Verdict:
             found = verdict(groups, stop)
@@ -105,21 +105,21 @@ class GivingUp:
                 if isinstance(became, Exception):
                     raise became
 
-    def _look(self, fence: Fence) -> None:
+    def _poll(self, fence: Fence) -> None:
         """Record how the tasks have ended, until no row of a task is active."""
         s = self.store
-        step = LookStep(self.store.looks, self.cluster, fence, self.policies)
-        for _ in range(LOOKS):
+        step = PollStep(self.store.polls, self.cluster, fence, self.policies)
+        for _ in range(POLLS):
             step.apply("sweep", again_if_overtaken(lambda: self._record(step)))
             counts = s.stops.cancel_queued(fence, self.clock())
             if not counts.alive:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
-    def _record(self, step: LookStep) -> Look:
-        state, look = step.look()
-        step.record(state, look, "sweep", next_look_at=self.clock() + timedelta(seconds=LOOK_S))
-        return look
+    def _record(self, step: PollStep) -> Poll:
+        state, poll = step.poll()
+        step.record(state, poll, "sweep", next_look_at=self.clock() + timedelta(seconds=POLL_S))
+        return poll
 
 
 def owner_name(present: str | None) -> str:

@@ -50,8 +50,8 @@ _POLL_S = 0.2
 #: Further seconds before a cluster that does not answer is given up.
 HANGS_S = 15.0
 
-#: Carries out one repair. Returns a text that says what was done. Raises an error of the domain
-#: when it fails.
+#: Carries out one repair. Returns a text about what was done. Raises an error of the domain when it
+#: fails.
 Mend = Callable[[], str]
 
 

@@ -167,7 +167,7 @@ class BundlesPlace:
     cleanup. Thread-safe.
 
     Connects at the first use. Raises ``InvalidRequest`` for any other URL. Other failures raise
-    ``NotDelivered`` that names the failed call and the cure.
+    ``NotDelivered`` that names the failed call and the fix.
     """
 
     def __init__(self, url: str, *, probing: bool = False) -> None:
@@ -202,8 +202,12 @@ class BundlesPlace:
 
     def probe_listing(self) -> None:
         """List the first object below the prefix."""
-        where = {"Bucket": self.bucket.name, "Prefix": self.bucket.prefix}
-        self._call("listing objects", lambda s3: s3.list_objects_v2(**where, MaxKeys=1))
+        self._call(
+            "listing objects",
+            lambda s3: s3.list_objects_v2(
+                Bucket=self.bucket.name, Prefix=self.bucket.prefix, MaxKeys=1
+            ),
+        )
 
     def probe_removing(self) -> None:
         """Remove the probe object. This also succeeds if it does not exist."""

@@ -101,8 +101,8 @@ class FolderArchive:
     def remove(self, run: RunRef) -> None:
         """Remove all archives of the run, unfinished ones included.
 
-        Raises ``NotDelivered``, also when the folder of all archives is missing: it is perhaps not
-        mounted.
+        Raises ``NotDelivered``, including when the folder of all archives is missing: perhaps it is
+        not mounted.
         """
         folder = self.root / str(run)
         try:
@@ -110,13 +110,13 @@ class FolderArchive:
             if folder.exists():
                 shutil.rmtree(folder)
         except OSError as error:
-            cure = "mount or make the folder that LIFECYCLE_ARCHIVE__URL names, with its rights"
+            fix = "mount or make the folder that LIFECYCLE_ARCHIVE__URL names, with its rights"
             raise NotDelivered(
-                f"{folder}: the archives cannot be removed: {error}; {cure}"
+                f"{folder}: the archives cannot be removed: {error}; {fix}"
             ) from error
 
     def check(self) -> str:
-        """Write and remove a probe file. Raises ``NotDelivered`` with the reason and the cure."""
+        """Write and remove a probe file. Raises ``NotDelivered`` with the reason and the fix."""
         probe = self.root / f".probe.{uuid.uuid4().hex}"
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Yield a new locked file beside the target.
+    """Yield a new locked file next to the target.
 
     It is removed at the end, unless it was renamed to the target.
     """

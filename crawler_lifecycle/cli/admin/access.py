@@ -105,7 +105,7 @@ def create(
     settings = load_settings()
     try:
         token, _ = tokens.new_token(name, role, project)
-        taken = tokens.read(settings.gateway.tokens_file) if settings.gateway.tokens_file else ()
+        taken = tokens.read(settings.gateway.callers_file) if settings.gateway.callers_file else ()
     except (ValueError, tokens.TokenFileError) as error:
         raise WrongUsage(str(error)) from None
     if any(entry.caller.name == name for entry in taken):
@@ -123,7 +123,7 @@ def create(
 
 
 def list_tokens() -> None:
-    """List the tokens that the database keeps, also those that have expired or were revoked."""
+    """List the tokens that the database keeps, including expired and revoked ones."""
     with _store() as store:
         rows = [_document(row) for row in store.tokens.list_tokens()]
     emit_list(

@@ -47,8 +47,8 @@ def audit(
 
     The exit code is 0 if nothing is left to repair, else 1.
 
-    A finding is repaired only after a waiting time, because the difference may end by itself. The
-    table shows when each finding is due.
+    A finding is repaired only after a waiting time, because the difference may disappear without a
+    repair. The table shows when each finding is due.
 
     Tasks and workflows without a row in the database are not changed, because the database may have
     been restored from an older copy. --adopt makes their rows again from their workflow and from
@@ -82,7 +82,7 @@ def audit(
     )
     for line in _summary(report):
         say(line)
-    return Exit.ERROR if report.get("left") or report.get("troubles") else Exit.DONE
+    return Exit.ERROR if report.get("left") or report.get("problems") else Exit.DONE
 
 
 def _awaited(gateway: Gateway, audit_id: str) -> Document:
@@ -101,15 +101,17 @@ def _awaited(gateway: Gateway, audit_id: str) -> Document:
 
 
 def _summary(report: Document) -> list[str]:
-    looked = report.get("looked") or {}
-    counts = ", ".join(f"{count:,} {str(name).replace('_', ' ')}" for name, count in looked.items())
+    checked = report.get("checked") or {}
+    counts = ", ".join(
+        f"{count:,} {str(name).replace('_', ' ')}" for name, count in checked.items()
+    )
     found = sum((report.get("found") or {}).values())
     left = int(report.get("left") or 0)
     lines = [
         f"compared: {counts or 'nothing'}",
         f"found {found}, repaired {found - left}, left {left}",
     ]
-    lines += [f"not compared: {trouble}" for trouble in report.get("troubles") or ()]
+    lines += [f"not compared: {trouble}" for trouble in report.get("problems") or ()]
     if len(report.get("findings") or ()) < found:
         lines.append("only the first findings are shown; for all open findings: GET /v1/audit")
     if left and not report.get("repair"):

@@ -142,8 +142,8 @@ class _Row:
 
     def document(self) -> Document:
         """Return the document for tables and programs."""
-        from crawler_lifecycle.clusters.kubernetes.looks.listing import numbers_of
-        from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended_at
+        from crawler_lifecycle.clusters.kubernetes.polls.listing import numbers_of
+        from crawler_lifecycle.clusters.kubernetes.polls.predicates import ended_at
 
         pod = self.pod
         meta = self.pod.metadata

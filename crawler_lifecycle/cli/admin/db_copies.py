@@ -39,9 +39,9 @@ def backup(file: Path, /, *, url: _Url = None) -> None:
 
 
 def restore(file: Path, /, *, url: _Url = None) -> None:
-    """Replace the database with a copy. Its services must have ended; crawls may go on.
+    """Replace the database with a copy. Its services must have ended; crawls may continue.
 
-    The copy is checked and upgraded first, and the former files are kept beside it. The next
+    The copy is checked and upgraded first, and the former files are kept next to it. The next
     crawlctl dev adopts what executes and the copy does not know. For MySQL and MariaDB, the command
     of their own tool is shown.
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from crawler_lifecycle.cli import output
-from crawler_lifecycle.cli.admin.services import DATABASE_CURE, usable_schema
+from crawler_lifecycle.cli.admin.services import DATABASE_FIX, usable_schema
 from crawler_lifecycle.cli.output import emit, show_rows
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.session import command, load_settings, long_ago, say
@@ -61,7 +61,7 @@ def prune(
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
     The command removes run.changed events with their pushes, the kept last lines of logs, temporary
-    rows of looks, and closed findings of audits. Rows of the access log have an age of their own.
+    rows of polls, and closed findings of audits. Rows of the access log have an age of their own.
     It never changes runs, tasks, the record of status changes, or rows that a resume or an export
     needs. Without --yes nothing is changed. It may be called at any time, also twice at once. It
     may be stopped at any time; the next call continues.
@@ -136,7 +136,7 @@ class Pruning:
         before = self.of.get(name, self.before)
         while True:
             start = after
-            chunk = self._tried(lambda: self.pruner.look(name, before, start))  # noqa: B023
+            chunk = self._tried(lambda: self.pruner.poll(name, before, start))  # noqa: B023
             table.goes += len(chunk.goes)
             table.stays += chunk.stays
             sent.goes += chunk.sent
@@ -177,10 +177,10 @@ class Pruning:
         raise AssertionError("the last try returns or raises")
 
     def _failed(self, error: Exception) -> CommandFailed:
-        cure = DATABASE_CURE
+        fix = DATABASE_FIX
         if self.removed:
-            cure += f". {self.removed:,} rows were already removed; repeat the command to continue"
-        return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), cure)
+            fix += f". {self.removed:,} rows were already removed; repeat the command to continue"
+        return CommandFailed(Exit.UNREACHABLE, "the database cannot be used", str(error), fix)
 
 
 # --- for people -----------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class WorkflowNumbers:
     def highest_run(self, above: int = 0) -> int:
         """Return the highest run id, see the port.
 
-        Raises ``TemporalUnavailable``, also if no server is configured.
+        Raises ``TemporalUnavailable``, including if no server is configured.
         """
         if not named():
             raise TemporalUnavailable("TEMPORAL_ADDRESS is not set")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
     from crawler_lifecycle.store.migrations.schema_version import Schema
 
-DATABASE_CURE = "check LIFECYCLE_DATABASE__URL, and that the database exists and accepts this user"
+DATABASE_FIX = "check LIFECYCLE_DATABASE__URL, and that the database exists and accepts this user"
 
 
 def hide() -> None:
@@ -74,8 +74,8 @@ def join(service: str) -> None:
 
 
 def settings_beside(stack: dev_json.Stack) -> dict[str, str]:
-    """Return the settings for a process beside this stack, with those that are not in its
-    ``dev.json``.
+    """Return the settings for a process that runs next to this stack, with those that are not in
+    its ``dev.json``.
     """
     folder = stack.file.parent
     found = stack.variables()
@@ -109,8 +109,8 @@ def worker(*roles: str) -> int:
     Parameters
     ----------
     roles
-        Roles: workflows, cluster, control, export, audit, plans, webhooks; default: all of them.
-        The role observer only notices changes on the cluster. The role cluster does this too,
+        Roles: workflows, cluster, control, export, audit, user-code, webhooks; default: all of
+        them. The role observer only notices changes on the cluster. The role cluster does this too,
         unless LIFECYCLE_WORKER__WAKE_UPS is false.
     """
     settings = _service("worker")
@@ -145,7 +145,7 @@ def new_token(
     """Make a token, and the TOML lines that the gateway needs to accept it.
 
     Give the token to its user; it is not stored. Add the lines to the file of
-    LIFECYCLE_GATEWAY__TOKENS_FILE. The gateway reads a changed file by itself.
+    LIFECYCLE_GATEWAY__CALLERS_FILE. The gateway reads a changed file without a restart.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def new_token(
 
     def table() -> None:
         print(token, flush=True)
-        say("add these lines to the file of LIFECYCLE_GATEWAY__TOKENS_FILE:\n")
+        say("add these lines to the file of LIFECYCLE_GATEWAY__CALLERS_FILE:\n")
         print(lines, end="")
 
     emit(document, names=[token], table=table)
@@ -280,7 +280,7 @@ def database_errors() -> Iterator[None]:
         raise CommandFailed(Exit.NOT_IN_THIS_STATE, str(error)) from None
     except LifecycleError as error:
         raise CommandFailed(
-            Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_CURE
+            Exit.UNREACHABLE, "the database cannot be used", str(error), DATABASE_FIX
         ) from None
 
 

@@ -170,9 +170,7 @@ class Gateway:
         """
         return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, at_error=at_error)
 
-    def follow_logs(
-        self, run_id: int, task_id: int | None = None, *, tail: int | None = None
-    ) -> Iterator[str]:
+    def follow_logs(self, run_id: int, task_id: int | None, *, tail: int | None) -> Iterator[str]:
         """Yield pieces of a task's log as it grows, until the task has ended."""
         params = _given({"task": task_id, "tail": tail, "follow": "true"})
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
@@ -463,7 +461,7 @@ def _next_step(code: Exit, name: object, path: str, answer: httpx.Response) -> s
 
 def _next_of(noun: str, code: Exit, name: object, number: str | None) -> str | None:
     """Return the next step after an error about a manager, a graph, a schedule or a webhook."""
-    if name in ("unknown_plan", "plan_unusable"):
+    if name in ("unknown_class", "user_code_unusable"):
         return "crawlctl manager plan"
     if name == f"{noun}_not_found":
         return f"crawlctl {noun} list"

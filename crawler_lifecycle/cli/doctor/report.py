@@ -32,7 +32,9 @@ _ARCHIVE = "crawler_lifecycle.adapters.archive"
 SLOW = {
     "all": ("crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
     "s3": (
-        *("boto3.session", "boto3.s3.inject", "boto3.s3.transfer"),
+        "boto3.session",
+        "boto3.s3.inject",
+        "boto3.s3.transfer",
         *(f"{_ARCHIVE}.{name}" for name in ("bundles", "s3.archive", "s3.upload")),
     ),
     "eventbridge": ("boto3", "botocore.config", "botocore.exceptions"),
@@ -45,12 +47,12 @@ SLOW = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One finding: the check, its level, a sentence, and the cure."""
+    """One finding: the check, its level, a sentence, and the fix."""
 
     check: str
     level: Level
     text: str
-    cure: str | None = None
+    fix: str | None = None
 
 
 def ok(check: str, text: str) -> Line:
@@ -58,23 +60,23 @@ def ok(check: str, text: str) -> Line:
     return Line(check, "ok", text)
 
 
-def warn(check: str, text: str, cure: str | None) -> Line:
+def warn(check: str, text: str, fix: str | None) -> Line:
     """Return a finding that causes small problems, or problems later."""
-    return Line(check, "warn", text, cure)
+    return Line(check, "warn", text, fix)
 
 
-def bad(check: str, text: str, cure: str | None) -> Line:
+def bad(check: str, text: str, fix: str | None) -> Line:
     """Return a finding that makes runs fail or wait."""
-    return Line(check, "bad", text, cure)
+    return Line(check, "bad", text, fix)
 
 
-def of_error(check: str, error: object, *, level: Level = "bad", cure: str | None = None) -> Line:
+def of_error(check: str, error: object, *, level: Level = "bad", fix: str | None = None) -> Line:
     """Return a finding for one of our errors.
 
-    Its text after the last semicolon is the cure; without it, ``cure``.
+    Its text after the last semicolon is the fix; without it, ``fix``.
     """
     what, _, last = str(error).rpartition("; ")
-    return Line(check, level, what or last, last if what else cure)
+    return Line(check, level, what or last, last if what else fix)
 
 
 def old(check: str, product: str, version: str, least: tuple[int, int], lacks: str) -> list[Line]:
@@ -108,16 +110,16 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
             f"{max(uncertain_s, abs(ahead_s)) + 0.05:.1f} s",
         )
     words = f"this machine is {off:.1f} s {'behind' if ahead_s > 0 else 'ahead of'} {whose}"
-    cure = (
+    fix = (
         "synchronise both clocks (chrony, systemd-timesyncd): lags and schedules are wrong by "
         "this difference"
     )
     if off <= CLOCK_OFF_MAX_S:
-        return warn("clock", words, cure)
-    cure += (
+        return warn("clock", words, fix)
+    fix += (
         f", and beyond {CLOCK_OFF_MAX_S:.0f} s a task may start after a stop proved that it cannot"
     )
-    return bad("clock", words, cure)
+    return bad("clock", words, fix)
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -192,15 +194,13 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
         try:
             lines = found.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
-            cure = "examine the system that it calls, or give checks more time with --timeout"
-            lines = [bad(check.name, f"no answer within {context.limit_s:g} s", cure)]
+            fix = "examine the system that it calls, or give checks more time with --timeout"
+            lines = [bad(check.name, f"no answer within {context.limit_s:g} s", fix)]
         for line in lines:
-            cured = (
-                None
-                if line.cure is None or line.level == "ok"
-                else context.redactor.text(line.cure)
+            fixed = (
+                None if line.fix is None or line.level == "ok" else context.redactor.text(line.fix)
             )
-            yield replace(line, text=context.redactor.text(line.text), cure=cured)
+            yield replace(line, text=context.redactor.text(line.text), fix=fixed)
 
 
 def load(settings: Settings) -> None:

@@ -25,16 +25,24 @@ ENVIRONMENT = "environment"
 #: Variables of other programs that decide which systems our processes call. The last line has
 #: secrets.
 _OTHERS = (
-    *(
-        "TEMPORAL_ADDRESS",
-        "TEMPORAL_NAMESPACE",
-        "TEMPORAL_PROFILE",
-        "TEMPORAL_CONFIG_FILE",
-        "TEMPORAL_TLS",
-    ),
-    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-    *("TEMPORAL_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    "TEMPORAL_ADDRESS",
+    "TEMPORAL_NAMESPACE",
+    "TEMPORAL_PROFILE",
+    "TEMPORAL_CONFIG_FILE",
+    "TEMPORAL_TLS",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "TEMPORAL_API_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
 )
 
 

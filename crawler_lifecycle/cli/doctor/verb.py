@@ -40,7 +40,7 @@ def doctor(
 ) -> int:
     """Check an installation: settings, versions, Temporal, database, cluster rights, archive, bus.
 
-    Each line says ok, warn or bad, and the cure. The exit code is 1 if something is bad. Nothing is
+    Each line shows ok, warn or bad, and the fix. The exit code is 1 if something is bad. Nothing is
     changed without --fix, except for a probe in the archive that is removed again.
 
     With --cluster, from any machine with a kubeconfig: the versions, rights of each service
@@ -70,7 +70,7 @@ def doctor(
     for line in [*problem, *where, *run(checks, context)]:
         lines.append(line)
         if current().for_people:
-            show_finding(line.level.ljust(6), _STYLES[line.level], line.check, line.text, line.cure)
+            show_finding(line.level.ljust(6), _STYLES[line.level], line.check, line.text, line.fix)
     counts = {level: sum(line.level == level for line in lines) for level in ("ok", "warn", "bad")}
     rows = [asdict(line) for line in lines]
     document = {"summary": counts, "checks": rows, "settings": in_force}
@@ -140,7 +140,7 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
     """Return the checks that apply here, and a line about the reason if some do not.
 
     In the pod of a component, only the systems that it uses are checked. If only a gateway is
-    named, it tells its state itself.
+    named, it reports its state itself.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 
@@ -158,7 +158,7 @@ def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], S
         who = "only what an installation needs is checked"
     elif context.sources.alone:
         wanted = component.NAMED
-        who = "only the address of a gateway is set: its /readyz says how it is"
+        who = "only the address of a gateway is set: its /readyz shows its state"
     elif mine is not None:
         wanted = component.OWN | component.USES[mine]
         who = f"this is {mine}: only the parts that it uses are checked"

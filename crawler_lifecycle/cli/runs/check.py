@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from crawler_lifecycle.cli.client.polling import Polling
-from crawler_lifecycle.cli.inputs import Arguments, Settings, pairs
+from crawler_lifecycle.cli.inputs import Arguments, Settings, filled, pairs
 from crawler_lifecycle.cli.output import clean, emit, moment, number, show_finding, took
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
@@ -33,7 +33,7 @@ TAG = "check"
 WHY = "crawlctl crawler check"
 _STYLES = {"ok": "green", "FAILED": "red bold", "skipped": "yellow"}
 #: Different readings of the counters that prove growth. After more of them, we no longer wait for
-#: the word ``resumed``, which looks find: they are nearly as frequent as the readings.
+#: the word ``resumed``, which polls find: they are nearly as frequent as the readings.
 _GROWTHS = 3
 _PATIENCE = 8
 _QUICK: dict[str, Any] = {"tags": [TAG], "poll_minutes": [0.05]}
@@ -45,16 +45,16 @@ _ABANDONED_S = 300.0
 
 
 class Line(NamedTuple):
-    """One part of the contract: its result, a sentence about it, and the cure."""
+    """One part of the contract: its result, a sentence about it, and the fix."""
 
     check: str
     result: Literal["ok", "FAILED", "skipped"]
     text: str
-    cure: str | None = None
+    fix: str | None = None
 
 
-def _bad(check: str, text: str, cure: str, section: str) -> Line:
-    return Line(check, "FAILED", text, f"{cure} (docs/contract.md#{section})")
+def _bad(check: str, text: str, fix: str, section: str) -> Line:
+    return Line(check, "FAILED", text, f"{fix} (docs/contract.md#{section})")
 
 
 class CheckedRun(NamedTuple):
@@ -69,7 +69,7 @@ class CheckedRun(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """True if our stop ended it, also if it had to be killed."""
+        """True if our stop ended it, even if it had to be killed."""
         return was_stopped(self.run)
 
     @property
@@ -102,7 +102,7 @@ def check(
     check.
 
     It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once
-    more to let it end. Each line says ok, FAILED or skipped, and the cure. The exit code is 1 if
+    more to let it end. Each line shows ok, FAILED or skipped, and the fix. The exit code is 1 if
     something failed. Runs that still execute at the end are stopped, also after Ctrl-C.
 
     Parameters
@@ -113,8 +113,13 @@ def check(
     if not 1 <= limit_s <= 86400:
         raise WrongUsage(f"--limit-s {limit_s:g} is not allowed", "give 1 to 86400 seconds")
     args = pairs(arg, "-a")
-    request = {"crawler": crawler, "args": args, "settings": pairs(setting, "-s")}
-    request |= {"requested_by": by or user()} | ({"project": project} if project else {})
+    request = {
+        "crawler": crawler,
+        "args": args,
+        "settings": pairs(setting, "-s"),
+        "requested_by": by or user(),
+        **filled({"project": project}),
+    }
     with current().gateway() as gateway:
         entry = gateway.crawler(crawler)
         if missing := [clean(name) for name in required(entry) if name not in args]:
@@ -127,7 +132,7 @@ def check(
                 lines.append(line)
                 if current().for_people:
                     show_finding(
-                        line.result.ljust(9), _STYLES[line.result], line.check, line.text, line.cure
+                        line.result.ljust(9), _STYLES[line.result], line.check, line.text, line.fix
                     )
         finally:
             trial.leave_nothing()
@@ -172,11 +177,11 @@ class Trial:
         counts = list[Counts]()
         seen = self._follow(run, lambda seen: bool(seen.task.get("started_at")))
         if not seen.task.get("started_at"):
-            cure = (
-                "correct its entry in the catalogue; if it waits for a place, free one, or "
+            fix = (
+                "correct its entry in the catalogue; if it waits for a slot, free one, or "
                 "raise --limit-s"
             )
-            yield _bad("executes", f"no task of run {run} executed: {seen.cause}", cure, "start")
+            yield _bad("executes", f"no task of run {run} executed: {seen.cause}", fix, "start")
             return
         yield Line(
             "executes",
@@ -224,7 +229,7 @@ class Trial:
         say(f"run {run} is started")
         return run
 
-    def _look(self, run: int, attempt: int) -> CheckedRun:
+    def _poll(self, run: int, attempt: int) -> CheckedRun:
         found = self._gateway.poll(RUN.path(run))  # before the task, which is then at least as new
         rows = [row for row in self._gateway.tasks(run) if row.get("run_attempt") == attempt]
         if found.get("status") in TERMINAL:
@@ -236,14 +241,17 @@ class Trial:
     ) -> CheckedRun:
         """Poll a run until ``done``, its end, or the limit, and return the last answer."""
         polling = Polling(timeout_s=limit_s or self._limit_s, longest_s=1.0)
-        for seen in polling.answers(lambda: self._look(run, attempt), answered=True):
+        for seen in polling.answers(lambda: self._poll(run, attempt), answered=True):
             if done(seen) or seen.ended:
                 return seen
-        return self._ask(lambda: self._look(run, attempt))
+        return self._ask(lambda: self._poll(run, attempt))
 
     def _stop(self, run: int, attempt: int = 1) -> CheckedRun:
-        words = {"reason": WHY, "requested_by": self._by, "request_id": str(uuid.uuid4())}
-        self._ask(lambda: self._gateway.stop(run, **words))
+        self._ask(
+            lambda: self._gateway.stop(
+                run, reason=WHY, requested_by=self._by, request_id=str(uuid.uuid4())
+            )
+        )
         return self._follow(run, lambda seen: False, self._grace_s + _STOP_S, attempt)
 
     # --- lines
@@ -253,14 +261,14 @@ class Trial:
         (asked, ended) = map(moment, times)
         after = took(*times)
         if seen.ended and not seen.stopped:
-            cure = (
+            fix = (
                 "let it crawl for some 20 s by its arguments or settings; after a stop it must "
-                "not say finished"
+                "not report finished"
             )
             if asked and ended and ended > asked:
-                return _bad("stop", f"{seen.cause}, {after} after the stop", cure, "stop")
+                return _bad("stop", f"{seen.cause}, {after} after the stop", fix, "stop")
             return Line(
-                "stop", "skipped", f"it ended before a stop could end it: {seen.cause}", cure
+                "stop", "skipped", f"it ended before a stop could end it: {seen.cause}", fix
             )
         code = seen.task.get("exit_code")
         if (
@@ -270,11 +278,11 @@ class Trial:
         ):
             return Line("stop", "ok", f"cancelled with exit {code}, {after} after the stop")
         text = seen.cause if seen.ended else f"it still executes {after} after the stop"
-        cure = (
+        fix = (
             f"on {self._entry['stop_signal']} save what is needed, and end with exit 0 or 11 in "
             f"{self._grace_s:g} s"
         )
-        return _bad("stop", text, cure, "stop")
+        return _bad("stop", text, fix, "stop")
 
     def _last_words(self, seen: CheckedRun) -> Line:
         if not seen.stopped:
@@ -288,20 +296,20 @@ class Trial:
         _, mark, said = log.rpartition('{"crawl_progress": {')
         if mark and (told := re.search(r'"finish_reason": "((?:[^"\\]|\\.)+)"', said)):
             return Line("last words", "ok", f"finish reason {clean(told[1])}")
-        cure = (
+        fix = (
             "end by yourself with exit 0 or 11 after the stop signal, or write finish_reason "
             "into CRAWL_STATS_FILE"
         )
-        return _bad("last words", "its log tells no finish reason", cure, "end")
+        return _bad("last words", "its log shows no finish reason", fix, "end")
 
     def _resuming(self, before: CheckedRun) -> Iterator[Line]:
         if not before.stopped or not self._entry.get("resumable"):
             why = (
-                "its entry of the catalogue does not say resumable: true"
+                "its entry of the catalogue does not have resumable: true"
                 if before.stopped
                 else "it was not stopped"
             )
-            yield from (Line(name, "skipped", why) for name in ("resume", "goes on"))
+            yield from (Line(name, "skipped", why) for name in ("resume", "continues"))
             return
         run = int(before.run["run_id"])
         counts = list[Counts]()
@@ -321,19 +329,19 @@ class Trial:
         if seen.task.get("resumed") is True and not failed:
             yield Line("resume", "ok", note)
         else:
-            cure = (
-                'with CRAWL_RESUME=1 go on from CRAWL_STATE_DIR, and write "resumed": true into '
+            fix = (
+                'with CRAWL_RESUME=1 continue from CRAWL_STATE_DIR, and write "resumed": true into '
                 "CRAWL_STATS_FILE"
             )
-            yield _bad("resume", (not failed and note) or seen.cause, cure, "state")
+            yield _bad("resume", (not failed and note) or seen.cause, fix, "state")
         if lower := _lower(told, before.counts) or (
-            "none is told" if before.counts and not told else ""
+            "none is reported" if before.counts and not told else ""
         ):
-            cure = "keep the counters in CRAWL_STATE_DIR, and count on from them"
-            yield _bad("goes on", f"counters after the resume: {lower}", cure, "state")
+            fix = "keep the counters in CRAWL_STATE_DIR, and count on from them"
+            yield _bad("continues", f"counters after the resume: {lower}", fix, "state")
         else:
             yield Line(
-                "goes on",
+                "continues",
                 "ok" if told else "skipped",
                 f"from {_words(before.counts)} to {_words(told)}",
             )
@@ -352,22 +360,22 @@ class Trial:
                 "end", "ok", f"{clean(seen.run.get('outcome'))}, exit {seen.task.get('exit_code')}"
             )
         else:
-            cure = (
+            fix = (
                 "end with exit 0 when all is done, and with another code and its reason on "
                 "standard error if not"
             )
-            yield _bad("end", f"{clean(seen.run.get('outcome'))}: {seen.cause}", cure, "end")
+            yield _bad("end", f"{clean(seen.run.get('outcome'))}: {seen.cause}", fix, "end")
         yield self._items(run, seen)
         yield self._files(run)
 
     def _items(self, run: int, seen: CheckedRun) -> Line:
         if self._entry.get("items") is False:
-            return Line("items", "skipped", "its entry of the catalogue says items: off")
+            return Line("items", "skipped", "its entry of the catalogue has items: off")
         stats = self._ask(lambda: self._gateway.get(RUN.path(run, "/items/stats")))
         items = int(stats["items"])
         notes = [clean(note) for note in stats["notes"]]
         text = ": ".join(filter(None, (f"{number(items)} can be read", "; ".join(notes))))
-        cure = "write items.jsonl in CRAWL_FILES_DIR, a JSON object a line"
+        fix = "write items.jsonl in CRAWL_FILES_DIR, a JSON object a line"
         # Another crawler in the same folder may have left files that are not kept. They are no
         # items of this one.
         wrong = (
@@ -375,12 +383,12 @@ class Trial:
         )
         if wrong:
             return _bad(
-                "items", f"{text} ({number(seen.task.get('items'))} were told)", cure, "items"
+                "items", f"{text} ({number(seen.task.get('items'))} were reported)", fix, "items"
             )
         return (
             Line("items", "ok", text)
             if items
-            else Line("items", "skipped", text, f"{cure}, if it has any")
+            else Line("items", "skipped", text, f"{fix}, if it has any")
         )
 
     def _files(self, run: int) -> Line:
@@ -403,7 +411,7 @@ class Trial:
         return _bad(
             "files",
             text,
-            "leave CRAWL_FILES_DIR in its place; crawlctl doctor checks the archive",
+            "do not move CRAWL_FILES_DIR; crawlctl doctor checks the archive",
             "files",
         )
 
@@ -416,14 +424,12 @@ def _readings(counts: list[Counts], seen: CheckedRun) -> int:
 
 
 def _counters(counts: list[Counts], seen: CheckedRun) -> Line:
-    cure = (
-        "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
-    )
+    fix = "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
     first, last = (counts[0], counts[-1]) if counts else ({}, {})
     if lower := _lower(seen.counts, last):
-        return _bad("counters", f"they went back: {lower}", cure, "counters")
+        return _bad("counters", f"they went back: {lower}", fix, "counters")
     if not first or (first == last and (seen.stopped or not seen.ended)):
-        return _bad("counters", f"they stayed at {_words(first)}", cure, "counters")
+        return _bad("counters", f"they stayed at {_words(first)}", fix, "counters")
     return Line("counters", "ok", f"from {_words(first)} to {_words(seen.counts or last)}")
 
 

@@ -243,9 +243,9 @@ def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
 def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> int:
     """Write ``pieces`` to the new file ``target``. Return their size.
 
-    They are first written to a private file beside it. This file is renamed when it is complete and
-    its checksum is right. After an error no file is left. Raises ``CommandFailed`` if the target
-    exists, the folder cannot be written to, or the checksum is wrong.
+    They are first written to a private file next to it. This file is renamed when it is complete
+    and its checksum is right. After an error no file is left. Raises ``CommandFailed`` if the
+    target exists, the folder cannot be written to, or the checksum is wrong.
     """
     if target.exists() or target.is_symlink():
         raise _exists_already(target)
@@ -269,8 +269,8 @@ def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> i
 
 
 def _exists_already(target: Path) -> CommandFailed:
-    cure = "move it away, or choose another folder"
-    return CommandFailed(Exit.NOT_IN_THIS_STATE, f"{clean(target)} already exists", None, cure)
+    fix = "move it away, or choose another folder"
+    return CommandFailed(Exit.NOT_IN_THIS_STATE, f"{clean(target)} already exists", None, fix)
 
 
 def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) -> int:

@@ -39,10 +39,8 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        cure = 'pip install "crawler-lifecycle[parquet]"'
-        raise CommandFailed(
-            Exit.ERROR, "--format parquet needs pyarrow", str(error), cure
-        ) from None
+        fix = 'pip install "crawler-lifecycle[parquet]"'
+        raise CommandFailed(Exit.ERROR, "--format parquet needs pyarrow", str(error), fix) from None
     source = (item for item in items if item is not PAUSE)
     sink = io.BytesIO()
     head, names, _ = yield from read_head(source)

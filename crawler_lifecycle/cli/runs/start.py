@@ -63,7 +63,7 @@ class RunOptions:
 
     def given(self) -> dict[str, dict[str, Any]]:
         """Return the given limits and resources as fields of a request."""
-        named = {name: value for name, value in asdict(self).items() if value is not None}
+        named = filled(asdict(self))
         resources: dict[str, Any] = {
             name: named.pop(name) for name in ("cpu", "memory") if name in named
         }
@@ -127,9 +127,9 @@ def start(
     pool
         pool of the run (crawlctl pools); default: its crawler's
     retries
-        tries after the first one of each task (docs/retries.md)
+        tries after the first one of each task (docs/resuming.md#automatic-retries)
     poll_minutes
-        minutes between looks, such as 1,2,3; the last one repeats
+        minutes between polls, such as 1,2,3; the last one repeats
     watch
         wait, and show a live view
     dry_run
@@ -167,12 +167,12 @@ def start(
             from .watch import watch_run
 
             return watch_run(gateway, run_id)
-        if wait:
-            return RUN.follow(gateway, run_id, watch=False)
+    if wait:
+        return RUN.follow(run_id, watch=False)
     facts: list[tuple[str, Cell]] = [
-        (name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)
+        *((name, started[name]) for name in ("run_id", "workflow_id") if started.get(name)),
+        ("status", status_word(started)),
     ]
-    facts += [("status", status_word(started))]
     emit(started, names=[run_id], table=lambda: show_facts(facts))
     then = f"crawlctl wait {run_id} · crawlctl describe {run_id} · crawlctl stop {run_id}"
     say(f"next: {f'crawlctl describe {run_id}' if started.get('status') in TERMINAL else then}")
@@ -184,13 +184,16 @@ def _check_numbers(request: Mapping[str, Any]) -> None:
 
     Raises ``CommandFailed``.
     """
-    given = {"poll_minutes": request.get("poll_minutes"), "priority": request.get("priority")}
-    given |= {"max_parallel_tasks": request.get("max_parallel_tasks")}
+    given = {
+        "poll_minutes": request.get("poll_minutes"),
+        "priority": request.get("priority"),
+        "max_parallel_tasks": request.get("max_parallel_tasks"),
+    }
     given |= {f"limits.{name}": value for name, value in request.get("limits", {}).items()}
     for name, value in given.items():
         for entry in value if isinstance(value, list) else [value]:
             if entry is not None and not LIMITS[name].holds(entry):
-                raise WrongUsage(f"{name}: {entry} is not allowed", LIMITS[name].cure_text())
+                raise WrongUsage(f"{name}: {entry} is not allowed", LIMITS[name].fix_text())
 
 
 def _children(count: int | None, file: Path | None) -> list[dict[str, Any]] | None:

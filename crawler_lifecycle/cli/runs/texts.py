@@ -122,12 +122,12 @@ def assignments(values: object) -> str:
 
 
 def truth_words(run: Document) -> str:
-    """Return a text about the last and the next look."""
+    """Return a text about the last and the next poll."""
     words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
-    due = moment(run.get("next_look_at"))
+    due = moment(run.get("next_poll_at"))
     if run.get("status") in TERMINAL or due is None:
         return words
-    return f"{words}, next look {'due ' if due <= output.now() else ''}{ago(run['next_look_at'])}"
+    return f"{words}, next poll {'due ' if due <= output.now() else ''}{ago(run['next_poll_at'])}"
 
 
 def run_line(run: Document) -> str:
@@ -291,7 +291,7 @@ def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
         return [f"crawlctl {verb} {run_id}{place}", f"{first}crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
-    return [f"crawlctl wait {run_id}", f"crawlctl look {run_id}", f"crawlctl stop {run_id}"]
+    return [f"crawlctl wait {run_id}", f"crawlctl poll {run_id}", f"crawlctl stop {run_id}"]
 
 
 def exit_of(task: Document) -> str | None:
@@ -335,9 +335,9 @@ def argument_lines(crawler: Document) -> list[tuple[str, str]]:
 
 def _state_line(run: Document) -> str:
     words = waiting_clause(run)
-    # The run may already have ended; only the next look finds it.
-    at = run.get("next_look_at")
-    then = f", {words}" if words else f", looked at next at {str(at)[11:19]} UTC" if at else ""
+    # The run may already have ended; only the next poll finds it.
+    at = run.get("next_poll_at")
+    then = f", {words}" if words else f", polled next at {str(at)[11:19]} UTC" if at else ""
     return f"run {run.get('run_id')} {status_word(run)}, {run.get('stage')}{then}"
 
 

@@ -84,7 +84,7 @@ def list_runs(
     Parameters
     ----------
     status
-        INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED
+        INITIALIZING, PROCESSING, STOPPING, COMPLETED, FAILED or stopped
     stage
         only runs in this stage
     crawler
@@ -115,7 +115,7 @@ def list_runs(
     """
     now = output.now()
     filters = {
-        "status": [word.upper() for word in status or ()],
+        "status": status,
         "stage": stage,
         "crawler": crawler,
         "trigger": trigger,
@@ -250,7 +250,7 @@ def quotas(*, pool: str | None = None) -> None:
 
 def crawlers() -> None:
     """List the crawlers that can be run."""
-    empty = "the catalogue is empty (LIFECYCLE_CRAWLERS)"
+    empty = "the catalogue is empty (LIFECYCLE_CATALOGUE)"
     show_list("/v1/crawlers", tables.CRAWLERS, key="name", empty=empty)
 
 
@@ -294,8 +294,12 @@ def stop(
     request_id
         the same id is only recorded once
     """
-    body = {"force": force, "reason": reason, "request_id": request_id or str(uuid.uuid4())}
-    body |= {"requested_by": by or user()}
+    body = {
+        "force": force,
+        "reason": reason,
+        "request_id": request_id or str(uuid.uuid4()),
+        "requested_by": by or user(),
+    }
     return RUN.each((run, *runs), "stop", body, wait=wait, then="wait {} --for ended")
 
 
@@ -339,8 +343,8 @@ def resume(
             from .watch import watch_run
 
             return watch_run(gateway, run, after=answer)
-        if wait:
-            return RUN.await_end(gateway, run, after=answer)
+    if wait:
+        return RUN.await_end(run, after=answer)
     RUN.show([answer])
     say(f"next: crawlctl wait {run} · crawlctl describe {run}")
     return Exit.DONE
@@ -358,10 +362,10 @@ def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int
     return RUN.each((run, *runs), "delete", {"requested_by": by or user()})
 
 
-def look(run: RunId, /) -> None:
-    """Check the tasks of a run on the cluster now, and not only at the next due look."""
+def poll(run: RunId, /) -> None:
+    """Check the tasks of a run on the cluster now, and not only at the next due poll."""
     with current().gateway() as gateway:
-        answer = gateway.post(RUN.path(run, "/look"))
+        answer = gateway.post(RUN.path(run, "/poll"))
     RUN.show([answer])
     say(f"next: crawlctl describe {run}")
 
@@ -369,14 +373,13 @@ def look(run: RunId, /) -> None:
 def wait(run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed") -> int:
     """Wait for a run, at most for --timeout (exit code 7).
 
-    With --for completed the exit code says how the run ended: 0 completed, 5 failed, 6 stopped.
-    With --for ended it is 0 for any end. With --for started it is 0 when the run has started, and 5
-    or 6 if it ends without a start.
+    With --for completed the exit code shows the outcome of the run: 0 completed, 5 failed, 6
+    stopped. With --for ended it is 0 for any end. With --for started it is 0 when the run has
+    started, and 5 or 6 if it ends without a start.
 
     Parameters
     ----------
     goal
         what to wait for
     """
-    with current().gateway() as gateway:
-        return RUN.await_end(gateway, run, goal)
+    return RUN.await_end(run, goal)

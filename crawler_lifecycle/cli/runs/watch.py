@@ -65,8 +65,8 @@ class WatchedRun:
 def watch(run: int | None = None, /) -> int:
     """Watch a run until its end, or the table of live runs until Ctrl-C.
 
-    The exit code says how the run ended: 0 completed, 5 failed, 6 stopped; 7 if --timeout was over
-    first.
+    The exit code shows the outcome of the run: 0 completed, 5 failed, 6 stopped; 7 if --timeout was
+    over first.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def _entries(seen: WatchedRun) -> list[Entry]:
 
 
 def watch_tasks(gateway: Gateway, run_id: int, limit: int) -> int:
-    """Show the tasks of a run until it has ended. Return the exit code, which says how it ended."""
+    """Show the tasks of a run until it has ended. Return the exit code, which shows its outcome."""
 
     def ask() -> tuple[Document, list[dict[str, Any]]]:
         run = gateway.poll(f"/v1/runs/{run_id}")
@@ -162,8 +162,8 @@ def watch_list(
     A run that no longer matches is shown once more with its new state.
     """
     if not current().for_people and current().output != "jsonl":
-        cure = "use -o table or -o jsonl, which write line by line"
-        raise WrongUsage(f"-o {current().output} cannot be used to watch a list", cure)
+        fix = "use -o table or -o jsonl, which write line by line"
+        raise WrongUsage(f"-o {current().output} cannot be used to watch a list", fix)
     gone: dict[object, Document] = {}
     last: list[object] = []
 

@@ -21,7 +21,7 @@ _NAMES = "lifecycle-*.db"
 def make(file: Path, *, say: Callable[[str], None]) -> None:
     """Make today's copy of a database unless it exists, and remove all but the newest ones.
 
-    Errors are only told.
+    Errors are only reported.
     """
     today = file.with_name("copies") / f"lifecycle-{datetime.now(UTC):%Y-%m-%d}.db"
     if today.exists():

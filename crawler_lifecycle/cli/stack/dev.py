@@ -37,7 +37,7 @@ from .supervise import SILENT_S, PartFailed
 #: Items of the example crawl to print.
 ITEMS_SHOWN = 3
 
-#: Seconds until the first look for today's copy of the database, and until the next one.
+#: Seconds until the first check for today's copy of the database, and until the next one.
 COPY_S = 60
 
 #: Signals that end the stack.
@@ -78,8 +78,8 @@ def dev(
     A part that ends is started again on its port. Crawls continue after the end, and the next start
     takes them over. With --site, the catalogue has the crawler `site`, which follows every link:
     crawlctl start site. Crawl managers and graphs in modules of this folder can be started
-    (crawlctl manager plan). New and changed modules are read again. LIFECYCLE_PLANS__MODULES sets
-    other modules.
+    (crawlctl manager plan). New and changed modules are read again. LIFECYCLE_USER_CODE__MODULES
+    sets other modules.
 
     With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this
     machine.
@@ -183,10 +183,10 @@ def banner(stack: Stack, seconds: float) -> str:
 
     known = stack.addresses
     lines = [
-        f"page       {known['gateway']}/",
+        f"web UI     {known['gateway']}/",
         f"gateway    {known['gateway']}",
         f"temporal   {known['temporal']}",
-        f"web UI     {known['temporal_ui']}",
+        f"its UI     {known['temporal_ui']}",
         f"metrics    {known['metrics']}",
         f"scheduler  {known['scheduler']}",
         f"site       {known['site']}",

@@ -47,30 +47,30 @@ TEMPLATE = Path(__file__).resolve().parents[2] / "template"
 #: Settings that the stack chooses itself, because it runs on this machine and in its state
 #: directory.
 OWN = (
-    *(
-        "LIFECYCLE_CONFIG",
-        "LIFECYCLE_DATABASE__URL",
-        "LIFECYCLE_CLUSTER__KIND",
-        "LIFECYCLE_CLUSTER__STATE_DIR",
-    ),
+    "LIFECYCLE_CONFIG",
+    "LIFECYCLE_DATABASE__URL",
+    "LIFECYCLE_CLUSTER__KIND",
+    "LIFECYCLE_CLUSTER__STATE_DIR",
     *(f"LIFECYCLE_SCHEDULER__{name}" for name in ("URL", "HOST", "PORT")),
     *(
         f"LIFECYCLE_GATEWAY__{name}"
-        for name in ("URL", "HOST", "PORT", "OPEN", "TOKENS_FILE", "TASK_KEY")
+        for name in ("URL", "HOST", "PORT", "AUTH_DISABLED", "CALLERS_FILE", "TASK_KEY")
     ),
     *(
         f"LIFECYCLE_WORKER__{name}"
         for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")
     ),
     # A worker with a version gets no work until its version is made current.
-    *("LIFECYCLE_WORKER__BUILD_ID", "LIFECYCLE_WORKER__DEPLOYMENT", VARIABLES["stack"]),
+    "LIFECYCLE_WORKER__BUILD_ID",
+    "LIFECYCLE_WORKER__DEPLOYMENT",
+    VARIABLES["stack"],
 )
 #: Settings that the stack reads from its environment, and passes to its parts in its own form.
 TAKEN = (
     "LIFECYCLE_ARCHIVE__URL",
     "LIFECYCLE_EVENTS__URL",
-    "LIFECYCLE_CRAWLERS",
-    "LIFECYCLE_MORE_CRAWLERS",
+    "LIFECYCLE_CATALOGUE",
+    "LIFECYCLE_EXTRA_CATALOGUE",
 )
 
 
@@ -83,11 +83,11 @@ def examples_dir() -> Path | None:
 
 
 #: The setting for the modules with users' managers and functions.
-MODULES = "LIFECYCLE_PLANS__MODULES"
+MODULES = "LIFECYCLE_USER_CODE__MODULES"
 
 
-def modules_with_plans(folder: Path) -> list[str]:
-    """Return the modules with plans: all modules in this folder (``*``), and the examples in a
+def modules_with_user_code(folder: Path) -> list[str]:
+    """Return the modules with user code: all modules in this folder (``*``), and the examples in a
     source checkout.
     """
     examples = examples_dir()
@@ -196,7 +196,7 @@ class Layout:
         known = {"kubeconfig": kubeconfig, "context": of.context, "cluster_namespace": of.namespace}
         return {"cluster": "kubernetes", **known, "image": of.image}
 
-    def environment(self, crawlers: Path, more_crawlers: Path | None = None) -> dict[str, str]:
+    def environment(self, crawlers: Path, extra_catalogue: Path | None = None) -> dict[str, str]:
         """Return the environment of the parts: our own, without variables that name another
         system.
         """
@@ -222,7 +222,7 @@ class Layout:
             "LIFECYCLE_GATEWAY__URL": str(known["gateway"]),
             "LIFECYCLE_GATEWAY__HOST": LOOPBACK,
             "LIFECYCLE_GATEWAY__PORT": str(self.ports["gateway"]),
-            "LIFECYCLE_GATEWAY__OPEN": "true",
+            "LIFECYCLE_GATEWAY__AUTH_DISABLED": "true",
             "LIFECYCLE_GATEWAY__TASK_KEY": kept_key(self.state_dir / "task.key"),
             "LIFECYCLE_WORKER__HEALTH_HOST": LOOPBACK,
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
@@ -233,11 +233,11 @@ class Layout:
                 (str(Path(sys.executable).parent), env.get("PATH", os.defpath))
             ),
             "PYTHONUNBUFFERED": "1",
-            "LIFECYCLE_CRAWLERS": str(crawlers),
+            "LIFECYCLE_CATALOGUE": str(crawlers),
             VARIABLES["stack"]: self.identity,
         }
         env.setdefault(LOOPBACK_WEBHOOKS, "true")
-        env.setdefault(MODULES, json.dumps(modules_with_plans(Path.cwd())))
+        env.setdefault(MODULES, json.dumps(modules_with_user_code(Path.cwd())))
         if "metrics" in self.ports:
             env |= {
                 "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,
@@ -249,8 +249,8 @@ class Layout:
             # Without the key, pods get no token: they cannot reach a gateway on our loopback
             # address.
             del env["LIFECYCLE_GATEWAY__TASK_KEY"]
-        if more_crawlers is not None:
-            env["LIFECYCLE_MORE_CRAWLERS"] = str(more_crawlers)
+        if extra_catalogue is not None:
+            env["LIFECYCLE_EXTRA_CATALOGUE"] = str(extra_catalogue)
         return env
 
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
@@ -291,8 +291,17 @@ class Layout:
             command = (*folder, "--port", str(self.ports["site"]), "--host", self.host("site"))
             parts.append(Part("site", command, self.url("site") + "/.healthz", env))
         elif examples is not None:
-            site = [sys.executable, "-m", "examples.site", "--port", str(self.ports["site"])]
-            site += ["--services", str(self.services), "--host", self.host("site")]
+            site = [
+                sys.executable,
+                "-m",
+                "examples.site",
+                "--port",
+                str(self.ports["site"]),
+                "--services",
+                str(self.services),
+                "--host",
+                self.host("site"),
+            ]
             parts.append(
                 Part("site", site, self.url("site") + "/healthz", env, cwd=examples.parent)
             )
@@ -361,9 +370,7 @@ def _port_of(address: object) -> int | None:
     return urlsplit(address if "//" in address else f"//{address}").port
 
 
-def write_crawlers(
-    source: Path, target: Path, site: str | None, *, in_images: bool = False
-) -> None:
+def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool) -> None:
     """Write a catalogue for this stack, with absolute folders and the real address of the site.
 
     With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples

@@ -47,7 +47,7 @@ _DECLARED_WITHIN = 1024
 
 
 class Unusable(ValueError):
-    """The folder cannot be served. The text has the reason and the cure."""
+    """The folder cannot be served. The text has the reason and the fix."""
 
 
 def pages(folder: Path) -> Iterator[Path]:

@@ -114,7 +114,7 @@ class Stack:
         crawlers, more = self._catalogues()
         self._chosen = {
             "crawlers": str(crawlers),
-            "more_crawlers": None if more is None else str(more),
+            "extra_catalogue": None if more is None else str(more),
         }
         self._chosen |= {
             name: os.environ.get(dev_json.VARIABLES[name]) for name in ("slots", "pools")
@@ -122,7 +122,7 @@ class Stack:
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
         # Python parts start slowly, because of their imports. Therefore they start at the same
-        # time. Each waits for the systems that it needs, and its health address says when it is
+        # time. Each waits for the systems that it needs, and its health address shows when it is
         # ready.
         migrations = self._start_migrations(env)
         try:
@@ -247,7 +247,7 @@ class Stack:
     def _own_catalogue(self) -> Path:
         """The catalogue that the user chose or has in this folder, even if it does not exist."""
         return Path(
-            self.layout.crawlers or os.environ.get("LIFECYCLE_CRAWLERS") or "crawlers.yaml"
+            self.layout.crawlers or os.environ.get("LIFECYCLE_CATALOGUE") or "crawlers.yaml"
         ).absolute()
 
     def _read_catalogue(self) -> None:
@@ -281,16 +281,16 @@ class Stack:
         is served, its crawler replaces them, or is added to another catalogue.
         """
         plan = self.layout
-        chosen = plan.crawlers or os.environ.get("LIFECYCLE_CRAWLERS")
+        chosen = plan.crawlers or os.environ.get("LIFECYCLE_CATALOGUE")
         examples = examples_dir()
         file = self._own_catalogue
         generic = self.state_dir / "site-crawler.yaml"
         if plan.site is not None:
             write_site_crawler(generic, plan.url("site"))
-        more = os.environ.get("LIFECYCLE_MORE_CRAWLERS")
+        more = os.environ.get("LIFECYCLE_EXTRA_CATALOGUE")
         if more and plan.site is not None:
             raise WrongUsage(
-                "LIFECYCLE_MORE_CRAWLERS cannot be used with --site",
+                "LIFECYCLE_EXTRA_CATALOGUE cannot be used with --site",
                 "name the catalogue with --crawlers, or leave --site out",
             )
         beside = generic if plan.site is not None else Path(more).absolute() if more else None

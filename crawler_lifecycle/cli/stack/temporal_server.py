@@ -58,7 +58,7 @@ def executable() -> str:
     )
     if found is None:
         raise PartFailed(
-            "the Temporal dev server is not installed: the program `temporal` is not beside this "
+            "the Temporal dev server is not installed: the program `temporal` is not next to this "
             "Python or on PATH; "
             f"next: {INSTALL}"
         )
@@ -126,8 +126,21 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
 
     The server decodes ``file`` as a part of an address.
     """
-    words = [executable(), "server", "start-dev", "--ip", LOOPBACK, "--db-filename", str(file)]
-    words += ["--port", str(port), "--log-level", "error", "--log-format", "json"]
+    words = [
+        executable(),
+        "server",
+        "start-dev",
+        "--ip",
+        LOOPBACK,
+        "--db-filename",
+        str(file),
+        "--port",
+        str(port),
+        "--log-level",
+        "error",
+        "--log-format",
+        "json",
+    ]
     words += (
         ["--headless"]
         if ui_port is None
@@ -137,14 +150,13 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
         words += ["--search-attribute", f"{name}={kind}"]
     for name in LIFTED:
         words += ["--dynamic-config-value", f"{name}=5000"]
-    words += ["--dynamic-config-value", "=".join(NOBODY)]
     words += [
+        "--dynamic-config-value",
+        "=".join(NOBODY),
         "--dynamic-config-value",
         f"{FAIR}=true",
         "--dynamic-config-value",
         f"{WRITTEN_PARTS}=1",
-    ]
-    words += [
         "--dynamic-config-value",
         f"{TROUBLED_AFTER}=3",
         "--dynamic-config-value",

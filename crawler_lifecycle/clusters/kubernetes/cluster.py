@@ -1,16 +1,16 @@
-"""The port ``Cluster`` on Kubernetes: looks, stops and inventory of one namespace.
+"""The port ``Cluster`` on Kubernetes: polls, stops and inventory of one namespace.
 
-A look lists the objects, proves that missing ones are gone, reads each task, and adds explanations
-from other sources. No result depends on the memory of a process: several processes may look at the
+A poll lists the objects, proves that missing ones are gone, reads each task, and adds explanations
+from other sources. No result depends on the memory of a process: several processes may poll the
 same run, and any of them may die. A failed call is an error, never an observation.
 
 A task counts as gone when a complete list lacks its Job, and a read of its name at the newest
-version returns 404. Two looks at least 30 s apart must find this; one look is enough when we
+version returns 404. Two polls least 30 s apart must find this; one poll is enough when we
 stopped the task ourselves. In both cases no pod of its Job may be left, whatever labels the pod
 has. Until then the task is absent, which changes no status.
 
 These proofs are only about the namespace that we read. When the task was created in another
-namespace, the look is an error. When that namespace is gone permanently, the task is gone at once
+namespace, the poll is an error. When that namespace is gone permanently, the task is gone at once
 (``namespace_identity``).
 """
 
@@ -32,13 +32,13 @@ from crawler_lifecycle.clusters.kubernetes.jobs.deletion import Deletion
 from crawler_lifecycle.domain.clocks import not_ahead
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
-from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.polls import Poll
 from crawler_lifecycle.ports.runs import TaskRef
 
-from .looks.details import DetailReader, LogTails
-from .looks.explanations import Events, read_events, with_namespace
-from .looks.inventory import Inventory, highest_run, task_records
-from .looks.listing import (
+from .polls.details import DetailReader, LogTails
+from .polls.explanations import Events, read_events, with_namespace
+from .polls.inventory import Inventory, highest_run, task_records
+from .polls.listing import (
     Objects,
     TaskObjects,
     find_job,
@@ -51,17 +51,17 @@ from .looks.listing import (
     run_uid_of,
     task_id_of,
 )
-from .looks.namespace_identity import CurrentNamespace, read_identity
-from .looks.predicates import deciding_pod
-from .looks.queues import QueueReader
-from .looks.reading import read_task
-from .looks.termination_message import reported
+from .polls.namespace_identity import CurrentNamespace, read_identity
+from .polls.predicates import deciding_pod
+from .polls.queues import QueueReader
+from .polls.reading import read_task
+from .polls.termination_message import reported
 
-#: Seconds between the two looks that together prove that a task is gone.
+#: Seconds between the two polls that together prove that a task is gone.
 PROOF_S = 30.0
-#: Parallel reads of Jobs by name: for the whole process, and names that one look submits at a time.
-#: So no look waits for all names of another look. 10,000 names take 20 s this way; one after the
-#: other, they take too long for a look.
+#: Parallel reads of Jobs by name: for the whole process, and names that one poll submits at a time.
+#: So no poll waits for all names of another poll. 10,000 names take 20 s this way; one after the
+#: other, they take too long for a poll.
 THREADS = 16
 PAGE = 64
 
@@ -91,7 +91,7 @@ class KubernetesCluster:
         self.task_records = partial(task_records, api)
         self.highest_run = partial(highest_run, api)
 
-    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
+    def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         """Return one observation for each task, in their order. Raises ``ApiError``.
 
         Raises ``ClusterUnavailable`` when a missing task may still execute in another namespace.
@@ -103,7 +103,7 @@ class KubernetesCluster:
         seen = self._read(run, found, now)
         seen = self._explain(run, found, seen, namespace)
         seen = self._queues.explain(found, seen, now)
-        return Look(now, time.monotonic() - began, seen, _second_look_s(found, seen, now))
+        return Poll(now, time.monotonic() - began, seen, _second_poll_s(found, seen, now))
 
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
         """Read two complete lists, Jobs before pods, and return the objects of each task in them.
@@ -241,7 +241,7 @@ def _ask(
 
     Jobs that the list unexpectedly lacks are read by name and checked by their uid.
 
-    Raises ``ApiError``, also when the list is stale.
+    Raises ``ApiError``, including when the list is stale.
     """
 
     def by_name(one: TaskObjects) -> Job | None:
@@ -291,10 +291,10 @@ def _judge(missing: TaskObjects, now: datetime) -> Observation:
     )
 
 
-def _second_look_s(
+def _second_poll_s(
     found: Sequence[TaskObjects], seen: Sequence[Observation], now: datetime
 ) -> float | None:
-    """Return the seconds until a second look can prove that a task is gone; ``None`` when no task
+    """Return the seconds until a second poll can prove that a task is gone; ``None`` when no task
     is missing.
     """
     missed = [

@@ -33,7 +33,7 @@ class KubernetesKind(ClusterKind):
     }
     component = f"{_DOCTOR}.component:component"
     slow = tuple(
-        f"{_HERE}.{name}" for name in ("client.connection", "looks.namespace_identity", "rbac")
+        f"{_HERE}.{name}" for name in ("client.connection", "polls.namespace_identity", "rbac")
     )
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Deployer:
@@ -99,12 +99,16 @@ def api_of(c: ClusterSettings) -> Api:
 
     Raises ``InvalidRequest``.
     """
-    return _api(c.kubeconfig, c.context, c.namespace, c.connect_s, c.read_s)
+    return _api(c.kubeconfig, c.context, c.namespace, c.connect_timeout_s, c.read_timeout_s)
 
 
 @functools.cache
 def _api(
-    kubeconfig: Path | None, context: str | None, namespace: str, connect_s: float, read_s: float
+    kubeconfig: Path | None,
+    context: str | None,
+    namespace: str,
+    connect_timeout_s: float,
+    read_timeout_s: float,
 ) -> Api:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 
@@ -112,6 +116,6 @@ def _api(
         kubeconfig=kubeconfig,
         context=context,
         namespace=namespace,
-        connect_s=connect_s,
-        read_s=read_s,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
     )

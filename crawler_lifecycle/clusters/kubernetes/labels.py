@@ -22,7 +22,7 @@ TASK = f"{DOMAIN}/task"
 TASK_ID = f"{DOMAIN}/task-id"
 CRAWLER = f"{DOMAIN}/crawler"
 TRIGGER = f"{DOMAIN}/trigger"
-#: Set on Job and pod after their end was committed. From then on looks leave them out, but people
+#: Set on Job and pod after their end was committed. From then on polls leave them out, but people
 #: still find them.
 SETTLED = f"{DOMAIN}/settled"
 
@@ -51,7 +51,7 @@ FINALIZER = f"{DOMAIN}/end-not-recorded"
 QUEUE = "kueue.x-k8s.io/queue-name"
 #: Label of a Job: the WorkloadPriorityClass that orders it within its queue.
 QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
-#: The labels that looks read; the first ones are mostly the same for all objects of a run.
+#: The labels that polls read; the first ones are mostly the same for all objects of a run.
 OF_RUN = (MANAGED_BY, RUN, RUN_UID, ATTEMPT)
 READ = (*OF_RUN, TASK, TASK_ID, SETTLED, QUEUE, QUEUE_PRIORITY)
 

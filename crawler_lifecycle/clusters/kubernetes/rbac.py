@@ -15,7 +15,7 @@ from typing import Any
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
-from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import SYSTEM
+from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import SYSTEM
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -88,7 +88,7 @@ COMPONENTS: Mapping[str, str] = {
 }
 
 #: Components that never call the cluster: they have no token.
-RIGHTLESS = ("worker-workflows", "worker-export", "worker-plans", "worker-webhooks")
+RIGHTLESS = ("worker-workflows", "worker-export", "worker-user-code", "worker-webhooks")
 
 #: For each right that is not required: the disadvantage without this right.
 DISPENSABLE: Mapping[Right, str] = {

@@ -1,4 +1,4 @@
-"""The port ``Cluster`` on this machine: looks and stops (docs/local-cluster.md).
+"""The port ``Cluster`` on this machine: polls and stops (docs/clusters.md#the-local-cluster).
 
 There is no daemon, and no state in memory: each call reads the task folders and /proc. So any
 number of processes may use one state folder at the same time, and any of them may die at any
@@ -40,7 +40,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, OtherPlace
 from crawler_lifecycle.domain.last_words import kept_log
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase, log_tail
-from crawler_lifecycle.ports.looks import Details, Look
+from crawler_lifecycle.ports.polls import Details, Poll
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask, TaskRecord, TaskRef
 from crawler_lifecycle.runner import contract
 
@@ -176,7 +176,7 @@ class LocalCluster:
         for other in beside:
             _check_place(other)
 
-    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
+    def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         """Read the tasks' folders and /proc completely.
 
         Raises ``ClusterUnavailable`` when a part cannot be read.
@@ -189,7 +189,7 @@ class LocalCluster:
             self._wake_supervisors()
             seen = [self._observe(run, task, now) for task in tasks]
             self._correct_forged_ends(run, tasks, seen, now)
-        return Look(now, time.monotonic() - began, seen)
+        return Poll(now, time.monotonic() - began, seen)
 
     def _correct_forged_ends(
         self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
@@ -406,7 +406,7 @@ class LocalCluster:
         folder = TaskFolder(self._state, run, task, doubted=doubted)
         folder.settle_group()
         seen = Reading(folder, now, self._node).observe()
-        # An end may have happened after the look began. So its time of observation is now.
+        # An end may have happened after the poll began. So its time of observation is now.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
     def _wake_supervisors(self) -> None:
@@ -477,7 +477,7 @@ def _terminate(processes: Sequence[Stat]) -> None:
 
 
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
-    """Write the end in place of a dead supervisor, if we killed the crawler or it never ran."""
+    """Write the end instead of a dead supervisor, if we killed the crawler or it never ran."""
     ran = folder.has(files.PROCESS)
     if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
         return  # the task's own evidence counts; without evidence and a kill, the task is gone

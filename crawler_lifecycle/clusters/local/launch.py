@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpire
 from crawler_lifecycle.domain.resources import parse_cpu, parse_memory
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 from crawler_lifecycle.process_contract import contract_of
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 from . import supervisor
 from .folders import folder as files
@@ -152,11 +152,12 @@ class Launcher:
         """
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
-            # Less urgent tasks leave places free, so that urgent tasks can wait for the next slot.
+            # Less urgent tasks leave positions free, so that urgent tasks can wait for the next
+            # slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
             if 2 * len(live) >= most:
-                # A run may wait with as many tasks as there are places left, so that there is one
-                # for the next run.
+                # A run may wait with as many tasks as there are positions left, so that there is
+                # one for the next run.
                 waiting = [
                     key[0]
                     for name in live
@@ -167,7 +168,7 @@ class Launcher:
             self._check_expiry(deployment.expires_at)
             # Never create the folder of all tasks. If it is missing, its disk is not mounted, and
             # with a new empty folder all runs would seem to be lost.
-            held = HeldFolder(str(self.state / "tasks"))
+            held = SafeDirectory(str(self.state / "tasks"))
             for part in folder.parts[-3:]:
                 held = held.make(part)
             held.make(files.FILES)
@@ -393,6 +394,6 @@ def _make_state(state: Path, folder: str) -> None:
 
     Links that earlier attempts made are not followed.
     """
-    held = HeldFolder(str(state))
+    held = SafeDirectory(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):
         held = held.make(part)

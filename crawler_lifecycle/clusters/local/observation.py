@@ -285,7 +285,7 @@ class Reading:
         group = self._folder.group()
         with contextlib.suppress(FileNotFoundError):  # the group was removed meanwhile
             kills = group.oom_kills() if group is not None else 0
-        # Read the file last: another look writes it before it removes the group.
+        # Read the file last: another poll writes it before it removes the group.
         if self._folder.has(files.OOM):
             return (
                 self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM)

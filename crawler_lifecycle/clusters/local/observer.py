@@ -2,11 +2,11 @@
 folders.
 
 A supervisor makes a file in ``started`` when its crawler executes, and moves a mark to ``ended``
-when the end is on file. The kernel tells both at once, and a look then sees them. All else, such as
-a killed supervisor, is found every ``CHECK_S`` seconds: by the marks, and by the processes and the
-folder of each task with a mark. A task that ended while no observer ran still has a mark, so the
-folders of old tasks are never read. A report is not evidence: it leads to a look, and only the look
-decides.
+when the end is on file. The kernel reports both at once, and a poll then sees them. All else, such
+as a killed supervisor, is found every ``CHECK_S`` seconds: by the marks, and by the processes and
+the folder of each task with a mark. A task that ended while no observer ran still has a mark, so
+the folders of old tasks are never read. A report is not evidence: it leads to a poll, and only the
+poll decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import open_lock
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Changed
-from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
+from crawler_lifecycle.ports.polls import LiveCounters, ObserverHealth
 from crawler_lifecycle.ports.runs import TaskRef
 
 from .folders import folder as files
@@ -39,10 +39,10 @@ from .processes import liveness_marks
 logger = logging.getLogger(__name__)
 
 #: Seconds between two readings of the marks, and between two checks of a task, when the kernel
-#: tells no change.
+#: reports no change.
 CHECK_S = 1.0
 #: The longest wait for the kernel, so that a watch soon ends when it is over. Where the kernel
-#: cannot tell changes, the marks are read as often.
+#: cannot report changes, the marks are read as often.
 WAIT_S = 0.2
 #: Seconds for which a mark without a supervisor counts as a deployment in progress. Later the mark
 #: is removed.
@@ -95,7 +95,7 @@ class LocalObserver:
                 raise
             self._health = ObserverHealth(True, None, len(watch.tasks), watch.place())
 
-        why = "only the regular looks find changes"
+        why = "only the regular polls find changes"
         loop = Loop("watching the local cluster", 0.0, meanwhile=why, retry_s=RETRY_S)
         try:
             with held:
@@ -110,7 +110,7 @@ class LocalObserver:
         """
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
-            with contextlib.suppress(OSError):  # the next look reports the problem
+            with contextlib.suppress(OSError):  # the next poll reports the problem
                 if (key := task_of(name)) is not None:
                     run, index, attempt = key
                     counters, at = TaskFolder(
@@ -190,7 +190,7 @@ class _Watch:
             if (key := task_of(name)) is not None:
                 self._notify(key, self._time_of(str(self._state / liveness_marks.ENDED / name)))
             if name in self.tasks:
-                # Its next check tells whether a process of it lives all the same.
+                # Its next check shows whether one of its processes still lives.
                 self.tasks[name].seen = OVER
         self._ended = ended
         due = {}
@@ -209,7 +209,7 @@ class _Watch:
 
     def _check(self, due: dict[str, _Task], live: set[str], now: float) -> None:
         """Report changed tasks, and forget tasks that are over: no process of them lives, whatever
-        their files say.
+        their files show.
         """
         found = {}
         for name, task in due.items():
@@ -219,7 +219,7 @@ class _Watch:
             except OSError as error:
                 if name not in self._odd:
                     logger.warning(
-                        "the folder of %s cannot be read; the next look reports this: %s",
+                        "the folder of %s cannot be read; the next poll reports this: %s",
                         name,
                         error,
                     )

@@ -42,7 +42,7 @@ from crawler_lifecycle.clusters.local.processes.slot_queue import (
 )
 from crawler_lifecycle.runner.child import become_subreaper, hide_environment
 from crawler_lifecycle.runner.contract import moment, now
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 from .folders import folder as files
 from .processes import liveness_marks
@@ -120,12 +120,12 @@ class Supervisor:
         ):
             return NOT_NEEDED
         if self._home.has(files.SUPERVISOR):
-            # An earlier supervisor died while it waited. A look may have reported the task as gone,
+            # An earlier supervisor died while it waited. A poll may have reported the task as gone,
             # so do not start it.
             return NOT_NEEDED
         me = {**Identity.of(os.getpid())._asdict(), "since": now()}
         files.create(self._home, files.SUPERVISOR, me)
-        # Check the time after the lock. So if a look finds no supervisor after this time, none
+        # Check the time after the lock. So if a poll finds no supervisor after this time, none
         # begins later.
         if time.time() >= expires_at:
             self._home.unlink(files.SUPERVISOR)
@@ -362,7 +362,7 @@ class Supervisor:
         if used >= self._limit and not self._oom:
             self._oom = True
             self._message = f"It used {used} bytes of memory; the limit is {self._limit} bytes"
-            # Record the reason before the kill, so that a look before the end is recorded knows it.
+            # Record the reason before the kill, so that a poll before the end is recorded knows it.
             with contextlib.suppress(OSError):
                 files.create(self._home, files.OOM, {"message": self._message, "peak_memory": used})
             self._kill_group(pid)
@@ -449,7 +449,7 @@ class Supervisor:
         """
         tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
-            there = HeldFolder(tasks)
+            there = SafeDirectory(tasks)
         except OSError:
             return False
         try:
@@ -513,9 +513,9 @@ class Supervisor:
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):
             if report is None:
-                HeldFolder(folder).unlink(name)
+                SafeDirectory(folder).unlink(name)
             else:
-                files.replace(HeldFolder(folder), name, {**report, "uid": self._spec.get("uid")})
+                files.replace(SafeDirectory(folder), name, {**report, "uid": self._spec.get("uid")})
 
     def _mark(self, change: Callable[[str], None]) -> None:
         mark = self._spec.get("live_mark")

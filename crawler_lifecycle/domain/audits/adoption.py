@@ -1,7 +1,7 @@
 """The record of a run, from which a database that lost the run's row can make it again.
 
 A task on the cluster does not show all data of its run. So the record (``record_of``) is sent with
-each task, and the cluster stores it beside the task. The run's workflow also knows it.
+each task, and the cluster stores it with the task. The run's workflow also knows it.
 """
 
 from __future__ import annotations

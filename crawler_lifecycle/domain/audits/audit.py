@@ -25,7 +25,7 @@ TRIES_WHEN_FORCED = 1
 LIVED = timedelta(minutes=3)
 #: The age up to which ended runs are compared. The deliveries and evidence of older runs are not.
 RECENT = timedelta(days=3)
-#: The wait after a take-over without progress. It doubles with each further one.
+#: The wait after a takeover without progress. It doubles with each further one.
 _AGAIN = timedelta(seconds=30)
 #: The most findings that a report lists. It counts all of them.
 REPORTED_MAX = 100
@@ -133,11 +133,11 @@ class LiveRun:
     priority: int = 3
     stop: StopIntent | None = None
     due_at: datetime | None = None
-    """The due time of the next look; without a planned look, the time of the last change of the
+    """The due time of the next poll; without a planned poll, the time of the last change of the
     row.
     """
     planned: bool = False
-    """True when a look is planned."""
+    """True when a poll is planned."""
     uncounted: ParentJob | None = None
     """The job or step that the request id names and that has not recorded this run."""
 
@@ -265,7 +265,7 @@ class ClusterTask:
     started_at: datetime | None = None
     node: str | None = None
     run_uid: str | None = None
-    """The uid of its run, as the object says; ``None``: it says none, so it belongs to no run of
+    """The uid of its run, as the object shows; ``None``: it shows none, so it belongs to no run of
     this database.
     """
     stray: bool = False
@@ -336,8 +336,8 @@ class AuditFinding:
     (``UnknownDecision``) adopts the run or ends it.
     """
     tries_max: int | None = None
-    """The number of take-overs without progress after which it is given up; ``None``: its repair is
-    no take-over.
+    """The number of takeovers without progress after which it is given up; ``None``: its repair is
+    no takeover.
     """
 
 
@@ -350,19 +350,17 @@ class StoredFinding:
     settled: bool = False
     """True when the same finding was repaired before, so it needs no further repair."""
     tries: int = 0
-    """The number of take-overs in a row without progress."""
+    """The number of takeovers in a row without progress."""
 
 
 # --- when to repair
 
 
 _TAKE_TIME = (
-    *(
-        FindingKind.NOT_STARTED,
-        FindingKind.NOT_COUNTED,
-        FindingKind.UNRECORDED,
-        FindingKind.UNDELIVERED,
-    ),
+    FindingKind.NOT_STARTED,
+    FindingKind.NOT_COUNTED,
+    FindingKind.UNRECORDED,
+    FindingKind.UNDELIVERED,
     FindingKind.NOT_TOLD,
 )
 
@@ -390,7 +388,7 @@ def due(finding: AuditFinding, noted: StoredFinding, now: datetime, rules: Audit
 
 
 def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> datetime:
-    """Return the earliest time of a repair: after the grace period and the waits after take-overs
+    """Return the earliest time of a repair: after the grace period and the waits after takeovers
     without progress.
     """
     begin = noted.first_seen
@@ -407,9 +405,9 @@ def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> 
 
 
 def in_a_row(finding: AuditFinding, noted: StoredFinding) -> StoredFinding:
-    """Return the record of a finding with its count of take-overs.
+    """Return the record of a finding with its count of takeovers.
 
-    The count begins again at 0 if the workflow of the last take-over was open for longer than
+    The count begins again at 0 if the workflow of the last takeover was open for longer than
     ``LIVED``.
     """
     last = noted.repaired_at
@@ -419,12 +417,12 @@ def in_a_row(finding: AuditFinding, noted: StoredFinding) -> StoredFinding:
 
 def given_up(finding: AuditFinding) -> str:
     """Return the reason for the end of a run, manager or graph that was given up."""
-    many = "1 take-over" if finding.tries_max == 1 else f"{finding.tries_max} take-overs in a row"
+    many = "1 takeover" if finding.tries_max == 1 else f"{finding.tries_max} takeovers in a row"
     return f"Given up after {many} without progress: {finding.detail}"[:1000]
 
 
 def is_hopeless(finding: AuditFinding, noted: StoredFinding) -> bool:
-    """Return whether the finding had its last take-over.
+    """Return whether the finding had its last takeover.
 
     Its run, manager or graph is then ended.
     """

@@ -1,6 +1,6 @@
 """Corrections: their kinds, and the time for which a recorded status was untrue.
 
-A **correction** is a recorded status that turned out to be untrue. A normal end that the due look
+A **correction** is a recorded status that turned out to be untrue. A normal end that the due poll
 finds is no correction: the delay is lag, which each transition records. A later find is a
 correction, also during an outage. Both durations begin at the change itself.
 """
@@ -53,10 +53,10 @@ MEANINGS: dict[CorrectionKind, str] = {
 #: The parts that can find a change: values of the column ``source`` of transitions and ``found_by``
 #: of corrections.
 SOURCES: dict[str, str] = {
-    "look": "a look that was due",
-    "wake": "an early look that a person or the observer requested",
-    "stop": "a look for the proof of a stop, or the stop itself",
-    "resume": "the first look of a resume",
+    "look": "a poll that was due",
+    "wake": "an early poll that a person or the observer requested",
+    "stop": "a poll for the proof of a stop, or the stop itself",
+    "resume": "the first poll of a resume",
     "deploy": "the deployment, or the wait for the start of the main task",
     "sweep": "an audit",
     "retry": "the policy of retries",
@@ -80,7 +80,7 @@ def untrue_ms(now: datetime, since: datetime | None) -> int | None:
 
 
 #: A remark after the sentence about corrections: the time of normal lag is not counted in it.
-NOT_COUNTED = "a change that the next planned look finds is no correction"
+NOT_COUNTED = "a change that the next planned poll finds is no correction"
 
 
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:

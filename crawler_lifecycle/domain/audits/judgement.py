@@ -138,8 +138,16 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
         f"run {run.run_id} ({run.crawler}) is {run.status}, but {job.parent}, which began it, {why}"
     )
     evidence = {"parent": job.parent, job.kind: job.state, "status": run.status}
-    more = {"workflow_id": job.workflow_id, "since": run.created_at, "spared": spared}
-    return _of_run(run, FindingKind.NOT_COUNTED, f"run/{run.run_id}", detail, evidence, **more)
+    return _of_run(
+        run,
+        FindingKind.NOT_COUNTED,
+        f"run/{run.run_id}",
+        detail,
+        evidence,
+        workflow_id=job.workflow_id,
+        since=run.created_at,
+        spared=spared,
+    )
 
 
 def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | None:
@@ -183,7 +191,7 @@ def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditF
     """
     detail = (
         f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of "
-        "the role audit says why"
+        "the role audit shows why"
     )
     return _finding(
         FindingKind.NOT_TOLD, f"schedule/{schedule_id}", detail, {"schedule": name}, since=since
@@ -237,7 +245,7 @@ def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding |
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
     """Judge a waiting or executing task on the cluster by its row (``None``: there is no row).
 
-    Another object with the same name is not our task, whatever the row says: it may belong to
+    Another object with the same name is not our task, whatever the row shows: it may belong to
     another installation. It is reported, and only a person ends it.
     """
     does = "executes" if seen.executing else "waits on the cluster"
@@ -249,16 +257,14 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         "node": seen.node,
         "started_at": seen.started_at.isoformat() if seen.started_at else None,
     }
+    kind = FindingKind.ORPHAN
+    task_id = seen.task_id
     spared = None
     if recorded is None:
         detail = f"{name} {does}, and the database knows no such task"
-        kind = FindingKind.ORPHAN
-        task_id = seen.task_id
         spared = _UNKNOWN
     elif not recorded.run.owns(seen.run_uid) and (seen.uid is None or seen.uid != recorded.uid):
         detail = recorded.run.foreign(f"{name} which {does}", seen.run_uid)
-        kind = FindingKind.ORPHAN
-        task_id = seen.task_id
         spared = _FOREIGN
         evidence |= {"run_uid": seen.run_uid, "recorded_run_uid": recorded.run_uid}
     elif _is_another(seen, recorded):
@@ -267,7 +273,6 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
             f"{name} {does} as object {seen.uid}, but the row of its name ({recorded.status}) "
             f"belongs to {of}"
         )
-        kind = FindingKind.ORPHAN
         task_id = recorded.task_id
         spared = _ANOTHER
         evidence |= {
@@ -286,8 +291,17 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
         kind = FindingKind.STILL_ALIVE
         task_id = recorded.task_id
         evidence |= {"recorded": recorded.status, "run": recorded.run_status}
-    more = {"run_id": seen.run_id, "attempt": seen.attempt, "task_id": task_id, "spared": spared}
-    return _finding(kind, subject, detail, evidence, unknown=spared in (_UNKNOWN, _FOREIGN), **more)
+    return _finding(
+        kind,
+        subject,
+        detail,
+        evidence,
+        unknown=spared in (_UNKNOWN, _FOREIGN),
+        run_id=seen.run_id,
+        attempt=seen.attempt,
+        task_id=task_id,
+        spared=spared,
+    )
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
@@ -347,7 +361,7 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
 def judge_end(
     recorded: RecordedTask, seen: Observation, stop: StopIntent | None
 ) -> AuditFinding | None:
-    """Judge the recorded end of a task by what the cluster says about it now.
+    """Judge the recorded end of a task by what the cluster reports about it now.
 
     Only new evidence contradicts the record: an end on the cluster that was not found before, or
     another exit code. A stop that was recorded later may change the judgement of the same end. That
@@ -361,7 +375,7 @@ def judge_end(
     known = (recorded.exit_code, recorded.exit_signal)
     ending = read_end(end, stop)
     if known != (None, None):
-        # Earlier builds recorded the verdict of the runner in place of the crawler's own code.
+        # Earlier builds recorded the verdict of the runner instead of the crawler's own code.
         contradicts = known not in ((end.exit_code, end.signal), (end.verdict, end.signal))
     elif recorded.status == TaskStatus.LOST:
         contradicts = ending.status is not TaskStatus.LOST
@@ -373,7 +387,7 @@ def judge_end(
         return None
     detail = (
         f"task {recorded.index} of run {recorded.run_id} is recorded as {recorded.status}, and the "
-        "cluster says now: "
+        "cluster reports now: "
         f"{ending.status} ({ending.cause})"
     )
     evidence = {
@@ -387,9 +401,15 @@ def judge_end(
         "finished_at": end.finished_at.isoformat() if end.finished_at else None,
     }
     about = f"task/{recorded.task_id}/{ending.status}"
-    more = {"run_id": recorded.run_id, "attempt": recorded.attempt, "task_id": recorded.task_id}
     return _finding(
-        FindingKind.LATE_EVIDENCE, about, detail, evidence, since=end.finished_at, **more
+        FindingKind.LATE_EVIDENCE,
+        about,
+        detail,
+        evidence,
+        since=end.finished_at,
+        run_id=recorded.run_id,
+        attempt=recorded.attempt,
+        task_id=recorded.task_id,
     )
 
 
@@ -418,8 +438,9 @@ def _of_workflow(
         **(evidence or {}),
     }
     about = f"workflow/{workflow.first_run_id}"
-    ids = {"workflow_id": workflow.workflow_id, "run_id": workflow.run_id}
-    return _finding(kind, about, detail, known, **ids, **more)
+    return _finding(
+        kind, about, detail, known, workflow_id=workflow.workflow_id, run_id=workflow.run_id, **more
+    )
 
 
 def _finding(

@@ -1,7 +1,7 @@
 """Arguments that a crawler declares: their types, and the checks of their values.
 
-Values are texts, because a process can receive only texts. The declared type says which texts are
-allowed.
+Values are texts, because a process can receive only texts. The declared type defines which texts
+are allowed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ArgumentType(StrEnum):
 
 
 #: The advice after a wrong value of a type.
-_CURES = {
+_FIXES = {
     ArgumentType.STRING: "give a text",
     ArgumentType.INTEGER: "give a whole number of at most 18 digits",
     ArgumentType.NUMBER: "give a number, such as 2, 0.5 or 1e-3",
@@ -99,7 +99,7 @@ def fits(kind: ArgumentType, text: str) -> bool:
 def check_value(name: str, argument: Argument, text: str) -> None:
     """Raise ``InvalidRequest`` for a value that the declaration does not allow."""
     if not fits(argument.type, text):
-        raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; {_CURES[argument.type]}")
+        raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; {_FIXES[argument.type]}")
     if argument.choices and text not in argument.choices:
         known = ", ".join(argument.choices)
         raise InvalidRequest(f"{name}: {_shown(text)} is not allowed; give one of {known[:500]}")
@@ -119,7 +119,7 @@ def check_declared(name: str, argument: Argument) -> None:
     for n, choice in enumerate(argument.choices):
         if not fits(argument.type, choice):
             raise InvalidRequest(
-                f"{name}.choices[{n}]: {_shown(choice)} is not allowed; {_CURES[argument.type]}"
+                f"{name}.choices[{n}]: {_shown(choice)} is not allowed; {_FIXES[argument.type]}"
             )
     if argument.default is not None:
         check_value(f"{name}.default", argument, argument.default)

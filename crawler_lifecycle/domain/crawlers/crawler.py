@@ -65,7 +65,7 @@ class CrawlerDefinition:
     partial_ok: bool = False
     splits: bool | None = None
     """True when tasks with the same arguments divide the work by their index; ``None``: the entry
-    does not say.
+    does not set it.
     """
     items: Any = True
     """False: the runner counts no items in feeds, and gives no feed to a Scrapy project without
@@ -99,8 +99,8 @@ class CrawlerDefinition:
         if self.kind is CrawlerKind.SCRAPY and self.command:
             raise InvalidRequest("command: not for kind 'scrapy'; give project and spider")
         if self.stop_signal not in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
-            cure = "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
-            raise InvalidRequest(f"stop_signal: {self.stop_signal!r} is not allowed; {cure}")
+            fix = "give SIGTERM, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2"
+            raise InvalidRequest(f"stop_signal: {self.stop_signal!r} is not allowed; {fix}")
         if not self.kubernetes.runner:
             self._check_without_runner()
         for key in (*self.env, *self.secrets):
@@ -235,8 +235,8 @@ def given_to_task(
 
     ``own``: the task's own arguments.
 
-    Raises ``InvalidRequest``, also if they are too large for a task: the catalogue may have changed
-    since the request was accepted.
+    Raises ``InvalidRequest``, including if they are too large for a task: the catalogue may have
+    changed since the request was accepted.
     """
     complete = effective_args(crawler, args, own)
     set_ = {**crawler.settings, **settings}
@@ -250,7 +250,7 @@ def args_of_tasks(
     """Return the complete arguments of each task: those of the run, overridden by those of the
     task.
 
-    Raises ``InvalidRequest``. It names the task by its place, unless an argument of the run is
+    Raises ``InvalidRequest``. It names the task by its position, unless an argument of the run is
     wrong.
     """
     complete = []
@@ -313,10 +313,10 @@ def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
-    """Return the request with these limits in place of general defaults. Unknown names are ignored.
+    """Return the request with these limits instead of general defaults. Unknown names are ignored.
 
     A limit that the caller explicitly set to the general default is also replaced: the two cases
-    look the same.
+    cannot be distinguished.
     """
     general = Limits()
     known = {f.name for f in fields(Limits)}

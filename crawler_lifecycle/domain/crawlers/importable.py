@@ -19,8 +19,8 @@ def check_program(what: str) -> None:
     """
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name.startswith("crawler_lifecycle."):
-        cure = 'put it below a line `if __name__ == "__main__":` at the end of the file'
-        raise InvalidRequest(f"{what} while its module is imported, as every worker does; {cure}")
+        fix = 'put it below a line `if __name__ == "__main__":` at the end of the file'
+        raise InvalidRequest(f"{what} while its module is imported, as every worker does; {fix}")
 
 
 def importable_name(thing: type | Callable[..., Any]) -> str:

@@ -31,8 +31,14 @@ _RUN_AS = ("user", "namespace")
 #: server checks the rest.
 _AFFINITY = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 _SPREAD = (
-    *("maxSkew", "topologyKey", "whenUnsatisfiable", "labelSelector"),
-    *("matchLabelKeys", "minDomains", "nodeAffinityPolicy", "nodeTaintsPolicy"),
+    "maxSkew",
+    "topologyKey",
+    "whenUnsatisfiable",
+    "labelSelector",
+    "matchLabelKeys",
+    "minDomains",
+    "nodeAffinityPolicy",
+    "nodeTaintsPolicy",
 )
 _DNS_CONFIG = ("nameservers", "searches", "options")
 _PASSED_ON_MAX = 16 * 1024
@@ -98,8 +104,8 @@ def _refuse(refused: object, key: str, value: object, why: str) -> None:
 
 
 def _check_name(key: str, text: str) -> None:
-    cure = "give a-z, 0-9, '-' and '.', at most 253 characters"
-    _refuse(not _DNS_NAME.fullmatch(text), key, text, f"is no name of a Kubernetes object; {cure}")
+    fix = "give a-z, 0-9, '-' and '.', at most 253 characters"
+    _refuse(not _DNS_NAME.fullmatch(text), key, text, f"is no name of a Kubernetes object; {fix}")
 
 
 def _check_foreign(key: str, name: str) -> None:
@@ -125,7 +131,7 @@ def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
 
 def check_labels(key: str, labels: Mapping[str, str]) -> None:
     """Raise ``InvalidRequest`` unless names and values are those of Kubernetes' labels."""
-    cure = (
+    fix = (
         "give up to 63 letters, digits, '-', '_' and '.', that begin and end with a letter or digit"
     )
     for name, value in labels.items():
@@ -134,13 +140,13 @@ def check_labels(key: str, labels: Mapping[str, str]) -> None:
             not is_label_value(value),
             key,
             name,
-            f"has {value!r:.80}, which is no value of a label; {cure}",
+            f"has {value!r:.80}, which is no value of a label; {fix}",
         )
 
 
 def _check_qualified(key: str, name: str) -> None:
-    cure = "give NAME or DOMAIN/NAME, NAME up to 63 long"
-    _refuse(not is_qualified_name(name), key, name, f"is no name of a label; {cure}")
+    fix = "give NAME or DOMAIN/NAME, NAME up to 63 long"
+    _refuse(not is_qualified_name(name), key, name, f"is no name of a label; {fix}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +211,9 @@ class PodVolume:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        cure = "give at most 63 characters of a-z, 0-9 and '-', that do not begin with 'crawl-'"
+        fix = "give at most 63 characters of a-z, 0-9 and '-', that do not begin with 'crawl-'"
         wrong = not _DNS_LABEL.fullmatch(self.name) or self.name.startswith("crawl-")
-        _refuse(wrong, "name", self.name, f"is not allowed; {cure}")
+        _refuse(wrong, "name", self.name, f"is not allowed; {fix}")
         self._check_paths()
         given = [source for source in _SOURCES if getattr(self, source) is not None]
         if len(given) != 1:
@@ -297,12 +303,12 @@ class Sidecar:
     resources: Resources = field(default_factory=Resources)
 
     def __post_init__(self) -> None:
-        cure = "give at most 63 characters of a-z, 0-9 and '-', that do not begin with 'crawl'"
+        fix = "give at most 63 characters of a-z, 0-9 and '-', that do not begin with 'crawl'"
         wrong = not _DNS_LABEL.fullmatch(self.name) or self.name.startswith("crawl")
-        _refuse(wrong, "name", self.name, f"is not allowed; {cure}")
+        _refuse(wrong, "name", self.name, f"is not allowed; {fix}")
         for name in self.env:
-            cure = "give letters, digits, '_', '-' and '.', and do not begin with a digit"
-            _refuse(not _VARIABLE.fullmatch(name), "env", name, f"is no name of a variable; {cure}")
+            fix = "give letters, digits, '_', '-' and '.', and do not begin with a digit"
+            _refuse(not _VARIABLE.fullmatch(name), "env", name, f"is no name of a variable; {fix}")
         for key, texts in (
             ("command", self.command),
             ("args", self.args),
@@ -341,7 +347,8 @@ class PodOptions:
     volumes: list[PodVolume] = field(default_factory=list)
     runner: bool = True
     """True when the image contains our runner. Without it the command is started unchanged, and
-    only its exit code says how it ended."""
+    only its exit code shows its outcome.
+    """
     project: str | None = None
     """The folder in the image in which the crawler starts. A relative path begins at the image's
     working directory.
@@ -429,15 +436,15 @@ class PodOptions:
         for name, number in self.extended_resources.items():
             domain, slash, _ = name.rpartition("/")
             native = f".{domain}".endswith(".kubernetes.io") or domain.startswith("requests.")
-            cure = "is no extended resource; give DOMAIN/NAME, such as nvidia.com/gpu"
+            fix = "is no extended resource; give DOMAIN/NAME, such as nvidia.com/gpu"
             _refuse(
                 not is_qualified_name(name) or not slash or native,
                 "kubernetes.extended_resources",
                 name,
-                cure,
+                fix,
             )
-            cure = f"is not allowed for {name}; give a whole number from 1 to 2147483647"
-            _refuse(not 1 <= number < 2**31, "kubernetes.extended_resources", number, cure)
+            fix = f"is not allowed for {name}; give a whole number from 1 to 2147483647"
+            _refuse(not 1 <= number < 2**31, "kubernetes.extended_resources", number, fix)
 
     def check_shm(self, memory: str | None) -> None:
         """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which counts

@@ -27,7 +27,7 @@ class Rule:
     """The allowed values of a setting, and the advice after a wrong value."""
 
     holds: Callable[[str], bool]
-    cure: str
+    fix: str
 
 
 def number(least: float, most: float, *, whole: bool = True) -> Rule:
@@ -115,7 +115,7 @@ def check_settings(
                 "'allow_settings' there"
             )
         if not rule.holds(value):
-            raise InvalidRequest(f"settings.{name}: {value[:100]!r} is not allowed; {rule.cure}")
+            raise InvalidRequest(f"settings.{name}: {value[:100]!r} is not allowed; {rule.fix}")
 
 
 def check_allowed(names: Collection[str]) -> None:

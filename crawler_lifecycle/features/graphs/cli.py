@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.inputs import answer_of, content_of, json_of
+from crawler_lifecycle.cli.inputs import answer_of, content_of, filled, json_of
 from crawler_lifecycle.cli.output import as_json, clean, emit, say_note, show_facts, show_rows
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
@@ -28,6 +28,7 @@ from crawler_lifecycle.cli.subjects import (
 )
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.plurals import count
+from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.subjects import GRAPH as SUBJECT
 from crawler_lifecycle.subjects import TERMINAL, At, Cell, Column, Document, of, plain, steps, words
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 def _line(row: Document) -> str:
     """Return one line about a graph, for ``watch`` and ``wait``."""
     said = row.get("cause") or row.get("waiting")
-    head = f"graph {row.get('id')} {row.get('state')}, {steps(row) or 'no steps'}"
+    head = f"graph {row.get('id')} {state_word(row.get('state'))}, {steps(row) or 'no steps'}"
     return clean(head + (f": {said}" if said else ""))
 
 
@@ -53,7 +54,10 @@ STEPS = (
     Column("Step", of("path")),
     Column("Kind", of("kind")),
     Column("Does", does),
-    Column("State", lambda row: f"{row.get('state')}{' (ending)' if row.get('ending') else ''}"),
+    Column(
+        "State",
+        lambda row: f"{state_word(row.get('state'))}{' (ending)' if row.get('ending') else ''}",
+    ),
     Column("Tries", lambda row: f"{row.get('tries')}/{row.get('max_attempts')}", right=True),
     Column("Run", of("run_id"), right=True),
     Column("After", words("deps"), wide=True),
@@ -64,18 +68,6 @@ Key = Annotated[str, Parameter(help="the graph's id")]
 Keys = Annotated[str, Parameter(help="more graphs")]
 Steps = Annotated[
     list[str] | None, Parameter(name="--step", help="path of a step; includes the steps inside it")
-]
-State = Literal["draft", "executing", "completed", "cancelled", "discarded"]
-StepState = Literal[
-    "all",
-    "suspended",
-    "scheduled",
-    "available",
-    "executing",
-    "retryable",
-    "completed",
-    "cancelled",
-    "discarded",
 ]
 
 _FIELDS = ("id", "name", "tags", "options", "context", "steps")
@@ -132,29 +124,29 @@ def start(
         if build is not None
         else _document(str(file), content_of(file or Path()))
     )
-    given = {"id": id, "name": name, "tags": tag}
-    found |= {field: value for field, value in given.items() if value}
+    found |= filled({"id": id, "name": name, "tags": tag})
     spec, pages, whose = _checked(found)
     if dry_run:
         emit(found, names=[found.get("id")], table=lambda: print(as_json(found)))
         return Exit.DONE
-    body = {name: found[name] for name in ("id", "name", "tags") if found.get(name)}
-    body |= {
+    body = {
+        **{name: found[name] for name in ("id", "name", "tags") if found.get(name)},
         "options": asdict(spec.options),
         "pages": len(pages),
         "fingerprint": whose,
         "requested_by": by or user(),
-    }
-    body |= {
-        field: value for field, value in {"parent": parent, "project": project}.items() if value
+        **filled({"parent": parent, "project": project}),
     }
     with current().gateway() as gateway:
         started = gateway.send_graph(body, pages)
         key = started["id"]
         say_note(started, f"graph {key}")
-        if watch or wait:
-            return GRAPH.follow(gateway, key, watch=watch)
-    facts = [(field, str(started.get(field))) for field in ("id", "workflow_id", "state", "total")]
+    if watch or wait:
+        return GRAPH.follow(key, watch=watch)
+    facts = [
+        (field, str(state_word(started.get(field))))
+        for field in ("id", "workflow_id", "state", "total")
+    ]
     emit(started, names=[key], table=lambda: show_facts(facts))
     say(f"next: {GRAPH.call('watch', key)} · {GRAPH.call('stop', key)}")
     return Exit.DONE
@@ -212,7 +204,7 @@ def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
 
 def list_graphs(
     *,
-    state: list[State] | None = None,
+    state: list[str] | None = None,
     name: str | None = None,
     search: Search = None,
     sort: Sort = None,
@@ -224,7 +216,7 @@ def list_graphs(
     Parameters
     ----------
     state
-        only graphs in this state; may be repeated
+        draft, running, completed, cancelled or failed; may be repeated
     name
         only graphs of this name
     """
@@ -235,7 +227,7 @@ def describe(
     graph: Key,
     /,
     *,
-    steps: StepState | None = None,
+    steps: str | None = None,
     below: str | None = None,
     limit: Limit = 50,
 ) -> None:
@@ -244,7 +236,8 @@ def describe(
     Parameters
     ----------
     steps
-        also list its steps in this state
+        also list its steps in this state: waiting, scheduled, ready, running, retrying,
+        completed, cancelled, failed or all
     below
         only list the steps inside this step; give its path
     """
@@ -307,7 +300,7 @@ def _step_facts(row: Document) -> list[tuple[str, Cell]]:
         ("does", does(row)),
         ("arguments", plain((row.get("job") or {}).get("args") or {})),
         ("after", " ".join(row.get("deps") or ())),
-        ("state", f"{row.get('state')} {row.get('outcome') or ''}".strip()),
+        ("state", f"{state_word(row.get('state'))} {row.get('outcome') or ''}".strip()),
         ("ending", "it may still run" if row.get("ending") else None),
         ("reason", row.get("reason")),
         ("tries", f"{row.get('tries')} of {row.get('max_attempts')}"),
@@ -419,8 +412,7 @@ def retry(
     code = _change(graph, "retry", body, "retried")
     if not wait or code != Exit.DONE:
         return code
-    with current().gateway() as gateway:
-        return GRAPH.await_end(gateway, graph)
+    return GRAPH.await_end(graph)
 
 
 def approve(
@@ -432,14 +424,14 @@ def approve(
     note: str | None = None,
     by: By = None,
 ) -> int:
-    """Approve a step that waits for it; with --reject, the step is discarded.
+    """Approve a step that waits for it; with --reject, the step fails.
 
     Parameters
     ----------
     path
         the step's path: the names of the graphs around it, and its own name
     reject
-        say no
+        reject it
     note
         a text for people, which the step records with the decision
     """
@@ -455,24 +447,22 @@ def wait(
 ) -> int:
     """Wait for the end of a graph, at most for --timeout (exit code 7).
 
-    With --for completed the exit code says how it ended: 0 completed, 5 discarded, 6 cancelled.
+    With --for completed the exit code shows its outcome: 0 completed, 5 failed, 6 cancelled.
 
     Parameters
     ----------
     goal
         what to wait for
     """
-    with current().gateway() as gateway:
-        return GRAPH.await_end(gateway, graph, goal)
+    return GRAPH.await_end(graph, goal)
 
 
 def watch(graph: Key, /) -> int:
     """Watch a graph until its end.
 
-    The exit code says how it ended: 0 completed, 5 discarded, 6 cancelled.
+    The exit code shows its outcome: 0 completed, 5 failed, 6 cancelled.
     """
-    with current().gateway() as gateway:
-        return GRAPH.watch_one(gateway, graph)
+    return GRAPH.watch_one(graph)
 
 
 def _change(graph: str, action: str, body: dict[str, object], what: str) -> int:

@@ -23,7 +23,7 @@ GRAPHS = Feature(
                 "watch": ("cli:watch", "Watch a graph until its end."),
                 "wait": (
                     "cli:wait",
-                    "Wait for the end of a graph; the exit code says how it ended.",
+                    "Wait for the end of a graph; the exit code shows its outcome.",
                 ),
                 "stop": (
                     "cli:stop",
@@ -37,7 +37,7 @@ GRAPHS = Feature(
                 "retry": ("cli:retry", "Retry steps, also of a graph that has ended."),
                 "approve": (
                     "cli:approve",
-                    "Say yes, or no with --reject, to a step that waits for an approval.",
+                    "Approve a step that waits for an approval, or reject it with --reject.",
                 ),
                 "step": (
                     "cli:step",
@@ -53,7 +53,7 @@ GRAPHS = Feature(
         "gateway.routes:add_steps",
         "gateway.routes:add_results",
     ),
-    pages=("gateway.beginning:add_beginning", "gateway.page:add_graphs"),
+    pages=("gateway.beginning:add_beginning", "gateway.ui:add_graphs"),
     workflows=("workflows.graph:GraphWorkflow", "workflows.graph:GraphBatchWorkflow"),
     activities="compose:activities",
     recover="compose:recover",

@@ -88,7 +88,7 @@ class GraphRow:
     pruned_at: datetime | None = None
     """The time when the steps and results of the graph were removed, long after its end."""
     unreadable: str | None = None
-    """The fault in this row, and the cure."""
+    """The fault in this row, and the fix."""
 
     @property
     def workflow_id(self) -> str:

@@ -26,7 +26,7 @@ MANAGERS = Feature(
                 "watch": ("cli.verbs:watch", "Watch a manager until its end."),
                 "wait": (
                     "cli.verbs:wait",
-                    "Wait for the end of a manager; the exit code says how it ended.",
+                    "Wait for the end of a manager; the exit code shows its outcome.",
                 ),
                 "stop": ("cli.verbs:stop", "Ask managers and their runs to end."),
                 "force-stop": ("cli.verbs:force_stop", "End managers and their runs at once."),
@@ -39,7 +39,10 @@ MANAGERS = Feature(
                     "Resume a paused manager, or start the next attempt of one that has ended.",
                 ),
                 "add": ("cli.start:add", "Add jobs to a manager."),
-                "cap": ("cli.verbs:cap", "Set how many runs a manager may have at once."),
+                "set-limit": (
+                    "cli.verbs:set_limit",
+                    "Set how many runs a manager may have at once.",
+                ),
                 "logs": ("cli.verbs:logs", "Show the last output of a manager's class."),
                 "plan": (
                     "cli.plan:plan",
@@ -49,7 +52,7 @@ MANAGERS = Feature(
         ),
     ),
     routes=("gateway.routes:add_managers",),
-    pages=("gateway.beginning:add_beginning", "gateway.page:add_managers"),
+    pages=("gateway.beginning:add_beginning", "gateway.ui:add_managers"),
     workflows=("workflows.manager:CrawlManagerWorkflow",),
     activities="compose:activities",
     recover="compose:recover",

@@ -1,4 +1,4 @@
-"""Values of crawl managers: their rows, their jobs, and the plans that may be started."""
+"""Values of crawl managers: their rows, their jobs, and the user code that may be started."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NewManager:
     name: str
     flow_id: str
     plan: str
-    """The registered plan, as ``module:Class``."""
+    """The registered class, as ``module:Class``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the class as on its command line (``{"argv": [...]}``), and other options from
     the gateway.
@@ -141,7 +141,7 @@ class ManagerRow:
     close_reason: str | None = None
     waiting_for: str | None = None
     error: str | None = None
-    """The error of its class, its position in the code, and the cure; ``None`` while there is no
+    """The error of its class, its position in the code, and the fix; ``None`` while there is no
     error.
     """
     requested_by: str | None = None
@@ -203,7 +203,7 @@ class JobRow:
     error: str | None = None
     not_before: datetime | None = None
     unreadable: str | None = None
-    """The fault in this row, and the cure."""
+    """The fault in this row, and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,25 +217,25 @@ class LiveManagers:
     """The number of their jobs that hold a slot."""
 
 
-PLAN_MANAGER = "manager"
-PLAN_GRAPH = "graph"
-PLAN_MODULE = "module"
-PLAN_READING = "reading"
-#: Seconds for which the report of a worker about its plans is valid. The worker repeats the report
-#: every minute.
+CODE_MANAGER = "manager"
+CODE_GRAPH = "graph"
+CODE_MODULE = "module"
+CODE_READING = "reading"
+#: Seconds for which the report of a worker about its user code is valid. The worker repeats the
+#: report every minute.
 HEARD_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRow:
-    """A class or a module of users that workers of the role ``plans`` have."""
+class UserCodeRow:
+    """A class or a module of users that workers of the role ``user-code`` have."""
 
     plan: str
     """``module:Class`` of a class, or the name of a module."""
     kind: str
-    """The kind. ``PLAN_MANAGER``: a class that may be started. ``PLAN_GRAPH``: a function that
+    """The kind. ``CODE_MANAGER``: a class that may be started. ``CODE_GRAPH``: a function that
     builds a graph.
-    ``PLAN_MODULE``: a module whose functions graphs may call. ``PLAN_READING``: a module that a
+    ``CODE_MODULE``: a module whose functions graphs may call. ``CODE_READING``: a module that a
         worker is reading for
     the first time."""
     name: str | None
@@ -255,5 +255,5 @@ class PlanRow:
     """
 
     def heard(self, now: datetime) -> bool:
-        """Return whether the last report of a worker about this plan is still valid at ``now``."""
+        """Return whether the last report of a worker about this class is still valid at ``now``."""
         return self.seen_at is not None and (now - self.seen_at).total_seconds() < HEARD_S

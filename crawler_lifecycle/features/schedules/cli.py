@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.inputs import Arguments, Settings, content_of, json_of, pairs
+from crawler_lifecycle.cli.inputs import (
+    Arguments,
+    Settings,
+    content_of,
+    filled,
+    json_of,
+    pairs,
+)
 from crawler_lifecycle.cli.output import emit_list, now, say_note, show_list
 from crawler_lifecycle.cli.problems import WrongUsage
 from crawler_lifecycle.cli.session import current, time_of
@@ -74,12 +81,9 @@ class TimeOptions:
             "offset": "offset_s",
             "jitter": "jitter_s",
             "catch_up": "catch_up_s",
+            "exclude": "excluded",
         }
-        words["exclude"] = "excluded"
-        found = {
-            words.get(field.name, field.name): getattr(self, field.name) for field in fields(self)
-        }
-        found = {name: value for name, value in found.items() if value is not None}
+        found = filled({words.get(name, name): value for name, value in asdict(self).items()})
         found |= {
             n: time_of(f"--{n.replace('_', '-')}", found[n])
             for n in ("start_at", "end_at")
@@ -120,12 +124,11 @@ def create(
         raise WrongUsage("give either --crawler or --file", "crawlctl schedule create --help")
     body: dict[str, Any] = _definition(file) if file is not None else {"run": {"crawler": crawler}}
     if crawler is not None:
-        own = {"args": pairs(arg, "-a"), "settings": pairs(setting, "-s")}
-        body["run"] |= {name: value for name, value in own.items() if value}
+        body["run"] |= filled({"args": pairs(arg, "-a"), "settings": pairs(setting, "-s")})
     elif arg or setting:
         raise WrongUsage("-a and -s need --crawler", "write them into the file")
-    body |= {} if project is None else {"project": project}
-    KIND.put(name, {**body, **times.given()}, by, lambda _: "due trigger")
+    body |= times.given() | filled({"project": project})
+    KIND.put(name, body, by, lambda _: "firings trigger")
 
 
 def update(
@@ -135,7 +138,7 @@ def update(
 
     What it starts does not change; for that, use create.
     """
-    KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "due trigger")
+    KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "firings trigger")
 
 
 def _definition(file: Path) -> dict[str, Any]:
@@ -157,7 +160,7 @@ def describe(name: Name, /) -> None:
     KIND.describe(name)
 
 
-def due(
+def firings(
     name: Name,
     /,
     *,
@@ -173,7 +176,7 @@ def due(
     """
     empty = "nothing was due yet"
     show_list(
-        KIND.path(name, "/due"), DUE, key="due_at", empty=empty, limit=limit, decision=decision
+        KIND.path(name, "/firings"), DUE, key="due_at", empty=empty, limit=limit, decision=decision
     )
 
 
@@ -230,5 +233,9 @@ def delete(name: Name, /) -> None:
 def _asked(found: Document) -> None:
     say_note(found)
     emit_list(
-        "due", found.get("due") or [], DUE, name="due_at", empty="nothing was due in this time"
+        "firings",
+        found.get("firings") or [],
+        DUE,
+        name="due_at",
+        empty="nothing was due in this time",
     )

@@ -54,7 +54,7 @@ MOST = {
 
 
 @dataclass(frozen=True, slots=True)
-class PlanEntry:
+class UserCodeEntry:
     """A manager's class in a module, or a function that builds a graph."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -69,12 +69,12 @@ class PlanEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundModule:
+class ModuleReport:
     """The content of a module."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    plans: list[PlanEntry]
+    user_code: list[UserCodeEntry]
     files: list[str]
     fingerprint: str
 
@@ -94,13 +94,13 @@ class LoadedClass:
 _adapter = functools.cache(TypeAdapter)
 
 
-def found(reply: object) -> FoundModule:
+def found(reply: object) -> ModuleReport:
     """Return the content of a module.
 
     Raises ``InvalidRequest`` for an invalid reply, like all functions here.
     """
-    module = _checked(FoundModule, reply)
-    for plan in module.plans:
+    module = _checked(ModuleReport, reply)
+    for plan in module.user_code:
         if len(json.dumps(plan.options)) > JOB_BYTES:
             raise InvalidRequest(
                 f"options of {plan.plan}: more than {JOB_BYTES} bytes; define fewer or shorter ones"

@@ -8,7 +8,7 @@ from crawler_lifecycle.compose import Parts
 from crawler_lifecycle.features.graphs.activities.batches import GraphBatchActivities
 from crawler_lifecycle.features.graphs.activities.starting import GraphStarts
 from crawler_lifecycle.features.managers.activities.cycles import ManagerActivities
-from crawler_lifecycle.ports.protocols import FunctionHosts, PlanHosts
+from crawler_lifecycle.ports.protocols import FunctionHosts, UserCodeProcesses
 
 
 def activities(p: Parts) -> tuple[GraphBatchActivities, ManagerActivities]:
@@ -16,13 +16,13 @@ def activities(p: Parts) -> tuple[GraphBatchActivities, ManagerActivities]:
     classes of managers.
     """
     s = p.store
-    start = GraphStarts(s.graphs, s.plans, p.directory, p.catalogue).start
+    start = GraphStarts(s.graphs, s.user_code, p.directory, p.catalogue).start
     functions = cast(FunctionHosts, p.functions)
-    hosts = cast(PlanHosts, p.hosts)
+    hosts = cast(UserCodeProcesses, p.hosts)
     batches = GraphBatchActivities(
-        s.graphs, s.plans, functions, p.directory, p.reading, start=start
+        s.graphs, s.user_code, functions, p.directory, p.reading, start=start
     )
     cycles = ManagerActivities(
-        s.managers, s.plans, hosts, p.catalogue, p.reading, p.cloud, p.buffer, start_graph=start
+        s.managers, s.user_code, hosts, p.catalogue, p.reading, p.cloud, p.buffer, start_graph=start
     )
     return batches, cycles

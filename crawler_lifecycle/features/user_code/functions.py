@@ -12,12 +12,16 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from crawler_lifecycle.domain.bounds import YEAR_S
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.values import packed
-from crawler_lifecycle.ports.protocols import FunctionCall, FunctionReply, PlanFailed, WorkerLeaves
+from crawler_lifecycle.ports.protocols import (
+    FunctionCall,
+    FunctionReply,
+    UserCodeFailed,
+    WorkerLeaves,
+)
 
 from .output import for_people
 from .pool import Pool, PooledProcess, no_answer
@@ -42,7 +46,7 @@ class FunctionProcess(PooledProcess):
     ) -> None:
         """Start the process.
 
-        ``leaving`` is set when all processes are ended. Raises ``PlanFailed``.
+        ``leaving`` is set when all processes are ended. Raises ``UserCodeFailed``.
         """
         self._leaving = leaving
         self._modules = modules
@@ -62,20 +66,20 @@ class FunctionProcess(PooledProcess):
             self._import(call.function.partition(":")[0], alive)
             self._calls += 1
             self.process.label = call.function
-            words: dict[str, Any] = {
-                "function": call.function,
-                "graph": call.graph,
-                "job": call.job,
-            }
-            words |= {
-                "graft": call.graft,
-                "limit": self._result_max,
-                "given": self.give(call.given),
-            }
             reply = self.process.call(
-                "function", call.limit_s, answer, alive, setting=_SETTING, **words
+                "function",
+                call.limit_s,
+                answer,
+                alive,
+                setting=_SETTING,
+                function=call.function,
+                graph=call.graph,
+                job=call.job,
+                graft=call.graft,
+                limit=self._result_max,
+                given=self.give(call.given),
             )
-        except PlanFailed:
+        except UserCodeFailed:
             if self._leaving.is_set():
                 raise WorkerLeaves("this worker stops, and has ended its processes") from None
             raise
@@ -83,22 +87,24 @@ class FunctionProcess(PooledProcess):
             return self._checked(reply)
         except (FrameError, LookupError, TypeError, ValueError, OSError) as why:
             self.process.kill()
-            raise PlanFailed(
+            raise UserCodeFailed(
                 f"{call.function}: its process sent an invalid reply ({why}) and was killed"
             ) from None
 
     def give(self, values: Iterable[tuple[Message, Iterable[bytes]]]) -> int:
         try:
             return write_frames(self._given, values, self._rules.memory)
-        except OSError as error:  # a lack of memory on this machine says nothing about the function
-            raise PlanFailed(
+        except (
+            OSError
+        ) as error:  # a lack of memory on this machine proves nothing about the function
+            raise UserCodeFailed(
                 f"its input cannot be written on this worker: {error}", missing=True
             ) from None
         except OverflowError:
             raise InvalidRequest(
                 f"its input exceeds the {self._rules.memory} bytes that its process may use; "
                 "record the location of "
-                "large results instead of the results, or raise LIFECYCLE_PLANS__MEMORY"
+                "large results instead of the results, or raise LIFECYCLE_USER_CODE__MEMORY"
             ) from None
 
     def taken(self, size: int) -> list[bytes]:
@@ -130,11 +136,14 @@ class FunctionProcess(PooledProcess):
             os.close(file)
 
     def _import(self, module: str, alive: Alive) -> None:
-        """Import the module in the process, with a separate time limit. Raises ``PlanFailed``."""
+        """Import the module in the process, with a separate time limit. Raises
+        ``UserCodeFailed``.
+        """
         if module not in self._modules:
-            cure = "add it to the setting, or give the step the queue of workers that have it"
-            raise PlanFailed(
-                f"{module} is not in LIFECYCLE_PLANS__MODULES of this worker; {cure}", missing=True
+            fix = "add it to the setting, or give the step the queue of workers that have it"
+            raise UserCodeFailed(
+                f"{module} is not in LIFECYCLE_USER_CODE__MODULES of this worker; {fix}",
+                missing=True,
             )
         if module in self._imported:
             return
@@ -143,7 +152,7 @@ class FunctionProcess(PooledProcess):
             self.process.call(
                 "open", IMPORT_S, no_answer, alive, setting="the speed of its import", module=module
             )
-        except PlanFailed as failed:
+        except UserCodeFailed as failed:
             failed.missing = True
             raise
         self._imported.add(module)
@@ -151,11 +160,13 @@ class FunctionProcess(PooledProcess):
     def _checked(self, reply: Message) -> FunctionReply:
         """Return the checked result of the function.
 
-        Raises ``PlanFailed`` if the function failed, and other errors for an invalid result.
+        Raises ``UserCodeFailed`` if the function failed, and other errors for an invalid result.
         """
         kind, self.left = reply["kind"], self.left or reply["left"] is not False
         if kind == "failed":
-            raise PlanFailed(_text(reply["error"]), lives=True, for_good=reply["for_good"] is True)
+            raise UserCodeFailed(
+                _text(reply["error"]), lives=True, for_good=reply["for_good"] is True
+            )
         if kind == "cancel":
             return FunctionReply(kind, reason=_text(reply["reason"]))
         if kind == "snooze" and 0 <= float(reply["seconds"]) <= YEAR_S:

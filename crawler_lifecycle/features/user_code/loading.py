@@ -23,9 +23,9 @@ from crawler_lifecycle.managers.driver import parser_of
 from .wire import NAME_MAX, TEXT_MAX
 
 _OURS = "crawler_lifecycle"
-#: A plan, or one of its options, as ``PlanRow`` holds it.
+#: A class, or one of its options, as ``UserCodeRow`` holds it.
 Described = dict[str, Any]
-#: Most source files to watch for changes of a plan.
+#: Most source files to watch for changes of a class.
 FILES_MAX = 500
 _DESCRIPTION_MAX = 500
 _HELP_MAX = 300
@@ -34,7 +34,7 @@ _UNNAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class NotUsable(Exception):
-    """Raised if a named class cannot be used; the text names the reason and the cure."""
+    """Raised if a named class cannot be used; the text names the reason and the fix."""
 
 
 def load(plan: str) -> type[BaseLoopScript]:
@@ -61,14 +61,14 @@ def load(plan: str) -> type[BaseLoopScript]:
 
 
 def find(module_name: str) -> Described:
-    """Return the managers and graphs that this module defines (as ``PlanRow``), the loaded source
-    files, and their fingerprint."""
+    """Return the managers and graphs that this module defines (as ``UserCodeRow``), the loaded
+    source files, and their fingerprint."""
     there = importlib.import_module(module_name)
     files = watched()
     classes = [
         var for var in vars(there).values() if _is_plan(var) and var.__module__ == there.__name__
     ]
-    plans = [
+    user_code = [
         _described(f"{module_name}:{fromkey.__name__}", fromkey)
         for fromkey in dict.fromkeys(classes)
     ]
@@ -77,8 +77,8 @@ def find(module_name: str) -> Described:
         plan = f"{module_name}:{name}"
         own = inspect.isfunction(value) and plan == f"{value.__module__}:{value.__qualname__}"
         if own and len(plan) <= NAME_MAX and _builds(value):
-            plans.append(_graph(plan, value, digest))
-    return {"plans": plans, "files": files, "fingerprint": digest}
+            user_code.append(_graph(plan, value, digest))
+    return {"user_code": user_code, "files": files, "fingerprint": digest}
 
 
 def _is_plan(found: object) -> bool:
@@ -166,7 +166,7 @@ def _several(action: Action) -> str | None:
 
 
 def _builds(found: Callable[..., Any]) -> bool:
-    """Return whether a function builds a graph by itself: it says ``-> Workflow``, and gets no
+    """Return whether a function builds a whole graph: it is annotated ``-> Workflow``, and gets no
     context of a graph.
     """
     try:
@@ -270,7 +270,7 @@ def _source(cls: type) -> str:
 def watched() -> list[str]:
     """Return the loaded source files of users' modules.
 
-    A change in one of them may change a plan.
+    A change in one of them may change a class.
     """
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     own = [

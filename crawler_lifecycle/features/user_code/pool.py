@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.domain.names import plans_queue
+from crawler_lifecycle.domain.names import user_code_queue
 from crawler_lifecycle.features.managers.domain.manager import (
     CYCLE_S,
     OUTPUT_BYTES,
@@ -22,7 +22,7 @@ from crawler_lifecycle.features.managers.domain.manager import (
     Page,
     Start,
 )
-from crawler_lifecycle.ports.protocols import PlanFailed, WorkerLeaves
+from crawler_lifecycle.ports.protocols import UserCodeFailed, WorkerLeaves
 
 from . import calls
 from .process import START_S, Alive, Answer, HostProcess, Rules
@@ -174,18 +174,18 @@ class Pool(Generic[P]):
 class Limits:
     """Time limits of calls in seconds, and the maximum number of processes."""
 
-    hook_s: float = 60.0
-    page_s: float = 300.0
+    hook_timeout_s: float = 60.0
+    page_timeout_s: float = 300.0
     processes: int = 100
 
 
 class Host(PooledProcess):
-    """``PlanHost`` that uses a process."""
+    """``UserCodeProcess`` that uses a process."""
 
     def __init__(
         self, plan: str, manager_id: int, attempt: int, rules: Rules, limits: Limits
     ) -> None:
-        """Start the process. Raises ``PlanFailed``."""
+        """Start the process. Raises ``UserCodeFailed``."""
         self.plan = plan
         self.key = manager_id
         self.attempt = attempt
@@ -208,12 +208,16 @@ class Host(PooledProcess):
         return self.settled and self.generation is not None and super().usable()
 
     def load(self) -> None:
-        """Import the class in the process. Raises ``PlanFailed``."""
+        """Import the class in the process. Raises ``UserCodeFailed``."""
         try:
             one = self._call(
-                "load", max(self._limits.hook_s, START_S), no_answer, calls.loaded, plan=self.plan
+                "load",
+                max(self._limits.hook_timeout_s, START_S),
+                no_answer,
+                calls.loaded,
+                plan=self.plan,
             )
-        except PlanFailed as failed:
+        except UserCodeFailed as failed:
             failed.missing = True
             raise
         self.fingerprint = one.fingerprint
@@ -223,12 +227,12 @@ class Host(PooledProcess):
 
     def begin(self, start: Start, generation: int, answer: Answer) -> None:
         try:
-            hook_s = self._limits.hook_s
-            whole_s = self._limits.page_s
+            hook_timeout_s = self._limits.hook_timeout_s
+            whole_s = self._limits.page_timeout_s
             outcomes = self._call(
-                "begin", hook_s, answer, calls.outcomes, start=start, whole_s=whole_s
+                "begin", hook_timeout_s, answer, calls.outcomes, start=start, whole_s=whole_s
             )
-        except PlanFailed as failed:
+        except UserCodeFailed as failed:
             failed.for_good = self.at == "__init__"
             raise
         self.generation = generation
@@ -237,14 +241,23 @@ class Host(PooledProcess):
     def page(self, after: int, answer: Answer) -> Page:
         self.settled = False
         return self._call(
-            "page", self._limits.page_s, answer, lambda reply: calls.page(reply, after), after=after
+            "page",
+            self._limits.page_timeout_s,
+            answer,
+            lambda reply: calls.page(reply, after),
+            after=after,
         )
 
     def cycle(self, facts: Facts, answer: Answer) -> Decision:
         self.settled = False
         self.process.did = None
         return self._call(
-            "cycle", self._limits.hook_s, answer, calls.decision, facts=facts, whole_s=CYCLE_S
+            "cycle",
+            self._limits.hook_timeout_s,
+            answer,
+            calls.decision,
+            facts=facts,
+            whole_s=CYCLE_S,
         )
 
     @property
@@ -255,7 +268,9 @@ class Host(PooledProcess):
             return None
 
     def finish(self, reason: str | None, answer: Answer) -> Decision:
-        return self._call("finish", self._limits.hook_s, answer, calls.decision, reason=reason)
+        return self._call(
+            "finish", self._limits.hook_timeout_s, answer, calls.decision, reason=reason
+        )
 
     def _call(
         self,
@@ -270,13 +285,13 @@ class Host(PooledProcess):
             return check(reply)
         except InvalidRequest as why:
             self.process.kill()
-            raise PlanFailed(
+            raise UserCodeFailed(
                 f"{self.process.label}: its reply to {name} is not valid: {why}"
             ) from None
 
 
 class Hosts:
-    """``PlanHosts`` of one worker. The threads of its activities use it."""
+    """``UserCodeProcesses`` of one worker. The threads of its activities use it."""
 
     def __init__(
         self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits
@@ -285,7 +300,7 @@ class Hosts:
 
         ``modules`` may change: only classes of these modules are loaded.
         """
-        self.own_queue = plans_queue(worker_id)
+        self.own_queue = user_code_queue(worker_id)
         self._modules = modules
         self._rules = rules
         self._limits = limits
@@ -300,7 +315,7 @@ class Hosts:
 
     @property
     def queue(self) -> str | None:
-        """The task queue of this worker (``PlanHosts``); ``None`` after ``leave``."""
+        """The task queue of this worker (``UserCodeProcesses``); ``None`` after ``leave``."""
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
@@ -317,9 +332,10 @@ class Hosts:
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Alive
     ) -> Iterator[Host]:
         if plan.partition(":")[0] not in self._modules:
-            cure = "add it to the setting on all workers that serve this queue"
-            raise PlanFailed(
-                f"{plan}: its module is not in LIFECYCLE_PLANS__MODULES here; {cure}", missing=True
+            fix = "add it to the setting on all workers that serve this queue"
+            raise UserCodeFailed(
+                f"{plan}: its module is not in LIFECYCLE_USER_CODE__MODULES here; {fix}",
+                missing=True,
             )
 
         def fits(host: Host) -> bool:
@@ -341,10 +357,10 @@ class Hosts:
                     host.alive = _nothing
                     self._keep_output(manager_id, host)
         except WorkerLeaves as why:
-            raise PlanFailed(str(why)) from None
+            raise UserCodeFailed(str(why)) from None
 
     def drop(self, manager_id: int) -> None:
-        """Forget the manager and end its idle process (``PlanHosts``).
+        """Forget the manager and end its idle process (``UserCodeProcesses``).
 
         A process in use is not ended here.
         """

@@ -36,7 +36,7 @@ from crawler_lifecycle.domain.errors import (
     NotInThisState,
     RunNotFound,
 )
-from crawler_lifecycle.ports.protocols import PlanFailed
+from crawler_lifecycle.ports.protocols import UserCodeFailed
 
 from .output import Output, for_people
 from .wire import MESSAGE_MAX, TEXT_MAX, Message, encode
@@ -67,8 +67,8 @@ ASKS_MAX = 20_000
 #: ``ASKS_MAX``.
 ASKS_A_SECOND = 10
 #: The setting that gives a call of a manager more time.
-SETTING = "LIFECYCLE_PLANS__HOOK_S (LIFECYCLE_PLANS__PAGE_S for its source)"
-#: Most seconds that a process gets to end by itself.
+SETTING = "LIFECYCLE_USER_CODE__HOOK_TIMEOUT_S (LIFECYCLE_USER_CODE__PAGE_TIMEOUT_S for its source)"
+#: Most seconds that a process gets to end on its own.
 POLITE_S = 2.0
 #: Most seconds from the start of a process to its first reply, including our imports.
 START_S = 30.0
@@ -106,7 +106,7 @@ class HostProcess:
     def __init__(self, label: str, rules: Rules, files: Sequence[int] = ()) -> None:
         """Start the process with these open files.
 
-        Raises ``PlanFailed`` if the system cannot start it.
+        Raises ``UserCodeFailed`` if the system cannot start it.
         """
         self.label = label
         self.at: tuple[str, int | None] | None = None
@@ -133,7 +133,7 @@ class HostProcess:
         except OSError as error:
             os.close(ours_in)
             os.close(ours_out)
-            raise PlanFailed(
+            raise UserCodeFailed(
                 f"no process for {label} can be started here: {error}", missing=True
             ) from None
         finally:
@@ -180,7 +180,7 @@ class HostProcess:
         ``limit_s`` is the time limit in seconds. It begins again for each method that the host
         enters within ``whole_s`` seconds. ``setting`` names the setting with the time limit, for
         error messages. After any error but one of the user's class, the process is killed. Raises
-        ``PlanFailed``, and any error of ``alive``.
+        ``UserCodeFailed``, and any error of ``alive``.
         """
         self.at = None
         self._calls += 1
@@ -193,11 +193,11 @@ class HostProcess:
             how = self.kill()
             raise self.failed(over.text.format(how=how) + self.output.newest()) from None
         except BaseException as error:
-            if not (isinstance(error, PlanFailed) and error.lives):
+            if not (isinstance(error, UserCodeFailed) and error.lives):
                 self.kill()
             raise
 
-    def failed(self, text: str, lives: bool = False) -> PlanFailed:
+    def failed(self, text: str, lives: bool = False) -> UserCodeFailed:
         """Return the error of a call.
 
         ``lives``: the user's class raised the error and the process still lives.
@@ -205,10 +205,10 @@ class HostProcess:
         method, item_id = self.at or (None, None)
         position = f" in {method}" if method and not lives else ""
         shown = for_people(f"{self.label}{position}: {text}", TEXT_MAX)
-        return PlanFailed(shown, item_id=item_id, lives=lives, struck=self._struck)
+        return UserCodeFailed(shown, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let the process end by itself for ``POLITE_S``, then kill it.
+        """Let the process end on its own for ``POLITE_S``, then kill it.
 
         No other thread may be in a call.
         """
@@ -245,7 +245,7 @@ class HostProcess:
             return 0
 
     def kill(self) -> str:
-        """Kill the process and all processes that it started, and return in words how it ended.
+        """Kill the process and all processes that it started, and return its outcome in words.
 
         No other thread may be in a call.
         """
@@ -326,7 +326,7 @@ class _Over(Exception):
     """
 
     def __init__(self, text: str, *, ended: bool = False) -> None:
-        """Take the text. ``ended``: the process seems to have ended by itself."""
+        """Take the text. ``ended``: the process seems to have ended on its own."""
         self.text = text
         self.ended = ended
 

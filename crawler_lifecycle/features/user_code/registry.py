@@ -1,5 +1,5 @@
-"""The registry of a worker's plans: reads the modules of its settings and records their managers in
-the database.
+"""The registry of a worker's user code: reads the modules of its settings and records their
+managers in the database.
 
 Each module is loaded in a separate process with a time limit. A module that fails, ends its process
 or never returns is recorded with its error. The other modules still work.
@@ -23,25 +23,25 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.features.managers.ports import (
-    PLAN_GRAPH,
-    PLAN_MANAGER,
-    PLAN_MODULE,
-    PLAN_READING,
-    PlanRow,
+    CODE_GRAPH,
+    CODE_MANAGER,
+    CODE_MODULE,
+    CODE_READING,
+    UserCodeRow,
 )
-from crawler_lifecycle.ports.protocols import PlanFailed
+from crawler_lifecycle.ports.protocols import UserCodeFailed
 
 from . import calls
 from .pool import no_answer
 from .process import START_S, HostProcess, Rules
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.features.managers.store.plans import PlanStore
+    from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two records of the plans, and between two checks for changed files.
+#: Seconds between two records of the user code, and between two checks for changed files.
 RECORD_S = 60.0
 CHECK_S = 2.0
 #: Most seconds that the first read of the modules keeps a worker from being ready.
@@ -65,36 +65,36 @@ FILES_MAX = 500
 
 @dataclass
 class _Module:
-    """The plans of one module, and its source files with their times at the read."""
+    """The user code of one module, and its source files with their times at the read."""
 
-    plans: list[PlanRow] = field(default_factory=list)
+    user_code: list[UserCodeRow] = field(default_factory=list)
     files: frozenset[str] = frozenset()
     stamps: Mapping[str, int] = field(default_factory=dict)
     at: float | None = None
 
     @property
     def broken(self) -> bool:
-        return any(row.error is not None for row in self.plans)
+        return any(row.error is not None for row in self.user_code)
 
 
 class Registry:
-    """Keeps the plans of one worker recorded.
+    """Keeps the user code of one worker recorded.
 
-    ``notify`` gets plan -> fingerprint after each record.
+    ``notify`` gets class -> fingerprint after each record.
     """
 
     def __init__(
         self,
         worker_id: str,
         modules: Sequence[str],
-        plans: PlanStore,
+        user_code: UserCodeStore,
         rules: Rules,
         limit_s: float = START_S,
         notify: Callable[[Mapping[str, str]], None] = lambda fingerprints: None,
         queue: str | None = None,
     ) -> None:
         self._worker_id = worker_id
-        self._plans = plans
+        self._user_code = user_code
         self._rules = rules
         self._notify = notify
         self._named = [name for name in modules if name != ALL]
@@ -104,25 +104,25 @@ class Registry:
         self._queue = queue
         self._limit_s = limit_s
         self._recorded: float | None = None
-        """Time of the last record of the plans; ``None`` if a new record is due."""
+        """Time of the last record of the user code; ``None`` if a new record is due."""
         self._began = time.monotonic()
         self._leaving = threading.Event()
 
     def run(self) -> None:
-        """Keep the plans recorded in the caller's thread until ``leave``; then remove the
+        """Keep the user code recorded in the caller's thread until ``leave``; then remove the
         record.
         """
         loop = Loop(
-            "the registration of plans",
+            "the registration of user code",
             CHECK_S,
-            meanwhile="plans that are registered can be started",
+            meanwhile="user code that is registered can be started",
         )
         loop.run_in_thread(self.turn, self._leaving)
         try:
-            self._plans.register_plans(self._worker_id, [])
+            self._user_code.register_user_code(self._worker_id, [])
         except LifecycleError as why:
             log.info(
-                "the plans of this worker could not be removed, and their record will expire: %s",
+                "the record of this worker's user code could not be removed, and will expire: %s",
                 why,
             )
 
@@ -133,7 +133,7 @@ class Registry:
     def turn(self) -> None:
         """Read changed modules.
 
-        Record the plans after a change, or a minute after the last record.
+        Record the user code after a change, or a minute after the last record.
         """
         found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
         for name in found ^ self.modules.keys():
@@ -145,8 +145,8 @@ class Registry:
             and not self._leaving.is_set()
         ):
             # Until the modules are read, nobody knows which classes they have.
-            reading = [self._row(name, PLAN_READING) for name in self.modules if name != _OURS]
-            self._plans.register_plans(self._worker_id, reading)
+            reading = [self._row(name, CODE_READING) for name in self.modules if name != _OURS]
+            self._user_code.register_user_code(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
         # A module that hung last time may hang again, so the other modules are read and recorded
         # first.
@@ -160,8 +160,8 @@ class Registry:
             self._record()
 
     def _record(self) -> None:
-        rows = [row for module in list(self.modules.values()) for row in module.plans]
-        self._plans.register_plans(self._worker_id, rows)
+        rows = [row for module in list(self.modules.values()) for row in module.user_code]
+        self._user_code.register_user_code(self._worker_id, rows)
         self._recorded = time.monotonic()
         self._notify({row.plan: row.fingerprint for row in rows if row.error is None})
 
@@ -176,14 +176,14 @@ class Registry:
         return (
             {}
             if late or self._recorded is not None
-            else {"plans": "its modules are being read for the first time"}
+            else {"user_code": "its modules are being read for the first time"}
         )
 
     def state(self) -> dict[str, object]:
         """Return the facts for the worker's health report."""
-        rows = [row for module in list(self.modules.values()) for row in module.plans]
+        rows = [row for module in list(self.modules.values()) for row in module.user_code]
         return {
-            "plans": sum(row.error is None for row in rows if row.kind == PLAN_MANAGER),
+            "user_code": sum(row.error is None for row in rows if row.kind == CODE_MANAGER),
             "broken": {row.plan: row.error for row in rows if row.error is not None},
         }
 
@@ -209,12 +209,12 @@ class Registry:
                 found = calls.found(reply)
             finally:
                 process.kill()
-        except (PlanFailed, InvalidRequest) as why:
+        except (UserCodeFailed, InvalidRequest) as why:
             log.warning("module %s cannot be used: %s", name, why)
             return _Module([self._row(name, error=str(why))], frozenset(), before, time.monotonic())
         rows = [
-            PlanRow(**asdict(plan), queue=self._queue if plan.kind == PLAN_GRAPH else None)
-            for plan in found.plans
+            UserCodeRow(**asdict(plan), queue=self._queue if plan.kind == CODE_GRAPH else None)
+            for plan in found.user_code
         ]
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
@@ -222,17 +222,17 @@ class Registry:
         # The times from before the read: a file that changed during the read makes the module stale
         # again.
         stamps = {**_stamps(self._watched(files)), **before}
-        log.info("module %s has %d managers and graphs", name, len(found.plans))
+        log.info("module %s has %d managers and graphs", name, len(found.user_code))
         return _Module(rows, files, stamps, time.monotonic())
 
     def _row(
-        self, module: str, kind: str = PLAN_MODULE, fingerprint: str = "", error: str | None = None
-    ) -> PlanRow:
-        return PlanRow(module, kind, None, "", fingerprint, error=error, queue=self._queue)
+        self, module: str, kind: str = CODE_MODULE, fingerprint: str = "", error: str | None = None
+    ) -> UserCodeRow:
+        return UserCodeRow(module, kind, None, "", fingerprint, error=error, queue=self._queue)
 
     def _stay(self) -> None:
         if self._leaving.is_set():
-            raise PlanFailed("this worker stops")
+            raise UserCodeFailed("this worker stops")
 
 
 def modules_in(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Users' code of one worker: the processes that execute it, and the registry of its plans."""
+"""Users' code of one worker: the processes that execute it, and the registry of its user code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
-from crawler_lifecycle.settings import PlansSettings
+from crawler_lifecycle.settings import UserCodeSettings
 
 from .functions import Functions
 from .pool import Hosts, Limits
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
 
 class UsersCode:
-    """Processes and registry of a worker of the role ``plans``. The owner must call ``close``."""
+    """Processes and registry of a worker of the role ``user-code``. The owner must call
+    ``close``.
+    """
 
-    def __init__(self, settings: PlansSettings, store: Store) -> None:
+    def __init__(self, settings: UserCodeSettings, store: Store) -> None:
         self._managers = store.managers
         worker_id = uuid.uuid4().hex[:12]
         rules = Rules(
             parse_memory(settings.memory) or 0, tuple(settings.environment), settings.folder
         )
         modules = [BUILT_IN.partition(":")[0], *settings.modules]
-        limits = Limits(settings.hook_s, settings.page_s, settings.processes)
+        limits = Limits(settings.hook_timeout_s, settings.page_timeout_s, settings.processes)
         self.registry = Registry(
-            worker_id, modules, store.plans, rules, notify=self._outdate, queue=settings.queue
+            worker_id, modules, store.user_code, rules, notify=self._outdate, queue=settings.queue
         )
         self.hosts = Hosts(worker_id, self.registry.modules, rules, limits)
         self.functions = Functions(self.registry.modules, rules, parse_memory(settings.result) or 0)
@@ -42,7 +44,7 @@ class UsersCode:
         self.functions.outdate(fingerprints)
 
     async def registering(self) -> None:
-        """Keep the recorded plans up to date until this task is cancelled."""
+        """Keep the recorded user code up to date until this task is cancelled."""
         try:
             await asyncio.to_thread(self.registry.run)
         finally:

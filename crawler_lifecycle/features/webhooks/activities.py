@@ -301,7 +301,7 @@ class _Shift:
             raise
         except Exception as error:
             log.exception("webhook %s: event %d cannot be sent", self._row.name, event.seq)
-            why = f"the event cannot be sent: {type(error).__name__}; the worker's log says more"
+            why = f"the event cannot be sent: {type(error).__name__}; see the worker's log"
             raise NotDelivered(why) from error
 
     async def _note(self) -> None:

@@ -1,5 +1,5 @@
-"""Delivers events to webhooks: signed as Standard Webhooks says, or as alerts, to addresses that
-are checked each time.
+"""Delivers events to webhooks: signed as Standard Webhooks requires, or as alerts, to addresses
+that are checked each time.
 
 Only this module resolves the host name, and it connects to the address that it has checked. Proxies
 are not used, because they would resolve the name again.
@@ -59,7 +59,7 @@ class HttpWebhooks:
     """The port ``WebhookSenders`` over HTTP.
 
     ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets.
-    ``mailer`` sends alerts of the kind email. ``page`` is the address of the page, for links.
+    ``mailer`` sends alerts of the kind email. ``page`` is the address of the web UI, for links.
     """
 
     rules: WebhookRules = field(default_factory=WebhookRules)
@@ -202,7 +202,12 @@ class _Sender:
         return await self._post_to(addresses[-1], spec.url, headers, body, whole)
 
     async def _post_to(
-        self, address: str, url: str, headers: Mapping[str, str], body: bytes, connect_s: float
+        self,
+        address: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        connect_timeout_s: float,
     ) -> tuple[httpx.Response, str]:
         parts = urlsplit(url)
         there = httpx.URL(url).copy_with(host=address)
@@ -210,7 +215,7 @@ class _Sender:
         named = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
         to = {"Host": parts.netloc, "User-Agent": "crawler-lifecycle"}
         content = bytearray()
-        within = httpx.Timeout(TIMEOUT_S, connect=connect_s)
+        within = httpx.Timeout(TIMEOUT_S, connect=connect_timeout_s)
         async with self.client.stream(
             "POST", there, content=body, headers={**headers, **to}, extensions=named, timeout=within
         ) as answer:
@@ -249,11 +254,11 @@ def _unreached(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            cure = (
+            fix = (
                 "give it a certificate for its name, or set SSL_CERT_FILE to the authorities "
                 "to trust"
             )
-            return f"the receiver's certificate is refused: {_plain(cause.verify_message)}; {cure}"
+            return f"the receiver's certificate is refused: {_plain(cause.verify_message)}; {fix}"
         if isinstance(cause, ssl.SSLError):
             return (
                 f"TLS with the receiver fails: {_plain(cause.reason or cause)}; check that it "

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+import errno
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.client.polling import Polling
-from crawler_lifecycle.cli.output import clean, emit_list, say_note, show_list
-from crawler_lifecycle.cli.problems import Exit, WrongUsage
+from crawler_lifecycle.cli.inputs import filled
+from crawler_lifecycle.cli.output import as_json, clean, emit_list, say_note, show_list
+from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, Limit, NamedKind, Project, Shown
 from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.subjects import DELIVERIES, WEBHOOK, Document
+
+from .domain.signing import read_secret, verified
 
 KIND = NamedKind(WEBHOOK)
 Name = Annotated[str, Parameter(help="the webhook's name")]
@@ -35,15 +44,20 @@ Url = Annotated[
 WAIT_S = 15.0
 #: Name of an option -> field of a definition.
 _WORDS = {
-    **{
-        "secret": "secrets",
-        "event": "events",
-        "crawler": "crawlers",
-        "tag": "tags",
-        "flow": "flows",
-    },
-    **{"status": "statuses", "outcome": "outcomes", "ended_by": "ended_by"},
+    "secret": "secrets",
+    "event": "events",
+    "crawler": "crawlers",
+    "tag": "tags",
+    "flow": "flows",
+    "status": "statuses",
+    "outcome": "outcomes",
+    "ended_by": "ended_by",
 }
+#: The most bytes of a delivery that ``receive`` accepts, and the seconds that it waits for them.
+BODY_MAX = 1024 * 1024
+BODY_S = 10.0
+#: The headers that ``receive`` prints.
+_HEADERS = ("content-type", "webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +98,10 @@ class WebhookOptions:
 
     def given(self) -> dict[str, list[str]]:
         """Return the given options as fields of a definition. An empty text means an empty list."""
-        named = {_WORDS[field.name]: getattr(self, field.name) for field in fields(self)}
         return {
-            name: [one for one in value if one]
-            for name, value in named.items()
-            if value is not None
+            _WORDS[name]: [text for text in texts if text]
+            for name, texts in asdict(self).items()
+            if texts is not None
         }
 
 
@@ -133,7 +146,7 @@ def update(
 
 
 def _given(options: WebhookOptions, **more: str | None) -> dict[str, object]:
-    return {**options.given(), **{name: value for name, value in more.items() if value is not None}}
+    return {**options.given(), **filled(more)}
 
 
 def _following(found: Document) -> str:
@@ -233,3 +246,78 @@ def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | No
 def delete(name: Name, /) -> None:
     """Delete a webhook. Its recorded deliveries stay."""
     KIND.delete(name)
+
+
+def receive(*, port: int = 8088, secret_env: str | None = None) -> int:
+    """Receive deliveries on this machine, and print each of them, until Ctrl-C.
+
+    Parameters
+    ----------
+    port
+        port on 127.0.0.1; 0: any free one
+    secret_env
+        variable with the webhook's secret; without it, signatures are not checked
+    """
+    if not 0 <= port < 2**16:
+        raise WrongUsage(f"--port: {port} is not allowed; give 0 to 65535")
+    try:
+        with _Receiver(("127.0.0.1", port), _Delivery) as receiver:
+            if secret_env is not None:
+                if secret_env not in os.environ:
+                    raise WrongUsage(f"--secret-env: the variable {secret_env} is not set here")
+                receiver.key = read_secret(secret_env, os.environ[secret_env])
+            say(f"listening on http://127.0.0.1:{receiver.server_port}/; Ctrl-C ends it")
+            with suppress(KeyboardInterrupt):
+                receiver.serve_forever()
+    except InvalidRequest as error:
+        raise WrongUsage(str(error).removeprefix("secrets: ")) from None
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        why = "another program listens on it" if taken else error.strerror
+        what = f"port {port} cannot be used: {why}"
+        raise CommandFailed(Exit.ERROR, what, None, "give another --port") from None
+    return Exit.DONE
+
+
+class _Receiver(HTTPServer):
+    """Receives deliveries, one after the other."""
+
+    key: bytes | None = None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        say("a delivery broke off")
+
+
+class _Delivery(BaseHTTPRequestHandler):
+    """Prints a delivery, and answers 204."""
+
+    server: _Receiver
+    timeout = BODY_S
+
+    def do_POST(self) -> None:
+        length = self.headers.get("content-length", "")
+        if not length.isdecimal() or len(length) > len(str(BODY_MAX)) or int(length) > BODY_MAX:
+            say(f"refused a delivery: its length is {clean(length[:20]) or 'not known'}")
+            self._answer(413)
+            return
+        body = self.rfile.read(int(length))
+        given = {name: self.headers[name] for name in _HEADERS if name in self.headers}
+        key = self.server.key
+        found = "not checked"
+        if key is not None:
+            found = "valid" if verified(given, body, key) else "invalid"
+        try:
+            text = as_json(json.loads(body))
+        except (ValueError, RecursionError):
+            text = body.decode(errors="replace")
+        lines = [*(f"{name}: {value}" for name, value in given.items()), f"signature: {found}"]
+        print(clean("\n".join([*lines, text, ""]), lines=True), flush=True)
+        self._answer(204)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Write nothing: the delivery itself is printed."""

@@ -24,6 +24,7 @@ WEBHOOKS = Feature(
                 "pause": ("cli:pause", "Pause a webhook: it delivers nothing until it is resumed."),
                 "resume": ("cli:resume", "Resume a paused webhook."),
                 "test": ("cli:try_out", "Send a test event to a webhook."),
+                "receive": ("cli:receive", "Print deliveries of webhooks that you try out."),
                 "deliveries": ("cli:deliveries", "List deliveries of a webhook, also failed ones."),
                 "delete": ("cli:delete", "Delete a webhook; its recorded deliveries stay."),
             },
@@ -33,7 +34,7 @@ WEBHOOKS = Feature(
     ),
     routes=("gateway.routes:add_webhooks",),
     # The form first, or "new" would be a webhook.
-    pages=("gateway.page:add_form", "gateway.page:add_webhooks"),
+    pages=("gateway.ui:add_form", "gateway.ui:add_webhooks"),
     workflows=("workflows:CrawlWebhookWorkflow",),
     activities="compose:activities",
     recover="compose:recover",

@@ -155,8 +155,8 @@ class WebhookStore(NamedPart[WebhookRow]):
             new: dict[str, Any] = {
                 "pause_reason": reason,
                 "paused_at": None if reason is None else now,
+                "updated_at": now,
             }
-            new["updated_at"] = now
             if reason is None:
                 new |= {"failing_since": None, "error": None}
             if skip:
@@ -358,11 +358,11 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
     mine = (_d.seq == seq, _d.sink == webhook_sink(row["webhook_id"]), _d.status == "failed")
     skip = update(outbox_delivery).where(*mine).values(status="skipped")
     if not 0 < seq <= ID_MAX or not conn.execute(skip).rowcount:
-        cure = (
+        fix = (
             f"crawlctl webhook deliveries {row['name']} --status failed lists the events that "
             "can be skipped"
         )
-        raise refusal("skip_seq", seq, f"no failed event has this number; {cure}")
+        raise refusal("skip_seq", seq, f"no failed event has this number; {fix}")
 
 
 def _append(

@@ -29,10 +29,10 @@ _WHAT = {False: "requests are being served", True: "streams are open"}
 class Quota:
     """The limits for one token. A login of it may hold half of its requests and streams."""
 
-    reads_per_s: float = 100.0
-    writes_per_s: float = 20.0
-    requests_at_once: int = 50
-    streams_at_once: int = 20
+    max_reads_per_s: float = 100.0
+    max_writes_per_s: float = 20.0
+    max_concurrent_requests: int = 50
+    max_concurrent_streams: int = 20
 
 
 class RateLimits:
@@ -55,7 +55,7 @@ class RateLimits:
         """
         if self._quota is None or caller is None:
             return
-        rate = self._quota.writes_per_s if writes else self._quota.reads_per_s
+        rate = self._quota.max_writes_per_s if writes else self._quota.max_reads_per_s
         if wait := self._buckets.take((caller, writes), rate):
             what = "requests that change something" if writes else "requests that read"
             detail = f"More than {rate:g} {what} a second with this token; wait {math.ceil(wait)} s"
@@ -80,7 +80,11 @@ class RateLimits:
         most_of_all = STREAMS_MAX if stream else REQUESTS_MAX
         owners: dict[Owner, int] = {}
         if self._quota is not None and caller is not None:
-            most = self._quota.streams_at_once if stream else self._quota.requests_at_once
+            most = (
+                self._quota.max_concurrent_streams
+                if stream
+                else self._quota.max_concurrent_requests
+            )
             if caller.login is not None:
                 owners["login", caller.login] = (most + 1) // 2
             owners["token", caller.key] = most
@@ -118,8 +122,9 @@ class RateLimits:
 class Serving:
     """ASGI middleware that counts requests of the process.
 
-    It runs after the body is read, so slow senders do not count: they would take the places of
-    everybody else."""
+    It runs after the body is read, so slow senders do not count: they would take the slots of
+    everybody else.
+    """
 
     app: ASGIApp
     _: KW_ONLY

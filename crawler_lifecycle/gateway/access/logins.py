@@ -43,7 +43,7 @@ class _Reference:
     """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and
     the login's id.
 
-    For a person of the issuer, the reference to the rights takes the place of the hash.
+    For a person of the issuer, the cookie has the reference to the rights instead of the hash.
     """
 
     name: str
@@ -55,7 +55,7 @@ class _Reference:
 class Logins:
     """Begins, finds and ends logins. Without a ``key``, they end with the process.
 
-    ``notes``: where gateways tell each other which logins ended; ``None``: a login ends in this
+    ``notes``: where gateways inform each other which logins ended; ``None``: a login ends in this
         process alone.
     """
 
@@ -71,7 +71,7 @@ class Logins:
         self.oidc = oidc
         self._key = key or secrets.token_bytes(32)
         self._ended: dict[str, datetime] = {}
-        """Logins that were ended, and when they would have ended by themselves."""
+        """Logins that were ended, and when they would have expired."""
         self._untold: dict[str, datetime] = {}
         """Those that other gateways do not know yet."""
         self.tries = Tries()
@@ -118,7 +118,7 @@ class Logins:
     def end(self, cookie: str, now: datetime) -> None:
         """End a login and its streams: this process does not accept its cookie any more.
 
-        ``share`` tells the others.
+        ``share`` informs the others.
         """
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp():
@@ -129,7 +129,7 @@ class Logins:
         )
 
     async def share(self) -> None:
-        """Tell other gateways which logins ended here, and read which ended there.
+        """Inform other gateways which logins ended here, and read which ended there.
 
         Raises what the store raises.
         """
@@ -175,7 +175,7 @@ class Logins:
         )
 
 
-def cookie_name(host: str, name: str = COOKIE) -> str:
+def cookie_name(host: str, name: str) -> str:
     """Return the name of the login cookie, or of another one, for this host.
 
     Except on loopback, it begins with ``__Host-``. Browsers do not let another host of the same

@@ -19,7 +19,7 @@ from crawler_lifecycle.adapters.oidc import Document, Provider
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.domain.errors import IssuerUnavailable
 from crawler_lifecycle.domain.projects import ALL, NONE
-from crawler_lifecycle.gateway.kept import CachedAnswer
+from crawler_lifecycle.gateway.ttl_cache import CachedAnswer
 from crawler_lifecycle.settings import OidcSettings
 from crawler_lifecycle.web.problems import Problem, unavailable
 from crawler_lifecycle.web.serving import unauthorised
@@ -43,8 +43,11 @@ LEEWAY_S = 30
 DOUBT_S = 60.0
 #: No others are accepted, and never one with a shared secret. The algorithm must also be the one of
 #: the key.
-_CHECKS: Any = {"algorithms": ["RS256", "PS256", "ES256", "EdDSA"], "leeway": LEEWAY_S}
-_CHECKS["options"] = {"require": ["exp", "iat"], "enforce_minimum_key_length": True}
+_CHECKS: Any = {
+    "algorithms": ["RS256", "PS256", "ES256", "EdDSA"],
+    "leeway": LEEWAY_S,
+    "options": {"require": ["exp", "iat"], "enforce_minimum_key_length": True},
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+|=-]{0,58}", re.ASCII)
 #: Errors of a library for a text that an attacker wrote.
 _BROKEN = (
@@ -95,7 +98,7 @@ class Oidc:
         )
 
     async def read(self) -> None:
-        """Read addresses and keys, at most every ``AGAIN_S`` seconds.
+        """Read addresses and keys, at most once every ``AGAIN_S`` seconds.
 
         Raises ``IssuerUnavailable``.
         """
@@ -180,7 +183,7 @@ class Oidc:
     def _judge(self, claims: Document) -> tuple[Caller, str]:
         """Return whose claims these are, and the reference to the rights.
 
-        Raises ``Problem`` 403 with the cure.
+        Raises ``Problem`` 403 with the fix.
         """
         of = self._of
         name = claims.get(self._of.name_claim)
@@ -196,11 +199,11 @@ class Oidc:
         # Many issuers let people write any address. One that is not verified gives neither a name
         # nor a role.
         if "email" in (of.name_claim, of.roles_claim) and claims.get("email_verified") is not True:
-            cure = (
+            fix = (
                 "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM or "
                 "LIFECYCLE_OIDC__ROLES_CLAIM to another"
             )
-            lack = _lacks(claims, "email_verified", cure)
+            lack = _lacks(claims, "email_verified", fix)
         elif value is None:
             lack = _lacks(
                 claims,
@@ -234,7 +237,7 @@ def _signed(token: str, key: jwt.PyJWK) -> bool:
     return True
 
 
-def _lacks(claims: Document, name: str, cure: str) -> Problem:
+def _lacks(claims: Document, name: str, fix: str) -> Problem:
     return Problem(
-        403, "forbidden", f"The claim {name} of the issuer holds {claims.get(name)!r:.200}, {cure}"
+        403, "forbidden", f"The claim {name} of the issuer holds {claims.get(name)!r:.200}, {fix}"
     )

@@ -68,7 +68,7 @@ class Access:
     everything: bool = False
     """True if it is about the whole installation: only a caller of all projects may call it."""
     page: bool = False
-    """True if it belongs to the web page: docs/page.md describes it, openapi.json does not."""
+    """True if it belongs to the web page: docs/web-ui.md describes it, openapi.json does not."""
     per_s: float = 100.0
     """The most requests in a second from one address, if no role is needed."""
 
@@ -90,9 +90,9 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         _READ,
         """metrics openapi getHealth listCrawlers listRecentRuns listPools listRuns compareRun
         listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
-        getItems getItemStats listManagers getManager listJobs getManagerLog listPlans listGraphs
+        getItems getItemStats listManagers getManager listJobs getManagerLog listUserCode listGraphs
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
-        listDue listQuotas""",
+        listFirings listQuotas""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
     (Access(Role.OPERATE, everything=True), "audit"),
@@ -105,8 +105,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(Role.READ, own_run=True), "getStop"),
     (
         Access(Role.OPERATE),
-        """stopRun resumeRun lookAtRun resendExport startManager addJobs stopManager pauseManager
-        resumeManager capManager startDraft cancelSteps retrySteps approveStep stopGraph
+        """stopRun resumeRun pollRun resendExport startManager addJobs stopManager pauseManager
+        resumeManager setManagerLimit startDraft cancelSteps retrySteps approveStep stopGraph
         putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule""",
     ),
     (
@@ -130,7 +130,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.OPERATE, basic=True),
         "scrapydSchedule scrapydCancel scrapydAddversion scrapydDelversion scrapydDelproject",
     ),
-    # The page.
+    # The web UI.
     (Access(None, page=True), "getAsset showLogin signIn"),
     # Each of these makes us send the secret of the client to the issuer.
     (Access(None, page=True, per_s=4.0), "endSignIn"),
@@ -191,7 +191,7 @@ class Operations:
             name = getattr(route, "operation_id", None) or route.name
             if name not in ACCESS or route.path is None:
                 raise RuntimeError(
-                    f"{route.path}: operation {name!r} has no entry in ACCESS; say who may call it"
+                    f"{route.path}: operation {name!r} has no entry in ACCESS; add who may call it"
                 )
             self._known.append((compile_path(route.path)[0], set(route.methods or ()), str(name)))
 
@@ -533,7 +533,7 @@ def _check(
 
 
 def forbidden(detail: str, scope: str) -> Problem:
-    """Return the problem 403 for a token with too few rights, which says what it lacks (RFC 6750,
+    """Return the problem 403 for a token with too few rights, which names what it lacks (RFC 6750,
     section 3).
     """
     challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{scope}"'

@@ -64,7 +64,7 @@ _TOKEN = re.compile(
 _LOGINS = frozenset({"logIn", "logOut", "endSignIn"})
 _REFUSED = frozenset({401, 403, 429})
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: The path of one thing, in the API or on the page; the page has forms at ``/runs/new`` and the
+#: The path of one thing, in the API or in the web UI, which has forms at ``/runs/new`` and the
 #: like.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
 
@@ -90,7 +90,7 @@ _CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 def present_call() -> Call:
     """Return the request that is being served.
 
-    Routes add only what neither path nor ``Location`` says.
+    Routes add only what neither path nor ``Location`` contains.
     """
     return _CALL.get() or Call()
 

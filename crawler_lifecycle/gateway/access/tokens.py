@@ -98,7 +98,7 @@ class Entry:
 
 
 class TokenFileError(Exception):
-    """The tokens file cannot be used. The text names the file, the line and the cure."""
+    """The tokens file cannot be used. The text names the file, the line and the fix."""
 
 
 def new_token(name: str, role: Role | str, project: str = DEFAULT) -> tuple[str, str]:
@@ -215,7 +215,7 @@ class TokenFile:
                     "the tokens file cannot be used, the former tokens stay valid: %s", error
                 )
             self.problem = (
-                "the tokens file cannot be used; the former tokens stay valid, and the log says why"
+                "the tokens file cannot be used; the former tokens stay valid; the log shows why"
             )
             return
         if mark != self._mark or self.problem is not None:
@@ -229,7 +229,7 @@ class TokenFile:
 
 
 @dataclass(eq=False)
-class KeptTokens:
+class TokenCache:
     """Gives the tokens of the database to the tokens file of this process, and records their last
     use.
 
@@ -283,7 +283,7 @@ def _mark(path: Path) -> tuple[int, int, int]:
         found = path.stat()
     except OSError as error:
         raise TokenFileError(
-            f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file"
+            f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__CALLERS_FILE to a TOML file"
         ) from None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
@@ -292,14 +292,14 @@ def _mark(path: Path) -> tuple[int, int, int]:
 
 
 def read(path: Path) -> Sequence[Entry]:
-    """Read the tokens of a file. Raises ``TokenFileError`` that names file, line and cure."""
+    """Read the tokens of a file. Raises ``TokenFileError`` that names file, line and fix."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             raw = file.read(FILE_MAX + 1)
     except OSError as error:
         raise TokenFileError(
-            f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__TOKENS_FILE to a TOML file"
+            f"{path}: {error.strerror}; set LIFECYCLE_GATEWAY__CALLERS_FILE to a TOML file"
         ) from None
     if mode & stat.S_IWOTH:
         raise TokenFileError(

@@ -1,16 +1,17 @@
-"""Pages of lists that can be searched and put in order, and what people are told about their
-length.
-"""
+"""Pages of lists that can be searched and put in order, and notes for people about their length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 
-from crawler_lifecycle.gateway.api.paging import SearchParameters, cut
+from crawler_lifecycle.domain.projects import narrowed
+from crawler_lifecycle.gateway.api.paging import OfProject, SearchParameters, cut
 from crawler_lifecycle.gateway.cursors import decode, encode
+from crawler_lifecycle.store.base.named import NamedPart
 from crawler_lifecycle.store.base.search import Reach
 from crawler_lifecycle.subjects import TOTAL_MAX
 
@@ -43,8 +44,8 @@ class ResultPage(BaseModel):
         return self
 
 
-#: Searches rows, or puts them in order: the text, the order, the row before, the first place, the
-#: number.
+#: Searches rows, or puts them in order: the text, the order, the row before, the first position,
+#: the number.
 Search = Callable[[str | None, str | None, int | None, int, int], tuple[Sequence[Row], Reach]]
 
 
@@ -57,7 +58,7 @@ def page_of(
 ) -> tuple[list[Row], dict[str, Any]]:
     """Return the rows of a page, and the other fields of its answer.
 
-    ``number`` gives the place of a row.
+    ``number`` gives the position of a row.
 
     Raises ``Problem`` 422 for a token of another list.
     """
@@ -90,6 +91,21 @@ def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | 
     *most, last = reach.left
     named = f"{', '.join(most)} and {last}" if most else last
     return f"{named.capitalize()} were searched only in {window}."
+
+
+def named_page(
+    store: NamedPart[Any], filters: OfProject, of: Callable[[Any], BaseModel]
+) -> dict[str, Any]:
+    """Return the fields of a page of schedules or webhooks, in the order in which they were made.
+
+    ``of`` returns the answer about a row. Blocks.
+    """
+    noun = store.table.name
+    after = decode(noun, filters.page_token) or 0
+    with narrowed(filters.project):
+        rows = store.page(after, filters.page_size + 1)
+    page, token = cut(noun, rows, filters.page_size, attrgetter(f"{noun}_id"))
+    return {f"{noun}s": [of(row) for row in page], "next_page_token": token}
 
 
 def counted(

@@ -29,7 +29,7 @@ with its own token (`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` 
 with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
-#: The problems that operations may answer with: when, and an example.
+#: The problems that operations may answer with: for each, when it occurs, and an example.
 _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
     "BadRequest": (
         "Head or body cannot be read",
@@ -92,7 +92,7 @@ def parts() -> Mapping[str, Any]:
 def meanings() -> Mapping[str, Mapping[str, str]]:
     """Return what fields and parameters mean: schema or operation -> name -> text.
 
-    ``any``: where these say nothing.
+    ``any``: where these set nothing.
     """
     tables = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
     return {name: said for names, said in tables.items() for name in names.split()}

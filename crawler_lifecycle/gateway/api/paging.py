@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self, TypeVar
 
@@ -16,15 +16,17 @@ from pydantic import (
     Field,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
+from crawler_lifecycle.domain.status_words import RUN_WORDS
 from crawler_lifecycle.domain.waiting import Wait
 from crawler_lifecycle.gateway.cursors import PAGE_MAX, encode
-from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.search import SORTS
 
@@ -90,6 +92,22 @@ def order(sorts: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def one_of(words: Mapping[str, str]) -> BeforeValidator:
+    """Return a check that a value is one of these words; upper and lower case are the same.
+
+    The value becomes what the word stands for.
+    """
+    known = {word.casefold(): meaning for word, meaning in words.items()}
+
+    def check(value: object) -> str:
+        meaning = known.get(str(value).casefold())
+        if meaning is None:
+            raise PydanticCustomError("word", f"choose from {', '.join(words)}")
+        return meaning
+
+    return BeforeValidator(check, json_schema_input_type=Literal[tuple(words)])
+
+
 class SearchParameters(OfProject):
     """Parameters of a list that can be searched and put in order."""
 
@@ -109,7 +127,10 @@ class RunFilters(SearchParameters):
     """
 
     sort: Annotated[str, order(SORTS)] | None = None
-    status: Annotated[list[RunStatus], Field(default_factory=list)]
+    status: Annotated[
+        list[Annotated[str, one_of({word: word for word in (*RunStatus, *RUN_WORDS)})]],
+        Field(default_factory=list),
+    ]
     stage: Stage | None = None
     crawler: str | None = None
     pool: str | None = None

@@ -13,8 +13,8 @@ from typing import Any, Self
 from pydantic import BaseModel, Field, PrivateAttr
 
 from crawler_lifecycle.activities.run_files import RunFile
-from crawler_lifecycle.domain.audits.audit import ReportedFinding, UnknownDecision
-from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before, overdue_words
+from crawler_lifecycle.domain.audits.audit import AuditReport, ReportedFinding, UnknownDecision
+from crawler_lifecycle.domain.audits.overdue import OverduePolls, overdue_before, overdue_words
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
@@ -22,11 +22,17 @@ from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
-from crawler_lifecycle.domain.waiting import NAMED_MAX, PLACE_WAIT, Standing, place_in_line, waiting
+from crawler_lifecycle.domain.waiting import (
+    NAMED_MAX,
+    SLOT_WAIT,
+    Standing,
+    position_in_line,
+    waiting,
+)
 from crawler_lifecycle.gateway.api.lists import ResultPage
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.runs.requests import StrictBody
-from crawler_lifecycle.ports.looks import CorrectionRow, FindingRow
+from crawler_lifecycle.ports.polls import CorrectionRow, FindingRow
 from crawler_lifecycle.ports.runs import Resumption, RunRow, TaskRow
 from crawler_lifecycle.store.runs.pools import PoolStore
 from crawler_lifecycle.store.runs.tasks import TaskReader
@@ -70,18 +76,18 @@ def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
             }
         page = tasks.task_page(row.run_id, [TaskStatus.PENDING], limit=NAMED_MAX)
     except RowUnreadable:
-        # The sentence then says less; the answer about the task names the error in its row.
+        # The sentence then contains less; the answer about the task names the error in its row.
         return {}
     return {"reason": next((task.reason for task in page if task.reason), None)}
 
 
 def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
-    """Return the place of a run in the line of its pool now, if it waits there."""
-    waits = row.waiting_for is None or row.waiting_for.startswith(PLACE_WAIT)
+    """Return the position of a run in the line of its pool now, if it waits there."""
+    waits = row.waiting_for is None or row.waiting_for.startswith(SLOT_WAIT)
     if not waits or str(row.status) in ("COMPLETED", "FAILED"):
         return {}
     line = pools.in_line(row.run_id)
-    return {} if line is None else {"line": place_in_line(line)}
+    return {} if line is None else {"line": position_in_line(line)}
 
 
 def undelivered(
@@ -145,7 +151,7 @@ class Stop(OfRow):
 
 
 class StopOfRun(BaseModel):
-    """The answer that says if a run must stop.
+    """The answer that shows if a run must stop.
 
     Its crawler may read it, so it names no person and no reason.
     """
@@ -208,21 +214,21 @@ class Run(OfRow):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence that says why the run waits now, ``blocked`` first; null if it waits only for its
-    next look.
+    """A sentence about why the run waits now, ``blocked`` first; null if it waits only for its next
+    poll.
     """
     waiting_for: str | None
     waiting_since: datetime | None
-    look_error: str | None
-    look_error_since: datetime | None
+    poll_error: str | None
+    poll_error_since: datetime | None
     verified_at: datetime | None
     verified_ago_s: float | None
-    next_look_at: datetime | None
+    next_poll_at: datetime | None
     stale: bool
-    """True if the next look is overdue: the status may be out of date."""
+    """True if the next poll is overdue: the status may be out of date."""
     blocked: str | None = None
     last_progress_at: datetime | None
-    """The time at which a look or the observer last saw the counters change. The counters have this
+    """The time at which a poll or the observer last saw the counters change. The counters have this
     age.
     """
     pages: int | None
@@ -262,6 +268,9 @@ class Run(OfRow):
             requested_by=requested_by if isinstance(requested_by, str) else None,
             tags=tags if isinstance(tags, list) else [],
             deleted=Deletion.of(row),
+            poll_error=row.look_error,
+            poll_error_since=row.look_error_since,
+            next_poll_at=row.next_look_at,
             waiting=waiting(standing),
             verified_ago_s=round(max((now - row.verified_at).total_seconds(), 0.0), 3)
             if row.verified_at
@@ -353,13 +362,13 @@ class Accepted(Run):
 
 
 class Overdue(BaseModel):
-    """The overdue looks of all runs. Changes that these looks would find are not recorded yet."""
+    """The overdue polls of all runs. Changes that these polls would find are not recorded yet."""
 
     count: int
     since: datetime | None
-    """The time at which the oldest overdue look was due."""
+    """The time at which the oldest overdue poll was due."""
     run_id: int | None
-    """The run of the oldest overdue look."""
+    """The run of the oldest overdue poll."""
     verified_at: datetime | None
     """The time at which that run was last verified; null if it never was."""
     lost: int
@@ -369,17 +378,17 @@ class Overdue(BaseModel):
     lost_what: str | None
     """The text of the first such finding."""
     text: str | None
-    """A sentence about all of this; null if no look is overdue and no workflow is missing."""
+    """A sentence about all of this; null if no poll is overdue and no workflow is missing."""
 
     @classmethod
-    def of(cls, looks: OverdueLooks, now: datetime) -> Self:
-        return cls(**asdict(looks), text=overdue_words(looks, now))
+    def of(cls, polls: OverduePolls, now: datetime) -> Self:
+        return cls(**asdict(polls), text=overdue_words(polls, now))
 
 
 class RunPage(ResultPage):
     """A page of runs, newest first.
 
-    ``overdue`` is about all runs, also those that do not fit the filters.
+    ``overdue`` is about all runs, including those that do not fit the filters.
     """
 
     runs: list[Run]
@@ -437,12 +446,17 @@ class Audit(OfRow):
     started_at: datetime
     ended_at: datetime
     repair: bool
-    looked: dict[str, int]
+    checked: dict[str, int]
     found: dict[str, int]
     repaired: dict[str, int]
     left: int
     findings: list[ReportedFinding]
-    troubles: list[str]
+    problems: list[str]
+
+    @classmethod
+    def of(cls, report: AuditReport) -> Self:
+        """Build it from the recorded report."""
+        return cls.from_row(report, checked=report.looked, problems=report.troubles)
 
 
 class AuditAnswer(BaseModel):
@@ -472,7 +486,7 @@ class CorrectionTotals(BaseModel):
 class LedgerSummary(BaseModel):
     """The corrections of all runs: how long recorded statuses were untrue.
 
-    Lag is not included: a change that the next due look finds is no correction. The timeline of a
+    Lag is not included: a change that the next due poll finds is no correction. The timeline of a
     run has the lag of each change."""
 
     since: datetime
@@ -500,7 +514,7 @@ class CrawlerList(BaseModel):
 
 
 class Readiness(BaseModel):
-    """The answer that says if the gateway can work. Each check is ``ok`` or an error."""
+    """The answer that shows if the gateway can work. Each check is ``ok`` or an error."""
 
     ready: bool
     checks: dict[str, str]

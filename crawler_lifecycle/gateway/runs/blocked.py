@@ -2,10 +2,10 @@
 
 One query finds all of them; a second call explains one.
 
-Those without a workflow, also firings and webhooks, are reported as ``worker/overdue_looks.py``
+Those without a workflow, also firings and webhooks, are reported as ``worker/overdue_polls.py``
 found them.
 
-Runs with an overdue look are explained too: the server has no list of workflows whose next step no
+Runs with an overdue poll are explained too: the server has no list of workflows whose next step no
 worker takes.
 
 A bug in workflow code does not fail a run. Its next step is tried again until a build is deployed
@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.errors import LifecycleError, TemporalUnavailable
 from crawler_lifecycle.domain.names import export_workflow_id, workflow_id
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.ports.looks import FindingRow
+from crawler_lifecycle.ports.polls import FindingRow
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
@@ -89,7 +89,7 @@ class BlockedRuns:
 
     async def once(self) -> None:
         """Make one query, and explain what it found. Raises ``TemporalUnavailable``."""
-        with suppress(LifecycleError):  # the database is unavailable, as ``/readyz`` says
+        with suppress(LifecycleError):  # the database is unavailable, as ``/readyz`` shows
             found = await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX)
             self._lost = lost_words(found, self.clock())
         try:
@@ -106,7 +106,7 @@ class BlockedRuns:
             runs = await run_in_threadpool(
                 self.store.overdue.overdue_runs, due_before, limit=EXPLAINED_MAX
             )
-        except LifecycleError:  # the database is unavailable, as ``/readyz`` says
+        except LifecycleError:  # the database is unavailable, as ``/readyz`` shows
             runs = []
         late = {
             run.owner_workflow_id or workflow_id(run.crawler, run.request_id): run.run_id
@@ -129,7 +129,7 @@ class BlockedRuns:
             return
         try:
             await run_in_threadpool(
-                self.store.troubles.note_blocked, name, run_id, kept.text, kept.since
+                self.store.incidents.note_blocked, name, run_id, kept.text, kept.since
             )
         except LifecycleError:
             return  # the database is unavailable: the next round tries again
@@ -148,12 +148,12 @@ class BlockedRuns:
         if self._away_since is None or row.status.terminal:
             return None
         since = _clock(self._away_since)
-        looked_at = row.verified_at
+        polled_at = row.verified_at
         verified = (
-            "is not verified yet" if looked_at is None else f"was verified at {_clock(looked_at)}"
+            "is not verified yet" if polled_at is None else f"was verified at {_clock(polled_at)}"
         )
         waits = f"Temporal has not answered since {since}: retries, stops and the verdict wait"
-        return f"{waits}; its status {verified}, and looks continue"
+        return f"{waits}; its status {verified}, and polls continue"
 
     async def of_workflow(self, *names: str, is_open: bool) -> str | None:
         """Return the reason why one of these workflows does not continue, of the first one even if
@@ -212,11 +212,11 @@ class BlockedRuns:
 
 
 def in_words(problem: WorkflowProblem) -> str:
-    """Return a sentence: what fails since when, and the cure."""
+    """Return a sentence: what fails since when, and the fix."""
     since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
     if problem.what is None:
         return (
-            f"no worker has taken up its next step {since}; start one (crawlctl worker workflows), "
+            f"no worker has started its next step {since}; start one (crawlctl worker workflows), "
             "and if workers have "
             "build ids, make one of them current"
         )

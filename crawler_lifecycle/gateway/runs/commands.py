@@ -1,4 +1,4 @@
-"""Commands on runs: start, stop, resume, look.
+"""Commands on runs: start, stop, resume, poll.
 
 A command always writes to the database first, and calls Temporal after that. A recorded command is
 carried out even if this process dies, because the outbox retry (``sweep.py``) finds it.
@@ -104,8 +104,8 @@ class CommandResult(Generic[Row]):
 def check_foreign(field: str, id: str | None) -> None:
     """Raise ``InvalidRequest`` if a caller of one project gives an id that is like ours.
 
-    The run would count as one that a manager, graph or schedule began, or a workflow would be told
-    of its end. It may be of another project.
+    The run would count as one that a manager, graph or schedule began, or a workflow would be
+    notified of its end. It may be of another project.
     """
     if id is not None and projects.only() is not None and id.startswith(_OURS):
         raise refusal(field, id, f"it begins with one of {', '.join(_OURS)}; give another one")
@@ -115,8 +115,8 @@ def existing(noun: str, key: int | str, row: Row | None) -> Row:
     """Return the row. Raises ``Problem`` 404 if it is ``None``."""
     if row is None:
         shown = repr(key[:200]) if isinstance(key, str) else key
-        cure = f"GET /v1/{noun}s lists all {noun}s"
-        raise Problem(404, f"{noun}_not_found", f"{noun} {shown} does not exist; {cure}")
+        fix = f"GET /v1/{noun}s lists all {noun}s"
+        raise Problem(404, f"{noun}_not_found", f"{noun} {shown} does not exist; {fix}")
     return row
 
 
@@ -175,8 +175,8 @@ def check_kept(row: RunRow) -> RunRow:
     """Return the same run. Raises ``RunDeleted`` if its data is deleted."""
     if row.deleted_at is not None:
         when = row.deleted_at.isoformat()
-        cure = f"GET /v1/runs/{row.run_id} shows the remaining data"
-        raise RunDeleted(f"run {row.run_id} was deleted at {when}; {cure}")
+        fix = f"GET /v1/runs/{row.run_id} shows the remaining data"
+        raise RunDeleted(f"run {row.run_id} was deleted at {when}; {fix}")
     return row
 
 
@@ -191,7 +191,7 @@ def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
 
 @dataclass(frozen=True)
 class Commands:
-    """The commands start, stop, resume, delete and look.
+    """The commands start, stop, resume, delete and poll.
 
     They raise ``Problem`` or an error of the domain.
     """
@@ -367,7 +367,7 @@ class Commands:
     async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
         """Add child tasks to a live run.
 
-        Then let its workflow look now, so that free slots get the tasks at once.
+        Then let its workflow poll now, so that free slots get the tasks at once.
         """
         row = await self.find(run_id)
         check_own(row.ref)
@@ -375,7 +375,7 @@ class Commands:
         args = [texts(task.args) for task in body.tasks]
         crawler = await self.crawlers.get(row.crawler)
         check_json_types(crawler, body)
-        own, settings = (_texts(row.request.get(name)) for name in ("args", "settings"))
+        own, settings = (texts(mapping_of(row.request.get(name))) for name in ("args", "settings"))
         await run_in_threadpool(check_tasks, crawler, own, settings, args)
         with mismatch("Idempotency-Key", run_id=run_id):
             async with turn() if len(args) > INLINE_TASKS_MAX else contextlib.nullcontext():
@@ -384,21 +384,21 @@ class Commands:
         return AddedTasks(run_id=run_id, tasks=added, note=note)
 
     async def _wake(self, row: RunRow) -> str | None:
-        """Let the run's workflow look now.
+        """Let the run's workflow poll now.
 
-        If that fails, return a sentence that says when the tasks are deployed.
+        If that fails, return a sentence about when the tasks are deployed.
         """
         try:
             for candidate in workflow_ids(row):
-                if await self.workflows.look_now(candidate):
+                if await self.workflows.poll_now(candidate):
                     return None
         except TemporalUnavailable as error:
             logger.warning(
                 "the workflow of run %d is not notified of added tasks yet: %s", row.run_id, error
             )
-        return "The tasks are recorded and are deployed after the next look of the run's workflow."
+        return "The tasks are recorded and are deployed after the next poll of the run's workflow."
 
-    # --- resume and look --------------------------------------------------------------------------
+    # --- resume and poll --------------------------------------------------------------------------
 
     async def resume(
         self, run_id: int, body: ResumeRun, attempt: int | None = None
@@ -464,8 +464,8 @@ class Commands:
             note = await notify(self.workflows.delete_run(row.ref), f"the deletion of run {run_id}")
         return CommandResult(row, fresh, note)
 
-    async def look(self, run_id: int) -> CommandResult[RunRow]:
-        """Let the workflow look at the cluster now."""
+    async def poll(self, run_id: int) -> CommandResult[RunRow]:
+        """Let the workflow poll the cluster now."""
         row = await self.find(run_id)
         if row.status.terminal:
             raise Problem(
@@ -473,9 +473,9 @@ class Commands:
             )
         with needing_temporal("", run_id):
             for candidate in workflow_ids(row):
-                if await self.workflows.look_now(candidate):
+                if await self.workflows.poll_now(candidate):
                     return CommandResult(row)
-        detail = f"run {run_id} has no open workflow that could look; resume it"
+        detail = f"run {run_id} has no open workflow that could poll; resume it"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 
 
@@ -499,10 +499,6 @@ def _own_id(given: str | None) -> str:
 def mapping_of(value: object) -> Mapping[str, Any]:
     """Return the value if it is an object, or else an empty object."""
     return value if isinstance(value, dict) else {}
-
-
-def _texts(value: object) -> dict[str, str]:
-    return {str(name): str(text) for name, text in mapping_of(value).items()}
 
 
 def _text(value: object) -> str | None:

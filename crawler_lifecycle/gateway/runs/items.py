@@ -15,8 +15,8 @@ from crawler_lifecycle.domain.item_export import as_csv, as_jsonl, chosen
 from crawler_lifecycle.domain.item_stats import ItemStats, item_stats
 from crawler_lifecycle.domain.item_table import DIGITS, ItemTable, item_table, visible
 from crawler_lifecycle.domain.items import matching
-from crawler_lifecycle.gateway.access import places
-from crawler_lifecycle.gateway.access.places import Places
+from crawler_lifecycle.gateway.access import slots
+from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FeedChoice, ItemPage, ItemsChoice
 from crawler_lifecycle.gateway.runs.commands import undeleted
 from crawler_lifecycle.gateway.runs.deliveries import reading
@@ -44,24 +44,25 @@ _CONTENT: dict[str, Any] = {
 
 
 class _Late(Exception):
-    """The reading took longer than ``places.WORK_S``, or its client has left."""
+    """The reading took longer than ``slots.WORK_S``, or its client has left."""
 
 
 @dataclass(frozen=True)
 class RunItems:
     """Reads the items of runs.
 
-    Its methods block, and raise ``Problem``. Call them in a place: ``tables`` for a page or
-    statistics, ``threads`` for each piece of a feed."""
+    Its methods block, and raise ``Problem``. Call them in a slot: ``tables`` for a page or
+    statistics, ``threads`` for each piece of a feed.
+    """
 
     files: RunFiles
     runs: RunReader
     tasks: TaskReader
-    tables: Places = field(default_factory=lambda: Places(*TABLES))
-    threads: Places = field(default_factory=lambda: Places(*FILES_AT_ONCE))
+    tables: Slots = field(default_factory=lambda: Slots(*TABLES))
+    threads: Slots = field(default_factory=lambda: Slots(*FILES_AT_ONCE))
 
     def table(self, run_id: int, choice: ItemsChoice, limit: int) -> ItemTable:
-        """Return a page of items. The reading ends when the work is over; a note then says so."""
+        """Return a page of items. Reading ends when the work is over; a note then reports it."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             table = item_table(read.in_time(decoder=DIGITS), choice.offset, limit)
@@ -72,7 +73,7 @@ class RunItems:
     def stats(self, run_id: int, choice: ItemsChoice) -> ItemStats:
         """Return the statistics of items.
 
-        The reading ends when the work is over; a note then says so.
+        The reading ends when the work is over; a note then reports this.
         """
         with reading(run_id):
             read = _Reading(self, run_id, choice)
@@ -93,7 +94,7 @@ class RunItems:
                 yield from as_csv(items, fields) if choice.format == "csv" else as_jsonl(items)
             except _Late as late:
                 raise missing(
-                    run_id, f"name: {late}, which gave no item in {places.WORK_S:g} s,"
+                    run_id, f"name: {late}, which gave no item in {slots.WORK_S:g} s,"
                 ) from None
 
 
@@ -146,7 +147,7 @@ class _Reading:
         except _Late:
             self.late = True
             self.notes.append(
-                f"reading ended after {places.WORK_S:g} s, so items are missing; …/items/feed has "
+                f"reading ended after {slots.WORK_S:g} s, so items are missing; …/items/feed has "
                 "all items"
             )
 
@@ -165,7 +166,7 @@ class _Reading:
 
 
 def _check(name: str) -> None:
-    if places.is_over():
+    if slots.is_over():
         raise _Late(repr(name))
 
 

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 
 from crawler_lifecycle.activities.run_files import FileList, OpenedFile, OpenedFiles, RunFiles
-from crawler_lifecycle.gateway.access.places import Places
+from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FileChoice, FilesChoice, LogChoice
 from crawler_lifecycle.gateway.runs.answers import TaskFilePage
 from crawler_lifecycle.gateway.runs.commands import undeleted
@@ -39,7 +39,7 @@ _BYTES: dict[str, Any] = {"application/octet-stream": {}}
 
 def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader) -> None:
     """Add ``GET /v1/runs/{run_id}/files`` and ``…/file``."""
-    threads = Places(*FILES_AT_ONCE)
+    threads = Slots(*FILES_AT_ONCE)
     reads_on = OpenedFiles(files)
 
     @app.get("/v1/runs/{run_id}/files")
@@ -129,15 +129,19 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
         named = choice.path or str(choice.name)
         name = quote(named.rsplit("/", 1)[-1], safe="", errors="replace")
-        headers = {**UNTRUSTED, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
-        headers |= {"Accept-Ranges": "bytes", "Content-Length": str(stop - first)}
+        headers = {
+            **UNTRUSTED,
+            "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(stop - first),
+        }
         headers |= {"Content-Range": f"bytes {first}-{stop - 1}/{size}"} if asked else {}
         chunks = in_threads(part(), threads)
         status = 206 if asked else 200
         return StreamedResponse(chunks, "application/octet-stream", headers, status_code=status)
 
 
-async def in_threads(pieces: Iterator[bytes], threads: Places) -> AsyncGenerator[bytes, None]:
+async def in_threads(pieces: Iterator[bytes], threads: Slots) -> AsyncGenerator[bytes, None]:
     """Yield the same pieces. A thread of ``threads`` reads each of them."""
     while (piece := await threads.run(None, next, pieces, None)) is not None:
         yield piece
@@ -169,7 +173,7 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
         """The last lines of a task's output.
 
         With ``follow``, new output is added until the task has ended. With ``at_error``, the lines
-        around its last error; the header ``X-Log-Position`` has its place in bytes.
+        around its last error; the header ``X-Log-Position`` has its offset in bytes.
 
         If this gateway cannot read logs from the cluster, only the kept end of the log is
         available, after the task has ended.

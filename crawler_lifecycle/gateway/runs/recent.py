@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.kept import KeptForEach
+from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, RecentRun, RunRow
 from crawler_lifecycle.store.runs.reads import RunReader
 
@@ -124,7 +124,7 @@ class RecentRuns:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._kept = KeptForEach(self._ask, FRESH_S)
+        self._kept = TtlCache(self._ask, FRESH_S)
 
     async def read(self) -> AllCrawlerRuns:
         """Return the last runs. Raises ``SchedulerUnavailable`` or ``StoreUnavailable``."""

@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from crawler_lifecycle.clock import Clock
-from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import INT_MAX
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.names import run_subject
@@ -89,7 +88,7 @@ RunId = Id
 
 
 def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
-    """Add the routes of commands: start, stop, resume, delete, look and child tasks."""
+    """Add the routes of commands: start, stop, resume, delete, poll and child tasks."""
 
     def answer(outcome: CommandResult[RunRow]) -> Accepted:
         return Accepted.of(outcome.row, clock(), note=outcome.note)
@@ -137,10 +136,10 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         remaining data with reasons. A repeat answers with the progress."""
         return answer(await commands.delete(run_id, requested_by or caller_name()))
 
-    @app.post("/v1/runs/{run_id}/look", status_code=202)
-    async def look_at_run(run_id: RunId) -> Accepted:
-        """Look at the tasks of a run now, before the next planned look."""
-        return answer(await commands.look(run_id))
+    @app.post("/v1/runs/{run_id}/poll", status_code=202)
+    async def poll_run(run_id: RunId) -> Accepted:
+        """Poll the tasks of a run now, before the next planned poll."""
+        return answer(await commands.poll(run_id))
 
     @app.post("/v1/runs/{run_id}/tasks", status_code=202)
     async def add_tasks(
@@ -234,8 +233,7 @@ def _ticket(
         raise Problem(404, "task_not_found", detail, run_id=run_id)
     check_own(found[0].run)
     if found[0].status not in _ALIVE:
-        # Earlier addresses expire by themselves. After that, nobody can change the files of an
-        # ended task.
+        # Earlier addresses expire. After that, nobody can change the files of an ended task.
         detail = (
             f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; it "
             "takes no more files"
@@ -287,7 +285,7 @@ class RunViews:
         search = partial(runs.search_runs, **wanted)
         page, more = page_of("runs", filters, newest, search, lambda row: row.run_id)
         now = self.clock()
-        overdue = Overdue.of(self.store.overdue.overdue_looks(overdue_before(now)), now)
+        overdue = Overdue.of(self.store.overdue.overdue_polls(now), now)
         tasks = self.tasks_of(page)
         return RunPage(
             runs=[self.of(row, now, tasks[row.run_id]) for row in page], overdue=overdue, **more
@@ -368,10 +366,10 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         arguments; upper and lower case are the same. ``sort`` is another order: crawler, status,
         outcome, verified_at, pages, items, errors, started_at, took or trigger, with a ``-`` in
         front for the largest first. Both read the newest 2,000 runs that meet the other filters. A
-        search goes on among older runs by crawler, tag, flow and the beginning of the number;
-        ``note`` says what it left out.
+        search continues among older runs by crawler, tag, flow and the beginning of the number;
+        ``note`` names what it left out.
 
-        ``waits`` selects live runs that wait for this: a place in their ``pool``, an answer of the
+        ``waits`` selects live runs that wait for this: a slot in their ``pool``, an answer of the
         ``cluster``, the ``scheduler`` service, the time of their next try (``retry``), a
         ``worker``, or the ``start`` of their first task.
 

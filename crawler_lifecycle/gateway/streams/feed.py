@@ -25,7 +25,7 @@ from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.retention import pruned_through
-from crawler_lifecycle.gateway.access.places import Places
+from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.observability.metrics import release
 from crawler_lifecycle.ports.runs import Event
@@ -133,8 +133,8 @@ class Feed:
         self._given: dict[tuple[int, str | None, str | None], tuple[bytes, int]] = {}
         # Own threads: the feed and the readers that catch up must not wait for each other, or for
         # requests.
-        self._thread = Places(1, 1)
-        self._catch_up_threads = Places(3, 2)
+        self._thread = Slots(1, 1)
+        self._catch_up_threads = Slots(3, 2)
 
     # --- readers
 
@@ -426,7 +426,7 @@ class Feed:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _ask(self, question: Callable[..., T], *args: object, threads: Places) -> T:
+    async def _ask(self, question: Callable[..., T], *args: object, threads: Slots) -> T:
         return await threads.run(None, question, *args)
 
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.last_words import last_error
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.gateway.access.places import Places
+from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.ports.cluster import TaskLogs
@@ -70,8 +70,8 @@ class LogReader:
 
     def __post_init__(self) -> None:
         # Separate threads: if the database hangs, logs can still be read from the cluster.
-        self._threads = Places(*THREADS)
-        self._store_threads = Places(*THREADS)
+        self._threads = Slots(*THREADS)
+        self._store_threads = Slots(*THREADS)
 
     def answer(
         self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]
@@ -289,11 +289,11 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
         )
     row = _row(tasks, run_id, task_id)
     if row is None:
-        cure = f"GET /v1/runs/{run_id}/tasks lists its tasks"
+        fix = f"GET /v1/runs/{run_id}/tasks lists its tasks"
         raise Problem(
             404,
             "task_not_found",
-            f"task {task_id} does not belong to run {run_id}; {cure}",
+            f"task {task_id} does not belong to run {run_id}; {fix}",
             run_id=run_id,
         )
     return LoggedTask(

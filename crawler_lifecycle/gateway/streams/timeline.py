@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from crawler_lifecycle.domain.audits.corrections import MEANINGS, SOURCES
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.cursors import decode_positions, encode
-from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TransitionRow
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.completion import ExportStore
@@ -32,7 +32,7 @@ TEXT_MAX = 500
 _MEANINGS = {kind.value: meaning for kind, meaning in MEANINGS.items()}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "delivery", "look"]
+Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "delivery", "poll"]
 
 
 class TimelineEntry(BaseModel):
@@ -138,7 +138,7 @@ class Timeline:
                 (3, n, _of_delivery(row, run))
                 for n, row in enumerate(self.events.deliveries(run.run_id, keyed=True))
             ),
-            *((4, run.attempt, entry) for entry in _of_failing_looks(run)),
+            *((4, run.attempt, entry) for entry in _of_failing_polls(run)),
         ]
         ranked = [
             (((entry.at - _EPOCH) // timedelta(microseconds=1), kind, n), entry)
@@ -262,8 +262,11 @@ def _task_text(row: TransitionRow, name: str) -> str:
 
 
 _END_WORDS = {
-    **{"finish_reason": "it reported {}", "reason": "{}"},
-    **{"exit_code": "exit {}", "signal": "signal {}", "message": "{}"},
+    "finish_reason": "it reported {}",
+    "reason": "{}",
+    "exit_code": "exit {}",
+    "signal": "signal {}",
+    "message": "{}",
 }
 
 
@@ -297,14 +300,8 @@ def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
     force = " by force" if row.get("force") else ""
     reason = row.get("reason")
     acted = "" if row.get("acted_at") else "; not carried out yet"
-    return TimelineEntry(
-        key=f"stop:{_id(row)}",
-        at=row["requested_at"],
-        kind="stop",
-        attempt=row["attempt"],
-        record=_record(row),
-        text=_sentence(f"{who} asked for a stop{force}{f': {reason}' if reason else ''}{acted}"),
-    )
+    text = f"{who} asked for a stop{force}{f': {reason}' if reason else ''}{acted}"
+    return _entry("stop", _id(row), row["requested_at"], row, text)
 
 
 def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
@@ -317,14 +314,7 @@ def _of_export(row: Mapping[str, Any]) -> TimelineEntry:
         text = "There are no supporting files to archive"
     else:
         text = f"Export of the supporting files: {status}{f', {error}' if error else ''}"
-    return TimelineEntry(
-        key=f"export:{_id(row)}",
-        at=row["at"],
-        kind="export",
-        attempt=row["attempt"],
-        record=_record(row),
-        text=_sentence(text),
-    )
+    return _entry("export", _id(row), row["at"], row, text)
 
 
 def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
@@ -340,28 +330,35 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
             f"{row['type']} could not be delivered to {sink} ({tries} "
             f"tries){f': {error}' if error else ''}"
         )
+    # An undelivered event has no time of its own. It stands at the end of the run, or at its last
+    # change.
+    at = row.get("delivered_at") or run.ended_at or run.updated_at
+    return _entry("delivery", f"{row['seq']}:{sink}", at, row, text)
+
+
+def _entry(
+    kind: Kind, key: object, at: datetime, row: Mapping[str, Any], text: str
+) -> TimelineEntry:
     return TimelineEntry(
-        key=f"delivery:{row['seq']}:{sink}",
-        # An undelivered event has no time of its own. It stands at the end of the run, or at its
-        # last change.
-        at=row.get("delivered_at") or run.ended_at or run.updated_at,
-        kind="delivery",
+        key=f"{kind}:{key}",
+        at=at,
+        kind=kind,
         attempt=row["attempt"],
         record=_record(row),
         text=_sentence(text),
     )
 
 
-def _of_failing_looks(run: RunRow) -> Iterator[TimelineEntry]:
-    """Yield one entry while looks at the run fail. It has the time of the first failure."""
+def _of_failing_polls(run: RunRow) -> Iterator[TimelineEntry]:
+    """Yield one entry while polls the run fail. It has the time of the first failure."""
     since = run.look_error_since
     error = run.look_error
     if since is None or error is None or run.status in (RunStatus.COMPLETED, RunStatus.FAILED):
         return
     yield TimelineEntry(
-        key=f"look:{run.attempt}:{since.isoformat()}", at=since, kind="look", attempt=run.attempt,
-        text=_sentence(f"Looks have failed since then, so newer changes are not known: {error}"),
-        record={"look_error": error, "verified_at": run.verified_at},
+        key=f"poll:{run.attempt}:{since.isoformat()}", at=since, kind="poll", attempt=run.attempt,
+        text=_sentence(f"Polls have failed since then, so newer changes are not known: {error}"),
+        record={"poll_error": error, "verified_at": run.verified_at},
     )  # fmt: skip
 
 

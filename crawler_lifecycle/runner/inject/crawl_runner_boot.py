@@ -65,7 +65,7 @@ def _settings() -> Any:
     # them.
     for name, component, order in _COMPONENTS:
         settings.set(name, {**settings.getdict(name), component: order}, priority="cmdline")
-    # People read the log that the runner keeps, so a file beside it would hide the log.
+    # People read the log that the runner keeps, so a second file would hide the log.
     settings.set("LOG_FILE", None, priority="cmdline")
     if os.environ.get("CRAWL_JOB_DIR"):
         settings.set("JOBDIR", os.environ["CRAWL_JOB_DIR"], priority="cmdline")

@@ -16,7 +16,7 @@ from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.utils.misc import load_object
 from scrapy.utils.serialize import ScrapyJSONEncoder
 
-#: A name that tells readers of items its format, and is in no folder that they leave out, or too
+#: A name that shows readers of items its format, and is in no folder that they leave out, or too
 #: deep for them (``item_files.py``).
 _TELLS = re.compile(
     r"(?!(.*/)?(pages/|skipped\.jsonl$)|(.*/){3}).*\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$"
@@ -100,7 +100,7 @@ class KeptFeed(FileFeedStorage):
     formats: ClassVar[dict[str, str]] = {}
     """Formats of the project, and those of Scrapy whose exporters their own are derived from."""
     _known: ClassVar[list[dict[str, Any]]] = []
-    """Path and format of each feed, for ``item_files.py``, if the name of one does not tell its
+    """Path and format of each feed, for ``item_files.py``, if the name of one does not show its
     format.
     """
 

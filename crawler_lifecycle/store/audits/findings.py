@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.audits.audit import (
     FindingKind,
     StoredFinding,
 )
-from crawler_lifecycle.ports.looks import FindingRow
+from crawler_lifecycle.ports.polls import FindingRow
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import storable
@@ -75,16 +75,18 @@ class FindingStore(StorePart):
             "first_seen": now,
             "tries": 0,
             **new,
+            "run_id": one.run_id,
+            "task_id": one.task_id,
+            "workflow_id": one.workflow_id,
         }
-        row |= {"run_id": one.run_id, "task_id": one.task_id, "workflow_id": one.workflow_id}
         conn.execute(insert(audit_finding).values(**row))
         return StoredFinding(now)
 
     def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
         """Record the repair of a finding.
 
-        ``text`` says what was done. ``tries`` is the number of tries in a row. Unless ``done``, the
-        finding stays open.
+        ``text`` describes what was done. ``tries`` is the number of tries in a row. Unless
+        ``done``, the finding stays open.
         """
         values = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:

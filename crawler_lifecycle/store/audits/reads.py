@@ -1,4 +1,4 @@
-"""Queries of the rows that an audit compares, and of overdue looks."""
+"""Queries of the rows that an audit compares, and of overdue polls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.audits.audit import (
     StepWithoutRun,
 )
 from crawler_lifecycle.domain.audits.judgement import progress_mark
-from crawler_lifecycle.domain.audits.overdue import OverdueLooks, verification_due
+from crawler_lifecycle.domain.audits.overdue import OverduePolls, overdue_before, verification_due
 from crawler_lifecycle.domain.names import (
     EVENT_RUN_ENDED,
     EVENT_RUN_STARTED,
@@ -231,15 +231,15 @@ class AuditStore(StorePart):
 
 
 class OverdueStore(StorePart):
-    """Planned looks that did not happen in time."""
+    """Planned polls that did not happen in time."""
 
     def overdue_runs(
         self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[LiveRun]:
-        """Return live runs whose next look was due before ``before``, by the due time and the id.
+        """Return live runs whose next poll was due before ``before``, by the due time and the id.
 
         ``after`` is the due time and the id of the last run of the page before. A run may have no
-        planned look yet: it has no owner, no deployed task, or waits for its start. It is included
+        planned poll yet: it has no owner, no deployed task, or waits for its start. It is included
         if its row has not changed since ``before``.
         """
         r = run_history.c
@@ -258,15 +258,15 @@ class OverdueStore(StorePart):
         ]
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
-    def overdue_looks(self, before: datetime) -> OverdueLooks:
-        """Return the number of runs that should have been looked at before ``before`` and were not,
-        with the oldest.
+    def overdue_polls(self, now: datetime) -> OverduePolls:
+        """Return the number of runs whose poll is overdue at the time ``now``, with the oldest.
 
-        Looks that their workflows did not order count too (``verification_due``).
+        Polls that their workflows did not order count too (``verification_due``).
 
         For a caller of all projects, the result also has the number of managers, graphs, due times
         and webhooks without a workflow, as audits found them, and the oldest of these findings.
         """
+        before = overdue_before(now)
         r = run_history.c
         planned = (r.next_look_at < before, r.status.in_(LIVE_RUNS), *seen(run_history))
         columns = (r.run_id, r.next_look_at, r.verified_at, r.look_gap_ms)
@@ -279,7 +279,7 @@ class OverdueStore(StorePart):
             what = None if only() is not None else conn.execute(lost).one_or_none()
             late = [(verification_due(*times), run_id, times[1]) for run_id, *times in rows]
             late = sorted(one for one in late if one[0] is not None and one[0] < before)
-            found = OverdueLooks(len(late), *late[0]) if late else OverdueLooks()
+            found = OverduePolls(len(late), *late[0]) if late else OverduePolls()
             if what is None:
                 return found
             many = conn.execute(select(func.count()).where(mine)).scalar_one()

@@ -1,4 +1,4 @@
-"""Tables of audits, and the table that says which builds work with this schema."""
+"""Tables of audits, and the table that shows which builds work with this schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ audit_finding = new_table(
     required("last_seen", UtcTime),
     Column("repair", Long),
     Column("repaired_at", UtcTime),
-    # The number of unsuccessful take-overs in a row.
+    # The number of unsuccessful takeovers in a row.
     required("tries", Integer),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),

@@ -67,7 +67,8 @@ _LISTS = frozenset(
     {
         *(("manager", name) for name in ("tags", "flow_tags", "former_owners")),
         *(("graph", name) for name in ("tags", "former_owners", "commands")),
-        *(("graph_step", "errors"), ("plan", "options")),
+        ("graph_step", "errors"),
+        ("plan", "options"),
     }
 )
 #: The final states of each table. A row in a final state must have ``ended_at``.
@@ -82,7 +83,7 @@ _OVER: Mapping[str, list[str]] = {
 
 @functools.cache
 def with_checks(table: Table) -> Table:
-    """Return the table with its constraints. The name of each constraint says what it checks."""
+    """Return the table with its constraints. The name of each constraint shows what it checks."""
     if table.name not in _UNCHECKED:
         for name, rules, dialect in (
             ("words", _words(table), None),

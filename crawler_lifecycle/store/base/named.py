@@ -143,6 +143,13 @@ class NamedPart(StorePart, Generic[R]):
             query = query.where(self.table.c.deleted_at.is_(None))
         return [made(self.kind, row) for row in self._rows(query)]
 
+    def every(self) -> list[R]:
+        """Return all rows that were not deleted, in the order in which they were made."""
+        found: list[R] = []
+        while page := self.page(getattr(found[-1], f"{self.table.name}_id") if found else 0, 200):
+            found += page
+        return found
+
     def _locked(
         self, conn: Connection, name: str, *, deleted: bool = False
     ) -> dict[Any, Any] | None:
@@ -170,6 +177,6 @@ class NamedPart(StorePart, Generic[R]):
         row = self._locked(conn, name)
         if row is None:
             noun = self.table.name
-            cure = f"see the list of {noun}s (crawlctl {noun} list)"
-            raise RunNotFound(f"{noun} {name!r} does not exist; {cure}")
+            fix = f"see the list of {noun}s (crawlctl {noun} list)"
+            raise RunNotFound(f"{noun} {name!r} does not exist; {fix}")
         return row

@@ -5,7 +5,7 @@ output of users' code.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from crawler_lifecycle.features.managers.ports import ManagerFence
 
 from .bulk import put_row
 from .rows import seen
-from .search import ListColumns, Listing, Reach, counted
+from .search import ListColumns, Listing, Reach, counted, in_statuses
 from .unit import RowUnit, StorePart, check_owner, read_row
 
 R = TypeVar("R")
@@ -40,6 +40,8 @@ class OwnedPart(StorePart, Generic[U, R]):
     """The columns that readers see."""
     state: Column[str]
     """The column by which a list may be limited."""
+    fields: Mapping[str, ColumnElement[Any]] = {}
+    """The columns of ``MANAGER_WORDS``."""
     unless: Sequence[ColumnElement[bool]] = ()
     """The conditions of a list that names no states."""
 
@@ -57,8 +59,8 @@ class OwnedPart(StorePart, Generic[U, R]):
         with self._db.reading() as conn:
             return next(iter(self._read(conn, query, strict=True)), None)
 
-    def _listing(self, before_id: int | None, states: Collection[str], name: str | None) -> Listing:
-        kinds = [self.state == state for state in dict.fromkeys(states)] or self.unless
+    def _listing(self, before_id: int | None, states: Sequence[str], name: str | None) -> Listing:
+        kinds = in_statuses(self.state, states, self.fields) or self.unless
         return Listing(self.listed, name, kinds, before_id)
 
     def newest(
@@ -66,7 +68,7 @@ class OwnedPart(StorePart, Generic[U, R]):
         before_id: int | None = None,
         limit: int = 50,
         *,
-        states: Collection[str] = (),
+        states: Sequence[str] = (),
         name: str | None = None,
     ) -> list[R]:
         """Return rows in one of these states and with this name, the newest first.
@@ -86,12 +88,13 @@ class OwnedPart(StorePart, Generic[U, R]):
         offset: int = 0,
         limit: int = 50,
         *,
-        states: Collection[str] = (),
+        states: Sequence[str] = (),
         name: str | None = None,
     ) -> tuple[list[R], Reach]:
         """Return the same rows, but only those that contain a text, or in the order of ``sort``
-        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value says how
-        far the search reached."""
+        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value shows how
+        far the search reached.
+        """
         listing = self._listing(before_id, states, name)
         key = self.listed.key
         with self._db.reading() as conn:
@@ -101,7 +104,7 @@ class OwnedPart(StorePart, Generic[U, R]):
         return [found[id] for id in ids if id in found], reach
 
     def count_listed(
-        self, most: int, *, states: Collection[str] = (), name: str | None = None
+        self, most: int, *, states: Sequence[str] = (), name: str | None = None
     ) -> int:
         """Return the number of rows that ``newest`` lists with these filters, at most ``most``."""
         with self._db.reading() as conn:

@@ -1,7 +1,7 @@
 """Conversion of rows to values, and the error for an unreadable row.
 
 The database refuses impossible values (``checks.py``). Other faults are found when a row is read.
-They are reported with a cure, and the row is not overwritten.
+They are reported with a fix, and the row is not overwritten.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def change_row(conn: Connection, table: Table, row: Row, values: Mapping[str, An
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An invalid value of a row, and its cure."""
+    """An invalid value of a row, and its fix."""
 
     column: str
     value: object
-    cure: str
+    fix: str
     document: bool = False
     """True when the value is JSON. The text then shows only its length, because it may contain
     arguments of crawlers."""
@@ -91,7 +91,7 @@ class Fault:
         shown = "NULL" if self.value is None else repr(self.value)
         if self.document and self.value is not None:
             shown = f"a text of {len(shown)} characters"
-        return f"{self.column} is {shown[:_SHOWN_MAX]}, which is not allowed; {self.cure}"
+        return f"{self.column} is {shown[:_SHOWN_MAX]}, which is not allowed; {self.fix}"
 
 
 def unreadable(table: Table, row: Row, fault: Fault) -> RowUnreadable:
@@ -108,12 +108,12 @@ def where(table: Table, row: Row) -> str:
 
 
 def validated(
-    read: Callable[[Any], R], table: Table, row: Row, column: str, what: str, cure: str
+    read: Callable[[Any], R], table: Table, row: Row, column: str, what: str, fix: str
 ) -> R:
     """Return the JSON value of a row after its conversion by ``read``.
 
     ``what`` names the value in the error text. Raises ``RowUnreadable``, which names the first
-    fault and the cure.
+    fault and the fix.
     """
     try:
         return read(row[column])
@@ -126,7 +126,7 @@ def validated(
             Fault(
                 column,
                 json_text(row[column]),
-                f"{field} of the {what}: {first['msg'].removeprefix('Value error, ')}; {cure}",
+                f"{field} of the {what}: {first['msg'].removeprefix('Value error, ')}; {fix}",
                 document=True,
             ),
         ) from None

@@ -5,7 +5,7 @@ No index finds a part of a text, and few columns have an index that gives their 
 a window: the newest rows that meet the other filters, and no more of them than ``WINDOW``. Upper
 and lower case are the same.
 
-A search that finds too few there goes on among all older rows, but only by what has an index.
+A search that finds too few there continues among all older rows, but only by what has an index.
 Columns with few different values are compared first, and then the rows of each fitting value are
 read.
 """
@@ -26,6 +26,7 @@ from sqlalchemy import (
     Select,
     Subquery,
     Text,
+    and_,
     case,
     func,
     select,
@@ -35,6 +36,7 @@ from sqlalchemy import union_all as joined
 
 from crawler_lifecycle.domain import projects
 from crawler_lifecycle.domain.bounds import whole
+from crawler_lifecycle.domain.status_words import MANAGER_WORDS
 from crawler_lifecycle.store.columns import json_text
 
 from .rows import Row, seen, wanted
@@ -60,6 +62,23 @@ class Reach:
     """The number of rows in the window that contain the text."""
     left: list[str] = field(default_factory=list)
     """What was searched only in the window: ``arguments``, ``tags`` …"""
+
+
+def in_statuses(
+    status: ColumnElement[Any], words: Sequence[str], fields: Mapping[str, ColumnElement[Any]]
+) -> list[ColumnElement[bool]]:
+    """Return a condition for each status that lists show by one of these words.
+
+    A row meets only one of them, so that no list has it twice. ``fields``: the columns of
+    ``MANAGER_WORDS``.
+    """
+    kinds = [status == word for word in dict.fromkeys(words) if word not in MANAGER_WORDS]
+    for word, (statuses, name, value) in MANAGER_WORDS.items():
+        if word in words:
+            kinds += [
+                and_(status == own, fields[name] == value) for own in statuses if own not in words
+            ]
+    return kinds
 
 
 def united(queries: Sequence[Select[Any]]) -> Subquery:
@@ -144,7 +163,7 @@ def found(
 ) -> tuple[list[int], Reach]:
     """Return the ids of the rows that contain the text, in this order.
 
-    ``page``: the first place and the number.
+    ``page``: the first position and the number.
 
     ``older`` returns ids below one that contain the text, and adds to the list what it did not
     search. ``left`` is what it never searches.
@@ -219,7 +238,7 @@ class ListColumns:
     beginning of it.
     """
     documents: Mapping[str, Callable[[Any], Iterable[Any]]]
-    """JSON columns that are searched: what each says."""
+    """JSON columns that are searched: what each contains."""
     sorts: Mapping[str, Sequence[ColumnElement[Any]]]
     """What is read for an order, under its name."""
     left: Sequence[str]
@@ -263,7 +282,7 @@ class Listing:
     ) -> tuple[list[int], Reach]:
         """Return the ids of the rows that contain the text, in this order.
 
-        ``page``: the first place and the number.
+        ``page``: the first position and the number.
         """
         of = self.of
         table = self.of.key.table.c

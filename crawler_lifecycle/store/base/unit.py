@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas, quota_of
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.features.graphs.ports import GraphFence
 from crawler_lifecycle.features.managers.ports import ManagerFence
-from crawler_lifecycle.ports.looks import CommittedChanges
+from crawler_lifecycle.ports.polls import CommittedChanges
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.engine import Database
 
@@ -195,8 +195,16 @@ class RowUnit(ABC):
         body = facts(self.row, *self.told, "project", "started_at", "ended_at")
         body |= {"waiting": self.row["waiting_for"], **self.figures()}
         uid = self.row[f"{self.table.name}_uid"]
-        more = {"attempt": self.row["attempt"], "event_key": key}
-        insert_event(self.conn, self.now, type, self.subject, uid, body, **more)
+        insert_event(
+            self.conn,
+            self.now,
+            type,
+            self.subject,
+            uid,
+            body,
+            attempt=self.row["attempt"],
+            event_key=key,
+        )
 
     def end(self, type: str, **values: Any) -> None:
         """Record the end, and append an event of this type.

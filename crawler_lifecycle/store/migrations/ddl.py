@@ -73,14 +73,14 @@ def create_tables(connection: Connection, version: str) -> None:
 def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> None:
     """Add a column, unless an interrupted upgrade has added it already.
 
-    Services go on reading and writing the table.
+    Services continue to read and write the table.
 
-    ``sqlite_check`` is what ``store.base.checks`` says about the column's type on SQLite; it says
-    nothing about bytes.
+    ``sqlite_check`` is what ``store.base.checks`` requires of the column's type on SQLite; it
+    requires nothing about bytes.
 
     On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses
     what it cannot do so; the migration must then do it in another way, and
-    docs/operations-upgrades.md names the table.
+    docs/deployment.md names the table.
     """
     from alembic import op
 
@@ -124,7 +124,7 @@ def add_index(table: str, name: str, *columns: str) -> None:
 def replace_check(table: str, name: str, before: str, after: str) -> None:
     """Replace a constraint of ``store.base.checks``. No other table may refer to this one.
 
-    All databases copy the table for it, and writes to it wait: docs/operations-upgrades.md names
+    All databases copy the table for it, and writes to it wait: docs/deployment.md names
     it.
     """
     from alembic import op

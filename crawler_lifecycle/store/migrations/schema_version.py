@@ -117,13 +117,13 @@ class Schema:
 
     @property
     def problem(self) -> str | None:
-        """The reason why this build cannot work on the schema, with the cure; ``None``: it can."""
+        """The reason why this build cannot work on the schema, with the fix; ``None``: it can."""
         found = self._problem()
         return found and f"{found[0]}; {found[1]}"
 
     @property
     def fault(self) -> str | None:
-        """``problem`` without the cure."""
+        """``problem`` without the fix."""
         found = self._problem()
         return found and found[0]
 

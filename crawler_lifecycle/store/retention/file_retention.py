@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import Connection, and_, func, insert, select, update
 
 from crawler_lifecycle.domain.names import PROPERTY_FILES_REMOVED
-from crawler_lifecycle.domain.retention import KeptRun, RetentionState, stand_of
+from crawler_lifecycle.domain.retention import RetainedRun, RetentionState, stand_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import made
 from crawler_lifecycle.store.runs.tables import (
@@ -30,7 +30,7 @@ _DONE = "done"
 class FileRetentionStore(RunPart):
     """The records about the removal of runs' files."""
 
-    def kept_runs(self, run_ids: Sequence[int]) -> list[KeptRun]:
+    def kept_runs(self, run_ids: Sequence[int]) -> list[RetainedRun]:
         """Return the runs that exist, in the order of their ids, with all facts for the decision
         about their files.
         """
@@ -88,13 +88,17 @@ def begin_removal(unit: Unit) -> None:
     """
     (run,) = _kept(unit.conn, [unit.run_id])
     if not run.given_up:
-        key = {"run_id": run.run_id, "attempt": run.attempt, "name": PROPERTY_FILES_REMOVED}
         unit.conn.execute(
-            insert(history_property).values(**key, value=f"{_BEGUN} {unit.now.isoformat()}")
+            insert(history_property).values(
+                run_id=run.run_id,
+                attempt=run.attempt,
+                name=PROPERTY_FILES_REMOVED,
+                value=f"{_BEGUN} {unit.now.isoformat()}",
+            )
         )
 
 
-def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
+def _kept(conn: Connection, run_ids: Sequence[int]) -> list[RetainedRun]:
     r = run_history.c
     x = export_record.c
     p = history_property.c
@@ -115,7 +119,7 @@ def _kept(conn: Connection, run_ids: Sequence[int]) -> list[KeptRun]:
     )
     return [
         made(
-            KeptRun,
+            RetainedRun,
             row,
             given_up=row["value"] is not None,
             removed=(row["value"] or "").startswith(_DONE),

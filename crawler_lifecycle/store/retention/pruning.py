@@ -152,7 +152,7 @@ class Pruner:
         """Close all connections. A second call does nothing."""
         self._db.close()
 
-    def look(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
+    def poll(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
         """Return which of the next 500 rows after ``after`` may be removed, and why others stay.
 
         It changes nothing.

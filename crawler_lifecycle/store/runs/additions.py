@@ -117,14 +117,15 @@ class AdditionStore(RunPart):
                     unit.conn, self._quotas, self._pools, unit.run, unit.now, len(task_args), first
                 )
             insert_tasks(unit, first, task_args)
-            done = {
-                "run_id": run_id,
-                "request_key": key,
-                "args_hash": fingerprint,
-                "first_index": first,
-            }
             unit.conn.execute(
-                insert(task_addition).values(**done, tasks=len(task_args), created_at=unit.now)
+                insert(task_addition).values(
+                    run_id=run_id,
+                    request_key=key,
+                    args_hash=fingerprint,
+                    first_index=first,
+                    tasks=len(task_args),
+                    created_at=unit.now,
+                )
             )
             unit.update_run(multi=True)
             unit.changed = True

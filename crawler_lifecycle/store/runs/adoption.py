@@ -25,7 +25,7 @@ from .rows import request_hash, run_row, work_hash
 from .tables import run_history, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
-#: The cure for what cannot be taken up again.
+#: The fix for what cannot be adopted again.
 _END_IT = "end this one: crawlctl audit --end-unknown"
 
 
@@ -35,7 +35,7 @@ class AdoptionStore(RunPart):
     def adopt_run(self, lost: LostRun) -> RunRow:
         """Insert a lost run again, with its number and uid, and with its tasks.
 
-        The next look finds their states.
+        The next poll finds their states.
 
         A task without any trace becomes LOST. A second call returns the existing row, with missing
         tasks added. Raises ``NotInThisState`` when the number of the run or of one of its tasks
@@ -89,13 +89,12 @@ class AdoptionStore(RunPart):
             return run_row(run)
         unit = Unit(conn, run, self._clock(), told=self._told)
         if unit.status.terminal:
-            cure = (
+            fix = (
                 f"resume it first (crawlctl resume {unit.run_id}), or end these tasks: crawlctl "
                 "audit --end-unknown"
             )
             raise NotInThisState(
-                f"run {unit.run_id} of these tasks is {unit.status} in the restored "
-                f"database; {cure}"
+                f"run {unit.run_id} of these tasks is {unit.status} in the restored database; {fix}"
             )
         _check_free(conn, more)
         self._insert_tasks(unit, lost, more, known)
@@ -108,8 +107,8 @@ class AdoptionStore(RunPart):
     def _insert_tasks(
         unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]
     ) -> None:
-        """Insert these tasks, and as LOST each other one that the run has, by its records, beside
-        the ``known``.
+        """Insert these tasks, and insert as LOST each other task of the run's records that is not
+        ``known``.
         """
         known = known | {task.index for task in tasks}
         counted = (
@@ -132,7 +131,7 @@ class AdoptionStore(RunPart):
 
 
 def _tasks_counted(task: TaskRecord) -> int:
-    """Return how many tasks the run had when this one was deployed, as its record says; 0 if that
+    """Return how many tasks the run had when this one was deployed, as its record shows; 0 if that
     is not readable.
     """
     said = task.record.get("tasks")
@@ -186,7 +185,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
 def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
     """Return the row of a task that was certainly deployed.
 
-    The next look finds its state or its end.
+    The next poll finds its state or its end.
     """
     return {
         "task_id": one.task_id,
@@ -207,7 +206,7 @@ def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
 
 
 def run_attempt_of(task: TaskRecord) -> int:
-    """Return the attempt of the run for which the task was deployed, as its record says."""
+    """Return the attempt of the run for which the task was deployed, as its record shows."""
     said = task.record.get("attempt")
     return said if type(said) is int and 0 < said <= task.attempt else task.attempt
 

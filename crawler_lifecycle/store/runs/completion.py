@@ -287,15 +287,15 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
     missing = [str(index) for index in range(expected) if index not in found]
     if missing:
         what = f"no row that counts has task_index {', '.join(missing[:10])}"
-        cure = (
+        fix = (
             "insert it again (QUEUED, to execute it; LOST with ended_at, when it is gone), or "
             "restore a backup"
         )
     else:
         what = "a task_index has two rows that count"
-        cure = "set superseded_by of the older one to the task_id of the newer one"
+        fix = "set superseded_by of the older one to the task_id of the newer one"
     raise RowUnreadable(
-        f"task_history run_id {unit.run_id}: {rows} rows for {expected} tasks: {what}; {cure}"
+        f"task_history run_id {unit.run_id}: {rows} rows for {expected} tasks: {what}; {fix}"
     )
 
 

@@ -1,6 +1,6 @@
-"""Corrections: queries, and the insertion of corrections that no look finds.
+"""Corrections: queries, and the insertion of corrections that no poll finds.
 
-``moves.py`` inserts the corrections that looks find. No statement deletes rows of ``correction`` or
+``moves.py`` inserts the corrections that polls find. No statement deletes rows of ``correction`` or
 ``status_transition``. Only the deletion of a run's data updates them: it empties their evidence. A
 test checks every statement of the store, and the database user needs no right to delete these rows
 (docs/security.md).
@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.audits.corrections import (
 )
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.looks import (
+from crawler_lifecycle.ports.polls import (
     Correction,
     CorrectionRow,
     CorrectionSummary,

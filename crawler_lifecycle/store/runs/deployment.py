@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import EndedTasks, RunStatus, Stage, StopIntent
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
 from crawler_lifecycle.domain.waiting import NO_ROOM
-from crawler_lifecycle.ports.looks import Start
+from crawler_lifecycle.ports.polls import Start
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, QueuedTask, TaskCounts
 from crawler_lifecycle.store.base.bulk import change_in, rows_in
 from crawler_lifecycle.store.base.rows import Row, made
@@ -25,7 +25,7 @@ from .additions import first_attempt
 from .completion import ended_groups
 from .live_counters import COUNTERS
 from .moves import Move, move_tasks, update_tasks
-from .pools import leave_line, note_refused, priority_of, take_places, wait_of
+from .pools import leave_line, note_refused, priority_of, take_slots, wait_of
 from .retries import count_resting, first_wait
 from .tables import task_history
 from .unit import RunPart, Unit, begin_run, current_tasks, enter_stage
@@ -38,7 +38,8 @@ _OFFERED = [
     ),
     *(task_history.c[name] for name in ("retry", "memory", "avoid_node")),
 ]
-#: The columns that a task of a resumed run keeps. Its counters go on from those of the earlier try.
+#: The columns that a task of a resumed run keeps. Its counters continue from those of the earlier
+#: try.
 _KEPT = ("run_id", "task_index", "args", "memory", *COUNTERS)
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -68,7 +69,7 @@ class DeploymentStore(RunPart):
         run there are none.
 
         The run enters the stage deployment. From now on tasks may be on the cluster, so the first
-        look is planned for ``next_look_at``, unless a look is planned already.
+        poll is planned for ``next_look_at``, unless a poll is planned already.
 
         If a call with a later ``until`` offers the task already, that time stays. ``now`` decides
         which tries may begin (``RetryStore.retry_ended``). Raises ``Fenced``.
@@ -98,11 +99,11 @@ class DeploymentStore(RunPart):
     def _given(
         self, unit: Unit, rows: Sequence[Row], max_parallel: int | None, now: datetime
     ) -> Sequence[Row]:
-        """Return as many of the first rows as ``max_parallel``, the places of the pool and the
+        """Return as many of the first rows as ``max_parallel``, the slots of the pool and the
         window allow.
 
         Active tasks count, and so do tasks that an earlier call may create or have created: these
-        hold a place already.
+        hold a slot already.
         """
         new = [row for row in rows if not _is_offered(unit, row)]
         gives = self._gives(unit)
@@ -122,24 +123,22 @@ class DeploymentStore(RunPart):
         new = new[:room]
         if gives and new:
             wanted = counts.queued - offered - count_resting(unit.conn, unit.run_id, now).tasks
-            new = new[: take_places(unit, self._pools, max(min(wanted, room), len(new)), len(new))]
+            new = new[: take_slots(unit, self._pools, max(min(wanted, room), len(new)), len(new))]
         else:
             leave_line(unit)
         got = {row["task_id"] for row in new}
         return [row for row in rows if _is_offered(unit, row) or row["task_id"] in got]
 
     def _gives(self, unit: Unit) -> bool:
-        """Return whether we give the places of this run's pool, and Kueue does not."""
+        """Return whether we give the slots of this run's pool, and Kueue does not."""
         return self._pools.counted and self.queue_of(unit.run["pool"], unit.run["project"]) is None
 
     def queue_of(self, pool: str, project: str) -> str | None:
-        """Return the Kueue queue of the pool that serves such runs; ``None``: we give its
-        places.
-        """
+        """Return the Kueue queue of the pool that serves such runs; ``None``: we give its slots."""
         return self._pools.of(self._pools.serving(pool, project)).queue
 
-    def waits_for_place(self, run_id: int) -> bool:
-        """Return whether the run waits for places of its pool. It is called when there are some."""
+    def waits_for_slot(self, run_id: int) -> bool:
+        """Return whether the run waits for slots of its pool. It is called when there are some."""
         if not self._pools.counted:
             return False
         with self._db.reading() as conn:
@@ -237,7 +236,7 @@ class DeploymentStore(RunPart):
 
         ``offered`` and ``until`` identify the offer that was refused as a whole, so it created no
         task. An earlier call without an answer may have created a task that it offered. Such a task
-        stays QUEUED, and counts as offered by that call. It is refused later, when a look after the
+        stays QUEUED, and counts as offered by that call. It is refused later, when a poll after the
         end of that call has not seen it.
 
         A second call changes nothing.
@@ -382,8 +381,8 @@ def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
 
 
 def _looked_after(unit: Unit, moment: datetime) -> bool:
-    looked_at: datetime | None = unit.run["verified_at"]
-    return looked_at is not None and moment < min(looked_at, unit.now)
+    polled_at: datetime | None = unit.run["verified_at"]
+    return polled_at is not None and moment < min(polled_at, unit.now)
 
 
 def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
@@ -428,7 +427,7 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _is_offered(unit: Unit, row: Row) -> bool:
     """Return whether a call may create this task, or may have created it without an answer and no
-    look has told.
+    poll has decided it.
     """
     return row["offered_until"] is not None and not _looked_after(unit, row["offered_until"])
 
@@ -500,8 +499,15 @@ def _adopt_queued(unit: Unit) -> None:
     )
     task_ids = unit.conn.execute(queued.with_for_update()).scalars().all()
     if task_ids:
-        now = {"attempt": first_attempt(unit), "run_attempt": unit.attempt}
-        _set_queued(unit, task_ids, **now, retry=0, offered_until=None, not_before=None)
+        _set_queued(
+            unit,
+            task_ids,
+            attempt=first_attempt(unit),
+            run_attempt=unit.attempt,
+            retry=0,
+            offered_until=None,
+            not_before=None,
+        )
 
 
 def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
@@ -520,9 +526,10 @@ def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
         "attempt": literal(attempt),
         "run_attempt": literal(unit.attempt),
         "status": literal("QUEUED"),
+        "status_since": literal(unit.now, t.status_since.type),
+        "ever_seen": literal(False),
+        "resumed": literal(False) if anew else null(),
     }
-    values |= {"status_since": literal(unit.now, t.status_since.type), "ever_seen": literal(False)}
-    values["resumed"] = literal(False) if anew else null()
     old = current_tasks(unit.run_id, *values.values())
     unit.conn.execute(
         insert(task_history).from_select([*values], old.where(*again).order_by(t.task_index))

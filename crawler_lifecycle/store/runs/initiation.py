@@ -184,8 +184,10 @@ class InitiationStore(RunPart):
         self._pools.check(request.pool, request.project)
         now = self._clock()
         row = new_run(request, request_id, now)
-        row |= {"run_uid": self.new_uid(), "request_hash": fingerprint, "multi": args is not None}
         row |= {
+            "run_uid": self.new_uid(),
+            "request_hash": fingerprint,
+            "multi": args is not None,
             "work_hash": work_hash(request, args),
             "schedule": schedule_of(request_id),
             "caller": caller,
@@ -279,8 +281,12 @@ class InitiationStore(RunPart):
         _check_never_lost(unit, owner)
         if former is None:
             rerun = run["claim_rerun"] or (run["claim_resumed"] and request.rerun)
-            owned = {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
-            unit.update_run(**owned, claim_rerun=rerun, **_renewed(run, request))
+            unit.update_run(
+                owner_workflow_id=owner.workflow_id,
+                owner_run_id=owner.first_run_id,
+                claim_rerun=rerun,
+                **_renewed(run, request),
+            )
             return None
         if repair and unit.status.terminal:
             raise NotInThisState(f"Run {unit.run_id} is {unit.status} now, so it needs no repair")
@@ -402,8 +408,14 @@ def _next_attempt(
     run = unit.run
     before = unit.status
     # Each former owner is recorded once, because the same transaction raises the attempt.
-    lost = {"attempt": unit.attempt, "name": PROPERTY_FORMER_OWNER, "value": run["owner_run_id"]}
-    unit.conn.execute(insert(history_property).values(run_id=unit.run_id, **lost))
+    unit.conn.execute(
+        insert(history_property).values(
+            run_id=unit.run_id,
+            attempt=unit.attempt,
+            name=PROPERTY_FORMER_OWNER,
+            value=run["owner_run_id"],
+        )
+    )
     values: dict[str, Any] = {
         **_renewed(run, request),
         "attempt": unit.attempt + 1,
@@ -413,17 +425,20 @@ def _next_attempt(
         "claim_resumed": True,
         "claim_repair": repair,
         "stage": Stage.INITIATION.value,
-        # From now on another workflow orders the looks. Its server may have another clock.
+        # From now on another workflow orders the polls. Its server may have another clock.
         **dict.fromkeys(
             ("waiting_for", "look_error", "look_error_since", "look_ordered_at", "quiet_ms")
         ),
-        # The stall rule counts from now, because nobody looked at the run while it had no owner.
+        # The stall rule counts from now, because nobody polled the run while it had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
     }
     if before.terminal:
         fresh = ("stop_acted_at", "outcome", "ended_by", "cause", "lacks", "fields", "ended_at")
-        values |= {**NO_STOP, **dict.fromkeys(fresh)}
-        values["claim_rerun"] = request.rerun
+        values |= {
+            **NO_STOP,
+            **dict.fromkeys(fresh),
+            "claim_rerun": request.rerun,
+        }
     elif repair:
         # The lost workflow's work continues. Tasks that ended under it must not be queued again.
         if run["requeued_attempt"] == unit.attempt:
@@ -440,6 +455,6 @@ def _next_attempt(
         unit.note_transition(
             before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id}
         )
-    # The first look of this attempt repeats the findings that the former owner had staged and not
+    # The first poll of this attempt repeats the findings that the former owner had staged and not
     # applied.
     forget_staged(unit)

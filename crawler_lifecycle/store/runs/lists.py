@@ -45,7 +45,7 @@ from crawler_lifecycle.domain.run import UNMET_OUTCOMES, RunStatus
 from crawler_lifecycle.domain.waiting import CLUSTER_WAIT, RETRY_AT, SCHEDULER_WAIT, Wait
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
 from crawler_lifecycle.store.base.rows import Row, seen
-from crawler_lifecycle.store.base.search import newest
+from crawler_lifecycle.store.base.search import in_statuses, newest
 
 from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
@@ -63,8 +63,11 @@ handle older failures, and each failed run costs a page two index lookups.
 
 _OTHER_ORDER = ("created_at", "parent_ended_at_run_id", "parent_attempt_run_id")
 _OF_STATUS = (
-    *("crawler_status_run_id", "flow_id_status_run_id", "parent_status_run_id"),
-    *("project_status_run_id", "project_crawler_status_run_id"),
+    "crawler_status_run_id",
+    "flow_id_status_run_id",
+    "parent_status_run_id",
+    "project_status_run_id",
+    "project_crawler_status_run_id",
 )
 """Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS``
 only with a status.
@@ -103,6 +106,7 @@ class RunFilters:
 
     equal: dict[str, str]
     statuses: Sequence[str] = ()
+    """Statuses, and words of ``RUN_WORDS``."""
     tags: Sequence[str] = ()
     """A run must have all of these tags."""
     before_run_id: int | None = None
@@ -209,7 +213,7 @@ def page_of(
         )
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
-    kinds = [[r.status == status] for status in dict.fromkeys(filters.statuses)] or [[]]
+    kinds = [[kind] for kind in in_statuses(r.status, filters.statuses, dict(r))] or [[]]
     if filters.attention:  # only ended runs do, and none of them waits
         kinds = _attention(filters.statuses)
     if not kinds or (filters.waits is not None and not filters.statuses):

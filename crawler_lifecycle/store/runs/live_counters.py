@@ -1,4 +1,4 @@
-"""Live counters of tasks, which are written between looks.
+"""Live counters of tasks, which are written between polls.
 
 No decision about a run waits for them.
 """
@@ -13,7 +13,7 @@ from sqlalchemy import func
 
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import ALIVE
-from crawler_lifecycle.ports.looks import LiveCounters
+from crawler_lifecycle.ports.polls import LiveCounters
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.rows import Row, change_row
 
@@ -28,7 +28,7 @@ class LiveCounterStore(RunPart):
     """The counters of executing crawlers."""
 
     def record_counts(self, run: RunRef, counted: Sequence[LiveCounters]) -> int:
-        """Raise counters of live tasks of the run, between looks.
+        """Raise counters of live tasks of the run, between polls.
 
         Returns the number of changed tasks.
 
@@ -106,15 +106,15 @@ def moved(before: Row, after: Mapping[str, Any]) -> bool:
 def _add_up(unit: Unit) -> None:
     """Write the sums of the run, and the time of their last change.
 
-    The time is always after the last look, because the next look recognises progress between looks
-    by it (``looks.py``).
+    The time is always after the last poll, because the next poll recognises progress between polls
+    by it (``polls.py``).
     """
     run = unit.run
     values: dict[str, Any] = dict(count_sums(unit))
     if moved(run, values):
-        looked = run["verified_at"]
+        polled = run["verified_at"]
         values["last_progress_at"] = (
-            unit.now if looked is None else max(unit.now, looked + timedelta(microseconds=1))
+            unit.now if polled is None else max(unit.now, polled + timedelta(microseconds=1))
         )
     change_row(unit.conn, run_history, run, values)
     run.update(values)

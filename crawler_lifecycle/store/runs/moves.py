@@ -10,7 +10,7 @@ The rows of the worktable are deleted in the same transaction. Its key begins wi
 row is locked.
 
 Transitions and corrections are inserted from the same worktable just before the UPDATE, so their
-texts are sent to the database once. The findings of a look are written into a similar table at once
+texts are sent to the database once. The findings of a poll are written into a similar table at once
 (``task_finding``). Their application then needs only three statements inside the database, so its
 locks are short.
 
@@ -34,7 +34,7 @@ from sqlalchemy import TextClause, bindparam, delete, func, select, text
 
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind, untrue_ms
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
-from crawler_lifecycle.ports.looks import CommittedCorrection, CorrectionRow, TaskChanged
+from crawler_lifecycle.ports.polls import CommittedCorrection, CorrectionRow, TaskChanged
 from crawler_lifecycle.store.base.bulk import change_in, delete_rows, insert_mappings
 from crawler_lifecycle.store.base.rows import Row, made
 from crawler_lifecycle.store.columns import JsonText, UtcTime
@@ -65,12 +65,12 @@ class Move:
     cause: str | None = None
     correction: str | None = None
     vouched_at: datetime | None = None
-    """The time when a look last saw that the recorded status was true; ``None``: no look saw it."""
+    """The time when a poll last saw that the recorded status was true; ``None``: no poll saw it."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns of a task that say how it ended.
+#: The columns of a task that show its outcome.
 OF_END = ("outcome", "ended_by", "cause")
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
 _AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS NULL"
@@ -82,7 +82,7 @@ def _join(work: str) -> str:
     )
 
 
-#: The cause that a look found, with the error from the log appended, unless the cause contains it
+#: The cause that a poll found, with the error from the log appended, unless the cause contains it
 #: already.
 _CAUSE = {
     dialect: "COALESCE(CASE WHEN t.error IS NULL OR INSTR(w.cause, SUBSTR(t.error, 1, 100)) > 0 "
@@ -163,7 +163,7 @@ _LAG = {
 }
 #: The time since which the recorded status was untrue, computed as in
 #: ``domain.audits.corrections.untrue_since``. If the cluster gives no time, the last time replaces
-#: it at which a look saw that the recorded status was true.
+#: it at which a poll saw that the recorded status was true.
 _UNTRUE = {
     "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
     "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
@@ -233,7 +233,7 @@ def update_tasks(
     unit: Unit,
     rows: Sequence[Mapping[str, Any]],
     *,
-    replace: Sequence[str] = (),
+    replace: Sequence[str],
     fill: Sequence[str] = (),
     nulls: Sequence[str] = (),
 ) -> int:
@@ -261,7 +261,7 @@ def move_tasks(
     Returns the number of changes.
 
     A task does not change when its recorded status is not ``before``, when it is superseded, or
-    when it may not become ``after``. Another transaction was faster then, and the next look judges
+    when it may not become ``after``. Another transaction was faster then, and the next poll judges
     again. ``replace`` and ``fill`` name the columns in ``Move.values``.
     """
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
@@ -335,13 +335,13 @@ def _remembered(unit: Unit) -> Iterator[None]:
 
 
 def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:
-    """Stage the moves of a look until ``apply_staged``.
+    """Stage the moves of a poll until ``apply_staged``.
 
     They replace staged moves of the ``seen`` tasks.
 
-    An earlier look may have staged its moves and died before they were applied. It has set the time
-    of the next look even so. Its knowledge about lateness is kept: that a change was found late,
-    and the time when a look last saw the recorded status.
+    An earlier poll may have staged its moves and died before they were applied. It has set the time
+    of the next poll even so. Its knowledge about lateness is kept: that a change was found late,
+    and the time when a poll last saw the recorded status.
     """
     c = task_finding.c
     query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
@@ -365,7 +365,7 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
 def _as_late(move: Move, earlier: Row | None) -> Move:
     """Return the move.
 
-    If an earlier look found the same change, the move gets the lateness that this look found.
+    If an earlier poll found the same change, the move gets the lateness that this poll found.
     """
     if earlier is None or earlier["status"] != move.after:
         return move

@@ -1,8 +1,8 @@
-"""Places of pools: who holds them, who waits for them, and who gets the next one.
+"""Slots of pools: who holds them, who waits for them, and who gets the next one.
 
-One row lock decides. Who asks for places or calls a waiting run holds the row of ``pool_gate``, so
-that several workers never give one place twice. Places are counted from the rows of tasks that
-looks keep true (``domain/pools.py``).
+One row lock decides. Who asks for slots or calls a waiting run holds the row of ``pool_gate``, so
+that several workers never give one slot twice. Slots are counted from the rows of tasks that
+polls keep true (``domain/pools.py``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from crawler_lifecycle.domain.pools import (
 )
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.task import ACTIVE, TaskStatus
-from crawler_lifecycle.domain.waiting import PLACE_WAIT, InLine
+from crawler_lifecycle.domain.waiting import SLOT_WAIT, InLine
 from crawler_lifecycle.ports.pools import PoolRow
 from crawler_lifecycle.store.base.bulk import change_in, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row, made, seen
@@ -65,13 +65,13 @@ _TICKET = [
 _EXECUTING = (TaskStatus.RUNNING, TaskStatus.STOPPING)
 
 
-def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
-    """Take up to ``most`` places for a run that wants ``wanted`` in all.
+def take_slots(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
+    """Take up to ``most`` slots for a run that wants ``wanted`` in all.
 
-    Return the number of places that it gets.
+    Return the number of slots that it gets.
 
-    A run that does not get all of them keeps its place in the line, and waits until it is called
-    (``PoolStore.call``). So does a run that comes by itself while its pool has another one to call
+    A run that does not get all of them keeps its position in the line, and waits until it is called
+    (``PoolStore.call``). So does a run that was not called while its pool has another one to call
     first. That decision needs no lock.
     """
     name = pools.serving(unit.run["pool"], unit.run["project"])
@@ -89,7 +89,7 @@ def take_places(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
             got = min(gate.grant([*others, mine], unit.now).get(unit.run_id, 0), most)
             gate.share(name).given += got
     if wanted > got:
-        unit.update_run(waiting_for=f"{PLACE_WAIT}{name}")
+        unit.update_run(waiting_for=f"{SLOT_WAIT}{name}")
         _stay(
             unit,
             replace(mine, since=unit.now) if got else mine,
@@ -121,7 +121,7 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
 
 
 def wait_of(conn: Connection, run_id: int) -> Row | None:
-    """Return what the run's ticket says about its wait for places until now; ``None``: it does not
+    """Return what the run's ticket shows about its wait for slots until now; ``None``: it does not
     wait.
     """
     p = pool_ticket.c
@@ -133,7 +133,7 @@ def wait_of(conn: Connection, run_id: int) -> Row | None:
 
 
 def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
-    """Keep the run in the line for this number of places.
+    """Keep the run in the line for this number of slots.
 
     Without a wait ``before``, its wait begins now.
     """
@@ -144,7 +144,7 @@ def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
 
 
 def leave_line(unit: Unit) -> None:
-    """Remove the run from the line for places."""
+    """Remove the run from the line for slots."""
     unit.conn.execute(delete(pool_ticket).where(pool_ticket.c.run_id == unit.run_id))
 
 
@@ -152,7 +152,7 @@ class PoolStore(StorePart):
     """The pools for workers, which call waiting runs, and for people."""
 
     def adopt(self) -> None:
-        """Let ``default`` serve the runs that wait for places of pools that their project does not
+        """Let ``default`` serve the runs that wait for slots of pools that their project does not
         have any more.
         """
         p = pool_ticket.c
@@ -170,12 +170,12 @@ class PoolStore(StorePart):
             change_in(conn, update(pool_ticket).values(pool=DEFAULT), p.run_id, found)
 
     def call(self) -> dict[int, str]:
-        """Return the runs that get the free places, with their workflows.
+        """Return the runs that get the free slots, with their workflows.
 
         They must ask for them now.
 
-        A run that does not come in time is passed over, and no place is kept for it. Its call may
-        be lost, so it is called again even if no place is free: as soon as it asks, it has its turn
+        A run that does not come in time is passed over, and no slot is kept for it. Its call may
+        be lost, so it is called again even if no slot is free: as soon as it asks, it has its turn
         again. Runs that ended leave the line.
         """
         with self._db.reading() as conn:
@@ -206,7 +206,7 @@ class PoolStore(StorePart):
         """Undo calls that reached nobody.
 
         ``gone``: their workflows are closed, so the runs leave the line, too. Who takes over such a
-        run asks for its places again.
+        run asks for its slots again.
         """
         p = pool_ticket.c
         undo = delete(pool_ticket) if gone else update(pool_ticket).values(called_at=None)
@@ -246,8 +246,8 @@ class PoolStore(StorePart):
         problem = None
         if self._pools.shut(name):
             problem = (
-                f"all places are reserved for other pools: runs of {name} never begin; "
-                "reserve fewer, or add places"
+                f"all slots are reserved for other pools: runs of {name} never begin; "
+                "reserve fewer, or add slots"
             )
         elif name != DEFAULT and name not in known.named:
             problem = (
@@ -256,7 +256,7 @@ class PoolStore(StorePart):
             )
         elif gate.fingerprint not in (None, self._pools.fingerprint):
             problem = (
-                "a worker gave places by other LIFECYCLE_POOLS than this process has; give "
+                "a worker gave slots by other LIFECYCLE_POOLS than this process has; give "
                 "all the same, and restart"
             )
         return PoolRow(
@@ -274,11 +274,11 @@ class PoolStore(StorePart):
         )
 
     def in_line(self, run_id: int) -> InLine | None:
-        """Return the place of a run in the line of its pool; ``None``: it does not wait for one.
+        """Return the position of a run in the line of its pool; ``None``: it does not wait for one.
 
-        A caller of one project is told of its own runs alone; those of others count in ``about_s``.
-        Raises nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each
-        kind are counted.
+        A caller of one project gets only its own runs; those of others count in ``about_s``. Raises
+        nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are
+        counted.
         """
         p = pool_ticket.c
         now = self._clock()
@@ -305,7 +305,7 @@ class PoolStore(StorePart):
                     conn.execute(query.where(kind).limit(AHEAD_MAX)).scalars().all()
                     for kind in (urgent, older)
                 )
-                # A more urgent run takes all its places first, another one a single place in each
+                # A more urgent run takes all its slots first, another one a single slot in each
                 # turn.
                 return [sum(first), len(earlier)]
 
@@ -368,7 +368,7 @@ def priority_of(unit: Unit) -> int:
 def _ticket(unit: Unit, pool: str, wanted: int, before: Row | None) -> Ticket:
     """Return the ticket of a run, which keeps its position.
 
-    If it comes anew and has places, it comes last.
+    If it comes anew and has slots, it comes last.
     """
     if before is not None:
         since = before["since"]
@@ -399,8 +399,8 @@ def _read_gate(
     t = task_history.c
     of_task = run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
-    # A call without an answer may have created its task. It keeps its place until a look after the
-    # call says no.
+    # A call without an answer may have created its task. It keeps its slot until a poll after the
+    # call proves that it did not.
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
     unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
     offered = and_(
@@ -463,7 +463,7 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
 
 
 def _heads(conn: Connection, gate: Gate, now: datetime, each: int) -> list[Ticket]:
-    """Return the first tickets of each pool, but no more than there are free places to give."""
+    """Return the first tickets of each pool, but no more than there are free slots to give."""
     return _first(conn, {DEFAULT, *gate.pools.named}, max(1, min(each, gate.free(now))), now)
 
 

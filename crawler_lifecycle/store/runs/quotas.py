@@ -34,7 +34,7 @@ def check_quotas(
 
     ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other
         transactions that
-    count wait for the end of this one, so that together they cannot exceed it. The error tells a
+    count wait for the end of this one, so that together they cannot exceed it. The error shows a
     caller of one project nothing about the use of a pool by others.
     """
     limits = [limit for limit in limits_of(quotas, run) if limit.what not in OPEN]
@@ -55,7 +55,7 @@ class QuotaStore(StorePart):
     def quotas_of(self, run: Mapping[str, Any]) -> list[Limit]:
         """Return the limits that hold for a run with these columns, with their use now.
 
-        A caller of one project is not told the use of a pool that it shares with others.
+        A caller of one project does not get the use of a pool that it shares with others.
         """
         now = self._clock()
         told = self._pools.told(run["pool"])

@@ -62,7 +62,7 @@ _NOTES_MAX = 10
 class RunReader(RunCounts, RunPart):
     """Queries of runs and of their other records.
 
-    Unless a method says otherwise, it raises only ``StoreUnavailable`` and ``RowUnreadable``.
+    Unless a method states otherwise, it raises only ``StoreUnavailable`` and ``RowUnreadable``.
     """
 
     def get_run(self, run_id: int) -> RunRow | None:
@@ -109,8 +109,9 @@ class RunReader(RunCounts, RunPart):
         **wanted: Unpack[RunQuery],
     ) -> tuple[list[RunRow], Reach]:
         """Return the same runs, but only those that contain a text, or in the order of ``sort``
-        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value says how
-        far the search reached."""
+        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value shows how
+        far the search reached.
+        """
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             run_ids, reach = found(conn, filters, search, sort, (offset, limit), self._clock())
@@ -138,18 +139,13 @@ class RunReader(RunCounts, RunPart):
         created_from = wanted.get("created_from")
         if wanted.get("attention") and created_from is None:
             created_from = self._clock() - ATTENTION
-        columns = (
-            "stage",
-            "crawler",
-            "pool",
-            "trigger",
-            "outcome",
-            "ended_by",
-            "flow_id",
-            "parent",
-        )
+        columns = {*run_history.c.keys()} - {"status"}
         return RunFilters(
-            equal={name: str(wanted[name]) for name in columns if wanted.get(name) is not None},  # type: ignore[literal-required]
+            equal={
+                name: str(value)
+                for name, value in wanted.items()
+                if name in columns and value is not None
+            },
             statuses=[str(one) for one in wanted.get("status", ())],
             tags=list(wanted.get("tags", ())),
             before_run_id=before_run_id,
@@ -209,13 +205,13 @@ class RunReader(RunCounts, RunPart):
         """Return for each of these runs a value that changes when its row is written; at most 500
         runs.
 
-        Its last part is true if nothing else is expected to change: the run executes and no look is
+        Its last part is true if nothing else is expected to change: the run executes and no poll is
         overdue."""
         r = run_history.c
         in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
         at_rest = or_(r.waiting_for.is_(None), r.waiting_for.startswith(POLLS))
         calm = and_(r.status == RunStatus.PROCESSING, at_rest, in_time)
-        # Reports of crawlers change counters only: their time stands still after a look by a clock
+        # Reports of crawlers change counters only: their time stands still after a poll by a clock
         # that is ahead.
         counted = (r.last_progress_at, *(r[name] for name in COUNTERS))
         query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(
@@ -291,15 +287,15 @@ class SweepStore(StorePart):
 
 
 class WakeUpStore(StorePart):
-    """The rows of runs, for looks without their workflows."""
+    """The rows of runs, for polls without their workflows."""
 
     def wake_target(self, run_id: int) -> WakeUpState | None:
-        """Return the owner and the looks of a run; ``None``: it is unknown."""
+        """Return the owner and the polls of a run; ``None``: it is unknown."""
         found = self._targets(run_history.c.run_id == run_id)
         return found[0] if found else None
 
     def unverified(self, before: datetime, limit: int = 10_000) -> list[WakeUpState]:
-        """Return owned live runs whose next look was due before ``before``, whoever looks at
+        """Return owned live runs whose next poll was due before ``before``, whoever polls
         them.
         """
         r = run_history.c
@@ -319,7 +315,7 @@ class WakeUpStore(StorePart):
                 row["owner_workflow_id"],
                 row["owner_run_id"],
                 ended=RunStatus(row["status"]).terminal,
-                # With a time in the future, no change would lead to a look until that time.
+                # With a time in the future, no change would lead to a poll until that time.
                 verified_at=not_ahead(row["verified_at"], now),
                 next_look_at=row["next_look_at"],
                 look_gap_ms=row["look_gap_ms"],

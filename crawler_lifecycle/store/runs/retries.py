@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.retries import EndedTry, NextTry
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.waiting import RETRY, retry_wait
-from crawler_lifecycle.ports.looks import TaskChanged
+from crawler_lifecycle.ports.polls import TaskChanged
 from crawler_lifecycle.ports.runs import Fence, Resting, RetriedTasks
 from crawler_lifecycle.store.base.bulk import CHUNK, insert_mappings, put_row, rows_in
 from crawler_lifecycle.store.base.rows import Row

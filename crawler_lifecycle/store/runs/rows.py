@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, pages_per_minute
 from crawler_lifecycle.domain.task import Counters, Observation, TaskState, TaskStatus
-from crawler_lifecycle.ports.looks import Details, TaskFinding
+from crawler_lifecycle.ports.polls import Details, TaskFinding
 from crawler_lifecycle.ports.runs import RunHandle, RunRow, TaskRow
 from crawler_lifecycle.store.base.rows import Row, made, validated
 from crawler_lifecycle.store.base.unit import stop_of
@@ -118,8 +118,8 @@ def load_finding(row: Row) -> TaskFinding:
 
 
 def _staged(adapter: TypeAdapter[T], row: Row, column: str) -> T:
-    cure = "delete this row: the next look finds it again"
-    return validated(adapter.validate_python, task_observation, row, column, column, cure)
+    fix = "delete this row: the next poll finds it again"
+    return validated(adapter.validate_python, task_observation, row, column, column, fix)
 
 
 def dump_details(details: Details) -> Any:
@@ -212,7 +212,7 @@ def counters_of(row: Row) -> Counters:
 
 
 def task_state(task: Row) -> TaskState:
-    """Return the recorded state of a task, which a look compares with the cluster."""
+    """Return the recorded state of a task, which a poll compares with the cluster."""
     return made(
         TaskState,
         task,

@@ -1,7 +1,7 @@
 """The list of runs by a part of a text, and in another order than that of the number.
 
-A search that finds too few among the newest runs goes on among older ones by crawler, tag and flow,
-and by the beginning of the number. Arguments of older runs are not searched.
+A search that finds too few among the newest runs continues among older ones by crawler, tag and
+flow, and by the beginning of the number. Arguments of older runs are not searched.
 """
 
 from __future__ import annotations
@@ -35,8 +35,13 @@ SORTS = (
     "trigger",
 )
 #: The columns of different values, by the name of their filter.
-VALUES = {"crawler": run_history.c.crawler, "flow_id": run_history.c.flow_id, "tag": run_tag.c.tag}
-VALUES |= {"outcome": run_history.c.outcome, "pool": run_history.c.pool}
+VALUES = {
+    "crawler": run_history.c.crawler,
+    "flow_id": run_history.c.flow_id,
+    "tag": run_tag.c.tag,
+    "outcome": run_history.c.outcome,
+    "pool": run_history.c.pool,
+}
 
 
 def found(
@@ -49,7 +54,7 @@ def found(
 ) -> tuple[list[int], base.Reach]:
     """Return the ids of the runs that contain the text, in this order.
 
-    ``page``: the first place and the number.
+    ``page``: the first position and the number.
     """
     r = run_history.c
     by = (sort or "").removeprefix("-")

@@ -1,7 +1,7 @@
-"""Findings of looks that are not applied yet, and debugging information about tasks that is not
+"""Findings of polls that are not applied yet, and debugging information about tasks that is not
 written yet.
 
-A staged row has a finding, details, or both. A look that is applied at once leaves the findings of
+A staged row has a finding, details, or both. A poll that is applied at once leaves the findings of
 ended tasks here until their details are fetched.
 """
 
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 from crawler_lifecycle import redaction
 from crawler_lifecycle.domain.last_words import error_of, short
 from crawler_lifecycle.domain.task import ALIVE, tail
-from crawler_lifecycle.ports.looks import Details, TaskFinding
+from crawler_lifecycle.ports.polls import Details, TaskFinding
 from crawler_lifecycle.store.base.bulk import CHUNK, chunks, delete_rows, insert_rows
 from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.columns import compressed, storable
@@ -26,7 +26,7 @@ from .rows import load_details, load_finding
 from .tables import task_finding, task_history, task_observation
 from .unit import Unit
 
-#: The columns of a staged row with data from a look.
+#: The columns of a staged row with data from a poll.
 _PARTS = ("finding", "details")
 
 
@@ -146,12 +146,12 @@ def detail_columns(row: Row) -> dict[str, Any]:
     """
     finding = load_finding(row) if row["finding"] else None
     foreign = finding is not None and is_foreign(finding)
-    # Another object has the name of our task. Its node, counters, exit code and log say nothing
+    # Another object has the name of our task. Its node, counters, exit code and log prove nothing
     # about our task.
     seen = finding.observation if finding and not foreign else None
     details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None
-    # Live counters of an executing task may be newer than those of its look, which ``record_look``
+    # Live counters of an executing task may be newer than those of its poll, which ``record_poll``
     # has compared.
     counted = (details, seen) if finding is None or finding.change.after.terminal else ()
     counters = [source.counters for source in counted if source is not None]
@@ -182,8 +182,8 @@ def _error(finding: TaskFinding, details: Details | None) -> str | None:
 
 
 def _with_error(cause: str | None, error: str | None) -> str | None:
-    """Return the cause of an end with the crawler's error, as ``moves`` joins them; ``None``: it
-    stays as it is.
+    """Return the cause of an end, followed by the crawler's error; ``None``: the cause stays as
+    it is.
     """
     if cause is None or error is None or error[:100] in cause:
         return None

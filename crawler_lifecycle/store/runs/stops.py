@@ -86,7 +86,7 @@ class StopStore(RunPart):
         Returns the counts.
 
         A call without an answer may create its tasks until ``offered_until``. An offered task is
-        therefore cancelled only after a look that happened after this time and before ``now`` and
+        therefore cancelled only after a poll that happened after this time and before ``now`` and
         did not see the task.
 
         Each page of tasks is a separate transaction, so that no other writer waits long for the row
@@ -104,9 +104,9 @@ class StopStore(RunPart):
         with self._unit(fence) as unit:
             t = task_history.c
             never_offered = t.offered_until.is_(None)
-            looked_at = unit.run["verified_at"]
+            polled_at = unit.run["verified_at"]
             not_there = (
-                and_(t.offered_until < min(looked_at, now), ~t.ever_seen) if looked_at else false()
+                and_(t.offered_until < min(polled_at, now), ~t.ever_seen) if polled_at else false()
             )
             queued = unit.conn.execute(
                 current_tasks(unit.run_id, t.task_id)

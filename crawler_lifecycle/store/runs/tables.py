@@ -93,12 +93,12 @@ run_history = new_table(
     Column("look_error", Long),
     Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),
-    # The time when Temporal ordered the look that was recorded last. Looks that were ordered
+    # The time when Temporal ordered the poll that was recorded last. Polls that were ordered
     # earlier are refused.
     Column("look_ordered_at", UtcTime),
     Column("next_look_at", UtcTime),
     Column("last_progress_at", UtcTime),
-    # Milliseconds for which looks have seen the run execute without progress (domain/stall.py).
+    # Milliseconds for which polls have seen the run execute without progress (domain/stall.py).
     Column("quiet_ms", BigInteger),
     *_counters(),
     # The number of items that fill each field (domain/coverage.py). The verdict sets this column.
@@ -112,10 +112,10 @@ run_history = new_table(
     Column("ended_by", String(20)),
     # What it lacks of what is expected (domain/run.py, Verdict).
     Column("lacks", String(20)),
-    # The number of recorded looks, stops and changes of tasks. A look that read an older number is
+    # The number of recorded polls, stops and changes of tasks. A poll that read an older number is
     # refused.
     Column("look_revision", Integer),
-    # Milliseconds from the look that its workflow ordered last to the next one.
+    # Milliseconds from the poll that its workflow ordered last to the next one.
     Column("look_gap_ms", BigInteger),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
@@ -129,28 +129,36 @@ run_history = new_table(
         "pool",
         "crawler",
         "crawler status",
+        "flow_id",
+        "flow_id status",
+        "parent",
+        "parent status",
+        "parent ended_at",
+        "work_hash status",
+        "schedule status",
+        # For the search for resumed runs of a manager, which are few.
+        "parent attempt",
+        # A caller of one project has the same filters, and may not read the rows of all other
+        # projects for them.
+        "project",
+        "project status",
+        "project stage",
+        "project trigger",
+        "project outcome",
+        "project ended_by",
+        "project crawler",
+        "project crawler status",
+        # For quotas.
+        "pool status",
+        "caller status",
     ),
-    *list_indexes(
-        "run_id", "flow_id", "flow_id status", "parent", "parent status", "parent ended_at"
-    ),
-    *list_indexes("run_id", "work_hash status", "schedule status"),
-    # For the search for resumed runs of a manager, which are few.
-    *list_indexes("run_id", "parent attempt"),
-    # A caller of one project has the same filters, and may not read the rows of all other projects
-    # for them.
-    *list_indexes(
-        "run_id", "project", "project status", "project stage", "project trigger", "project outcome"
-    ),
-    *list_indexes("run_id", "project ended_by", "project crawler", "project crawler status"),
-    # For quotas.
-    *list_indexes("run_id", "pool status", "caller status"),
     Index(None, "pool", "created_at"),
     Index(None, "caller", "created_at"),
     Index(None, "project", "created_at"),
     Index(None, "created_at"),
     # For audits, which compare the runs that ended recently.
     *list_indexes("run_id", "ended_at"),
-    # Only live runs have a next look. Live runs without one are searched by the last change of
+    # Only live runs have a next poll. Live runs without one are searched by the last change of
     # their rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
@@ -193,7 +201,7 @@ task_history = new_table(
     required("status_since", UtcTime),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    # The line from the log or from the runner that says why the crawler failed.
+    # The line from the log or from the runner that explains why the crawler failed.
     Column("error", Words(ERROR_MAX)),
     required("args", Json),
     Column("cluster", Words(100)),
@@ -210,12 +218,12 @@ task_history = new_table(
     *_counters(),
     Column("peak_memory", BigInteger),
     Column("fields", Json),
-    # True when the task continued from saved state; null when its runner did not say.
+    # True when the task continued from saved state; null when its runner did not report it.
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
     # The number of tries by the policy of retries before this one, in this attempt of the run. The
-    # next columns say when such a try may begin, with how much memory, and which node it should
+    # next columns show when such a try may begin, with how much memory, and which node it should
     # avoid.
     required("retry", Integer, server_default="0"),
     Column("not_before", UtcTime),
@@ -227,11 +235,11 @@ task_history = new_table(
     Column("pool", String(63)),
     Column("priority", Integer),
     required("ever_seen", Boolean),
-    # The last time at which a look saw the task, while later looks do not find it. This alone
+    # The last time at which a poll saw the task, while later polls do not find it. This alone
     # proves nothing.
     Column("absent_since", UtcTime),
-    # The time of the first look that did not find the task, if no later look found it. A second
-    # such look, much later, proves that the task is gone.
+    # The time of the first poll that did not find the task, if no later poll found it. A second
+    # such poll, much later, proves that the task is gone.
     Column("missed_at", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
@@ -245,28 +253,29 @@ task_history = new_table(
     # Counts need only the first three columns. Offers and pages of one status also use the order of
     # the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
-    # The places that pools hold are counted from this index alone.
+    # The slots that pools hold are counted from this index alone.
     Index("ix_task_history_places", "status", "offered_until", "pool", "priority"),
 )
 
 pool_gate = new_table(
     "pool_gate",
-    # One row. Who gives places locks it, so that pools never exceed their caps (domain/pools.py).
+    # One row. Whoever gives slots locks it, so that pools never exceed their caps
+    # (domain/pools.py).
     given_key("id", Integer),
     required("state", Json),
 )
 
 pool_ticket = new_table(
     "pool_ticket",
-    # A run that waits for places of its pool.
+    # A run that waits for slots of its pool.
     owner_key("run_history.run_id"),
     required("pool", String(63)),
     required("priority", Integer),
-    # The age of the run decides about its place in the line. It waits since it last got a place.
+    # The age of the run decides about its position in the line. It waits since it last got a slot.
     required("since", UtcTime),
     required("waits_since", UtcTime),
     required("wanted", Integer),
-    # The time when its workflow was called to ask for places.
+    # The time when its workflow was called to ask for slots.
     Column("called_at", UtcTime),
     Index(None, "pool", "priority", "since", "run_id"),
     # Few runs are called and do not come.
@@ -275,7 +284,7 @@ pool_ticket = new_table(
 
 crawler_memory = new_table(
     "crawler_memory",
-    # The memory that a try needed after "oom", where the policy of retries says remember.
+    # The memory that a try needed after "oom", if the policy of retries has ``remember``.
     Column("project", String(63), primary_key=True),
     Column("crawler", String(63), primary_key=True),
     required("memory", String(20)),
@@ -314,7 +323,7 @@ task_finding = new_table(
     required("believed", String(20)),
     required("terminal", Boolean),
     Column("cluster_time", UtcTime),
-    # The time when a look last saw that the recorded status was true.
+    # The time when a poll last saw that the recorded status was true.
     Column("vouched_at", UtcTime),
     Column("correction", String(30)),
     required("evidence", Json),
@@ -327,8 +336,12 @@ task_finding = new_table(
         "started_at",
         "deployed_at",
         "cluster_name",
+        "cluster_uid",
+        "node",
+        "exit_code",
+        "exit_signal",
+        "ended_by",
     ),
-    *same_columns(task_history, "cluster_uid", "node", "exit_code", "exit_signal", "ended_by"),
 )
 
 task_change = new_table(
@@ -351,17 +364,30 @@ task_change = new_table(
         "cause",
         "error",
         "cluster",
+        "cluster_name",
+        "cluster_uid",
+        "node",
+        "reason",
+        "exit_code",
+        "exit_signal",
+        "pages",
+        "items",
+        "errors",
+        "bytes",
+        "peak_memory",
+        "fields",
+        "resumed",
+        "resume_note",
+        "ever_seen",
+        "absent_since",
+        "missed_at",
+        "last_progress_at",
+        "deployed_at",
+        "started_at",
+        "ended_at",
+        "retry_note",
+        "ended_by",
     ),
-    *same_columns(
-        task_history, "cluster_name", "cluster_uid", "node", "reason", "exit_code", "exit_signal"
-    ),
-    *same_columns(
-        task_history, "pages", "items", "errors", "bytes", "peak_memory", "fields", "resumed"
-    ),
-    *same_columns(
-        task_history, "resume_note", "ever_seen", "absent_since", "missed_at", "last_progress_at"
-    ),
-    *same_columns(task_history, "deployed_at", "started_at", "ended_at", "retry_note", "ended_by"),
 )
 
 task_log = new_table(

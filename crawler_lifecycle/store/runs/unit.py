@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.names import EVENT_CORRECTION_MADE, EVENT_RUN_CHAN
 from crawler_lifecycle.domain.run import RunStatus, Stage, StopIntent, run_may_become
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.waiting import Standing, waiting
-from crawler_lifecycle.ports.looks import (
+from crawler_lifecycle.ports.polls import (
     CommittedChanges,
     CommittedCorrection,
     CorrectionRow,
@@ -54,18 +54,16 @@ log = logging.getLogger(__name__)
 CORRECTIONS_SHOWN = 20
 #: The fields of a correction that the event shows.
 _SHOWN = (
-    *(
-        "id",
-        "task_id",
-        "attempt",
-        "kind",
-        "believed",
-        "believed_since",
-        "truth",
-        "truth_since",
-        "found_by",
-        "lag_ms",
-    ),
+    "id",
+    "task_id",
+    "attempt",
+    "kind",
+    "believed",
+    "believed_since",
+    "truth",
+    "truth_since",
+    "found_by",
+    "lag_ms",
     "created_at",
 )
 
@@ -80,7 +78,7 @@ BY_RUN = (
 
 
 def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any]:
-    """Return the query of these columns of the run's tasks, without superseded tasks."""
+    """Return a query for these columns of the run's tasks, without superseded tasks."""
     t = task_history.c
     query = (
         select(*columns)
@@ -90,7 +88,7 @@ def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any
     return query.with_hint(*BY_RUN)
 
 
-#: This query runs after every change and every look. It is built once, because building it takes
+#: This query runs after every change and every poll. It is built once, because building it takes
 #: longer than the query.
 _COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(
     task_history.c.status
@@ -146,9 +144,9 @@ def check_fence(run: Row, fence: Fence) -> None:
 
 def missing(run_id: int) -> RowMissing:
     """Return the error that the workflow of a run gets when the row of the run is missing."""
-    cure = "crawlctl audit --adopt inserts it again; until then the run waits"
+    fix = "crawlctl audit --adopt inserts it again; until then the run waits"
     return RowMissing(
-        f"The row of run {run_id} is missing, perhaps after a restore of the database: {cure}"
+        f"The row of run {run_id} is missing, perhaps after a restore of the database: {fix}"
     )
 
 
@@ -157,7 +155,8 @@ def read_run(
 ) -> dict[Any, Any]:
     """Return the row of the run. ``lock`` keeps it locked until the end of the transaction.
 
-    Raises ``RunNotFound``, or ``RowMissing`` when the caller ``owned`` the run.
+    Raises ``RunNotFound`` when there is none. If the caller ``owned`` the run, this is
+    ``RowMissing``.
     """
     try:
         return read_row(conn, run_history, run_id, lock="write" if lock else None)
@@ -262,7 +261,7 @@ class Unit:
 
     @property
     def next_revision(self) -> int:
-        """The number to write with a change: looks that have read the run before may not write
+        """The number to write with a change: polls that have read the run before may not write
         after it.
         """
         return (self.run["look_revision"] or 0) + 1
@@ -339,7 +338,8 @@ class Unit:
         )
         tasks = dict(self.counts().by_status)
         body = facts(self.run, *names, "pages", "items", "errors") | {"tasks": tasks}
-        body |= facts(self.run, "verified_at", "next_look_at", "look_error", "look_error_since")
+        poll = facts(self.run, "verified_at", "next_look_at", "look_error", "look_error_since")
+        body |= {name.replace("look", "poll"): value for name, value in poll.items()}
         body["waiting"] = waiting(standing(self.run, tasks))
         self.append_event(EVENT_RUN_CHANGED, None, body)
 
@@ -354,8 +354,10 @@ class Unit:
             "attempt": self.attempt,
             "crawler": self.run["crawler"],
             "flow_id": self.run["flow_id"],
+            "status": self.run["status"],
+            "count": len(self.corrections),
+            "corrections": shown,
         }
-        body |= {"status": self.run["status"], "count": len(self.corrections), "corrections": shown}
         self.append_event(EVENT_CORRECTION_MADE, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:

@@ -15,16 +15,16 @@ from .task_queues import POLLED_S, Queue, Version
 
 #: If work waits for more seconds than this, the workers cannot keep up.
 BACKLOG_AGE_S = 60.0
-_PLANS = "crawlctl worker plans, with your modules in LIFECYCLE_PLANS__MODULES; "
-_PLANS += "only needed for managers and functions of your own"
-#: Queues that need no worker in many installations, each with the cure if one is needed.
+_USER_CODE = "crawlctl worker user-code, with your modules in LIFECYCLE_USER_CODE__MODULES; "
+_USER_CODE += "only needed for managers and functions of your own"
+#: Queues that need no worker in many installations, each with the fix if one is needed.
 _SELDOM = {
-    names.QUEUE_PLANS: _PLANS,
-    names.QUEUE_FUNCTIONS: _PLANS,
+    names.QUEUE_USER_CODE: _USER_CODE,
+    names.QUEUE_FUNCTIONS: _USER_CODE,
     names.QUEUE_WEBHOOKS: "crawlctl worker webhooks; only needed for webhooks",
 }
 _WAITING = {
-    names.QUEUE_PLANS: "managers do not continue",
+    names.QUEUE_USER_CODE: "managers do not continue",
     names.QUEUE_FUNCTIONS: "functions of graphs are not called",
     names.QUEUE_WEBHOOKS: "webhooks are not delivered",
 }
@@ -32,18 +32,18 @@ _WAITING = {
 
 @dataclass(frozen=True, slots=True)
 class QueueFinding:
-    """The state of a queue as a sentence, and the cure."""
+    """The state of a queue as a sentence, and the fix."""
 
     level: Literal["ok", "warn", "bad"]
     text: str
-    cure: str | None = None
+    fix: str | None = None
 
 
 def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> QueueFinding:
     """Return a finding about the workers of a queue.
 
-    ``role`` is the role of the workers that serve the queue. ``unreachable`` is the cure if the
-    server does not describe the queue. ``told``: the text says how much work waits.
+    ``role`` is the role of the workers that serve the queue. ``unreachable`` is the fix if the
+    server does not describe the queue. ``told``: the text contains how much work waits.
     """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:
@@ -64,15 +64,17 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
             f"no worker of the current version ({_called(queue.current)}) polls {what}{waiting}; "
         )
         text += f"{_counts(others)} and get no work"
-        cure = f"start workers of {_called(queue.current)}, or run: {_make_current(queue, others)}"
-        return QueueFinding("bad", text, cure)
+        fix = f"start workers of {_called(queue.current)}, or run: {_make_current(queue, others)}"
+        return QueueFinding("bad", text, fix)
     if number == 0:
         return _nobody(queue, role, what, waiting, gone)
     if queue.backlog and queue.backlog_age_s > BACKLOG_AGE_S:
-        setting = "PLANS__FUNCTIONS" if queue.name == names.QUEUE_FUNCTIONS else "WORKER__THREADS"
-        cure = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_{setting}"
+        setting = (
+            "USER_CODE__FUNCTIONS" if queue.name == names.QUEUE_FUNCTIONS else "WORKER__THREADS"
+        )
+        fix = f"start more workers (crawlctl worker {role}), or raise LIFECYCLE_{setting}"
         return QueueFinding(
-            "warn", f"{what}: {count(number, 'poller')} cannot keep up{waiting}", cure
+            "warn", f"{what}: {count(number, 'poller')} cannot keep up{waiting}", fix
         )
     lost = (
         f"; another one was last seen {gone:.0f} s ago"

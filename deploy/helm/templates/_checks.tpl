@@ -1,5 +1,5 @@
 {{/*
-What cannot work is refused before anything is applied: each with the value's name, what it is, and the cure. What has a
+What cannot work is refused before anything is applied: each with the value's name, what it is, and the fix. What has a
 wrong type or name is refused by values.schema.json. (Placeholders: those of deploy/, as well.)
 */}}
 {{- define "checks" -}}
@@ -26,7 +26,7 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- if and .repository (not (or .tag .digest)) }}{{ include "refuse" (list (printf "%s.image" (replace "worker-" "workers." $name)) "has no tag and no digest" "give the digest of that image") }}{{ end }}
 {{- end }}
 {{- end }}
-{{- range $name, $image := dict "image" $v.image "workers.plans.image" ($v.workers.plans.image | default dict) }}
+{{- range $name, $image := dict "image" $v.image "workers.user-code.image" ((index $v.workers "user-code").image | default dict) }}
 {{- if eq ($image.tag | default "") "latest" }}{{ include "refuse" (list (printf "%s.tag" $name) "is \"latest\", which is another image tomorrow" "give a version, or better a digest") }}{{ end }}
 {{- end }}
 {{- if not (or $v.catalogue $v.existingCatalogue) }}{{ include "refuse" (list "catalogue" "and existingCatalogue are empty" "list your crawlers (docs/crawlers.md), or name a ConfigMap with crawlers.yaml") }}{{ end }}
@@ -51,9 +51,9 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- end }}
 
 {{- if and $v.oidc.issuer (not (and $v.oidc.clientId $v.oidc.roles)) }}{{ include "refuse" (list "oidc.issuer" (printf "is %q, and clientId or roles are empty" $v.oidc.issuer) "give both (docs/sign-in.md), or leave the issuer out") }}{{ end }}
-{{- if and $v.oidc.issuer (not (or $v.ingress.enabled $v.gatewayApi.enabled (hasKey $v.settings "LIFECYCLE_GATEWAY__PAGE_URL"))) }}{{ include "refuse" (list "oidc.issuer" (printf "is %q, and the page has no address to lead back to" $v.oidc.issuer) "enable ingress or gatewayApi, or give settings.LIFECYCLE_GATEWAY__PAGE_URL") }}{{ end }}
+{{- if and $v.oidc.issuer (not (or $v.ingress.enabled $v.gatewayApi.enabled (hasKey $v.settings "LIFECYCLE_GATEWAY__WEB_UI_URL"))) }}{{ include "refuse" (list "oidc.issuer" (printf "is %q, and the web UI has no address to lead back to" $v.oidc.issuer) "enable ingress or gatewayApi, or give settings.LIFECYCLE_GATEWAY__WEB_UI_URL") }}{{ end }}
 {{- if and $v.files.url $v.files.volumeClaim }}{{ include "refuse" (list "files.volumeClaim" (printf "is %q, and files.url is %q" $v.files.volumeClaim $v.files.url) "give one of the two: object storage, or a volume") }}{{ end }}
-{{- if and $v.tidy.enabled (not $v.files.volumeClaim) }}{{ include "refuse" (list "tidy.enabled" "is true, and there is no volume to clear" "set files.volumeClaim; a bucket gets a lifecycle rule instead") }}{{ end }}
+{{- if and $v.gc.enabled (not $v.files.volumeClaim) }}{{ include "refuse" (list "gc.enabled" "is true, and there is no volume to clear" "set files.volumeClaim; a bucket gets a lifecycle rule instead") }}{{ end }}
 {{- if and $v.authorities.temporal (not $v.temporal.tls.enabled) }}{{ include "refuse" (list "authorities.temporal" (printf "is %q, and temporal.tls.enabled is false" $v.authorities.temporal) "set temporal.tls.enabled=true, or leave the authority out") }}{{ end }}
 {{- if and $v.temporal.tls.clientSecret (not $v.temporal.tls.enabled) }}{{ include "refuse" (list "temporal.tls.clientSecret" (printf "is %q, and temporal.tls.enabled is false" $v.temporal.tls.clientSecret) "set temporal.tls.enabled=true, or leave the certificate out") }}{{ end }}
 {{- if $v.internalTls.enabled }}
@@ -62,12 +62,12 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- end }}
 {{- if not $v.authorities.https }}{{ include "refuse" (list "authorities.https" "is empty, and internalTls.enabled is true" "name a Secret whose ca.crt has the authority of internalTls.secret, and the public ones that you need") }}{{ end }}
 {{- end }}
-{{- if and $v.internalTls.enabled $v.ingress.enabled (not $v.ingress.annotations) }}{{ include "refuse" (list "ingress.annotations" "are empty, and internalTls.enabled is true" "say to your controller that the Service speaks TLS, as nginx.ingress.kubernetes.io/backend-protocol: HTTPS does") }}{{ end }}
+{{- if and $v.internalTls.enabled $v.ingress.enabled (not $v.ingress.annotations) }}{{ include "refuse" (list "ingress.annotations" "are empty, and internalTls.enabled is true" "configure your controller for a Service that speaks TLS, as nginx.ingress.kubernetes.io/backend-protocol: HTTPS does") }}{{ end }}
 {{- if and $v.internalTls.enabled $v.gatewayApi.enabled (not $v.gatewayApi.backendAuthority) }}{{ include "refuse" (list "gatewayApi.backendAuthority" "is empty, and internalTls.enabled is true" "name a ConfigMap whose ca.crt has the authority of internalTls.secret") }}{{ end }}
 
 {{- if and $v.ingress.enabled $v.gatewayApi.enabled }}{{ include "refuse" (list "gatewayApi.enabled" "is true, and ingress.enabled, too" "choose one of the two") }}{{ end }}
 {{- range $where, $way := dict "ingress" $v.ingress "gatewayApi" $v.gatewayApi }}
-{{- if and $way.enabled (not $way.host) }}{{ include "refuse" (list (printf "%s.host" $where) (printf "is empty, and %s.enabled is true" $where) "give the name under which people open the page") }}{{ end }}
+{{- if and $way.enabled (not $way.host) }}{{ include "refuse" (list (printf "%s.host" $where) (printf "is empty, and %s.enabled is true" $where) "give the name under which people open the web UI") }}{{ end }}
 {{- end }}
 {{- if and $v.ingress.enabled (not $v.ingress.tlsSecret) }}{{ include "refuse" (list "ingress.tlsSecret" "is empty, and ingress.enabled is true" "name a Secret of type kubernetes.io/tls: tokens would be readable on their way") }}{{ end }}
 {{- with $v.gatewayApi }}{{- if .enabled }}
@@ -86,9 +86,9 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- end }}
 {{- end }}
 
-{{/* (list value's-name what-it-is cure) */}}
+{{/* (list value's-name what-it-is fix) */}}
 {{- define "refuse" -}}
-{{- fail (printf "\n\n  %s %s.\n  Cure: %s.\n" (index . 0) (index . 1) (index . 2)) }}
+{{- fail (printf "\n\n  %s %s.\n  Fix: %s.\n" (index . 0) (index . 1) (index . 2)) }}
 {{- end }}
 
 {{/* Names and addresses that only stand for yours (RFC 2606, RFC 5737), in every text of the values. (list name value) */}}

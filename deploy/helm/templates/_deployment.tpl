@@ -114,7 +114,7 @@ spec:
           readinessProbe:
             {{- if eq $name "gateway" }}
             # Not /readyz: that is 503 for all replicas at once when Temporal or the database is away, and a Service without
-            # one would answer nothing. Without Temporal it still reads and records stops, without the database it says that.
+            # one would answer nothing. Without Temporal it still reads and records stops, without the database it reports that.
             {{- end }}
             httpGet: {path: {{ ternary "/healthz" "/readyz" (eq $name "gateway") }}, port: {{ $port }}}
             periodSeconds: 5
@@ -204,7 +204,7 @@ spec:
 {{ include "secretEnv" (list "LIFECYCLE_PUSHER__KEY" $s.pusher "key" "optional") }}
 {{ include "secretEnv" (list "LIFECYCLE_PUSHER__SECRET" $s.pusher "secret" "optional") }}
 {{- end }}
-{{- if has $name (list "worker-workflows" "worker-export" "worker-plans" "gateway") }}
+{{- if has $name (list "worker-workflows" "worker-export" "worker-user-code" "gateway") }}
 {{ include "secretEnv" (list "AWS_ACCESS_KEY_ID" $s.cloud "access-key-id" "optional") }}
 {{ include "secretEnv" (list "AWS_SECRET_ACCESS_KEY" $s.cloud "secret-access-key" "optional") }}
 {{- end }}

@@ -31,7 +31,7 @@ gateway: {{ toJson .Values.gateway }}
 scheduler: {{ toJson .Values.scheduler }}
 {{- end }}
 
-{{/* The image of a component: (list $ values). What the component does not say is that of all. */}}
+{{/* The image of a component: (list $ values). What the component does not set is that of all. */}}
 {{- define "image" -}}
 {{- $root := index . 0 }}
 {{- $image := merge (dict) ((index . 1).image | default dict) }}

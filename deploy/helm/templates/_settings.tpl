@@ -1,8 +1,8 @@
-{{/* Settings of all processes: what the values say, and then `settings`. */}}
+{{/* Settings of all processes: what the values set, and then `settings`. */}}
 {{- define "settings.made" -}}
 {{- $ns := .Release.Namespace }}
 {{- $scheme := ternary "https" "http" .Values.internalTls.enabled }}
-LIFECYCLE_CRAWLERS: /etc/crawler-lifecycle/crawlers.yaml
+LIFECYCLE_CATALOGUE: /etc/crawler-lifecycle/crawlers.yaml
 LIFECYCLE_CLUSTER__KIND: kubernetes
 LIFECYCLE_CLUSTER__NAMESPACE: {{ .Values.crawls.namespace }}
 LIFECYCLE_CLUSTER__SERVICE_ACCOUNT: crawl
@@ -12,7 +12,7 @@ LIFECYCLE_SCHEDULER__PORT: "8600"
 LIFECYCLE_GATEWAY__URL: {{ $scheme }}://gateway.{{ $ns }}.svc:8500
 LIFECYCLE_GATEWAY__HOST: 0.0.0.0
 LIFECYCLE_GATEWAY__PORT: "8500"
-LIFECYCLE_GATEWAY__TOKENS_FILE: /etc/crawler-lifecycle-tokens/tokens.toml
+LIFECYCLE_GATEWAY__CALLERS_FILE: /etc/crawler-lifecycle-tokens/tokens.toml
 LIFECYCLE_WORKER__HEALTH_HOST: 0.0.0.0
 LIFECYCLE_WORKER__HEALTH_PORT: "8700"
 LIFECYCLE_WORKER__METRICS_HOST: 0.0.0.0
@@ -49,7 +49,7 @@ LIFECYCLE_OIDC__CLIENT_ID: {{ .clientId | quote }}
 LIFECYCLE_OIDC__ROLES: {{ toJson .roles | quote }}
 {{- end }}{{ end }}
 {{- if or .Values.ingress.enabled .Values.gatewayApi.enabled }}
-LIFECYCLE_GATEWAY__PAGE_URL: https://{{ .Values.ingress.enabled | ternary .Values.ingress.host .Values.gatewayApi.host }}
+LIFECYCLE_GATEWAY__WEB_UI_URL: https://{{ .Values.ingress.enabled | ternary .Values.ingress.host .Values.gatewayApi.host }}
 {{- end }}
 {{- if .Values.temporal.tls.enabled }}
 TEMPORAL_TLS: "true"

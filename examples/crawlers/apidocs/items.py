@@ -36,7 +36,7 @@ class Operation:
 
 @dataclass
 class CheckedLink:
-    """How the site answered for one address; for a redirect, ``location`` says where it leads."""
+    """How the site answered for one address; for a redirect, ``location`` is the target."""
 
     url: str
     status: int

@@ -4,7 +4,7 @@ BOT_NAME = "apidocs"
 SPIDER_MODULES = ["apidocs.spiders"]
 NEWSPIDER_MODULE = "apidocs.spiders"
 
-# Manners: say who is asking, obey robots.txt, leave pauses between requests.
+# Manners: identify the crawler, obey robots.txt, leave pauses between requests.
 USER_AGENT = "apidocs/1.0 (example crawler of a demonstration site; obeys robots.txt)"
 ROBOTSTXT_OBEY = True
 DOWNLOAD_DELAY = 0.05

@@ -2,7 +2,7 @@
 """The command line of browsertrix-crawler as a task: ``map.py crawl [options]``, standard library
 only.
 
-It adds where the crawl starts, where it lies and what it goes on from, tells the counters of
+It adds where the crawl starts, where it lies and what it continues from, reports the counters of
 ``--statsFilename``, keeps the WACZ, and gives one of its exit codes another number. The stop signal
 is passed on once: a second one would cut the crawl off.
 """
@@ -23,7 +23,7 @@ COLLECTION = "crawl"
 
 
 def command(words: list[str], state: Path) -> tuple[list[str], bool]:
-    """Return its command line, and whether the crawl goes on from a saved state."""
+    """Return its command line, and whether the crawl continues from a saved state."""
     arguments = json.loads(os.environ.get("CRAWL_ARGS", "{}"))
     where = [
         "--cwd",
@@ -48,7 +48,7 @@ def command(words: list[str], state: Path) -> tuple[list[str], bool]:
 
 
 def tell(state: Path, resumed: bool) -> None:
-    """Write its counters in our words. Its file may be half-written; the next look has the rest."""
+    """Write its counters in our words. Its file may be half-written; the next poll has the rest."""
     try:
         found = json.loads((state / "stats.json").read_text())
         counters = {"pages": found["crawled"], "errors": found["failed"], "resumed": resumed}
@@ -87,7 +87,7 @@ def main() -> int:
         shutil.copy2(file, files)
     if (kept / "pages").exists():  # a folder of this name is not counted as items
         shutil.copytree(kept / "pages", files / "pages", dirs_exist_ok=True)
-    if code < 0:  # a signal ended it: die of the same one, so that it is told
+    if code < 0:  # a signal ended it: die of the same one, so that it is reported
         if code != -signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

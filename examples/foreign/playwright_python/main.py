@@ -1,7 +1,7 @@
 """Titles and pictures of the pages of a site, taken by Playwright in the Chromium of this machine.
 
 By hand: ``python main.py``. Where something else runs it, its arguments come as JSON, what it found
-goes into a folder that is kept, and SIGTERM ends it after the page at hand; it then goes on from
+goes into a folder that is kept, and SIGTERM ends it after the page at hand; it then continues from
 there.
 """
 

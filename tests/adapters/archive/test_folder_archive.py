@@ -123,7 +123,7 @@ def test_a_root_that_is_a_link_or_missing_or_a_file(
         assert "cannot be opened" in _skipped(manifest)["0/1"]
 
 
-def test_a_file_replaced_by_a_link_between_look_and_open(
+def test_a_file_replaced_by_a_link_between_poll_and_open(
     archive: FolderArchive, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("secret")

@@ -86,22 +86,22 @@ TROUBLE = [
 ]
 
 
-@pytest.mark.parametrize(("code", "status", "cure"), TROUBLE, ids=[t[0] for t in TROUBLE])
+@pytest.mark.parametrize(("code", "status", "fix"), TROUBLE, ids=[t[0] for t in TROUBLE])
 @pytest.mark.usefixtures("once")
-def test_trouble_is_said_with_its_code_and_cure(
+def test_trouble_is_said_with_its_code_and_fix(
     archive: S3Archive,
     bucket: Bucket,
     proxy: FaultProxy,
     folder: Path,
     code: str,
     status: int,
-    cure: str,
+    fix: str,
 ) -> None:
     proxy.faults.append(Fault("status", "PutObject", times=99, status=status, code=code))
     with pytest.raises(NotDelivered, match=code) as caught:
         store(archive, folder)
     text = str(caught.value)
-    assert cure in text
+    assert fix in text
     assert "PutObject" in text
     assert text.startswith(_prefix(bucket))
     assert SECRET_KEY not in text

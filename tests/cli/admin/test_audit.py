@@ -14,7 +14,7 @@ from tests.cli.cli_support import Crawlctl
 GOING_ON = {"audit_id": "0190-audit", "report": None, "note": "It is going on."}
 CLEAN = AUDIT | {"found": {}, "repaired": {}, "left": 0, "findings": []}
 MENDED = AUDIT | {"found": {"orphan": 1}, "repaired": {"orphan": 1}, "left": 0, "repair": True}
-BLIND = CLEAN | {"troubles": ["cluster tasks could not be compared: 503"]}
+BLIND = CLEAN | {"problems": ["cluster tasks could not be compared: 503"]}
 
 
 @pytest.mark.parametrize(("report", "code"), [(CLEAN, 0), (MENDED, 0), (AUDIT, 1), (BLIND, 1)])

@@ -31,9 +31,9 @@ def test_what_is_not_given_is_left_to_the_settings(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIFECYCLE_CLUSTER__READ_S", "soon")
+    monkeypatch.setenv("LIFECYCLE_CLUSTER__READ_TIMEOUT_S", "soon")
     with pytest.raises(
-        CommandFailed, match="LIFECYCLE_CLUSTER__READ_S: 'soon' is not allowed"
+        CommandFailed, match="LIFECYCLE_CLUSTER__READ_TIMEOUT_S: 'soon' is not allowed"
     ) as caught:
         ClusterAccess().settings()
     assert caught.value.code is Exit.USAGE

@@ -225,7 +225,7 @@ def test_a_missing_right_is_named(api: FakeApiServer, release: Any) -> None:
 def test_a_cluster_that_does_not_answer(
     api: FakeApiServer, release: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("LIFECYCLE_CLUSTER__READ_S", "0.2")
+    monkeypatch.setenv("LIFECYCLE_CLUSTER__READ_TIMEOUT_S", "0.2")
     api.faults.add("GET", r"/pods", Silence(2.0), times=None)
     done = release("--yes")
     assert done.code == Exit.UNREACHABLE

@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.admin import db_prune
 from crawler_lifecycle.cli.problems import Exit
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.retention import GOES, NEVER
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.store.retention import pruning as adapter
 from crawler_lifecycle.store.retention.pruning import Pruner
 from crawler_lifecycle.store.store import Store, open_store
@@ -40,7 +40,7 @@ class Fleet:
         fence = self.world.deployed(f"r{self.count}", tasks)
         self.world.execute(fence)
         rows = self.store.tasks.list_tasks(fence.run_id)
-        self.store.looks.save_details(
+        self.store.polls.save_details(
             fence, [Details(task.task_id, "the end of a log") for task in rows]
         )
         if not live:

@@ -86,7 +86,7 @@ def test_a_token_is_shown_once_and_its_hash_is_kept(url: str, crawlctl: Crawlctl
         ("revoke nobody", Exit.NOT_IN_THIS_STATE, "keeps no token 'nobody'; crawlctl token list"),
     ],
 )
-def test_what_cannot_be_is_named_with_its_cure(
+def test_what_cannot_be_is_named_with_its_fix(
     url: str,
     tmp_path: Path,
     crawlctl: Crawlctl,
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_named_with_its_cure(
     file = tmp_path / "tokens.toml"
     file.write_text(new_token("file", "read")[1])
     assert crawlctl("token", "create", "taken", "--role", "read").code == 0
-    monkeypatch.setenv("LIFECYCLE_GATEWAY__TOKENS_FILE", str(file))
+    monkeypatch.setenv("LIFECYCLE_GATEWAY__CALLERS_FILE", str(file))
     done = crawlctl("token", *words.split())
     assert done.code == code
     assert says in done.err.replace("\n  next", "; next"), done.err

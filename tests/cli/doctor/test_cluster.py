@@ -1,4 +1,4 @@
-"""The doctor on a Kubernetes cluster: each thing that can be wrong is named with its cure, and
+"""The doctor on a Kubernetes cluster: each thing that can be wrong is named with its fix, and
 nothing is changed.
 """
 
@@ -39,13 +39,13 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServ
 
 def look(api: FakeApiServer, **settings: Any) -> list[Line]:
     """What the doctor finds."""
-    given = {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0} | settings
+    given = {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_timeout_s": 1.0} | settings
     known = Settings.model_validate({"cluster": given})
     lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set())))
     assert not [r for r in api.requests if r.method not in ("GET", "POST")], (
         "who looks changes nothing"
     )
-    assert all(one.cure for one in lines if one.level != "ok")
+    assert all(one.fix for one in lines if one.level != "ok")
     return [replace(one, text=one.text.replace(api.url, "https://cluster.test")) for one in lines]
 
 
@@ -65,7 +65,7 @@ def test_a_cluster_on_which_everything_is_right(
 def look_for(api: FakeApiServer, services: str) -> list[Line]:
     """What the doctor finds about the rights of the accounts in that namespace."""
     known = Settings.model_validate(
-        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}}
+        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_timeout_s": 1.0}}
     )
     lines = cluster.check_cluster(Context(known, Sources({}), Redactor(set()), services=services))
     return [one for one in lines if one.check == "rights"]
@@ -175,9 +175,9 @@ def test_a_clock_that_is_off(
 def test_no_namespace(api: FakeApiServer) -> None:
     lines = look(api, namespace="night")
     assert of(lines, "namespace") == [("bad", "the cluster has no namespace 'night'")]
-    cure = str(lines[-1].cure)
-    assert "apply your overlay of deploy/" in cure
-    assert "Secrets and volume claims" in cure, "they are in no overlay"
+    fix = str(lines[-1].fix)
+    assert "apply your overlay of deploy/" in fix
+    assert "Secrets and volume claims" in fix, "they are in no overlay"
     assert of(lines, "rights") == [], "nothing further can be said about it"
 
 
@@ -187,7 +187,7 @@ def test_a_namespace_on_its_way_out(api: FakeApiServer) -> None:
     )
     (line,) = [one for one in look(api) if one.check == "namespace"]
     assert (line.level, "is being deleted" in line.text) == ("bad", True)
-    assert "crawlctl cluster release --namespace crawls" in str(line.cure)
+    assert "crawlctl cluster release --namespace crawls" in str(line.fix)
 
 
 def test_a_namespace_that_is_not_ours_to_read(api: FakeApiServer) -> None:
@@ -217,7 +217,7 @@ def test_each_missing_right_is_named_with_the_roles_that_grant_it(
         lacking = (right.verb, right.resource, right.name) in missing
         roles = {name for name, granted in rbac.ROLES.items() if lacking and right in granted}
         assert {
-            name for name in rbac.ROLES if any(f"(Role {name}" in str(one.cure) for one in lines)
+            name for name in rbac.ROLES if any(f"(Role {name}" in str(one.fix) for one in lines)
         } == roles, right
         assert {one.level for one in lines} <= (
             {"warn"} if right in rbac.DISPENSABLE else {"bad"}
@@ -278,7 +278,7 @@ def test_anywhere_else_everything_is_checked(
     api: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = Settings.model_validate(
-        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_s": 1.0}}
+        {"cluster": {"kind": "kubernetes", "kubeconfig": api.kubeconfig(), "read_timeout_s": 1.0}}
     )
     context = Context(known, Sources({}), Redactor(set()))
     every = _checks(known)

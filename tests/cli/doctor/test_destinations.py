@@ -1,5 +1,5 @@
 """The doctor on the places of supporting files: each way of not being able to use them is named
-with its cure.
+with its fix.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def who(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
 def look(**cluster: Any) -> list[tuple[str, str]]:
     lines = found(**cluster)
     assert all(line.check == "files" for line in lines)
-    assert all(line.cure for line in lines if line.level != "ok")
+    assert all(line.fix for line in lines if line.level != "ok")
     assert SECRET_KEY not in str(lines)
     return [(line.level, line.text) for line in lines]
 
@@ -131,7 +131,7 @@ def test_each_missing_right_is_named(
     assert [line.level for line in wrong] == [level]
     assert said in wrong[0].text
     assert (
-        wrong[0].cure == "give the credentials the permissions that docs/kubernetes-files.md lists"
+        wrong[0].fix == "give the credentials the permissions that docs/kubernetes-files.md lists"
     )
 
 
@@ -139,14 +139,14 @@ def test_there_is_no_such_bucket(proxy: FaultProxy, who: dict[str, str | None]) 
     lines = found(files_url="s3://nobody-made-it/tasks")
     assert {line.level for line in lines} <= {"bad", "warn"}
     assert "NoSuchBucket" in lines[0].text
-    assert lines[0].cure == "create the bucket or correct LIFECYCLE_CLUSTER__FILES_URL"
+    assert lines[0].fix == "create the bucket or correct LIFECYCLE_CLUSTER__FILES_URL"
 
 
 def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, who: dict[str, str | None]) -> None:
     use_aws(monkeypatch, "http://127.0.0.1:9")
     lines = found(files_url="s3://bucket/tasks")
     assert "EndpointConnectionError" in lines[0].text
-    assert lines[0].cure == "check AWS_ENDPOINT_URL, AWS_REGION and the network"
+    assert lines[0].fix == "check AWS_ENDPOINT_URL, AWS_REGION and the network"
 
 
 def test_a_url_that_is_none(who: dict[str, str | None]) -> None:

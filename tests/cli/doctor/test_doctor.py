@@ -103,7 +103,7 @@ def test_a_machine_on_which_nothing_runs(doctor: Any, tmp_path: Path) -> None:
     assert result.code == 1
     bad = {one["check"] for one in result.json["checks"] if one["level"] == "bad"}
     assert bad == {"temporal", "schema"}
-    assert all(one["cure"] for one in result.json["checks"] if one["level"] != "ok")
+    assert all(one["fix"] for one in result.json["checks"] if one["level"] != "ok")
     assert sorted(tmp_path.rglob("*")) == before, "who only looks leaves nothing behind"
 
 
@@ -182,20 +182,20 @@ def test_every_setting_its_source_and_no_secret(doctor: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "cure"),
+    ("name", "fix"),
     [
         ("LIFECYCLE_DATABASE_URL", "did you mean LIFECYCLE_DATABASE__URL?"),
         ("LIFECYCLE_WORKERS__THREADS", "did you mean LIFECYCLE_WORKER__THREADS?"),
-        ("lifecycle_crawler", "did you mean LIFECYCLE_CRAWLERS?"),
+        ("lifecycle_catalog", "did you mean LIFECYCLE_CATALOGUE?"),
         ("LIFECYCLE_SOMETHING_ELSE", "unset it"),
     ],
 )
-def test_a_misspelt_setting_is_found(name: str, cure: str) -> None:
+def test_a_misspelt_setting_is_found(name: str, fix: str) -> None:
     given = {name: "x", "LIFECYCLE_DATABASE__URL": "x", "LIFECYCLE_WORKER": "{}", "OTHER": "x"}
     lines = environment.check_environment(replace(_context(), sources=sources.Sources(given)))
     assert [line.level for line in lines] == ["bad"]
     assert name in lines[0].text
-    assert cure in str(lines[0].cure)
+    assert fix in str(lines[0].fix)
 
 
 def test_for_people(doctor: Any, crawlctl: Crawlctl) -> None:
@@ -203,7 +203,7 @@ def test_for_people(doctor: Any, crawlctl: Crawlctl) -> None:
     assert result.code == 1
     assert "LIFECYCLE_CLUSTER__SLOTS" not in result.out
     assert "\nbad   temporal " in result.out
-    assert "cure: start it (crawlctl dev" in result.out
+    assert "fix: start it (crawlctl dev" in result.out
     assert "2 bad" in result.err
     shown = crawlctl("doctor", "--settings").out
     assert shown.index("\nbad   temporal ") < shown.index("LIFECYCLE_CLUSTER__SLOTS"), (
@@ -413,7 +413,7 @@ def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.Monkey
         Check("crashes", crash, needs_settings=False),
         Check(
             "fine",
-            lambda _: [Line("fine", "ok", "fine", "a cure that nobody needs")],
+            lambda _: [Line("fine", "ok", "fine", "a fix that nobody needs")],
             needs_settings=False,
         ),
         Check("needs", crash),
@@ -430,7 +430,7 @@ def test_a_check_that_crashes_or_hangs_hides_no_other(monkeypatch: pytest.Monkey
     assert "no answer within 60 s" in lines[0].text
     assert "ZeroDivisionError" in lines[1].text
     assert SECRET not in lines[1].text
-    assert lines[2].cure is None
+    assert lines[2].fix is None
 
 
 # --- what findings mean ---------------------------------------------------------------------------
@@ -477,7 +477,7 @@ def test_search_attributes() -> None:
     )
     assert missing is not None
     assert "CrawlFlow" in missing.text
-    assert "--fix" in str(missing.cure)
+    assert "--fix" in str(missing.fix)
     wrong = temporal.attributes_problem(fine | {"CrawlRunId": "Keyword"}, "command")
     assert wrong is not None
     assert "CrawlRunId is Keyword, not Int" in wrong.text
@@ -530,18 +530,20 @@ def test_task_queues(pollers: int, backlog: int, age: float, level: str) -> None
         Queue(names.QUEUE_CONTROL, "activities", _pollers(pollers), backlog, age)
     )
     assert line.level == level
-    assert level == "ok" or "crawlctl worker control" in str(line.cure)
+    assert level == "ok" or "crawlctl worker control" in str(line.fix)
 
 
 def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
-    line = temporal.queue_line(Queue(names.QUEUE_PLANS, "activities", []))
-    assert (line.level, line.text.startswith("no worker of the role plans")) == ("warn", True)
-    assert "LIFECYCLE_PLANS__MODULES" in str(line.cure)
+    line = temporal.queue_line(Queue(names.QUEUE_USER_CODE, "activities", []))
+    assert (line.level, line.text.startswith("no worker of the role user-code")) == ("warn", True)
+    assert "LIFECYCLE_USER_CODE__MODULES" in str(line.fix)
     waits = temporal.queue_line(
-        Queue(names.QUEUE_PLANS, "activities", [], backlog=2, backlog_age_s=70.0)
+        Queue(names.QUEUE_USER_CODE, "activities", [], backlog=2, backlog_age_s=70.0)
     )
     assert (waits.level, "2 waiting" in waits.text) == ("bad", True)
-    left = temporal.queue_line(Queue(names.QUEUE_PLANS, "activities", [Poller(None, 9.0, False)]))
+    left = temporal.queue_line(
+        Queue(names.QUEUE_USER_CODE, "activities", [Poller(None, 9.0, False)])
+    )
     assert (left.level, "last seen 9 s ago" in left.text) == ("bad", True)
     functions = temporal.queue_line(Queue(names.QUEUE_FUNCTIONS, "activities", []))
     assert (functions.level, "functions of graphs are not called" in functions.text) == (
@@ -549,7 +551,7 @@ def test_a_missing_worker_of_the_role_plans_is_told_by_that_name() -> None:
         True,
     )
     slow = temporal.queue_line(Queue(names.QUEUE_FUNCTIONS, "activities", _pollers(1), 9, 70.0))
-    assert "LIFECYCLE_PLANS__FUNCTIONS" in str(slow.cure)
+    assert "LIFECYCLE_USER_CODE__FUNCTIONS" in str(slow.fix)
 
 
 def test_quotas_of_nobody_are_told(doctor: Any, tmp_path: Path) -> None:
@@ -568,7 +570,10 @@ def test_quotas_of_nobody_are_told(doctor: Any, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     tokens.write_text(new_token("ci", "read")[1])
     gone = ("warn", "a quota is for token gone, and there is no such token")
-    assert found(doctor(LIFECYCLE_GATEWAY__TOKENS_FILE=str(tokens)), "quotas") == [gone, lost]
+    assert found(doctor(LIFECYCLE_GATEWAY__CALLERS_FILE=str(tokens)), "quotas") == [
+        gone,
+        lost,
+    ]
     tokens.write_text("")
     [(level, text)] = found(doctor(), "quotas")
     assert (level, "has no [[token]]" in text) == ("bad", True)
@@ -605,7 +610,7 @@ OLD, NEW = ("crawls", "1a"), ("crawls", "2b")
 
 
 @pytest.mark.parametrize(
-    ("pollers", "current", "ramping", "level", "cure"),
+    ("pollers", "current", "ramping", "level", "fix"),
     [
         (_pollers(1), NEW, None, "bad", "--deployment-name crawls --unversioned"),
         (_pollers(1, OLD), NEW, None, "bad", "--deployment-name crawls --build-id 1a"),
@@ -621,14 +626,14 @@ def test_pollers_that_get_no_work_are_no_workers(
     current: Version,
     ramping: Version,
     level: str,
-    cure: str | None,
+    fix: str | None,
 ) -> None:
     line = temporal.queue_line(
         Queue(names.QUEUE_MAIN, "workflows", pollers, current=current, ramping=ramping)
     )
     assert line.level == level
-    assert (line.cure is None) == (cure is None)
-    assert cure is None or cure in str(line.cure)
+    assert (line.fix is None) == (fix is None)
+    assert fix is None or fix in str(line.fix)
 
 
 class Listed:
@@ -830,7 +835,7 @@ def test_a_damaged_database_is_told_once(doctor: Any, tmp_path: Path) -> None:
         assert [(one["check"], one["level"], one["text"]) for one in lines] == [
             ("database", "bad", told)
         ]
-        assert lines[0]["cure"] == "put back a whole copy: crawlctl db restore FILE"
+        assert lines[0]["fix"] == "put back a whole copy: crawlctl db restore FILE"
 
 
 def test_the_version_of_sqlite_is_shown(doctor: Any, tmp_path: Path) -> None:

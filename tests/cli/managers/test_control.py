@@ -28,8 +28,8 @@ def test_a_class_is_started_with_the_words_behind_the_dashes(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
     """Also where they look like options of ours; the end of its name is enough."""
-    gateway.get("/v1/plans").respond(
-        json={"plans": [PLAN, PLAN | {"fingerprint": "of an older build"}]}
+    gateway.get("/v1/user-code").respond(
+        json={"user_code": [PLAN, PLAN | {"fingerprint": "of an older build"}]}
     )
     route = gateway.post("/v1/managers").respond(202, json=MANAGER | {"note": None})
     words = ("--", "-o", "--tag=x", "--flow-id", "f-1", "books")
@@ -60,8 +60,8 @@ def test_a_class_is_started_with_the_words_behind_the_dashes(
 def test_a_name_that_several_classes_end_with_is_refused(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
-    gateway.get("/v1/plans").respond(
-        json={"plans": [PLAN, PLAN | {"plan": "old.shops.managers:ShopsManager"}]}
+    gateway.get("/v1/user-code").respond(
+        json={"user_code": [PLAN, PLAN | {"plan": "old.shops.managers:ShopsManager"}]}
     )
     result = crawlctl("manager", "start", "managers:ShopsManager")
     assert result.code == 2

@@ -172,5 +172,5 @@ def test_what_cannot_be_used_is_not_called_served(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
     row = {"plan": "shops", "kind": "module", "served": True, "error": "module shops: SyntaxError"}
-    gateway.get("/v1/plans").respond(json={"plans": [row]})
+    gateway.get("/v1/user-code").respond(json={"user_code": [row]})
     assert crawlctl("manager", "plan").out.splitlines()[1].split()[:3] == ["shops", "-", "no"]

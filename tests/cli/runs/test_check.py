@@ -34,7 +34,7 @@ EXPORT: dict[str, Any] = {
     "bytes": 300,
     "error": None,
 }
-ALL = ["executes", "counters", "stop", "last words", "resume", "goes on", "end", "items", "files"]
+ALL = ["executes", "counters", "stop", "last words", "resume", "continues", "end", "items", "files"]
 
 
 @pytest.fixture(autouse=True)
@@ -175,7 +175,7 @@ def check(
 
 DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "it keeps all": ({}, [], ""),
-    "a late look shows an older reading again": (
+    "a late poll shows an older reading again": (
         {"counts": readings(None, 4, 9, 4, 6, 6, 6)},
         [],
         "",
@@ -234,8 +234,12 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["resume"],
         "exit 1",
     ),
-    "it begins at 0 again": ({"again": readings(None, 0, 2, 12)}, ["goes on"], "2 pages, before 8"),
-    "it tells no counters again": ({"again": readings(None)}, ["goes on"], "none is told"),
+    "it begins at 0 again": (
+        {"again": readings(None, 0, 2, 12)},
+        ["continues"],
+        "2 pages, before 8",
+    ),
+    "it tells no counters again": ({"again": readings(None)}, ["continues"], "none is reported"),
     "it ends without a summary": (
         {
             "end": {
@@ -252,7 +256,11 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["items"],
         "2 lines were no JSON",
     ),
-    "it told items and left none": ({"items": {"items": 0, "notes": []}}, ["items"], "6 were told"),
+    "it told items and left none": (
+        {"items": {"items": 0, "notes": []}},
+        ["items"],
+        "6 were reported",
+    ),
     "nothing can be archived": (
         {"export": EXPORT | {"status": "failed", "error": "no bucket"}},
         ["files"],
@@ -278,14 +286,14 @@ def test_what_does_not_hold(
     assert list(lines) == (ALL if fake.stopped else ALL[:6])
     if failed:
         assert words in lines[failed[0]]["text"]
-        assert re.search(r"docs/contract\.md#[a-z]+\)$", lines[failed[0]]["cure"])
+        assert re.search(r"docs/contract\.md#[a-z]+\)$", lines[failed[0]]["fix"])
     live = [run for run in fake.runs.values() if run["status"] == "PROCESSING"]
     assert all("stop" in run for run in live), "nothing is left without a stop"
 
 
 SKIPS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "it ends too fast": ({"by_itself": FINISHED, "counts": readings(2)}, ALL[2:6], "some 20 s"),
-    "it cannot resume": ({"entry": ENTRY | {"resumable": False}}, ["resume", "goes on"], ""),
+    "it cannot resume": ({"entry": ENTRY | {"resumable": False}}, ["resume", "continues"], ""),
     "it does not end in time": ({"end": None}, ["end"], "--limit-s"),
     "it has no items": (
         {"items": {"items": 0, "notes": []}, "counts": [{"pages": n} for n in (1, 2, 3)]},
@@ -296,13 +304,13 @@ SKIPS: dict[str, tuple[dict[str, Any], list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("shop", "skipped", "cure"), SKIPS.values(), ids=SKIPS)
+@pytest.mark.parametrize(("shop", "skipped", "fix"), SKIPS.values(), ids=SKIPS)
 def test_what_is_skipped(
     gateway: respx.MockRouter,
     crawlctl: Crawlctl,
     shop: dict[str, Any],
     skipped: list[str],
-    cure: str,
+    fix: str,
 ) -> None:
     code, document, _ = check(gateway, crawlctl, Shop(**shop))
     lines = {line["check"]: line for line in document["checks"]}
@@ -310,7 +318,7 @@ def test_what_is_skipped(
         0,
         skipped,
     ), document
-    assert cure in str(lines[skipped[0]]["cure"])
+    assert fix in str(lines[skipped[0]]["fix"])
 
 
 def test_a_file_of_another_crawler_in_the_same_folder(
@@ -333,7 +341,7 @@ def test_a_task_that_does_not_execute(gateway: respx.MockRouter, crawlctl: Crawl
     assert "run 1 is asked to stop" in err
 
 
-def test_people_read_each_line_with_its_cure(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_people_read_each_line_with_its_fix(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     shop = Shop(
         resumed=False,
         entry=ENTRY | {"stop_signal": "SIGINT"},
@@ -342,7 +350,7 @@ def test_people_read_each_line_with_its_cure(gateway: respx.MockRouter, crawlctl
     gateway.route().mock(side_effect=shop.answer)
     result = crawlctl("crawler", "check", "shop", "--limit-s", "120")
     assert "FAILED   stop         a\\x1b[2J\n" in result.out
-    assert "cure: on SIGINT save" in result.out
+    assert "fix: on SIGINT save" in result.out
     assert "ok       files        2 in the archive, 300 bytes" in result.out
     assert "7 ok, 2 FAILED, 0 skipped" in result.err
 

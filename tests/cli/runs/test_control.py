@@ -241,20 +241,20 @@ def test_wait_tells_the_end_by_its_exit_code(
 
 
 def test_wait_says_what_it_waits_for(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    """On the ladder a crawl of seconds is known to have ended a minute later; silence looks like a
+    """On the polling schedule a crawl of seconds is known to have ended a minute later; silence looks like a
     hang.
     """
     waits, later = (
         RUN | {"waiting": f"waiting for {age}: 4 of 4 slots in use"} for age in ("59 s", "1 min")
     )
-    looked = RUN | {"waiting": None, "next_look_at": "2026-11-20T12:03:04.5Z"}
+    polled = RUN | {"waiting": None, "next_poll_at": "2026-11-20T12:03:04.5Z"}
     answers = [
-        httpx.Response(200, json=run) for run in (waits, waits, later, looked, looked, COMPLETED)
+        httpx.Response(200, json=run) for run in (waits, waits, later, polled, polled, COMPLETED)
     ]
     gateway.get("/v1/runs/7").mock(side_effect=answers)
     told = crawlctl("wait", "7").err.splitlines()
     assert [line for line in told if "4 of 4 slots in use" in line] == told[:1]
-    assert [line for line in told if "looked at next at 12:03:04 UTC" in line] == told[1:2]
+    assert [line for line in told if "polled next at 12:03:04 UTC" in line] == told[1:2]
 
 
 def test_wait_gives_up(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:

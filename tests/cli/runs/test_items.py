@@ -141,7 +141,7 @@ def test_what_can_never_work(words: list[str], code: int, said: str, crawlctl: C
     assert (result.code, said in result.err) == (code, True)
 
 
-def test_without_pyarrow_the_cure_is_named(
+def test_without_pyarrow_the_fix_is_named(
     gateway: respx.MockRouter, crawlctl: Crawlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.get("/v1/runs/7").respond(json={"fields": None})
@@ -152,7 +152,7 @@ def test_without_pyarrow_the_cure_is_named(
     assert 'pip install "crawler-lifecycle[parquet]"' in result.err
 
 
-def test_a_run_without_items_names_the_cure(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
+def test_a_run_without_items_names_the_fix(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/runs/7").respond(json={"fields": None})
     gateway.get("/v1/runs/7/files").respond(json={**LIVE, "files": FILES[1:2]})
     shown = crawlctl("items", "7")

@@ -35,10 +35,10 @@ def test_list_as_json_with_the_option_anywhere(
     assert result.json == {"runs": [RUN]}
 
 
-def test_a_list_says_how_many_looks_are_overdue(
+def test_a_list_says_how_many_polls_are_overdue(
     gateway: respx.MockRouter, crawlctl: Crawlctl
 ) -> None:
-    words = "3 looks are overdue, the oldest (run 7) by 2 min 44 s: nothing after 2026-11-20T11:57:16Z is verified"
+    words = "3 polls are overdue, the oldest (run 7) by 2 min 44 s: nothing after 2026-11-20T11:57:16Z is verified"
     overdue = {
         "count": 3,
         "since": "2026-11-20T11:57:16Z",
@@ -98,7 +98,7 @@ def test_list_passes_filters_and_follows_pages(
     result = crawlctl(*words)
     assert (result.out, result.err) == ("7\n5\n", "2 of more than 10,000; for more: --limit\n")
     first, second = (call.request.url.params for call in route.calls)
-    assert first.get_list("status") == ["PROCESSING", "FAILED"]
+    assert first.get_list("status") == ["processing", "FAILED"]
     wanted = {"crawler": "operations", "stage": "deployment", "tag": "night", "flow_id": "f"}
     wanted |= {"created_from": "2026-11-19T12:00:00Z", "created_until": "2026-11-20T00:00:00Z"}
     assert {name: first[name] for name in wanted} == wanted
@@ -145,7 +145,7 @@ def test_what_a_run_waits_for_reads_as_a_sentence(
 ) -> None:
     _run_page(
         gateway,
-        RUN | {"waiting": "the cluster has not answered for 4 min: 503", "look_error": "503"},
+        RUN | {"waiting": "the cluster has not answered for 4 min: 503", "poll_error": "503"},
     )
     out = crawlctl("describe", "7").out
     assert re.search(r"^waiting +the cluster has not answered for 4 min: 503$", out, re.M)
@@ -235,7 +235,7 @@ def test_a_run_that_somebody_stopped_looks_like_no_failure(
 
 
 @pytest.mark.parametrize("run", [COMPLETED, FAILED, STOPPED])
-def test_what_never_executed_has_no_log_to_look_at(
+def test_what_never_executed_has_no_log_to_poll_at(
     gateway: respx.MockRouter, crawlctl: Crawlctl, run: dict[str, object]
 ) -> None:
     """The main task is the first by its index, whatever its id is after a resume."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from tests.clusters.kubernetes.looks.world import World
+from tests.clusters.kubernetes.polls.world import World
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
 

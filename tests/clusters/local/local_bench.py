@@ -159,23 +159,23 @@ class Bench:
     def folder(self, index: int = 0) -> Path:
         return self.state / "tasks" / str(run_ref(self.run)) / str(index) / "1"
 
-    def look(self, index: int = 0) -> Observation:
-        return self.cluster.look(run_ref(self.run), [self.ref(index)]).observations[0]
+    def poll(self, index: int = 0) -> Observation:
+        return self.cluster.poll(run_ref(self.run), [self.ref(index)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0) -> Observation:
         deadline = time.monotonic() + 150
-        while (seen := self.look(index)).phase is not phase:
+        while (seen := self.poll(index)).phase is not phase:
             assert time.monotonic() < deadline, f"not within 150 s: {seen}"
             time.sleep(0.01)
         return seen
 
     def until_on_file(self, index: int = 0) -> Observation:
-        """Until its supervisor wrote the end and left: a look may know the end before, from other
+        """Until its supervisor wrote the end and left: a poll may know the end before, from other
         evidence.
         """
         wait_until((self.folder(index) / "end.json").exists)
         wait_until(lambda: not self.supervisor(index).alive())
-        return self.look(index)
+        return self.poll(index)
 
     def fill(self, count: int) -> None:
         """Let the first ``count`` tasks take the slots, one after the other: the queue knows the
@@ -190,7 +190,7 @@ class Bench:
         behind all others.
         """
         self.deploy(code, range(index, index + 1))
-        wait_until(lambda: (self.look(index).reason or "").startswith("waiting: "))
+        wait_until(lambda: (self.poll(index).reason or "").startswith("waiting: "))
         wait_until(lambda: self._is_head() or self._sleeps_in_queue(index))
 
     def _is_head(self) -> bool:
@@ -219,8 +219,8 @@ class Bench:
         """Until it ended or is gone: which of them depends on whether process 1 has reaped the
         zombie yet.
         """
-        wait_until(lambda: self.look(index).phase in (Phase.ENDED, Phase.GONE))
-        seen = self.look(index)
+        wait_until(lambda: self.poll(index).phase in (Phase.ENDED, Phase.GONE))
+        seen = self.poll(index)
         if seen.phase is Phase.ENDED:
             assert (seen.end.exit_code, seen.end.signal, seen.end.finish_reason) == (137, 9, None)
         return seen
@@ -251,11 +251,11 @@ class Bench:
         runner = self.runner(index).pid
         found: list[int] = []
 
-        def look() -> bool:
+        def poll() -> bool:
             found[:] = [stat.pid for stat in all_processes() if stat.parent == runner]
             return bool(found)
 
-        wait_until(look)
+        wait_until(poll)
         return Identity.of(found[0])
 
     def slay(self, *victims: Identity) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.clusters.kubernetes.looks.termination_message import (
+from crawler_lifecycle.clusters.kubernetes.polls.termination_message import (
     last_progress,
     read_summary,
 )
@@ -27,7 +27,7 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes.identity import boot_id
 from crawler_lifecycle.domain.task import End, Observation, Phase
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats
 from crawler_lifecycle.runner.state import JobState
@@ -114,16 +114,16 @@ class Place:
         world.execute(fence)
         cluster = LocalCluster(folder / "local", 1)
         (folder / "local" / "tasks" / str(fence.run) / "0" / "1").mkdir(parents=True)
-        first = world.store.looks.found_state(fence).tasks[0]
+        first = world.store.polls.found_state(fence).tasks[0]
         return cls(cluster, folder / "local", world, fence, TaskRef(first.task_id, 0, 1, first.uid))
 
     def keep(self, seen_now: list[Observation], details: list[Details]) -> None:
         """Commit what was read, and read all of it again."""
         store, fence = self.world.store, self.fence
         self.world.stage(fence, seen_now)
-        store.looks.save_details(fence, details)
-        store.looks.apply_details(fence)
-        store.looks.apply_findings(fence, "look")
+        store.polls.save_details(fence, details)
+        store.polls.apply_details(fence)
+        store.polls.apply_findings(fence, "look")
         row = store.runs.get_run(fence.run_id)
         assert row is not None
         assert [task.status for task in store.tasks.list_tasks(fence.run_id)][1:] == ["RUNNING"] * 2
@@ -149,10 +149,10 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(
         for name, thing in left.items():
             put(place.state / "tasks" / str(run) / "0" / "1" / name, thing)
         (place.state / "live" / f"crawl-{run}-0-1").touch()
-        look = place.cluster.look(run, [task])
+        poll = place.cluster.poll(run, [task])
         decide = (
             {"supervisor.json", "process.json"} & set(left)
-            if look.observations[0].phase is Phase.GONE
+            if poll.observations[0].phase is Phase.GONE
             else ()
         )
         for data in (json.loads(left[name]) for name in decide if isinstance(left[name], bytes)):
@@ -166,10 +166,10 @@ def test_whatever_lies_in_a_folder_is_read_and_kept(
         LocalFiles(place.state).files(run, [task])
         for one in LocalObserver(place.state).counted():
             assert one.run == run
-        place.keep(list(look.observations), details)
+        place.keep(list(poll.observations), details)
         place.cluster.stop(run, task)
         place.cluster.kill(run, task)
-        after = place.cluster.look(run, [task])
+        after = place.cluster.poll(run, [task])
         assert after.observations[0].phase in (Phase.ABSENT, Phase.ENDED, Phase.GONE)
         place.keep(list(after.observations), place.cluster.details(run, [task]))
     finally:
@@ -190,7 +190,7 @@ def test_whatever_a_pod_prints_is_read_and_kept(
     place = Place.over(folder / "two")
     try:
         first, now = (
-            place.world.store.looks.found_state(place.fence).tasks[0],
+            place.world.store.polls.found_state(place.fence).tasks[0],
             place.world.clock.now,
         )
         told = (
@@ -260,18 +260,18 @@ def test_who_spoils_everything_is_stopped_and_its_neighbour_notices_nothing(
     task, other = TaskRef(1000, 0, 1, spec["uid"]), bench.runner(1)
     for name in NAMES:
         put(bench.folder() / name, EVERYWHERE[thing])
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
     bench.cluster.details(run_ref(RUN), [task])
     bench.cluster.stop(run_ref(RUN), task)
     bench.cluster.kill(run_ref(RUN), task)
     wait_until(
         lambda: TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named() == ([], [])
     )
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (
+    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase in (
         Phase.ENDED,
         Phase.GONE,
     )
     assert other.alive()
-    beside = bench.look(1)
+    beside = bench.poll(1)
     assert (beside.phase, beside.reason) == (Phase.EXECUTING, None)
     (bench.folder() / "spec.json").unlink()

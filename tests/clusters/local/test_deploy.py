@@ -99,18 +99,18 @@ def test_a_crash_between_two_steps_is_mended_by_the_retry(bench: Bench, upto: st
         )
     if upto == "lock":
         (folder / "lock").touch()
-    assert bench.look(1).phase is Phase.ABSENT
+    assert bench.poll(1).phase is Phase.ABSENT
     [answer] = bench.deploy(ONCE, range(1, 2))
     assert answer.state == ("existing" if upto in ("spec", "lock") else "created")
     assert starts(bench, 1) == 1
-    assert bench.look(1).uid == answer.uid
+    assert bench.poll(1).uid == answer.uid
 
 
 def test_a_spec_of_garbage_without_a_supervisor_is_replaced(bench: Bench) -> None:
     bench.own()
     (bench.folder() / "files").mkdir(parents=True)
     (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
-    seen = bench.look()
+    seen = bench.poll()
     assert seen.phase is Phase.ABSENT
     assert "spec.json is not JSON" in (seen.reason or "")
     assert bench.deploy(ONCE)[0].state == "created"
@@ -140,7 +140,7 @@ def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(bench.folder(1)), str(time.time() - 1)]
     assert subprocess.run(command, check=False).returncode == 5
-    assert bench.look(1).phase is Phase.ABSENT
+    assert bench.poll(1).phase is Phase.ABSENT
     assert bench.deploy(ONCE, range(1, 2))[0].state == "existing"
     assert starts(bench, 1) == 1
 

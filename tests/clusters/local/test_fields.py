@@ -33,5 +33,5 @@ def test_a_summary_that_lies(bench: Bench, said: Any, believed: Coverage | None)
     bench.until_on_file()
     summary = bench.folder() / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "fields": said}))
-    seen = bench.look()
+    seen = bench.poll()
     assert (seen.phase, seen.fields) == (Phase.ENDED, believed)

@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
-from crawler_lifecycle.runner.held import HeldFolder
+from crawler_lifecycle.runner.safe_directory import SafeDirectory
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -50,7 +50,7 @@ def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Benc
             odd = {**dict.fromkeys(names, number), **words, "finished_at": moment}
             for name in ("end.json", "summary.json", "stats.json"):
                 (bench.folder() / name).write_text(json.dumps(odd))
-            seen = bench.look()
+            seen = bench.poll()
             assert (seen.phase, seen.end is not None) == (Phase.ENDED, True)
             assert "out of range" in ((seen.end and seen.end.message) or "")
             bounded(seen)
@@ -64,7 +64,7 @@ def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: b
     bench.until_on_file()
     (bench.folder() / "summary.json").unlink()
     (bench.folder() / "end.json").write_bytes(content)
-    seen = bench.look()
+    seen = bench.poll()
     assert seen.phase is Phase.ENDED
     assert seen.end.exit_code is None
     assert "ignored: end.json" in (seen.end.message or "")
@@ -77,22 +77,22 @@ def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) 
     bench.start(STUBBORN)
     good = (bench.folder() / name).read_bytes() if (bench.folder() / name).exists() else None
     (bench.folder() / name).write_bytes(b"{ not json")
-    seen = bench.look()
+    seen = bench.poll()
     assert seen.phase is Phase.EXECUTING
     if name != "waiting.json":  # which nobody needs any more
         assert f"ignored: {name} is not JSON" in (seen.reason or "")
     if name == "process.json":
         bench.slay(bench.supervisor())
-        assert bench.look().phase is Phase.EXECUTING  # found by its environment
+        assert bench.poll().phase is Phase.EXECUTING  # found by its environment
         bench.cluster.kill(run_ref(RUN), bench.ref())
-        assert bench.look().phase is Phase.ENDED
+        assert bench.poll().phase is Phase.ENDED
     elif good is not None:
         (bench.folder() / name).write_bytes(good)
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
-    path, folder = tmp_path / "end.json", HeldFolder(str(tmp_path))
+    path, folder = tmp_path / "end.json", SafeDirectory(str(tmp_path))
     if kind == "folder":
         path.mkdir()
     elif kind == "link":
@@ -112,7 +112,7 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
     tasks.rename(away)
     again = LocalCluster(bench.state, 2)
     for call in (
-        lambda: again.look(run_ref(RUN), [bench.ref()]),
+        lambda: again.poll(run_ref(RUN), [bench.ref()]),
         lambda: again.stop(run_ref(RUN), bench.ref()),
         lambda: LocalFiles(bench.state).files(run_ref(RUN), [bench.ref()]),
         lambda: bench.deploy(SLEEP, range(1, 2)),
@@ -121,7 +121,7 @@ def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> N
             call()
     assert not tasks.exists()
     away.rename(tasks)
-    assert bench.look().phase is Phase.EXECUTING
+    assert bench.poll().phase is Phase.EXECUTING
     again.stop(run_ref(RUN), bench.ref())
     bench.until(Phase.ENDED)
     assert bench.signals() == 1
@@ -155,7 +155,7 @@ def test_a_file_in_the_place_of_all_tasks_is_an_outage(bench: Bench) -> None:
     tasks.rmdir()
     tasks.touch()
     with pytest.raises(ClusterUnavailable):
-        bench.look()
+        bench.poll()
     tasks.unlink()
 
 
@@ -176,8 +176,8 @@ def test_a_file_that_cannot_be_read_is_an_outage(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing)
         with pytest.raises(ClusterUnavailable):
-            bench.look()
-    assert bench.look().phase in (Phase.EXECUTING, Phase.ENDED)
+            bench.poll()
+    assert bench.poll().phase in (Phase.EXECUTING, Phase.ENDED)
 
 
 def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:

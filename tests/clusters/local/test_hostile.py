@@ -129,12 +129,12 @@ def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
     bench.start(STUBBORN if force else POLITE.replace('files + "/signals"', repr(str(signals))))
     task, supervisor, runner = known(bench), bench.supervisor(), bench.runner()
     put(place(bench, level), kind)
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
     for _ in range(2):
         (bench.cluster.kill if force else bench.cluster.stop)(run_ref(RUN), task)
     wait_until(lambda: not runner.alive())
     wait_until(lambda: not supervisor.alive())
-    seen = bench.cluster.look(run_ref(RUN), [task]).observations[0]
+    seen = bench.cluster.poll(run_ref(RUN), [task]).observations[0]
     assert (seen.end.exit_code, seen.end.finish_reason) == (137 if force else 11, None)
     assert bench.running() == []
     watched()
@@ -194,26 +194,26 @@ def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(bench: Bench, name: str, h
         told = bench.supervisor(1)._asdict() if name == "supervisor.json" else lie
         path.write_text(json.dumps(told))
     assert (
-        bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+        bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
         or name == "spec.json"
     )
     bench.cluster.stop(run_ref(RUN), task)
     bench.cluster.kill(run_ref(RUN), task)
     runs = folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref())
     wait_until(lambda: runs.named() == ([], []))
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase in (
+    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase in (
         Phase.ENDED,
         Phase.GONE,
     ) or (name == "spec.json")
     assert other.alive()
-    assert bench.look(1).phase is Phase.EXECUTING
+    assert bench.poll(1).phase is Phase.EXECUTING
 
 
 def test_an_end_that_the_crawler_wrote_is_set_aside(bench: Bench) -> None:
     bench.start(POLITE)
     for name in ("end.json", "summary.json"):
         (bench.folder() / name).write_text(json.dumps(LIES[name]))
-    seen = bench.look()
+    seen = bench.poll()
     assert (seen.phase, seen.end) == (Phase.EXECUTING, None)
     bench.cluster.stop(run_ref(RUN), bench.ref())
     seen = bench.until_on_file()
@@ -239,12 +239,12 @@ def test_an_end_with_dead_processes_counts_only_when_nothing_executes(
     bench.deploy("pass", range(1, 2))
     bench.until_on_file(1)
     forger = known(bench)
-    seen = bench.cluster.look(run_ref(RUN), [forger, bench.ref(1)]).observations
+    seen = bench.cluster.poll(run_ref(RUN), [forger, bench.ref(1)]).observations
     assert [one.phase for one in seen] == [Phase.EXECUTING, Phase.ENDED]
     assert seen[0].end is None
     bench.cluster.kill(run_ref(RUN), forger)
     wait_until(lambda: bench.running() == [])
-    assert bench.cluster.look(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
+    assert bench.cluster.poll(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
 
 
 def test_a_forged_end_closes_no_log(bench: Bench) -> None:
@@ -259,7 +259,7 @@ def test_a_forged_end_closes_no_log(bench: Bench) -> None:
     wait_until(ended)
 
 
-def test_all_tasks_of_a_look_share_one_reading_of_the_processes(
+def test_all_tasks_of_a_poll_share_one_reading_of_the_processes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.deploy("pass", range(3))
@@ -277,7 +277,7 @@ def test_all_tasks_of_a_look_share_one_reading_of_the_processes(
         patch.setattr(cluster, "still_alive", counted)
         for alone in ("members", "named"):
             patch.setattr(folder_reader, alone, None)
-        seen = bench.cluster.look(run_ref(RUN), refs).observations
+        seen = bench.cluster.poll(run_ref(RUN), refs).observations
     assert {one.phase for one in seen} == {Phase.ENDED}
     assert asked == [3]
 
@@ -357,10 +357,10 @@ def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
                 weight += path.stat().st_size
         return weight
 
-    while bench.look().phase is not Phase.ENDED:
+    while bench.poll().phase is not Phase.ENDED:
         most = max(most, weigh())
     bench.until_on_file()
-    most = max(most, weigh())  # a slow machine may not have looked in between
+    most = max(most, weigh())  # a slow machine may not have polled in between
     assert 50 * 2**20 < most <= 101 * 2**20
     assert 50 * 2**20 <= (bench.folder() / "log.1").stat().st_size <= 51 * 2**20, (
         "it is moved aside when it is full"

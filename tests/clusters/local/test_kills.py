@@ -1,4 +1,4 @@
-"""kill -9 behind our back, at every process and in every state: what the looks say is what
+"""kill -9 behind our back, at every process and in every state: what the polls say is what
 happened.
 """
 
@@ -46,7 +46,7 @@ def go(bench: Bench) -> None:
 
 def test_the_crawler(bench: Bench) -> None:
     bench.start(COUNTING)
-    wait_until(lambda: bench.look().counters.items == 7)
+    wait_until(lambda: bench.poll().counters.items == 7)
     bench.slay(bench.crawler_process())
     seen = bench.until(Phase.ENDED)
     assert how(seen) == (137, 9, "Error", None)
@@ -72,7 +72,7 @@ def test_the_runner_takes_its_crawler_with_it(bench: Bench) -> None:
 def test_the_supervisor_is_not_missed(bench: Bench) -> None:
     bench.start(COUNTING)
     bench.slay(bench.supervisor())
-    seen = bench.look()
+    seen = bench.poll()
     assert (seen.phase, seen.reason) == (Phase.EXECUTING, "its supervisor is dead")
     assert seen.started_at is not None
     assert bench.deploy(COUNTING)[0].state == "existing"
@@ -105,9 +105,9 @@ def test_a_waiting_supervisor(make_bench: Callable[..., Bench]) -> None:
     bench.fill(1)
     bench.queue(1)
     bench.slay(bench.supervisor(1))
-    assert bench.look(1).phase is Phase.GONE
+    assert bench.poll(1).phase is Phase.GONE
     assert bench.deploy(SLEEP, range(1, 2))[0].state == "existing"
-    assert bench.look(1).phase is Phase.GONE
+    assert bench.poll(1).phase is Phase.GONE
 
 
 def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
@@ -123,7 +123,7 @@ def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
                 not any(_argument(bench, index) in _told(pid, "cmdline") for pid in all_pids())
             )
         )
-        seen = bench.look(index)
+        seen = bench.poll(index)
         runs = any(f"/{index}/1/files".encode() in _told(pid, "environ") for pid in bench.running())
         assert (seen.phase is Phase.EXECUTING) == runs
         assert seen.phase in (Phase.EXECUTING, Phase.GONE, Phase.ENDED)
@@ -181,11 +181,11 @@ def test_a_zombie_has_ended(bench: Bench) -> None:
         (bench.folder() / "process.json").write_text(
             json.dumps({**record, "pid": child.pid, "start": start})
         )
-        seen = bench.look()
+        seen = bench.poll()
         assert how(seen) == (137, 9, "Error", None)
     finally:
         child.wait()
-    assert bench.look().phase is Phase.GONE
+    assert bench.poll().phase is Phase.GONE
 
 
 @pytest.mark.parametrize("lie", [{}, {"boot": "another"}], ids=["a reused number", "another boot"])
@@ -198,7 +198,7 @@ def test_a_number_of_somebody_else_is_not_its_own(bench: Bench, lie: dict[str, s
             path.write_text(
                 json.dumps({**json.loads(path.read_text()), "pid": stranger.pid, **lie})
             )
-        assert bench.look().phase is Phase.GONE
+        assert bench.poll().phase is Phase.GONE
         stranger.kill()
 
 
@@ -211,4 +211,4 @@ def test_the_evidence_survives_a_frozen_supervisor(bench: Bench) -> None:
     assert how(bench.until(Phase.ENDED)) == (0, None, "Completed", "finished")
     supervisor.send(signal.SIGCONT)
     wait_until((bench.folder() / "end.json").exists)
-    assert how(bench.look()) == (0, None, "Completed", "finished")
+    assert how(bench.poll()) == (0, None, "Completed", "finished")

@@ -101,8 +101,8 @@ def kernel(make_bench: Callable[..., Bench]) -> Iterator[Bench]:
     made = make_bench(cgroup_setting="auto")
     yield made
     # The supervisor takes it away once the end is on file; one that was killed leaves that to the
-    # next look.
-    wait_until(lambda: made.look() and groups(made) == [])
+    # next poll.
+    wait_until(lambda: made.poll() and groups(made) == [])
 
 
 def groups(bench: Bench) -> list[str]:
@@ -170,7 +170,7 @@ def nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nobody_wakes")
 def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Bench]) -> None:
-    """It says why before it kills; a look that comes before the end is on file reads that."""
+    """It says why before it kills; a poll that comes before the end is on file reads that."""
     bench = make_bench(cgroup_setting="off")
     bench.start(UNTIL_GO + GROW, memory="80Mi")
     bench.supervisor().send(signal.SIGSTOP)
@@ -270,17 +270,17 @@ def test_without_limits_there_is_no_group(kernel: Bench) -> None:
 
 @needs_cgroup
 @pytest.mark.parametrize("end", [GROW, "raise SystemExit(3)"], ids=["out of memory", "by itself"])
-def test_a_killed_supervisor_leaves_the_truth_to_the_next_look(kernel: Bench, end: str) -> None:
+def test_a_killed_supervisor_leaves_the_truth_to_the_next_poll(kernel: Bench, end: str) -> None:
     kernel.start(f"{UNTIL_GO}{end}", memory="80Mi")
     kernel.slay(kernel.supervisor())
-    assert kernel.look().phase is Phase.EXECUTING
+    assert kernel.poll().phase is Phase.EXECUTING
     assert groups(kernel)
     (kernel.folder() / "files/go").touch()
     seen = kernel.until(Phase.ENDED)
     assert seen.end.reason == ("OOMKilled" if end is GROW else "Error")
     assert read_end(seen.end).outcome == ("killed by oom" if end is GROW else "diskusage_exceeded")
-    wait_until(lambda: kernel.look().phase is Phase.ENDED and not groups(kernel))
-    again = kernel.look()
+    wait_until(lambda: kernel.poll().phase is Phase.ENDED and not groups(kernel))
+    again = kernel.poll()
     assert again.end.reason == seen.end.reason
     assert end is not GROW or (again.peak_memory or 0) >= 80 * 2**20
 
@@ -294,10 +294,10 @@ def test_what_hides_from_the_marks_is_found_in_the_group(kernel: Bench, supervis
     if not supervised:
         kernel.slay(kernel.supervisor())
         kernel.slay(kernel.runner(), kernel.crawler_process())
-        assert kernel.look().phase is Phase.EXECUTING
+        assert kernel.poll().phase is Phase.EXECUTING
     kernel.cluster.kill(run_ref(5), kernel.ref())
     assert not any(b"59.371" in _command(pid) for pid in inside)
-    assert kernel.look().phase is Phase.ENDED
+    assert kernel.poll().phase is Phase.ENDED
 
 
 def _command(pid: int) -> bytes:
@@ -331,7 +331,7 @@ def test_a_spec_that_names_a_foreign_group_is_garbage(
     foreign.mkdir()
     (bench.folder() / "spec.json").write_text(json.dumps(spec))
     (bench.folder() / "cgroup.json").write_text("{}")
-    seen = bench.look()
+    seen = bench.poll()
     assert seen.phase is Phase.ENDED
     assert "ignored: the spec names no cgroup of this task" in (seen.end.message or "")
     assert foreign.is_dir()

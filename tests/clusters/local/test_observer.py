@@ -72,17 +72,17 @@ def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
     assert marks(bench, liveness_marks.ENDED) == []
 
 
-def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_look_sees_them(
+def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_poll_sees_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each once, and not before: whoever is told looks at once, in the thread of the observer."""
+    """Each once, and not before: whoever is told polls once, in the thread of the observer."""
     # It reads once, and then when the kernel tells something.
     monkeypatch.setattr(observer, "CHECK_S", 1e6)
     seen: list[Phase] = []
     over, seeing = threading.Event(), LocalObserver(bench.state)
 
     def changed(run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
-        seen.append(bench.look().phase)
+        seen.append(bench.poll().phase)
 
     thread = threading.Thread(target=seeing.watch, args=(changed, over))
     thread.start()
@@ -136,7 +136,7 @@ def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(
     told.after(lambda: bench.slay(bench.supervisor()))
     told.quiet()
     told.after(lambda: bench.slay(bench.runner(), bench.crawler_process()))
-    assert bench.look().phase in (Phase.ENDED, Phase.GONE)
+    assert bench.poll().phase in (Phase.ENDED, Phase.GONE)
     wait_until(lambda: marks(bench, liveness_marks.LIVE) == [])
     wait_until(lambda: told.observer.health().watched == 0)
 
@@ -174,7 +174,7 @@ def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -
     bench.queue(2)
     told.quiet()
     told.after(lambda: bench.slay(bench.supervisor(2)))
-    assert bench.look(2).phase is Phase.GONE
+    assert bench.poll(2).phase is Phase.GONE
 
 
 def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(
@@ -192,7 +192,7 @@ def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(
 def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between two readings of one look, and of one turn of the observer."""
+    """Between two readings of one poll, and of one turn of the observer."""
     bench.fill(1)
     crawler = bench.crawler_process()
     hidden = {
@@ -225,8 +225,8 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
             # The crawler has not been forked yet.
             patch.setattr(TaskFolder, "processes", lambda *_: [])
             late.append(True)
-            assert bench.look().phase is Phase.ABSENT
-        assert bench.look().phase is Phase.EXECUTING
+            assert bench.poll().phase is Phase.ABSENT
+        assert bench.poll().phase is Phase.EXECUTING
         told.quiet()
         told.after(lambda: bench.slay(crawler))
 
@@ -318,7 +318,7 @@ def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
     told = Told(LocalObserver(tmp_path / "state"))
     with told.watching():
         bench = make_bench()
-        assert bench.look().phase is Phase.ABSENT
+        assert bench.poll().phase is Phase.ABSENT
         told.after(lambda: bench.fill(1))
 
 

@@ -45,7 +45,7 @@ WAYS = {
 
 
 def recorded(seen: Observation) -> Change:
-    """What becomes of a task that no look had seen before."""
+    """What becomes of a task that no poll had seen before."""
     task = TaskState(1000, 0, 1, TaskStatus.PENDING, seen.observed_at, uid="ours")
     change = reconcile(task, replace(seen, uid=None), None, due_at=seen.observed_at)
     assert change is not None
@@ -53,10 +53,10 @@ def recorded(seen: Observation) -> Change:
 
 
 def over(bench: Bench, code: str) -> Observation:
-    """Its end, as the first look after it sees it: nobody looked before."""
+    """Its end, as the first look after it sees it: nobody polled before."""
     (deployed,) = bench.deploy(HOME + code)
     wait_until(lambda: not bench.running())
-    [seen] = bench.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, uid=deployed.uid)]).observations
+    [seen] = bench.cluster.poll(run_ref(RUN), [TaskRef(1000, 0, 1, uid=deployed.uid)]).observations
     return seen
 
 
@@ -163,11 +163,11 @@ def test_what_was_told_beside_is_of_that_very_object(bench: Bench) -> None:
         json.dumps({"uid": "another", "finished_at": 7, "exit_code": "x"}),
     ):
         told.write_text(content)
-        [seen] = bench.cluster.look(run_ref(RUN), [task]).observations
+        [seen] = bench.cluster.poll(run_ref(RUN), [task]).observations
         assert seen.end is None or (seen.end.exit_code, seen.end.finished_at) == (None, None)
     told.unlink()
     os.mkfifo(told)
-    assert bench.cluster.look(run_ref(RUN), [task]).observations[0].phase is Phase.GONE
+    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.GONE
     told.unlink()
 
 

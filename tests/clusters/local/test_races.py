@@ -26,7 +26,7 @@ from crawler_lifecycle.clusters.local.processes.cgroup import Group
 from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, members, read_stat
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import DeployedTask
-from crawler_lifecycle.runner.held import HeldFolder
+from crawler_lifecycle.runner.safe_directory import SafeDirectory
 from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, Bench, wait_until
 from tests.support.run_refs import run_ref
 
@@ -125,12 +125,12 @@ def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> No
         files.replace(
             files.held(str(bench.folder())), "process.json", Identity.of(fork.pid)._asdict()
         )
-        assert bench.look().phase is Phase.EXECUTING
+        assert bench.poll().phase is Phase.EXECUTING
         bench.cluster.kill(run_ref(RUN), bench.ref())
         killed = fork.poll() == -9
         fork.kill()
     assert killed
-    end = bench.look().end
+    end = bench.poll().end
     assert (end.exit_code, end.signal) == (137, 9)
 
 
@@ -160,7 +160,7 @@ def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
 def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends between two questions of one look; its own summary is there already, the end a moment
+    """It ends between two questions of one poll; its own summary is there already, the end a moment
     later.
     """
     bench.start(POLITE)
@@ -179,7 +179,7 @@ def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
     monkeypatch.setattr(Identity, "alive", alive_a_moment_ago)
     monkeypatch.setattr(observation, "END_SECONDS", 60.0)
     threading.Timer(0.2, supervisor.send, (signal.SIGCONT,)).start()
-    seen = bench.look()
+    seen = bench.poll()
     assert asked
     assert seen.phase is Phase.ENDED
     assert seen.end.message is None, "the end is the supervisor's, and nothing was missing"
@@ -200,14 +200,14 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
 
     monkeypatch.setattr(os, "open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
-        files.read(HeldFolder(str(tmp_path)), "process.json")
+        files.read(SafeDirectory(str(tmp_path)), "process.json")
 
 
-# --- looks and what is taken away -----------------------------------------------------------------
+# --- polls and what is taken away -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
-def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
+def test_a_folder_that_is_taken_away_during_a_poll_is_gone_and_nothing_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
     """By retention, say, in one step: what is not found from then on is no evidence of anything."""
@@ -217,7 +217,7 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
         for name in ("end.json", "summary.json"):
             (bench.folder() / name).unlink()
     known = replace(bench.ref(), uid=deployed.uid)
-    before = bench.cluster.look(run_ref(RUN), [known]).observations[0]
+    before = bench.cluster.poll(run_ref(RUN), [known]).observations[0]
     assert before.phase is phase
     real_has, real_read = TaskFolder.has, TaskFolder.read
 
@@ -237,7 +237,7 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
     monkeypatch.setattr(TaskFolder, "read", read)
     for steps in range(12):
         left = iter(range(steps))
-        seen = bench.cluster.look(run_ref(RUN), [known]).observations[0]
+        seen = bench.cluster.poll(run_ref(RUN), [known]).observations[0]
         if bench.folder().exists():
             assert steps > 5
             assert seen == replace(before, observed_at=seen.observed_at)
@@ -250,7 +250,7 @@ def test_a_folder_that_is_taken_away_during_a_look_is_gone_and_nothing_else(
             (bench.state / "taken").rename(bench.folder())
 
 
-def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
+def test_a_kill_of_the_kernel_that_another_poll_writes_down_meanwhile_is_told(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It removes the group then: whoever asks for the one and then for the other must find one of
@@ -287,7 +287,7 @@ def test_a_kill_of_the_kernel_that_another_look_writes_down_meanwhile_is_told(
     monkeypatch.setattr(TaskFolder, "processes", lambda *_: [])
     monkeypatch.setattr(TaskFolder, "group", group)
     monkeypatch.setattr(TaskFolder, "has", has)
-    end = bench.look().end
+    end = bench.poll().end
     assert (end.reason, end.exit_code, end.signal) == ("OOMKilled", 137, 9)
 
 
@@ -346,14 +346,14 @@ def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
     the name.
     """
     (tmp_path / "log").write_text("of somebody before")
-    free = HeldFolder.set_aside
+    free = SafeDirectory.set_aside
 
-    def free_and_lose_it(self: HeldFolder, name: str) -> None:
+    def free_and_lose_it(self: SafeDirectory, name: str) -> None:
         free(self, name)
         (tmp_path / name).write_text("of the other")
 
-    monkeypatch.setattr(HeldFolder, "set_aside", free_and_lose_it)
-    handle = HeldFolder(str(tmp_path)).new("log")
+    monkeypatch.setattr(SafeDirectory, "set_aside", free_and_lose_it)
+    handle = SafeDirectory(str(tmp_path)).new("log")
     os.write(handle, b"ours")
     os.close(handle)
     assert (tmp_path / "log").read_text() == "ours"
@@ -363,13 +363,13 @@ def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(
 def test_a_log_that_cannot_get_its_name_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: HeldFolder, name: str) -> None:
+    def refuse(_: SafeDirectory, name: str) -> None:
         raise OSError(errno.EROFS, "read-only", name)
 
-    monkeypatch.setattr(HeldFolder, "set_aside", refuse)
+    monkeypatch.setattr(SafeDirectory, "set_aside", refuse)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="read-only"):
-        HeldFolder(str(tmp_path)).new("log")
+        SafeDirectory(str(tmp_path)).new("log")
     assert (list(tmp_path.iterdir()), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 

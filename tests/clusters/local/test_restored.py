@@ -15,7 +15,7 @@ from crawler_lifecycle.activities.audits.audit import AuditActivities
 from crawler_lifecycle.activities.audits.settling import AuditPage
 from crawler_lifecycle.activities.cancellation import CancellationActivities
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
-from crawler_lifecycle.activities.reconciliation import LookOrder, ReconciliationActivities
+from crawler_lifecycle.activities.reconciliation import PollOrder, ReconciliationActivities
 from crawler_lifecycle.domain.audits.audit import AuditRules, FindingKind
 from crawler_lifecycle.domain.errors import Fenced
 from crawler_lifecycle.domain.run import RunRequest
@@ -77,29 +77,29 @@ class Stand:
 
     def deploy(self, fence: Fence) -> None:
         store = self.store
-        rows = (store.deployment, store.looks, store.runs, store.tasks, store.events)
+        rows = (store.deployment, store.polls, store.runs, store.tasks, store.events)
         activities = DeploymentActivities(
             *rows, self.cluster, self.scheduler, [FakeNotifier()], untried(store)
         )
         ActivityEnvironment().run(activities.run_onetime_crawler, Deploy(fence))
 
-    def look(self, fence: Fence) -> None:
+    def poll(self, fence: Fence) -> None:
         activities = ReconciliationActivities(
-            self.store.looks,
+            self.store.polls,
             self.store.tasks,
             self.store.events,
             self.cluster,
             [FakeNotifier()],
             self.store.retries,
         )
-        ActivityEnvironment().run(activities.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
+        ActivityEnvironment().run(activities.get_history_statuses_to_sync, PollOrder(fence, 60, 60))
 
     def ref(self, fence: Fence) -> TaskRef:
         [task] = self.store.tasks.list_tasks(fence.run_id)
         return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
 
     def phase(self, fence: Fence, ref: TaskRef) -> Phase:
-        return self.cluster.look(fence.run, [ref]).observations[0].phase
+        return self.cluster.poll(fence.run, [ref]).observations[0].phase
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     later = stand.run("after")
     assert later.run_id == former.run_id, "the number came again"
     assert later.run_uid != former.run_uid
-    stand.look(later)
+    stand.poll(later)
     [task] = stand.store.tasks.list_tasks(later.run_id)
     assert (task.status, task.cluster_uid, task.started_at) == ("QUEUED", None, None)
     stand.deploy(later)
@@ -128,7 +128,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
 
     control = CancellationActivities(
         stand.store.stops,
-        stand.store.looks,
+        stand.store.polls,
         stand.store.tasks,
         stand.store.events,
         stand.cluster,
@@ -149,7 +149,7 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
     assert former.run_uid in finding.detail
     assert stand.phase(former, theirs) is Phase.EXECUTING
     with pytest.raises(Fenced, match=former.run_uid):
-        stand.look(former)
+        stand.poll(former)
 
 
 def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: Stand) -> None:

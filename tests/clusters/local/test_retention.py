@@ -52,7 +52,7 @@ def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
         ended.files.files(run_ref(RUN), [ended.ref()])
     assert ended.files.files(run_ref(RUN), []) == []
     assert (
-        ended.cluster.look(run_ref(RUN), [TaskRef(1000, 0, 1, "uid")]).observations[0].phase
+        ended.cluster.poll(run_ref(RUN), [TaskRef(1000, 0, 1, "uid")]).observations[0].phase
         is Phase.GONE
     )
 

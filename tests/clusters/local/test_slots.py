@@ -33,7 +33,7 @@ write("done")
 def phases(bench: Bench, count: int) -> list[str]:
     return [
         seen.phase
-        for seen in bench.cluster.look(
+        for seen in bench.cluster.poll(
             run_ref(RUN), [bench.ref(i) for i in range(count)]
         ).observations
     ]
@@ -80,7 +80,7 @@ def test_the_next_free_slot_is_for_the_most_urgent(make_bench: Callable[..., Ben
     for number, priority in [(1, 5), (2, 3), (3, 1), (4, 5), (5, 1)]:
         bench.run = RUN + number
         bench.deploy(HELD, priority=priority)
-        wait_until(lambda: (bench.look().reason or "").startswith("waiting: "))
+        wait_until(lambda: (bench.poll().reason or "").startswith("waiting: "))
         time.sleep(0.2)  # it writes that it waits, then it sleeps in its queue
     for number in (0, 3, 5, 2, 1, 4):
         bench.run = RUN + number
@@ -145,7 +145,7 @@ def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(
     bench.crawler_process()
     bench.slay(bench.supervisor())
     time.sleep(0.4)  # it tries ten times a second
-    assert bench.look(1).reason == "waiting: 1 of 1 slots in use"
+    assert bench.poll(1).reason == "waiting: 1 of 1 slots in use"
     bench.cluster.kill(run_ref(RUN), bench.ref(0))
     bench.until(Phase.EXECUTING, 1)
 
@@ -174,7 +174,7 @@ def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(
     assert states == ["existing", "created", "created", "deferred", "deferred"]
     [deferred] = bench.deploy(SLEEP, range(4, 5))
     assert deferred.reason == "2 tasks already wait for a slot"
-    assert bench.look(4).phase is Phase.ABSENT
+    assert bench.poll(4).phase is Phase.ABSENT
     bench.cluster.stop(run_ref(RUN), bench.ref(1))
     bench.until(Phase.ENDED, 1)
     assert bench.deploy(SLEEP, range(4, 5))[0].state == "created"
@@ -186,7 +186,7 @@ def test_waiting_tasks_that_died_do_not_count(make_bench: Callable[..., Bench]) 
     bench.deploy(SLEEP, range(1, 2))
     bench.until(Phase.WAITING, 1)
     bench.slay(bench.supervisor(1))
-    assert bench.look(1).phase is Phase.GONE
+    assert bench.poll(1).phase is Phase.GONE
     assert bench.deploy(SLEEP, range(2, 3))[0].state == "created"
 
 

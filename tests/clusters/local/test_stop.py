@@ -105,7 +105,7 @@ def test_nothing_leaves_the_tree_whatever_it_hides(
             bench.slay(bench.supervisor())
         bench.cluster.kill(run_ref(RUN), bench.ref())
         assert not hidden.alive()
-        assert how(bench.look()) == (137, 9, None)
+        assert how(bench.poll()) == (137, 9, None)
     bench.until_on_file()
     if way != "kill without supervisor":
         assert hidden.stat() is None, "it is not only dead: whoever adopted it has reaped it"
@@ -147,7 +147,7 @@ def test_without_supervisor_and_runner_the_crawler_gets_the_one_signal(bench: Be
     bench.start(POLITE)
     bench.slay(bench.supervisor())
     bench.slay(bench.runner())
-    assert bench.look().phase is Phase.EXECUTING
+    assert bench.poll().phase is Phase.EXECUTING
     bench.cluster.stop(run_ref(RUN), bench.ref())
     bench.cluster.stop(run_ref(RUN), bench.ref())
     bench.until_over()
@@ -159,7 +159,7 @@ def test_a_kill_gets_past_a_frozen_supervisor(bench: Bench) -> None:
     supervisor = bench.supervisor()
     supervisor.send(signal.SIGSTOP)
     bench.cluster.kill(run_ref(RUN), bench.ref())
-    assert how(bench.look()) == (137, 9, None)
+    assert how(bench.poll()) == (137, 9, None)
     wait_until(lambda: not supervisor.alive())
 
 

@@ -106,7 +106,7 @@ def test_one_of_another_user_is_stopped_and_killed_like_any_other(public: Path) 
     wait_until((bench.folder() / "files/ready").exists)
     bench.cluster.stop(run_ref(RUN), bench.ref())
     bench.cluster.kill(run_ref(RUN), bench.ref())
-    end = bench.look().end
+    end = bench.poll().end
     assert (end.exit_code, end.signal) == (137, 9)
     bench.close()
 
@@ -128,10 +128,10 @@ def test_folders_that_the_service_made_let_the_user_pass_and_no_others(public: P
     os.umask(0o077)
     state = public / "made" / "by us" / "state"
     LocalCluster(state, 1, run_as="nobody")
-    look = [PYTHON, "-I", "-S", "-c", "import os, sys; os.stat(sys.argv[1])", str(state / "tasks")]
+    poll = [PYTHON, "-I", "-S", "-c", "import os, sys; os.stat(sys.argv[1])", str(state / "tasks")]
     for allowed in (True, False):
         done = subprocess.run(
-            look, user="nobody", group=NOBODY.pw_gid, extra_groups=[], cwd="/", capture_output=True
+            poll, user="nobody", group=NOBODY.pw_gid, extra_groups=[], cwd="/", capture_output=True
         )
         assert (done.returncode == 0) == allowed, done.stderr
         # Somebody closes what is there already: it stays so, and the service says it.
@@ -148,7 +148,7 @@ def refusal(folder: Path, run_as: str) -> str:
     return str(refused.value)
 
 
-def test_what_cannot_be_is_refused_with_the_cure(
+def test_what_cannot_be_is_refused_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 1000)

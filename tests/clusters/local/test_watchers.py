@@ -48,11 +48,11 @@ def test_four_crawlers_that_stop_their_supervisors_keep_no_slot(
     assert bench.until(Phase.ENDED, 4).started_at is not None
     for index in range(4):
         wait_until((bench.folder(index) / "end.json").exists)
-        seen = bench.look(index)
+        seen = bench.poll(index)
         assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
 
 
-def test_the_audit_frees_the_slot_of_a_run_that_nobody_looks_at(
+def test_the_audit_frees_the_slot_of_a_run_that_nobody_polls_at(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench = make_bench(slots=1)
@@ -80,7 +80,7 @@ def test_the_audit_ends_a_supervisor_that_hangs(make_bench: Callable[..., Bench]
     ahead = timedelta(seconds=61)
     bench.cluster.inventory()
     wait_until(lambda: not supervisor.alive())
-    seen = bench.look()
+    seen = bench.poll()
     assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished")
 
 

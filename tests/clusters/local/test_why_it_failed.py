@@ -10,8 +10,8 @@ from temporalio.testing import ActivityEnvironment
 
 from crawler_lifecycle.activities.deployment import Deploy, DeploymentActivities
 from crawler_lifecycle.activities.reconciliation import (
-    LookOrder,
-    LookStep,
+    PollOrder,
+    PollStep,
     ReconciliationActivities,
     Sync,
 )
@@ -39,22 +39,22 @@ def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
         RunRequest(crawler="demo"), "r1", Owner("crawl/demo/r1", "chain")
     )
     fence = Fence(handle.run_id, handle.attempt, "chain", handle.run_uid)
-    rows = (store.looks, store.runs, store.tasks, store.events)
+    rows = (store.polls, store.runs, store.tasks, store.events)
     deploying = DeploymentActivities(
         store.deployment, *rows, cluster, scheduler, [FakeNotifier()], untried(store)
     )
-    looking = ReconciliationActivities(
-        store.looks, store.tasks, store.events, cluster, [FakeNotifier()], store.retries
+    polling = ReconciliationActivities(
+        store.polls, store.tasks, store.events, cluster, [FakeNotifier()], store.retries
     )
     play = ActivityEnvironment().run
     play(deploying.run_onetime_crawler, Deploy(fence))
     wait_until(
-        lambda: LookStep(store.looks, cluster, fence).look()[1].observations[0].phase is Phase.ENDED
+        lambda: PollStep(store.polls, cluster, fence).poll()[1].observations[0].phase is Phase.ENDED
     )
-    play(looking.get_history_statuses_to_sync, LookOrder(fence, 60, 60))
-    play(looking.get_bulk_task_history_data, fence)
-    play(looking.reconcile_tasks, fence)
-    play(looking.sync_statuses, Sync(fence))
+    play(polling.get_history_statuses_to_sync, PollOrder(fence, 60, 60))
+    play(polling.get_bulk_task_history_data, fence)
+    play(polling.reconcile_tasks, fence)
+    play(polling.sync_statuses, Sync(fence))
     run = store.completion.end_run(fence, verdict)
     [task] = store.tasks.list_tasks(run.run_id)
     store.close()

@@ -140,7 +140,7 @@ class Harness:
         return replace(self.ref(), uid=uid)
 
     def never_ran(self, index: int) -> None:
-        """A waiting task that was asked to end has ended without ever executing: look until that is
+        """A waiting task that was asked to end has ended without ever executing: poll until that is
         proved.
         """
         seen = self.until(Phase.ENDED, index)
@@ -149,7 +149,7 @@ class Harness:
         assert seen.started_at is None
 
     def until_saturated(self, index: int) -> None:
-        """Look until the task says that it waits for room; at first it may not have come to the
+        """Poll until the task says that it waits for room; at first it may not have come to the
         queue yet.
         """
         deadline = time.monotonic() + WAIT_S
@@ -160,30 +160,30 @@ class Harness:
             self.settle()
 
     def until_nothing_lives(self) -> None:
-        """Look until the inventory is empty."""
+        """Poll until the inventory is empty."""
         deadline = time.monotonic() + WAIT_S
         while found := self.cluster.inventory():
             assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {found}"
             self.settle()
 
-    def look(self, index: int = 0, attempt: int = 1) -> Observation:
-        return self.cluster.look(run_ref(RUN), [self.ref(index, attempt)]).observations[0]
+    def poll(self, index: int = 0, attempt: int = 1) -> Observation:
+        return self.cluster.poll(run_ref(RUN), [self.ref(index, attempt)]).observations[0]
 
     def until(self, phase: Phase, index: int = 0, attempt: int = 1) -> Observation:
-        """Look until the task is in this phase; fail after a minute."""
+        """Poll until the task is in this phase; fail after a minute."""
         deadline = time.monotonic() + WAIT_S
-        while (seen := self.look(index, attempt)).phase is not phase:
+        while (seen := self.poll(index, attempt)).phase is not phase:
             assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
         return seen
 
     def until_counted(self, index: int = 0) -> None:
-        """Look until the task has counted something, where that can be seen."""
+        """Poll until the task has counted something, where that can be seen."""
         if not self.logs:
             self.until(Phase.EXECUTING, index)
             return
         deadline = time.monotonic() + WAIT_S
-        while not self.look(index).counters.pages:
+        while not self.poll(index).counters.pages:
             assert time.monotonic() < deadline, f"not within {WAIT_S:g} s"
             self.settle()
 

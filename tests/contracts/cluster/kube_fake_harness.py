@@ -52,9 +52,9 @@ class FakeKubernetesHarness(KubernetesHarness):
     def settle(self) -> None:
         time.sleep(0.02)
 
-    def look(self, index: int = 0, attempt: int = 1) -> Observation:
+    def poll(self, index: int = 0, attempt: int = 1) -> Observation:
         self._play()
-        return super().look(index, attempt)
+        return super().poll(index, attempt)
 
     def until_nothing_lives(self) -> None:
         self._play()

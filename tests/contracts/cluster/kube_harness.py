@@ -142,7 +142,7 @@ class KubernetesHarness(Harness):
         deadline = time.monotonic() + WAIT_S
         while True:
             ref = replace(self.ref(index), uid=uid, stopping=True)
-            seen = self.cluster.look(run_ref(RUN), [ref]).observations[0]
+            seen = self.cluster.poll(run_ref(RUN), [ref]).observations[0]
             if seen.phase is Phase.GONE:
                 return
             if seen.phase is Phase.ENDED:  # its pod waited for a node and is held by our finalizer
@@ -171,7 +171,7 @@ class KubernetesHarness(Harness):
         """Wait until the Job has its pod, or was told that it may not have one."""
         deadline = time.monotonic() + WAIT_S
         waits = ("Waiting for the Job controller", "Waiting for the Job's pod")
-        while (seen := self.look(index, attempt)).phase is Phase.WAITING and seen.reason in waits:
+        while (seen := self.poll(index, attempt)).phase is Phase.WAITING and seen.reason in waits:
             assert time.monotonic() < deadline, f"not within {WAIT_S:g} s: {seen}"
             self.settle()
 

@@ -41,7 +41,7 @@ def test_a_deployment_adopts_nothing(harness: Harness) -> None:
         assert OURS.uid in (answer.reason or "")
         assert LATER.uid in (answer.reason or "")
         assert "restored" in (answer.reason or "")
-    assert harness.look().phase is Phase.EXECUTING
+    assert harness.poll().phase is Phase.EXECUTING
 
 
 def test_a_task_whose_row_came_again_goes_on_under_another_number(harness: Harness) -> None:
@@ -52,16 +52,16 @@ def test_a_task_whose_row_came_again_goes_on_under_another_number(harness: Harne
     again = replace(given, tasks=[replace(given.tasks[0], task_id=4711)])
     [answer] = harness.cluster.deploy(again, harness.crawler(LONG))
     assert (answer.state, answer.uid) == ("existing", before.uid), answer
-    [seen] = harness.cluster.look(
+    [seen] = harness.cluster.poll(
         OURS, [replace(harness.ref(), task_id=4711, uid=answer.uid)]
     ).observations
     assert (seen.phase, seen.uid) == (Phase.EXECUTING, before.uid)
 
 
-def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
+def test_a_poll_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
     harness.deploy()
     harness.until_counted()
-    [seen] = harness.cluster.look(LATER, [harness.ref()]).observations
+    [seen] = harness.cluster.poll(LATER, [harness.ref()]).observations
     assert (seen.phase, seen.uid, seen.name, seen.end) == (Phase.ABSENT, None, None, None)
     assert harness.uid_in_names or OURS.uid in (seen.reason or "")
     assert list(harness.cluster.details(LATER, [harness.ref()])) == []
@@ -75,7 +75,7 @@ def test_a_look_takes_nothing_of_it_for_its_own(harness: Harness) -> None:
 def test_an_end_of_it_is_not_the_end_of_ours(harness: Harness) -> None:
     harness.deploy(seconds=0.2)
     harness.until(Phase.ENDED)
-    [seen] = harness.cluster.look(LATER, [harness.ref()]).observations
+    [seen] = harness.cluster.poll(LATER, [harness.ref()]).observations
     assert (seen.phase, seen.end) == (Phase.ABSENT, None)
 
 
@@ -86,7 +86,7 @@ def test_ending_ours_leaves_it_alone(harness: Harness, gesture: str) -> None:
     getattr(harness.cluster, gesture)(LATER, harness.ref())
     if harness.keeper is not None:
         harness.keeper.release(LATER, [harness.ref()])
-    assert harness.look().phase is Phase.EXECUTING
+    assert harness.poll().phase is Phase.EXECUTING
     if harness.counts_signals:
         assert harness.signals() == 0
 

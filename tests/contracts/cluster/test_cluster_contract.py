@@ -38,27 +38,27 @@ def test_a_task_runs_to_its_end(harness: Harness) -> None:
     assert read_end(seen.end).status is TaskStatus.SUCCEEDED
 
 
-def test_a_look_has_one_observation_for_each_task_asked_for(harness: Harness) -> None:
+def test_a_poll_has_one_observation_for_each_task_asked_for(harness: Harness) -> None:
     harness.deploy(tasks=2)
     refs = [harness.ref(index) for index in (3, 0, 2, 1)]
-    seen = harness.cluster.look(run_ref(RUN), refs).observations
+    seen = harness.cluster.poll(run_ref(RUN), refs).observations
     assert [observation.index for observation in seen] == [3, 0, 2, 1]
     assert [observation.phase for observation in seen][::2] == [Phase.ABSENT, Phase.ABSENT]
 
 
 def test_what_was_never_deployed_is_absent(harness: Harness) -> None:
-    seen = harness.look()
+    seen = harness.poll()
     assert (seen.phase, seen.uid, seen.end) == (Phase.ABSENT, None, None)
 
 
 def test_what_the_database_knows_as_deployed_and_is_not_there_is_gone(harness: Harness) -> None:
     known = harness.missed("11111111-1111-1111-1111-111111111111")
-    assert harness.cluster.look(run_ref(RUN), [known]).observations[0].phase is Phase.GONE
+    assert harness.cluster.poll(run_ref(RUN), [known]).observations[0].phase is Phase.GONE
 
 
 def test_what_was_stopped_and_is_not_there_is_gone_at_once(harness: Harness) -> None:
     stopped = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111", stopping=True)
-    assert harness.cluster.look(run_ref(RUN), [stopped]).observations[0].phase is Phase.GONE
+    assert harness.cluster.poll(run_ref(RUN), [stopped]).observations[0].phase is Phase.GONE
 
 
 def test_deploying_again_finds_the_same_task(harness: Harness) -> None:
@@ -78,7 +78,7 @@ def test_a_saturated_cluster_says_why_a_task_waits(harness: Harness) -> None:
     harness.deploy(tasks=2)
     harness.until(Phase.EXECUTING)
     harness.until_saturated(1)
-    seen = harness.look(1)
+    seen = harness.poll(1)
     assert re.search(harness.saturated, seen.reason or "")
     assert seen.changed_at is not None
     assert seen.started_at is None
@@ -92,7 +92,7 @@ def test_a_waiting_task_starts_when_there_is_room(harness: Harness) -> None:
 def test_an_expired_deployment_creates_nothing(harness: Harness) -> None:
     with pytest.raises(DeploymentExpired):
         harness.cluster.deploy(harness.deployment(expires_in=-1), harness.crawler(1))
-    assert harness.look().phase is Phase.ABSENT
+    assert harness.poll().phase is Phase.ABSENT
     assert harness.deploy()[0].state == "created"
 
 
@@ -107,7 +107,7 @@ def test_wrong_arguments_are_refused(harness: Harness) -> None:
     [answer] = harness.cluster.deploy(deployment, harness.crawler(1))
     assert answer.state == "refused"
     assert "nonsense" in (answer.reason or "")
-    assert harness.look().phase is Phase.ABSENT
+    assert harness.poll().phase is Phase.ABSENT
 
 
 def test_what_grew_too_large_since_it_was_accepted_is_refused_with_its_size(
@@ -119,7 +119,7 @@ def test_what_grew_too_large_since_it_was_accepted_is_refused_with_its_size(
     )
     assert answer.state == "refused"
     assert "settings: 66" in (answer.reason or "")
-    assert harness.look().phase is Phase.ABSENT
+    assert harness.poll().phase is Phase.ABSENT
 
 
 def test_a_stop_ends_the_task_with_one_signal(harness: Harness) -> None:
@@ -166,11 +166,11 @@ def test_ending_what_is_gone_is_no_error_and_changes_nothing(
     harness: Harness, gesture: str
 ) -> None:
     getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref())
-    assert harness.look().phase is Phase.ABSENT
+    assert harness.poll().phase is Phase.ABSENT
     harness.deploy(seconds=0.3)
     before = harness.until(Phase.ENDED)
     getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref())
-    after = harness.look()
+    after = harness.poll()
     assert replace(after, observed_at=before.observed_at) == before
 
 
@@ -181,7 +181,7 @@ def test_another_object_under_the_name_is_left_alone(harness: Harness, gesture: 
     harness.until_counted()
     former = replace(harness.ref(), uid="11111111-1111-1111-1111-111111111111")
     getattr(harness.cluster, gesture)(run_ref(RUN), former)
-    assert harness.look().phase is Phase.EXECUTING
+    assert harness.poll().phase is Phase.EXECUTING
     getattr(harness.cluster, gesture)(run_ref(RUN), replace(harness.ref(), uid=created.uid))
     seen = harness.until(Phase.ENDED)
     assert seen.end is not None
@@ -197,7 +197,7 @@ def test_the_next_attempt_is_another_object(harness: Harness, gesture: str) -> N
     harness.deploy(attempt=2)
     harness.until(Phase.EXECUTING, attempt=2)
     getattr(harness.cluster, gesture)(run_ref(RUN), harness.ref(attempt=1))
-    assert harness.look(attempt=2).phase is Phase.EXECUTING
+    assert harness.poll(attempt=2).phase is Phase.EXECUTING
 
 
 def test_counters_and_log_can_be_read(harness: Harness) -> None:
@@ -240,7 +240,7 @@ def test_an_outage_is_an_error_and_no_observation(harness: Harness) -> None:
     harness.deploy()
     harness.break_it()
     with pytest.raises(ClusterUnavailable):
-        harness.look()
+        harness.poll()
 
 
 def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness: Harness) -> None:
@@ -250,7 +250,7 @@ def test_what_was_put_elsewhere_is_neither_missing_nor_gone_nor_stopped(harness:
     )
     for task in (elsewhere, replace(elsewhere, uid=None)):
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
-            harness.cluster.look(run_ref(RUN), [task])
+            harness.cluster.poll(run_ref(RUN), [task])
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
             harness.cluster.stop(run_ref(RUN), task)
         with pytest.raises(ClusterUnavailable, match="elsewhere"):
@@ -265,16 +265,16 @@ def test_what_was_put_here_is_looked_for_here(harness: Harness) -> None:
     harness.deploy()
     running = harness.until(Phase.EXECUTING)
     ours = replace(harness.ref(), uid=running.uid, place=place)
-    assert harness.cluster.look(run_ref(RUN), [ours]).observations[0].phase is Phase.EXECUTING
+    assert harness.cluster.poll(run_ref(RUN), [ours]).observations[0].phase is Phase.EXECUTING
     gone = replace(harness.missed("a-uid-of-ours"), place=place, index=5)
-    assert harness.cluster.look(run_ref(RUN), [gone]).observations[0].phase is Phase.GONE
+    assert harness.cluster.poll(run_ref(RUN), [gone]).observations[0].phase is Phase.GONE
 
 
-def test_nothing_is_created_where_the_caller_does_not_look(harness: Harness) -> None:
+def test_nothing_is_created_where_the_caller_does_not_poll(harness: Harness) -> None:
     asked = replace(harness.deployment(), place="elsewhere/another/place")
     with pytest.raises(ClusterUnavailable, match="elsewhere"):
         harness.cluster.deploy(asked, harness.crawler(1))
-    assert harness.look().phase is Phase.ABSENT
+    assert harness.poll().phase is Phase.ABSENT
     [answer] = harness.cluster.deploy(
         replace(asked, place=harness.cluster.place()), harness.crawler(1)
     )
@@ -345,14 +345,14 @@ def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
     assert harness.cluster.task_records(RunRef(run.run_id, "f" * 32)) == []
 
 
-def test_a_look_at_some_of_the_tasks_says_of_them_what_a_look_at_all_says(harness: Harness) -> None:
+def test_a_poll_at_some_of_the_tasks_says_of_them_what_a_poll_at_all_says(harness: Harness) -> None:
     harness.deploy(tasks=2)
     harness.until(Phase.EXECUTING)
     harness.until_saturated(1)
     vanished = replace(harness.ref(2), uid="11111111-1111-1111-1111-111111111111")
     refs = [harness.ref(0), harness.ref(1), vanished, harness.ref(3)]
-    together = harness.cluster.look(run_ref(RUN), refs).observations
-    alone = [harness.cluster.look(run_ref(RUN), [ref]).observations[0] for ref in refs]
+    together = harness.cluster.poll(run_ref(RUN), refs).observations
+    alone = [harness.cluster.poll(run_ref(RUN), [ref]).observations[0] for ref in refs]
     assert [(one.index, one.phase, one.uid) for one in alone] == [
         (one.index, one.phase, one.uid) for one in together
     ]

@@ -39,7 +39,7 @@ class Bench:
 
     def phase_after(self, seconds: float) -> Phase:
         self.now += timedelta(seconds=seconds)
-        return self.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].phase
+        return self.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].phase
 
 
 def test_time_alone_moves_a_task() -> None:
@@ -51,7 +51,7 @@ def test_time_alone_moves_a_task() -> None:
         Phase.EXECUTING,
     ]
     bench.phase_after(10)
-    assert bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
+    assert bench.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
     assert bench.phase_after(10) is Phase.ENDED
 
 
@@ -75,23 +75,23 @@ def test_things_happen_behind_our_back() -> None:
     bench = Bench(Behaviour(executes=None))
     uid = bench.deploy().uid
     bench.cluster.end_now(1)
-    seen = bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1)]).observations[0]
+    seen = bench.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0]
     assert seen.end is not None
     assert (seen.end.signal, seen.end.finished_at) == (9, bench.now)
     bench.cluster.vanish(1)
     assert bench.phase_after(0) is Phase.ABSENT, "nobody knew that there was one"
     assert (
-        bench.cluster.look(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
+        bench.cluster.poll(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
     )
 
 
 def test_outages_begin_and_end_and_calls_are_counted() -> None:
     bench = Bench(Behaviour())
-    bench.cluster.fail_with(ClusterUnavailable("down"), "look")
+    bench.cluster.fail_with(ClusterUnavailable("down"), "poll")
     bench.deploy()
     for _ in range(2):
         with pytest.raises(ClusterUnavailable):
             bench.phase_after(0)
     bench.cluster.fail_with(None)
     assert bench.phase_after(0) is Phase.EXECUTING
-    assert bench.cluster.calls == {"deploy": 1, "look": 3}
+    assert bench.cluster.calls == {"deploy": 1, "poll": 3}

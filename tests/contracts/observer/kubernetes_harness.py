@@ -128,9 +128,9 @@ class KubernetesHarness(Harness):
             self.api.patch(self.api.pods_path(name), {"metadata": {"finalizers": None}})
 
     def phase(self, index: int = 0) -> Phase:
-        # That it is stopping makes a look believe at once that it is gone.
+        # That it is stopping makes a poll believe at once that it is gone.
         ref = TaskRef(1000 + index, index, 1, self._uids.get(index), stopping=index in self._taken)
-        return self.cluster.look(run_ref(RUN), [ref]).observations[0].phase
+        return self.cluster.poll(run_ref(RUN), [ref]).observations[0].phase
 
     def close(self) -> None:
         self.api.close()

@@ -114,7 +114,7 @@ class Harness:
         """End everything."""
 
 
-#: Seconds after which nobody in a test looks any more.
+#: Seconds after which nobody in a test polls any more.
 NEVER_S = 1e6
 
 
@@ -179,7 +179,7 @@ class FakeHarness(Harness):
 
     def phase(self, index: int = 0) -> Phase:
         ref = TaskRef(1000 + index, index, 1, self._uids.get(index))
-        return self.fake.look(run_ref(RUN), [ref]).observations[0].phase
+        return self.fake.poll(run_ref(RUN), [ref]).observations[0].phase
 
 
 #: Executes for so long, or until it finds a file.
@@ -233,7 +233,7 @@ class LocalHarness(Harness):
     def phase(self, index: int = 0) -> Phase:
         uid = "known" if not self.bench.folder(index).exists() else None
         ref = TaskRef(1000 + index, index, 1, uid)
-        return self.cluster.look(run_ref(RUN), [ref]).observations[0].phase
+        return self.cluster.poll(run_ref(RUN), [ref]).observations[0].phase
 
     def close(self) -> None:
         self.bench.close()
@@ -287,7 +287,7 @@ class SpoolHarness(Harness):
     def phase(self, index: int = 0) -> Phase:
         uid = "known" if not self._folder(index).exists() else None
         return (
-            self._spool.look(run_ref(RUN), [TaskRef(1000 + index, index, 1, uid)])
+            self._spool.poll(run_ref(RUN), [TaskRef(1000 + index, index, 1, uid)])
             .observations[0]
             .phase
         )

@@ -128,7 +128,7 @@ def test_a_cluster_that_is_away_is_unavailable(scheduler: Scheduler) -> None:
     assert scheduler.client.deploy(deployment())[0].state == "created"
 
 
-def test_where_the_caller_looks_arrives(scheduler: Scheduler) -> None:
+def test_where_the_caller_polls_arrives(scheduler: Scheduler) -> None:
     call = replace(deployment(), place="crawls/8e2c/41d0")
     scheduler.client.deploy(call)
     scheduler.client.deploy(deployment(QueuedTask(71, 1, {})))

@@ -227,7 +227,7 @@ def test_an_addition_against_a_stop(world: World, round_: int) -> None:
         world.store.additions.add_tasks(fence.run_id, "k2", ARGS)
 
 
-def test_additions_beside_offers_and_looks(world: World) -> None:
+def test_additions_beside_offers_and_polls(world: World) -> None:
     """No two of these wait for each other in circles, and what was added is offered."""
     fences = [world.deployed(f"r{n}", 3) for n in range(4)]
 
@@ -263,10 +263,10 @@ def test_every_text_arrives_as_it_was_sent(world: World, text: str) -> None:
     assert [row.args for row in rows[1:]] == [{"text": text, text: "key"}] * 2
     world.deploy(fence, limit=1)
     [task] = [
-        t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.PENDING
+        t for t in world.store.polls.found_state(fence).tasks if t.status is TaskStatus.PENDING
     ]
     end = End(exit_code=1, reason=text, message=text, finished_at=START, finish_reason=text)
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node=text[:200], end=end)])
+    world.poll(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node=text[:200], end=end)])
     world.store.deployment.refuse_queued(fence, text)
     ended, refused, _ = world.store.tasks.list_tasks(fence.run_id)
     assert (ended.node, ended.reason) == (text, text)
@@ -277,9 +277,9 @@ def test_every_text_arrives_as_it_was_sent(world: World, text: str) -> None:
 
 def test_the_evidence_leaves_out_what_was_not_seen_and_cuts_what_is_long(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     end = End(exit_code=1, message="m" * 5000, finished_at=START)
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=end)])
+    world.poll(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=end)])
     evidence = world.store.runs.transitions(fence.run_id)[-1].evidence
     assert evidence["end"] == {
         "exit_code": 1,

@@ -52,7 +52,7 @@ def test_it_is_there_as_it_was_and_its_owner_may_write(world: World) -> None:
     run = lost(number(world))
     fence = Fence(run.run.run_id, 1, OWNER.first_run_id, UID)
     with pytest.raises(RowMissing, match="--adopt"):
-        world.store.looks.found_state(fence)
+        world.store.polls.found_state(fence)
     with pytest.raises(RowMissing):
         world.store.stops.mark_stopping(fence, [])
     with pytest.raises(RunNotFound):

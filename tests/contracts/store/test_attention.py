@@ -39,8 +39,8 @@ def crawl(
     told = Coverage(items, {"price": share}) if share is not None and items else None
     end = bad_end(at) if failed else good_end(at)
     counters = Counters(pages, items, errors, 1000)
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(
         fence, [seen(task, Phase.ENDED, at, uid=task.uid, counters=counters, end=end, fields=told)]
     )
     return world.store.completion.end_run(

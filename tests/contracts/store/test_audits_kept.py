@@ -140,11 +140,11 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
 
 def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> None:
     fence = world.executing("r1", tasks=4)
-    tasks = world.store.looks.found_state(fence).tasks
+    tasks = world.store.polls.found_state(fence).tasks
     gone = [
         seen(task, Phase.GONE, clock.now, uid=task.uid, changed_at=clock.now) for task in tasks[:2]
     ]
-    world.look(fence, gone)
+    world.poll(fence, gone)
     world.finish(fence, failed=[3])
     since = clock.now - timedelta(seconds=1)
     found = world.store.audits.unproved_ends([fence.run_id, 77], since)
@@ -158,8 +158,8 @@ def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> 
 
 def test_a_repair_queues_nothing_again_that_its_attempt_had_judged(world: World) -> None:
     fence = world.executing("r1", tasks=2)
-    world.look(
-        fence, [seen(world.store.looks.found_state(fence).tasks[0], Phase.GONE, world.clock.now)]
+    world.poll(
+        fence, [seen(world.store.polls.found_state(fence).tasks[0], Phase.GONE, world.clock.now)]
     )
     handle = world.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), OTHER, closed, repair=True

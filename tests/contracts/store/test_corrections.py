@@ -1,4 +1,4 @@
-"""Corrections that no look writes: appended once, never changing an end, with the right time of
+"""Corrections that no poll writes: appended once, never changing an end, with the right time of
 being untrue.
 """
 
@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import InvalidRequest, RunNotFound
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import Fence, TaskRow
 from tests.contracts.store.test_writers import together
 from tests.contracts.store.world import START, World

@@ -1,4 +1,4 @@
-"""Counters that are read between looks: only ever raised, only of the very task, and no rule is
+"""Counters that are read between polls: only ever raised, only of the very task, and no rule is
 confused by them.
 """
 
@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.bounds import COUNT_MAX
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports.looks import LiveCounters
+from crawler_lifecycle.ports.polls import LiveCounters
 from crawler_lifecycle.ports.runs import Fence
 from tests.contracts.store.world import World, good_end, seen
 
@@ -30,9 +30,9 @@ def pages(world: World, fence: Fence) -> tuple[int | None, list[int | None]]:
     ]
 
 
-def test_counters_are_on_record_between_looks(world: World) -> None:
+def test_counters_are_on_record_between_polls(world: World) -> None:
     fence = world.executing(tasks=2)
-    looked, events = world.row(fence), world.store.events.last_event_seq()
+    polled, events = world.row(fence), world.store.events.last_event_seq()
     moved = world.clock.forward(12)
     told = [counted(fence, 6), counted(fence, 2, 1, at=moved - timedelta(seconds=3))]
     assert world.store.live_counters.record_counts(fence.run, told) == 2
@@ -44,7 +44,7 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
     assert row.pages_per_minute == 40
     assert [t.pages_per_minute for t in world.store.tasks.list_tasks(fence.run_id)] == [30, 13.3]
     same = ("status", "verified_at", "next_look_at", "updated_at", "stage")
-    assert [getattr(row, name) for name in same] == [getattr(looked, name) for name in same]
+    assert [getattr(row, name) for name in same] == [getattr(polled, name) for name in same]
     assert world.store.events.last_event_seq() == events
     world.clock.forward(5)
     assert world.store.live_counters.record_counts(fence.run, told) == 0, (
@@ -53,12 +53,12 @@ def test_counters_are_on_record_between_looks(world: World) -> None:
     assert world.row(fence) == row
 
 
-def test_each_count_is_news_for_a_page_also_after_a_look_by_a_clock_that_is_ahead(
+def test_each_count_is_news_for_a_page_also_after_a_poll_by_a_clock_that_is_ahead(
     world: World,
 ) -> None:
     fence = world.executing()
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.EXECUTING, world.clock.forward(600), uid=task.uid)])
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(fence, [seen(task, Phase.EXECUTING, world.clock.forward(600), uid=task.uid)])
     world.clock.forward(-590)
     marks = []
     for number in (5, 6, 7):
@@ -77,20 +77,20 @@ def test_a_counter_is_never_lowered(world: World) -> None:
         == 0
     )
     now = world.clock.forward(60)
-    [task] = world.store.looks.found_state(fence).tasks
-    # A look reads, somebody counts on, and only then the look is written down.
-    world.look(fence, [seen(task, Phase.EXECUTING, now, uid=task.uid, counters=Counters(pages=7))])
+    [task] = world.store.polls.found_state(fence).tasks
+    # A poll reads, somebody counts on, and only then the poll is written down.
+    world.poll(fence, [seen(task, Phase.EXECUTING, now, uid=task.uid, counters=Counters(pages=7))])
     assert pages(world, fence) == (9, [9])
     end = seen(task, Phase.ENDED, now, uid=task.uid, counters=Counters(pages=8), end=good_end(now))
-    world.look(fence, [end])
+    world.poll(fence, [end])
     assert pages(world, fence) == (8, [8]), "the end has the last word"
 
 
 def test_nothing_but_the_very_task_is_touched(world: World) -> None:
     fence = world.executing(tasks=2)
     now = world.clock.forward(60)
-    first, _ = world.store.looks.found_state(fence).tasks
-    world.look(
+    first, _ = world.store.polls.found_state(fence).tasks
+    world.poll(
         fence,
         [seen(first, Phase.ENDED, now, uid=first.uid, counters=Counters(3), end=good_end(now))],
     )
@@ -117,27 +117,27 @@ def test_a_run_that_ended_is_left_alone(world: World) -> None:
     assert world.row(fence) == before
 
 
-def test_the_stall_rule_sees_progress_between_looks(world: World) -> None:
-    """The look finds the counters that it reads on record already: the run has moved all the
+def test_the_stall_rule_sees_progress_between_polls(world: World) -> None:
+    """The poll finds the counters that it reads on record already: the run has moved all the
     same.
     """
     fence = world.executing()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
 
-    def look(counters: Counters) -> float:
+    def poll(counters: Counters) -> float:
         now = world.clock.forward(30)
         observation = seen(task, Phase.EXECUTING, now, uid=task.uid, counters=counters)
         return world.stage(fence, [observation]).quiet.total_seconds()
 
-    assert look(Counters(1, 1)) == 0
-    assert look(Counters(1, 1)) == 30
+    assert poll(Counters(1, 1)) == 0
+    assert poll(Counters(1, 1)) == 30
     world.clock.forward(30)
     world.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
-    assert look(Counters(5, 5)) == 0
-    assert look(Counters(5, 5)) == 30, "once, and not at every look from then on"
+    assert poll(Counters(5, 5)) == 0
+    assert poll(Counters(5, 5)) == 30, "once, and not at every poll from then on"
     world.clock.forward(30)
     world.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
-    assert look(Counters(5, 5)) == 90, "the same counters again are no progress"
+    assert poll(Counters(5, 5)) == 90, "the same counters again are no progress"
 
 
 def test_that_a_crawler_counts_is_no_progress_yet(world: World) -> None:

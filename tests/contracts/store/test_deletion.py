@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.run import ExportResult, RunRequest, RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.features.managers.domain.manager import Job, JobState
-from crawler_lifecycle.ports.looks import Correction, Details
+from crawler_lifecycle.ports.polls import Correction, Details
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.store.tables import metadata
@@ -36,12 +36,12 @@ def planted(world: World, name: str = "r1", *, stop: bool = False, **more: objec
     world.execute(fence)
     if stop:
         store.stops.record_stop(fence.run_id, world.stop(reason=WORD), f"{name}-stop", fence)
-    tasks = store.looks.found_state(fence).tasks
+    tasks = store.polls.found_state(fence).tasks
     details = [Details(t.task_id, f"log {WORD}", statistics={WORD: 1}) for t in tasks]
-    store.looks.save_details(fence, details)
+    store.polls.save_details(fence, details)
     end = End(exit_code=1, finish_reason=WORD, message=WORD, finished_at=clock.forward(60))
     found = {"end": end, "reason": WORD, "resume_note": WORD, "resumed": False}
-    world.look(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, **found) for t in tasks])
+    world.poll(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, **found) for t in tasks])
     world.end(fence)
     store.exports.record_export(
         fence, "exported", ExportResult(f"file:///{WORD}", 1, 1, "0" * 64, WORD), WORD
@@ -177,7 +177,7 @@ def test_what_is_deleted_is_neither_resumed_nor_written(world: World) -> None:
         lambda: store.initiation.claim_run(again, OTHER, closed),
         lambda: store.exports.begin_export(fence),
         lambda: store.exports.record_export(fence, "exported", None, None),
-        lambda: store.looks.save_details(fence, []),
+        lambda: store.polls.save_details(fence, []),
         lambda: store.events.append_event(fence, "run.started", "key", {}),
     ):
         with pytest.raises(RunDeleted, match="start a new one"):
@@ -205,7 +205,7 @@ def test_open_deletions_are_found_until_their_end(world: World) -> None:
     assert store.deletion.open_deletions(due) == []
 
 
-def test_crawlctl_cluster_tidy_can_carry_its_files_out(world: World) -> None:
+def test_crawlctl_cluster_gc_can_carry_its_files_out(world: World) -> None:
     """Where only that may write to the volume: at once, however young the run is."""
     store, fence = world.store, planted(world)
     store.deletion.ask_deletion(fence.run_id, None)

@@ -1,4 +1,4 @@
-"""Rows that a person or another program wrote: noticed, told with the cure, never written over; the
+"""Rows that a person or another program wrote: noticed, told with the fix, never written over; the
 rest goes on.
 """
 
@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Phase, TaskStatus
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.engine import KeyTaken, open_engine, parse_url
 from tests.contracts.store.graphing import Graphed
@@ -67,9 +67,9 @@ def hand(store_url: str) -> Iterator[Hand]:
 
 def test_statistics_that_another_hand_wrote_count_for_nothing(world: World, hand: Hand) -> None:
     fence = world.executing(tasks=2)
-    for task in world.store.looks.found_state(fence).tasks:
-        world.store.looks.save_details(fence, [Details(task.task_id, statistics={"a": 1})])
-    world.store.looks.apply_details(fence)
+    for task in world.store.polls.found_state(fence).tasks:
+        world.store.polls.save_details(fence, [Details(task.task_id, statistics={"a": 1})])
+    world.store.polls.apply_details(fence)
     first = hand.read("SELECT MIN(task_id) FROM task_stats")
     odd = '{"a": "x", "b": {"c": 1}, "d": 2}'
     hand.write("UPDATE task_stats SET stats = :odd WHERE task_id = :first", odd=odd, first=first)
@@ -196,9 +196,9 @@ def test_an_owner_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(
     for owner in ("me", None):
         hand.set("run_history", "owner_run_id", owner)
         with pytest.raises(RowEdited, match=r"owner_run_id is .*set it back to 'chain-1'"):
-            world.store.looks.found_state(fence)
+            world.store.polls.found_state(fence)
     hand.set("run_history", "owner_run_id", "chain-1")
-    assert world.store.looks.found_state(fence).tasks
+    assert world.store.polls.found_state(fence).tasks
 
 
 def test_a_takeover_is_no_edit(world: World) -> None:
@@ -278,11 +278,11 @@ def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str)
 
 
 @pytest.mark.parametrize("column", ["finding", "details"])
-def test_what_a_look_staged_and_cannot_be_read_is_thrown_away_by_hand(
+def test_what_a_poll_staged_and_cannot_be_read_is_thrown_away_by_hand(
     world: World, hand: Hand, column: str
 ) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     observation = seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)
     world.stage(fence, [observation])
     hand.set("task_observation", column, '{"pages": "many"}')
@@ -290,9 +290,9 @@ def test_what_a_look_staged_and_cannot_be_read_is_thrown_away_by_hand(
         RowUnreadable,
         match=rf"task_observation task_id \d+, run_id \d+: {column} is .*delete this row",
     ):
-        world.store.looks.apply_details(fence)
+        world.store.polls.apply_details(fence)
     hand.write("DELETE FROM task_observation")
-    world.look(fence, [observation])
+    world.poll(fence, [observation])
     assert world.statuses(fence) == {0: TaskStatus.RUNNING}
 
 

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.retries import NEVER, EndedTry, NextTry, Retries, 
 from crawler_lifecycle.domain.run import LIMIT_STOPS, OUTCOMES, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
-from crawler_lifecycle.gateway.page.crawlers import bars
+from crawler_lifecycle.gateway.ui.crawlers import bars
 from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.subjects import status_word
 from tests.support.servers import each_on_sqlite
@@ -54,8 +54,8 @@ def ended(world: World, request_id: str, end: End, stop: StopIntent | None = Non
     fence: Fence = world.executing(request_id, crawler=request_id, args={"n": request_id})
     if stop is not None:
         world.store.stops.record_stop(fence.run_id, stop, "s", fence)
-    tasks = world.store.looks.found_state(fence).tasks
-    world.look(
+    tasks = world.store.polls.found_state(fence).tasks
+    world.poll(
         fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task in tasks]
     )
     return world.end(fence)
@@ -146,8 +146,8 @@ def test_what_we_refused_or_lost_is_told(world: World) -> None:
     world.deploy(refused, state="refused")
     assert world.end(refused).ended_by == EndedBy.SERVICE
     lost = world.executing("lost", crawler="lost")
-    [task] = world.store.looks.found_state(lost).tasks
-    world.look(lost, [seen(task, Phase.GONE, world.clock.now)])
+    [task] = world.store.polls.found_state(lost).tasks
+    world.poll(lost, [seen(task, Phase.GONE, world.clock.now)])
     assert world.end(lost).ended_by == EndedBy.CLUSTER
     queued = world.run("queued", crawler="queued")
     world.store.stops.record_stop(queued.run_id, world.stop(), "s", queued)

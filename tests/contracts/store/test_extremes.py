@@ -1,4 +1,4 @@
-"""The largest values that a crawler may say, and larger ones that another hand wrote: every look
+"""The largest values that a crawler may say, and larger ones that another hand wrote: every poll
 can be committed.
 """
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler_lifecycle.clusters.kubernetes.looks.termination_message import (
+from crawler_lifecycle.clusters.kubernetes.polls.termination_message import (
     last_progress,
     read_summary,
 )
@@ -17,7 +17,7 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.task import End, Phase
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Fence, Owner
 from tests.contracts.store.world import World, never_asked, request, seen
 
@@ -61,7 +61,7 @@ def said(n: int) -> dict[str, object]:
 def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None:
     """Through the readers of a pod's last word and of its log, into every column."""
     fence = world.executing(tasks=len(NUMBERS))
-    tasks = world.store.looks.found_state(fence).tasks
+    tasks = world.store.polls.found_state(fence).tasks
     ends, details = [], []
     for n, task in enumerate(tasks):
         word = read_summary(json.dumps(said(n)))
@@ -90,9 +90,9 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
         log = (words * (50_000 // len(words) + 1))[:50_000]
         details.append(Details(task.task_id, log, progress.counters, word.peak_memory))
     world.stage(fence, ends)
-    world.store.looks.save_details(fence, details[:6])
-    world.store.looks.apply_details(fence)
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.save_details(fence, details[:6])
+    world.store.polls.apply_details(fence)
+    world.store.polls.apply_findings(fence, "look")
     row = world.store.runs.get_run(fence.run_id)
     assert row is not None
     expected = (None, bounds.COUNT_MAX + 2**31, 0)
@@ -108,7 +108,7 @@ def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World) -> Non
         assert world.store.runs.get_run(run_id) is None
         fence = Fence(run_id, 1, "chain", "0" * 32)
         with pytest.raises(RunNotFound):
-            world.store.looks.found_state(fence)
+            world.store.polls.found_state(fence)
         with pytest.raises(RunNotFound):
             world.store.deployment.note_waiting(fence, "x")
     with pytest.raises(RunNotFound):

@@ -1,4 +1,4 @@
-"""Writers that were overtaken: by a later attempt, a later look, the next step.
+"""Writers that were overtaken: by a later attempt, a later poll, the next step.
 
 They change nothing and say so.
 """
@@ -14,7 +14,7 @@ import pytest
 from crawler_lifecycle.domain.errors import Fenced, Overtaken, RowEdited
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase
-from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.polls import Poll
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Resumption
 from crawler_lifecycle.store.runs.unit import check_fence
 from tests.contracts.store.world import START, World, good_end, seen
@@ -47,21 +47,21 @@ def test_a_refused_write_is_told_in_the_log(world: World, caplog: pytest.LogCapt
     world.finish(fence, failed=[0])
     world.resume(fence)
     with caplog.at_level(logging.WARNING), pytest.raises(Fenced):
-        world.store.looks.apply_findings(fence, "look")
+        world.store.polls.apply_findings(fence, "look")
     [record] = [r for r in caplog.records if r.getMessage().startswith("refused a late write")]
     assert record.levelno == logging.WARNING
     assert f"Run {fence.run_id} is at attempt 2" in record.getMessage()
     assert "attempt 1 of owner" in record.getMessage()
 
 
-def test_a_look_that_was_ordered_earlier_takes_nothing_back(
+def test_a_poll_that_was_ordered_earlier_takes_nothing_back(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The frozen one saw the task execute; its successor saw the end, and that is staged."""
     fence = world.executing()
     ordered = world.clock.now
-    [task] = world.store.looks.found_state(fence).tasks
-    frozen = Look(
+    [task] = world.store.polls.found_state(fence).tasks
+    frozen = Poll(
         world.clock.now,
         0.1,
         [seen(task, Phase.EXECUTING, ordered, uid=task.uid, counters=Counters(3))],
@@ -69,57 +69,57 @@ def test_a_look_that_was_ordered_earlier_takes_nothing_back(
     world.clock.forward(30)
     newer = [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))]
     world.stage(fence, newer)
-    look = Look(world.clock.now, 0.1, newer)
-    findings = world.store.looks.staged(fence)
-    world.store.looks.record_look(fence, look, findings, None, "look", world.clock.now)
+    poll = Poll(world.clock.now, 0.1, newer)
+    findings = world.store.polls.staged(fence)
+    world.store.polls.record_poll(fence, poll, findings, None, "look", world.clock.now)
     before = (
         world.row(fence),
-        world.store.looks.staged(fence),
+        world.store.polls.staged(fence),
         world.store.tasks.list_tasks(fence.run_id),
     )
     with (
         caplog.at_level(logging.WARNING),
         pytest.raises(Overtaken, match=f"run {fence.run_id}, attempt 1"),
     ):
-        world.store.looks.record_look(fence, frozen, [], world.clock.now, "look", ordered)
+        world.store.polls.record_poll(fence, frozen, [], world.clock.now, "look", ordered)
     assert (
         world.row(fence),
-        world.store.looks.staged(fence),
+        world.store.polls.staged(fence),
         world.store.tasks.list_tasks(fence.run_id),
     ) == before
     assert "refused a late write" in caplog.text
-    assert Overtaken.retryable, "a new try is a new look"
+    assert Overtaken.retryable, "a new try is a new poll"
     # The same order again, as after a lost answer, is no earlier one.
-    world.store.looks.record_look(fence, look, findings, None, "look", world.clock.now)
+    world.store.polls.record_poll(fence, poll, findings, None, "look", world.clock.now)
 
 
-def test_the_next_attempt_begins_with_looks_of_its_own_time(world: World) -> None:
+def test_the_next_attempt_begins_with_polls_of_its_own_time(world: World) -> None:
     """Another workflow may be ordered by another server, whose clock differs."""
     fence = world.deployed()
-    world.store.looks.record_look(
-        fence, Look(START, 0.1, []), [], None, "look", START + timedelta(days=1)
+    world.store.polls.record_poll(
+        fence, Poll(START, 0.1, []), [], None, "look", START + timedelta(days=1)
     )
     after = world.resume(fence)
-    world.store.looks.record_look(after, Look(START, 0.1, []), [], None, "resume", START)
+    world.store.polls.record_poll(after, Poll(START, 0.1, []), [], None, "resume", START)
 
 
-def test_a_sync_applies_what_its_own_look_found_and_nothing_else(
+def test_a_sync_applies_what_its_own_poll_found_and_nothing_else(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     fence = world.executing()
     before = world.clock.now
     world.clock.forward(30)
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     world.stage(
         fence,
         [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(world.clock.now))],
     )
     with caplog.at_level(logging.WARNING):
-        world.store.looks.apply_findings(fence, "look", before)
-    assert "refused to apply the look" in caplog.text
+        world.store.polls.apply_findings(fence, "look", before)
+    assert "refused to apply the poll" in caplog.text
     assert world.statuses(fence) == {0: "RUNNING"}
-    assert len(world.store.looks.staged(fence)) == 1, "they are left to whoever ordered that look"
-    world.store.looks.apply_findings(fence, "look", world.clock.now)
+    assert len(world.store.polls.staged(fence)) == 1, "they are left to whoever ordered that poll"
+    world.store.polls.apply_findings(fence, "look", world.clock.now)
     assert world.statuses(fence) == {0: "SUCCEEDED"}
 
 
@@ -135,8 +135,8 @@ def test_a_late_word_about_waiting_is_not_believed(world: World) -> None:
 def test_what_a_later_wave_waited_for_is_over_when_it_is_deployed(world: World) -> None:
     fence = world.run(tasks=2)
     world.deploy(fence, limit=1)
-    [first, _] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(first, Phase.EXECUTING, world.clock.now, uid=first.uid)])
+    [first, _] = world.store.polls.found_state(fence).tasks
+    world.poll(fence, [seen(first, Phase.EXECUTING, world.clock.now, uid=first.uid)])
     world.store.deployment.mark_started(fence, world.clock.now)
     world.store.deployment.note_waiting(fence, "scheduler service: refused")
     assert world.row(fence).waiting_for == "scheduler service: refused"
@@ -161,7 +161,7 @@ def test_what_tasks_say_about_going_on_is_kept_with_them(world: World) -> None:
     fence = world.resume(first)
     world.deploy(fence)
     said = {0: (False, "It began anew"), 1: (True, "It went on"), 2: (False, "It began anew")}
-    tasks = {task.index: task for task in world.store.looks.found_state(fence).tasks}
+    tasks = {task.index: task for task in world.store.polls.found_state(fence).tasks}
     observed = [
         seen(
             tasks[index],
@@ -173,8 +173,8 @@ def test_what_tasks_say_about_going_on_is_kept_with_them(world: World) -> None:
         )
         for index, (resumed, note) in said.items()
     ]
-    world.look(fence, observed)
-    world.look(fence, [replace(o, resumed=None, resume_note=None) for o in observed])
+    world.poll(fence, observed)
+    world.poll(fence, [replace(o, resumed=None, resume_note=None) for o in observed])
     expected = [Resumption(False, "It began anew", 2), Resumption(True, "It went on", 1)]
     assert world.store.runs.resumption(fence.run_id) == expected
     rows = {

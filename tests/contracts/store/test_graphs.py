@@ -968,10 +968,10 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(
     graphed: Graphed, column: str
 ) -> None:
     world, graphs = graphed.world, graphed.world.store.graphs
-    value, cure = EDITED[column]
+    value, fix = EDITED[column]
     statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
     world.write(statement, value=value)
-    told = rf"graph_step .*{column} is .*{cure}"
+    told = rf"graph_step .*{column} is .*{fix}"
     asks: list[Callable[[], object]] = [lambda: graphs.end_graph(graphed.fence, None)]
     asks.append(lambda: graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "no")))
     if column == "parent":  # nobody knows where it belongs

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.crawlers.crawler import with_limits
 from crawler_lifecycle.domain.errors import DuplicateRequest, Fenced
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus
-from crawler_lifecycle.ports.looks import Details, Look
+from crawler_lifecycle.ports.polls import Details, Poll
 from crawler_lifecycle.ports.runs import DeployedTask, Owner
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, good_end, request, seen
 
@@ -27,20 +27,20 @@ def test_a_late_offer_does_not_shorten_a_later_one(world: World) -> None:
     assert [task.offered_until for task in late] == [LATER, LATER]
     world.store.stops.record_stop(fence.run_id, world.stop(), "s")
     world.clock.forward(40)
-    world.look(
+    world.poll(
         fence,
         [
             seen(t, Phase.ABSENT, world.clock.now)
-            for t in world.store.looks.found_state(fence).tasks
+            for t in world.store.polls.found_state(fence).tasks
         ],
     )
     assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 2
     world.clock.forward(30)
-    world.look(
+    world.poll(
         fence,
         [
             seen(t, Phase.ABSENT, world.clock.now)
-            for t in world.store.looks.found_state(fence).tasks
+            for t in world.store.polls.found_state(fence).tasks
         ],
     )
     assert world.store.stops.cancel_queued(fence, world.clock.now).queued == 0
@@ -57,7 +57,7 @@ def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World
     ]
     world.store.deployment.record_deployed(fence, "local", answers, world.clock.now, UNTIL, late)
     world.store.deployment.refuse_queued(fence, "no", late, UNTIL)
-    assert [task.offered_until for task in world.store.looks.found_state(fence).tasks] == [
+    assert [task.offered_until for task in world.store.polls.found_state(fence).tasks] == [
         LATER,
         LATER,
     ]
@@ -66,20 +66,20 @@ def test_nothing_that_a_late_offer_was_answered_settles_a_later_one(world: World
 
 def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
     fence = world.executing(tasks=2)
-    first, second = world.store.looks.found_state(fence).tasks
+    first, second = world.store.polls.found_state(fence).tasks
     older = Details(first.task_id, "half of it\n", Counters(3, 1, 0, 10))
     world.clock.forward(10)
     end = seen(first, Phase.ENDED, world.clock.now, uid=first.uid, end=good_end(world.clock.now))
     world.stage(fence, [end])
-    world.store.looks.save_details(
+    world.store.polls.save_details(
         fence, [Details(first.task_id, "all of it\n", Counters(10, 5, 0, 100))]
     )
-    world.store.looks.apply_details(fence)
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.apply_details(fence)
+    world.store.polls.apply_findings(fence, "look")
     # Fetched before the end, by a try that was given up.
-    world.store.looks.save_details(fence, [older])
+    world.store.polls.save_details(fence, [older])
     world.clock.forward(10)
-    world.look(
+    world.poll(
         fence,
         [seen(second, Phase.ENDED, world.clock.now, uid=second.uid, end=good_end(world.clock.now))],
     )
@@ -91,18 +91,18 @@ def test_late_details_leave_an_end_as_it_is_on_record(world: World) -> None:
     )
 
 
-def test_a_look_that_fails_late_does_not_say_that_looks_fail(world: World) -> None:
-    """It hung and was left behind; the look that was ordered after it has succeeded meanwhile."""
+def test_a_poll_that_fails_late_does_not_say_that_polls_fail(world: World) -> None:
+    """It hung and was left behind; the poll that was ordered after it has succeeded meanwhile."""
     fence = world.deployed()
-    task = world.store.looks.found_state(fence).tasks[0]
-    look = Look(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
-    world.store.looks.record_look(fence, look, [], LATER, "look", LATER)
-    world.store.looks.record_look_error(fence, "no answer within 60 s", UNTIL)
+    task = world.store.polls.found_state(fence).tasks[0]
+    poll = Poll(world.clock.now, 0.1, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
+    world.store.polls.record_poll(fence, poll, [], LATER, "look", LATER)
+    world.store.polls.record_poll_error(fence, "no answer within 60 s", UNTIL)
     assert (world.row(fence).look_error, world.row(fence).look_error_since) == (None, None)
     for ordered_at in (LATER, LATER + timedelta(seconds=1), None):
-        world.store.looks.record_look_error(fence, "no answer within 60 s", ordered_at)
+        world.store.polls.record_poll_error(fence, "no answer within 60 s", ordered_at)
         assert world.row(fence).look_error == "no answer within 60 s"
-        world.store.looks.record_look(fence, look, [], LATER, "look")
+        world.store.polls.record_poll(fence, poll, [], LATER, "look")
         assert world.row(fence).look_error is None
 
 

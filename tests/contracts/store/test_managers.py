@@ -40,7 +40,12 @@ from crawler_lifecycle.features.managers.domain.manager import (
     PickedJob,
     SourceItem,
 )
-from crawler_lifecycle.features.managers.ports import HEARD_S, PLAN_READING, ManagerFence, PlanRow
+from crawler_lifecycle.features.managers.ports import (
+    CODE_READING,
+    HEARD_S,
+    ManagerFence,
+    UserCodeRow,
+)
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.base import search
 from tests.contracts.store.graphing import Graphed, step
@@ -69,7 +74,7 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
         == managers.find_manager(NAME, NEW.flow_id)
         == managers.get_manager(row.manager_id)
     )
-    with pytest.raises(DuplicateRequest, match="another plan or other options"):
+    with pytest.raises(DuplicateRequest, match="another class or other options"):
         managers.reserve_manager(replace(NEW, options={}))
     other, new = managers.reserve_manager(replace(NEW, flow_id="flow-2"))
     assert new
@@ -784,7 +789,7 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
         None,
     )
     assert resumed.handle() == [fence.run_id], (
-        "S-D9: an end that came while nobody looked has its hooks"
+        "S-D9: an end that came while nobody polled has its hooks"
     )
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
     assert waits.seq == 2, "what was picked and not begun keeps its number"
@@ -936,67 +941,67 @@ def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> No
 
 
 def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
-    plans = world.store.plans
-    one = PlanRow(
+    user_code = world.store.user_code
+    one = UserCodeRow(
         "shops:Shops", "manager", "shops", "Shops of the town", "f1", [{"name": "--units"}]
     )
-    two = PlanRow("shops:Odd", "manager", None, "", "f1", [], "it has no name")
+    two = UserCodeRow("shops:Odd", "manager", None, "", "f1", [], "it has no name")
     now = world.clock.now
-    plans.register_plans("w1", [one, two])
-    plans.register_plans("w2", [replace(one, fingerprint="f2")])
-    assert plans.list_plans() == [
+    user_code.register_user_code("w1", [one, two])
+    user_code.register_user_code("w2", [replace(one, fingerprint="f2")])
+    assert user_code.list_user_code() == [
         replace(two, seen_at=now), replace(one, fingerprint="f2", seen_at=now), replace(one, seen_at=now)
     ]  # fmt: skip
-    plans.register_plans("w1", [])
-    found = plans.list_plans()
+    user_code.register_user_code("w1", [])
+    found = user_code.list_user_code()
     assert found == [replace(one, fingerprint="f2", seen_at=now)], (
         "what nobody could use goes with who said so"
     )
-    assert plans.get_plan("shops:Shops") == found[0]
-    assert plans.get_plan("SHOPS:shops") is None
-    plans.register_plans("w2", [])
-    assert plans.list_plans() == [replace(one, fingerprint="f2")], (
+    assert user_code.get_user_code("shops:Shops") == found[0]
+    assert user_code.get_user_code("SHOPS:shops") is None
+    user_code.register_user_code("w2", [])
+    assert user_code.list_user_code() == [replace(one, fingerprint="f2")], (
         "that it was there stays to be seen"
     )
 
 
 def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(world: World) -> None:
     """Old and new workers speak in turns; who speaks last is chance."""
-    plans = world.store.plans
-    old = PlanRow("shops:Shops", "manager", "shops", "", "old")
+    user_code = world.store.user_code
+    old = UserCodeRow("shops:Shops", "manager", "shops", "", "old")
     new = replace(old, fingerprint="new")
 
     def told() -> str:
         world.clock.now += timedelta(seconds=60)
-        return " ".join(row.fingerprint for row in plans.list_plans())
+        return " ".join(row.fingerprint for row in user_code.list_user_code())
 
-    plans.register_plans("z", [old])
-    plans.register_plans("b", [old])
+    user_code.register_user_code("z", [old])
+    user_code.register_user_code("b", [old])
     assert told() == "old"
-    plans.register_plans("a", [new])
+    user_code.register_user_code("a", [new])
     assert told() == "new old", "both are served, and the newer one goes first"
-    plans.register_plans("z", [old])
+    user_code.register_user_code("z", [old])
     assert told() == "new old"
-    assert plans.get_plan("shops:Shops") == plans.list_plans()[0]
-    plans.register_plans("z", [])
-    plans.register_plans("a", [new])
+    assert user_code.get_user_code("shops:Shops") == user_code.list_user_code()[0]
+    user_code.register_user_code("z", [])
+    user_code.register_user_code("a", [new])
     assert told() == "new", "b is not heard any more"
-    plans.register_plans("a", [])
-    plans.register_plans("b", [old])
+    user_code.register_user_code("a", [])
+    user_code.register_user_code("b", [old])
     assert told() == "old", "the new one was taken back, and the others never ceased to serve it"
-    assert plans.list_plans()[0].seen_at == world.clock.now - timedelta(seconds=60)
+    assert user_code.list_user_code()[0].seen_at == world.clock.now - timedelta(seconds=60)
 
 
 def test_each_pool_has_modules_of_its_own(world: World) -> None:
-    plans, now = world.store.plans, world.clock.now
-    common = PlanRow("shop.steps", "module", None, "", "f1", [], "ImportError: torch")
+    user_code, now = world.store.user_code, world.clock.now
+    common = UserCodeRow("shop.steps", "module", None, "", "f1", [], "ImportError: torch")
     gpu = replace(common, fingerprint="f2", error=None, queue="gpu")
-    plans.register_plans("w1", [common])
-    plans.register_plans("w2", [gpu])
-    assert plans.list_plans() == [replace(common, seen_at=now), replace(gpu, seen_at=now)]
-    assert plans.get_plan("shop.steps") == replace(common, seen_at=now)
-    assert plans.get_plan("shop.steps", "gpu") == replace(gpu, seen_at=now)
-    assert plans.get_plan("shop.steps", "small") is None
+    user_code.register_user_code("w1", [common])
+    user_code.register_user_code("w2", [gpu])
+    assert user_code.list_user_code() == [replace(common, seen_at=now), replace(gpu, seen_at=now)]
+    assert user_code.get_user_code("shop.steps") == replace(common, seen_at=now)
+    assert user_code.get_user_code("shop.steps", "gpu") == replace(gpu, seen_at=now)
+    assert user_code.get_user_code("shop.steps", "small") is None
 
 
 def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world: World) -> None:
@@ -1004,47 +1009,47 @@ def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world
 
     Nobody comes who would clean up behind a worker that died.
     """
-    plans = world.store.plans
-    broken = PlanRow("shop.n", "module", None, "", "", error="ImportError: shop.n")
-    reading = PlanRow("shop.m", PLAN_READING, None, "", "")
-    good = PlanRow("shop.m", "module", None, "", "f1")
-    plans.register_plans("w1", [broken, reading])
-    assert [(row.plan, row.kind) for row in plans.list_plans()] == [
+    user_code = world.store.user_code
+    broken = UserCodeRow("shop.n", "module", None, "", "", error="ImportError: shop.n")
+    reading = UserCodeRow("shop.m", CODE_READING, None, "", "")
+    good = UserCodeRow("shop.m", "module", None, "", "f1")
+    user_code.register_user_code("w1", [broken, reading])
+    assert [(row.plan, row.kind) for row in user_code.list_user_code()] == [
         ("shop.m", "reading"),
         ("shop.n", "module"),
     ]
-    plans.register_plans("w2", [good])
-    assert [row.kind for row in plans.list_plans()] == ["module", "module"], (
+    user_code.register_user_code("w2", [good])
+    assert [row.kind for row in user_code.list_user_code()] == ["module", "module"], (
         "who serves it goes before who reads it"
     )
     world.clock.now += timedelta(seconds=HEARD_S + 1)
-    assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "module")]
-    plans.register_plans("w3", [reading])
-    assert [(row.plan, row.kind) for row in plans.list_plans()] == [("shop.m", "reading")]
-    plans.register_plans("w3", [])
-    plans.register_plans("w1", [])
-    assert plans.list_plans() == []
+    assert [(row.plan, row.kind) for row in user_code.list_user_code()] == [("shop.m", "module")]
+    user_code.register_user_code("w3", [reading])
+    assert [(row.plan, row.kind) for row in user_code.list_user_code()] == [("shop.m", "reading")]
+    user_code.register_user_code("w3", [])
+    user_code.register_user_code("w1", [])
+    assert user_code.list_user_code() == []
 
 
 def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: World) -> None:
-    plans = world.store.plans
+    user_code = world.store.user_code
     good, bad = (
-        PlanRow("shops:Shops", "manager", "shops", "", "f1"),
-        PlanRow("shops:Shops", "manager", None, "", ""),
+        UserCodeRow("shops:Shops", "manager", "shops", "", "f1"),
+        UserCodeRow("shops:Shops", "manager", None, "", ""),
     )
     bad = replace(bad, error="the new build has no such module")
-    plans.register_plans("old", [good])
-    plans.register_plans("new", [bad])
-    assert [row.error for row in plans.list_plans()] == [None]
+    user_code.register_user_code("old", [good])
+    user_code.register_user_code("new", [bad])
+    assert [row.error for row in user_code.list_user_code()] == [None]
     world.clock.now += timedelta(seconds=HEARD_S + 1)  # the old one is gone
-    plans.register_plans("new", [bad])
-    assert [row.error for row in plans.list_plans()] == [bad.error]
-    plans.register_plans("old", [good])
-    plans.register_plans("old", [bad])
-    assert [row.error for row in plans.list_plans()] == [bad.error]
+    user_code.register_user_code("new", [bad])
+    assert [row.error for row in user_code.list_user_code()] == [bad.error]
+    user_code.register_user_code("old", [good])
+    user_code.register_user_code("old", [bad])
+    assert [row.error for row in user_code.list_user_code()] == [bad.error]
     world.clock.now += timedelta(seconds=HEARD_S + 1)  # both are gone, and their trouble with them
-    plans.register_plans("third", [replace(good, plan="books:Books")])
-    assert [row.plan for row in plans.list_plans()] == ["books:Books"]
+    user_code.register_user_code("third", [replace(good, plan="books:Books")])
+    assert [row.plan for row in user_code.list_user_code()] == ["books:Books"]
 
 
 # --- rows that another hand wrote

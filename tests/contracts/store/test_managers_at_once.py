@@ -8,7 +8,7 @@ from dataclasses import replace
 from crawler_lifecycle.domain.names import manager_workflow_id
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.managers.domain.manager import JobState
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import NAME, NEW, Managed, job, page
 from tests.contracts.store.world import World
@@ -33,9 +33,9 @@ def test_two_writers_at_once_make_every_job_once(world: World) -> None:
 
 
 def test_ten_managers_and_workers_at_once_never_wait_in_a_circle(world: World) -> None:
-    managers, plans = (
+    managers, user_code = (
         world.store.managers,
-        [PlanRow(f"a:M{n}", "manager", "m", "", "f") for n in range(8)],
+        [UserCodeRow(f"a:M{n}", "manager", "m", "", "f") for n in range(8)],
     )
 
     def live(n: int) -> Managed:
@@ -50,7 +50,7 @@ def test_ten_managers_and_workers_at_once_never_wait_in_a_circle(world: World) -
                 managers.job_started(managed.fence, one.item_id, None, "no")
             managed.handle()
             managers.add_jobs(managed.id, [job(100 + part)], f"page-{part}")
-            world.store.plans.register_plans(f"w{n}", plans[n % 5 + part : n % 5 + 3])
+            world.store.user_code.register_user_code(f"w{n}", user_code[n % 5 + part : n % 5 + 3])
         managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
         return managed
 

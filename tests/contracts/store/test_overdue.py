@@ -1,21 +1,21 @@
-"""Which runs nobody has looked at in time, and how many those are."""
+"""Which runs nobody has polled in time, and how many those are."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from crawler_lifecycle.domain.audits.overdue import OverdueLooks, overdue_before
+from crawler_lifecycle.domain.audits.overdue import OverduePolls, overdue_before
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.looks import Look
+from crawler_lifecycle.ports.polls import Poll
 from crawler_lifecycle.ports.runs import Fence
 from tests.contracts.store.world import OWNER, World, request, seen
 
 
 def executing(world: World, name: str) -> Fence:
-    """A run that was looked at now; its next look is due in a minute."""
+    """A run that was polled now; its next poll is due in a minute."""
     fence = world.executing(name)
-    tasks = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid) for t in tasks])
+    tasks = world.store.polls.found_state(fence).tasks
+    world.poll(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid) for t in tasks])
     return fence
 
 
@@ -24,17 +24,17 @@ def found(world: World, **more: object) -> list[int]:
     return [run.run_id for run in world.store.overdue.overdue_runs(before, **more)]  # type: ignore[arg-type]
 
 
-def test_a_look_is_overdue_half_a_minute_after_it_was_due(world: World) -> None:
+def test_a_poll_is_overdue_half_a_minute_after_it_was_due(world: World) -> None:
     fence = executing(world, "r1")
-    looked_at, due = world.clock.now, world.clock.now + timedelta(minutes=1)
+    polled_at, due = world.clock.now, world.clock.now + timedelta(minutes=1)
     world.clock.forward(90)
     assert found(world) == []
-    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)) == OverdueLooks()
+    assert world.store.overdue.overdue_polls(world.clock.now) == OverduePolls()
     world.clock.forward(0.001)
     [run] = world.store.overdue.overdue_runs(overdue_before(world.clock.now))
     assert (run.run_id, run.due_at, run.planned) == (fence.run_id, due, True)
-    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)) == OverdueLooks(
-        1, due, fence.run_id, looked_at
+    assert world.store.overdue.overdue_polls(world.clock.now) == OverduePolls(
+        1, due, fence.run_id, polled_at
     )
 
 
@@ -43,17 +43,17 @@ def test_ended_runs_have_no_look_to_come(world: World) -> None:
     world.finish(ended)
     world.clock.forward(86400)
     assert found(world) == []
-    assert world.store.overdue.overdue_looks(world.clock.now).count == 0
+    assert world.store.overdue.overdue_polls(world.clock.now).count == 0
 
 
-def test_a_stop_that_waits_for_its_proof_is_looked_at_as_well(world: World) -> None:
+def test_a_stop_that_waits_for_its_proof_is_polled_at_as_well(world: World) -> None:
     fence = executing(world, "r1")
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     world.clock.forward(91)
     assert found(world) == [fence.run_id]
 
 
-def test_runs_without_a_planned_look_count_from_the_last_change_of_their_row(world: World) -> None:
+def test_runs_without_a_planned_poll_count_from_the_last_change_of_their_row(world: World) -> None:
     """Nobody owns the first, nothing of the second exists, the third waits for its start, the
     fourth is stopped.
     """
@@ -68,9 +68,7 @@ def test_runs_without_a_planned_look_count_from_the_last_change_of_their_row(wor
     assert not any(
         run.planned for run in world.store.overdue.overdue_runs(overdue_before(world.clock.now))
     )
-    assert world.store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0, (
-        "no look was planned"
-    )
+    assert world.store.overdue.overdue_polls(world.clock.now).count == 0, "no poll was planned"
     world.store.deployment.note_waiting(waits, "the quota")
     assert found(world) == [n for n in all_of_them if n != waits.run_id]
 
@@ -95,11 +93,11 @@ def test_pages_follow_each_other_oldest_first(world: World) -> None:
 # --- whom to wake
 
 
-def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
+def test_a_run_tells_owner_state_and_last_poll(world: World) -> None:
     reserved, _ = world.store.initiation.reserve_run(request(), "reserved")
     young = world.run("young")
     running = world.executing("running")
-    looked_at = world.clock.now
+    polled_at = world.clock.now
     world.clock.forward(60)
     ended = world.executing("ended")
     world.finish(ended)
@@ -115,22 +113,22 @@ def test_a_run_tells_owner_state_and_last_look(world: World) -> None:
     ] * 2
     assert [one.ended for one in found] == [False, True, False, False, False]
     assert [one.verified_at for one in found] == [
-        looked_at,
-        looked_at + timedelta(seconds=60),
+        polled_at,
+        polled_at + timedelta(seconds=60),
         None,
         None,
         None,
     ]
     assert world.store.wake_ups.wake_target(999_999) is None
-    # The last look was by a clock that is 6 s ahead: what it saw is unknown.
+    # The last poll was by a clock that is 6 s ahead: what it saw is unknown.
     world.clock.forward(-66)
     [state] = [world.store.wake_ups.wake_target(running.run_id)]
     assert state is not None
     assert state.verified_at is None
 
 
-def test_looks_without_the_workflow_keep_its_interval(world: World) -> None:
-    """While nobody orders looks, the run is due again after each of them, and nobody is told that
+def test_polls_without_the_workflow_keep_its_interval(world: World) -> None:
+    """While nobody orders polls, the run is due again after each of them, and nobody is told that
     it is overdue.
     """
     fence = executing(world, "r1")
@@ -144,17 +142,17 @@ def test_looks_without_the_workflow_keep_its_interval(world: World) -> None:
     for _ in range(3):
         world.clock.forward(1.001)
         assert unverified() == [fence.run_id]
-        tasks = store.looks.found_state(fence)
+        tasks = store.polls.found_state(fence)
         seen_now = [
             seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid) for task in tasks.tasks
         ]
-        store.looks.record_at_once(
-            fence, Look(world.clock.now, 0.1, seen_now), [], "look", tasks, None
+        store.polls.record_at_once(
+            fence, Poll(world.clock.now, 0.1, seen_now), [], "look", tasks, None
         )
         assert unverified() == []
         world.clock.forward(minute.total_seconds() - 1)
         assert unverified() == []
-        assert store.overdue.overdue_looks(overdue_before(world.clock.now)).count == 0
+        assert store.overdue.overdue_polls(world.clock.now).count == 0
     assert found(world) == [fence.run_id], (
         "the search for lost workflows still sees that its workflow is late"
     )

@@ -75,7 +75,7 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
     waiting = {
         name
         for name, fence in fences.items()
-        if pooled.store.deployment.waits_for_place(fence.run_id)
+        if pooled.store.deployment.waits_for_slot(fence.run_id)
     }
     # Whoever asked first: the order is not given.
     assert waiting == {name for name in fences if offered[name] < 3}
@@ -117,7 +117,7 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_call_without_an_answer_keeps_its_place_until_a_look_after_it(
+def test_a_call_without_an_answer_keeps_its_place_until_a_poll_after_it(
     pooled: World, there: bool
 ) -> None:
     """A worker dies between the creation of a task and its record, and nobody looks for a while."""
@@ -130,7 +130,7 @@ def test_a_call_without_an_answer_keeps_its_place_until_a_look_after_it(
     if there:
         pooled.execute(silent)
     else:
-        pooled.look(silent, [])
+        pooled.poll(silent, [])
     pooled.clock.forward(1)
     assert called(pooled) == ([] if there else ["other"])
     assert ask(pooled, other) == (0 if there else 1)
@@ -144,7 +144,7 @@ def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -
         for name, priority in (("old", 3), ("new", 3), ("late", 5), ("urgent", 1))
     }
     assert [ask(pooled, fence) for fence in runs.values()] == [0, 0, 0, 0]
-    assert pooled.row(runs["old"]).waiting_for == "a place in pool one"
+    assert pooled.row(runs["old"]).waiting_for == "a slot in pool one"
     assert called(pooled) == []
     pooled.finish(first)
     order = []
@@ -169,10 +169,10 @@ def test_runs_of_the_same_pool_take_turns(pooled: World) -> None:
         holder, now = fences[order[-1]], pooled.clock.now
         [task] = [
             one
-            for one in pooled.store.looks.found_state(holder).tasks
+            for one in pooled.store.polls.found_state(holder).tasks
             if one.status is TaskStatus.PENDING
         ]
-        pooled.look(holder, [seen(task, Phase.ENDED, now, uid=task.uid, end=good_end(now))])
+        pooled.poll(holder, [seen(task, Phase.ENDED, now, uid=task.uid, end=good_end(now))])
         [name] = called(pooled)
         assert ask(pooled, fences[name]) == 1
         order.append(name)
@@ -271,8 +271,8 @@ def test_who_asks_again_without_an_answer_holds_its_places(pooled: World) -> Non
     fence = run(pooled, "r", tasks=7, pool="five")
     assert [ask(pooled, fence), ask(pooled, fence)] == [5, 5]
     assert pooled.store.pools.list_pools()[3].in_use == 5
-    pooled.clock.forward(60)  # the call has expired, and a look says that it created nothing
-    pooled.look(fence, [])
+    pooled.clock.forward(60)  # the call has expired, and a poll says that it created nothing
+    pooled.poll(fence, [])
     assert pooled.store.pools.list_pools()[3].in_use == 0
 
 
@@ -344,7 +344,7 @@ def test_who_stops_or_ends_leaves_the_line(pooled: World) -> None:
     )
     pooled.finish(first)
     assert called(pooled) == ["last"]
-    assert not pooled.store.deployment.waits_for_place(edited.run_id)
+    assert not pooled.store.deployment.waits_for_slot(edited.run_id)
 
 
 def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(
@@ -364,7 +364,7 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(
         store.deployment.record_deployed(
             fence, "k", answers, clock.now, offered[0].offered_until, offered
         )
-        assert store.deployment.waits_for_place(fence.run_id)
+        assert store.deployment.waits_for_slot(fence.run_id)
         assert (ask(world, other), called(world)) == (0, []), "two places are all"
         clock.forward(16)
         assert (called(world), ask(world, fence)) == (["r"], 1), "one more is tried"
@@ -599,31 +599,31 @@ def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock
         assert world.deploy(big) == [0, 1, 2]
         assert world.deploy(big) == [], "as many wait on the cluster as may"
 
-        def look(node: str | None, reason: str | None = None) -> None:
+        def poll(node: str | None, reason: str | None = None) -> None:
             tasks = [
                 one
-                for one in store.looks.found_state(big).tasks
+                for one in store.polls.found_state(big).tasks
                 if one.status is TaskStatus.PENDING
             ]
             phase = Phase.WAITING if reason else Phase.EXECUTING
-            world.look(
+            world.poll(
                 big, [seen(t, phase, clock.now, uid=t.uid, node=node, reason=reason) for t in tasks]
             )
 
-        look("n1", "Node n1 prepares the pod")
+        poll("n1", "Node n1 prepares the pod")
         assert world.deploy(big) == [3, 4, 5], "what has a node waits for no place"
-        look("n1")
+        poll("n1")
         assert world.deploy(big) == [6, 7, 8, 9, 10, 11], "it grows as long as there is room"
-        look(None, "No node has capacity for it: 0/3 nodes are available")
+        poll(None, "No node has capacity for it: 0/3 nodes are available")
         assert world.deploy(big) == []
         small = run(world, "small", tasks=5)
         assert world.deploy(small) == [0, 1, 2]
         tasks = [
-            one for one in store.looks.found_state(big).tasks if one.status is TaskStatus.PENDING
+            one for one in store.polls.found_state(big).tasks if one.status is TaskStatus.PENDING
         ]
-        world.look(
+        world.poll(
             big, [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node="n1") for t in tasks[:4]]
         )
         assert world.deploy(big) == [], "no new one comes before pods of other runs that wait"
-        world.look(big, [seen(tasks[4], Phase.EXECUTING, clock.now, uid=tasks[4].uid, node="n1")])
+        world.poll(big, [seen(tasks[4], Phase.EXECUTING, clock.now, uid=tasks[4].uid, node="n1")])
         assert world.deploy(big) == [12, 13], "and no more while it is full"

@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
-from crawler_lifecycle.ports.looks import Correction, Details
+from crawler_lifecycle.ports.polls import Correction, Details
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.retention import pruning as adapter
 from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
@@ -59,7 +59,7 @@ def ended(
     store.events.append_event(
         fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {}
     )
-    store.looks.save_details(
+    store.polls.save_details(
         fence,
         [
             Details(task.task_id, "the end of a log", statistics={"a": 1})
@@ -104,7 +104,7 @@ def prune(pruner: Pruner, world: World, age: timedelta = AGE) -> dict[str, int]:
     for table in pruner.tables:
         place = (0, 0)
         while True:
-            chunk = pruner.look(table, before, place)
+            chunk = pruner.poll(table, before, place)
             for touched, rows in _patiently(
                 lambda: pruner.remove(table, chunk.goes, before)  # noqa: B023
             ).items():
@@ -116,7 +116,7 @@ def prune(pruner: Pruner, world: World, age: timedelta = AGE) -> dict[str, int]:
 
 
 def told(pruner: Pruner, world: World, table: str) -> tuple[int, dict[Stays, int]]:
-    chunk = pruner.look(table, world.clock.now - AGE)
+    chunk = pruner.poll(table, world.clock.now - AGE)
     return len(chunk.goes), dict(chunk.stays)
 
 
@@ -202,8 +202,8 @@ def test_an_end_that_was_recorded_late_counts_from_its_record(world: World, prun
     fence = world.executing()
     long_ago = world.clock.now
     world.clock.forward(180 * DAY)
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(
         fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(long_ago))]
     )
     assert world.end(fence).ended_at == long_ago
@@ -239,7 +239,7 @@ def test_what_was_never_pushed_goes(world: World, pruner: Pruner) -> None:
     ]
 
 
-def test_what_a_look_staged_and_nobody_applied_goes_with_its_run(
+def test_what_a_poll_staged_and_nobody_applied_goes_with_its_run(
     world: World, store: Store, pruner: Pruner
 ) -> None:
     old, live = ended(world, tasks=2), world.deployed("live", 2)
@@ -279,7 +279,7 @@ def test_findings_that_were_closed_long_ago(world: World, store: Store, pruner: 
         3,
         {Stays.LIVE: 1, Stays.OPEN: 1, Stays.RECENT: 1},
     )
-    chunk = pruner.look("audit_finding", world.clock.now - AGE)
+    chunk = pruner.poll("audit_finding", world.clock.now - AGE)
     store.findings.note_findings([found[2]])  # an audit sees it again in this moment
     assert pruner.remove("audit_finding", chunk.goes, world.clock.now - AGE) == {"audit_finding": 2}
     assert {one.subject for one in store.findings.audit_findings()} == {"open", "orphan/1"}
@@ -368,8 +368,8 @@ def test_everything_still_works_afterwards(world: World, store: Store, pruner: P
     assert world.status(again) is RunStatus.INITIALIZING
     assert world.deploy(again) == [0], "what failed"
     world.execute(again)
-    store.looks.save_details(
-        again, [Details(task.task_id, "a new log") for task in store.looks.found_state(again).tasks]
+    store.polls.save_details(
+        again, [Details(task.task_id, "a new log") for task in store.polls.found_state(again).tasks]
     )
     row = world.finish(again)
     assert (row.status, row.attempt) == (RunStatus.COMPLETED, 2)
@@ -392,7 +392,7 @@ def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
     fence = ended(world, tasks=2)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
-    chunks = {table: pruner.look(table, before) for table in pruner.tables}
+    chunks = {table: pruner.poll(table, before) for table in pruner.tables}
     world.resume(fence)
     kept = everything(store)
     for table, chunk in chunks.items():
@@ -413,7 +413,7 @@ def test_two_at_once_and_everything_goes_on(
     before = world.clock.now - AGE
     with closing(open_pruner(store_url, clock=world.clock)) as one:
         monkeypatch.setattr(adapter, "CHUNK", 10_000)
-        due = len(one.look("outbox_event", before).goes)
+        due = len(one.poll("outbox_event", before).goes)
         monkeypatch.setattr(adapter, "CHUNK", 3)
     removed: list[int] = []
     troubles: list[BaseException] = []
@@ -481,7 +481,7 @@ def test_a_chunk_is_all_or_nothing(world: World, store: Store, pruner: Pruner) -
     ended(world)
     world.clock.forward(100 * DAY)
     before = world.clock.now - AGE
-    chunk, kept = pruner.look("outbox_event", before), everything(store)
+    chunk, kept = pruner.poll("outbox_event", before), everything(store)
 
     def fail(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("DELETE") and "outbox_event" in statement:
@@ -607,7 +607,7 @@ def test_old_due_times_go_and_what_they_began_is_found_again(
     for minute in (1, 2, 3):
         world.clock.now = start + timedelta(minutes=minute)
         assert s.decide_due("nightly", world.clock.now, row.revision) is not None
-    lines = s.list_due(row.schedule_id)[::-1]
+    lines = s.list_firings(row.schedule_id)[::-1]
     s.due_begun(lines[0].due_id, TargetRef(TargetKind.RUN, fence.run_id))
     world.clock.forward(100 * DAY)
     s.note_due(row.schedule_id, start + timedelta(minutes=5))
@@ -616,7 +616,7 @@ def test_old_due_times_go_and_what_they_began_is_found_again(
     assert told(pruner, world, "schedule_due") == (1, {Stays.LIVE: 2, Stays.RECENT: 2})
     world.clock.forward(100 * DAY)
     assert prune(pruner, world)["schedule_due"] == 3
-    assert [line.due_at for line in s.list_due(row.schedule_id)] == [
+    assert [line.due_at for line in s.list_firings(row.schedule_id)] == [
         line.due_at for line in reversed(lines[1:])
     ]
     assert [

@@ -34,7 +34,7 @@ TABLES = ("outbox_event", "manager_item", "manager_addition", *GRAPH_TABLES)
 def prune(pruner: Pruner, world: World) -> dict[str, int]:
     before, gone = world.clock.now - AGE, dict[str, int]()
     for table in TABLES:
-        gone |= pruner.remove(table, pruner.look(table, before).goes, before)
+        gone |= pruner.remove(table, pruner.poll(table, before).goes, before)
     return {table: rows for table, rows in gone.items() if rows}
 
 
@@ -83,7 +83,7 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     world.store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     world.clock.forward(100 * 86_400)
     before = world.clock.now - AGE
-    found = pruner.look("manager_item", before).goes
+    found = pruner.poll("manager_item", before).goes
     claimed = world.store.managers.claim_manager(managed.id, NEXT)
     assert pruner.remove("manager_item", found, before) == {}, "it was resumed meanwhile"
     assert claimed.jobs_pruned_at is None
@@ -93,7 +93,7 @@ def test_a_resume_after_it_begins_anew_and_says_so(pruner: Pruner, world: World)
     world.clock.forward(100 * 86_400)
     before = world.clock.now - AGE
     # And no more of them.
-    pruner.remove("manager_item", pruner.look("manager_item", before).goes[:2], before)
+    pruner.remove("manager_item", pruner.poll("manager_item", before).goes[:2], before)
     third = Managed.claimed(world, managed.id, Owner(NEXT.workflow_id, "chain-m3"))
     third.check_counters()
     assert third.row.jobs_pruned_at == world.clock.now, "who reads it sees that they are new again"
@@ -112,7 +112,7 @@ def test_a_run_that_was_resumed_after_its_job_went_holds_a_slot_and_ends_again(
     [run] = store.runs.list_runs()
     world.clock.forward(100 * 86_400)
     before = world.clock.now - AGE
-    pruner.remove("manager_item", pruner.look("manager_item", before).goes, before)
+    pruner.remove("manager_item", pruner.poll("manager_item", before).goes, before)
     resumed = world.resume(Fence(run.run_id, 1, run.owner_run_id or "", run.run_uid), rerun=True)
     world.begin(resumed)
     again = Managed.claimed(world, managed.id, NEXT)
@@ -146,7 +146,7 @@ def test_only_whole_graphs_that_ended_long_ago_go(pruner: Pruner, world: World) 
     assert prune(pruner, world) == {}, "it ended just now"
     world.clock.forward(91 * 86_400)
     before = world.clock.now - AGE
-    found = pruner.look("graph_step", before).goes
+    found = pruner.poll("graph_step", before).goes
     graphs.command(graphed.id, "r", lambda graph: graph.retry([0], cascade=False))
     assert pruner.remove("graph_step", found, before) == {}, "it was opened again meanwhile"
     again = Graphed.claimed(world, graphed.id, graphing.NEXT)

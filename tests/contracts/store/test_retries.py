@@ -27,12 +27,12 @@ def after(seconds: float) -> Decide:
 
 def lose(world: World, fence: Fence, *indexes: int, node: str | None = None) -> None:
     """These tasks are gone from the cluster, from this node."""
-    tasks = [task for task in world.store.looks.found_state(fence).tasks if task.index in indexes]
+    tasks = [task for task in world.store.polls.found_state(fence).tasks if task.index in indexes]
     if node is not None:
-        world.look(
+        world.poll(
             fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid, node=node) for t in tasks]
         )
-    world.look(fence, [seen(task, Phase.GONE, world.clock.now) for task in tasks])
+    world.poll(fence, [seen(task, Phase.GONE, world.clock.now) for task in tasks])
 
 
 def tries(world: World, fence: Fence) -> list[TaskRow]:

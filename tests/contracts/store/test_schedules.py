@@ -90,7 +90,7 @@ def test_a_due_time_is_decided_once_by_however_many(store: Store, clock: Clock) 
     with ThreadPoolExecutor(8) as pool:
         lines = list(pool.map(lambda _: due(store, clock.now), range(16)))
     assert {line.due_id for line in lines} == {lines[0].due_id}
-    assert [line.decision for line in store.schedules.list_due(lines[0].schedule_id)] == [
+    assert [line.decision for line in store.schedules.list_firings(lines[0].schedule_id)] == [
         Decision.STARTED
     ]
 
@@ -131,10 +131,10 @@ def test_what_overlaps_is_judged_by_the_verdict(
     assert third.decision is (
         Decision.STARTED if overlap is not Overlap.QUEUE and begun else Decision.QUEUED
     )
-    listed = s.list_due(first.schedule_id)
+    listed = s.list_firings(first.schedule_id)
     assert [line.due_at for line in listed] == [third.due_at, second.due_at, first.due_at]
     assert listed[-1].status == "COMPLETED"
-    assert s.list_due(first.schedule_id, before=second.due_at) == listed[2:]
+    assert s.list_firings(first.schedule_id, before=second.due_at) == listed[2:]
 
 
 def test_stop_previous_begins_the_newest_of_those_that_came_together(
@@ -166,7 +166,7 @@ def test_stop_previous_begins_the_newest_of_those_that_came_together(
     due(store, times[4])
     assert not s.give_way(asked.due_id), "what a person asks for begins"
     assert [
-        line.due_at for line in s.list_due(row.schedule_id, decision=Decision.SKIPPED_OVERLAP)
+        line.due_at for line in s.list_firings(row.schedule_id, decision=Decision.SKIPPED_OVERLAP)
     ] == [times[1]]
 
 
@@ -222,13 +222,13 @@ def test_what_never_fired_gets_its_line(store: Store, clock: Clock) -> None:
     assert s.note_due(row.schedule_id, times[4]) == NotedFirings(missed=1, paused=3)
     assert s.note_due(row.schedule_id, times[4]) == NotedFirings(), "each once"
     s.pause("nightly", None)
-    lines = {line.due_at: line.decision for line in s.list_due(row.schedule_id)}
+    lines = {line.due_at: line.decision for line in s.list_firings(row.schedule_id)}
     assert lines == dict(
         zip(times, [fired.decision, Decision.MISSED, *[Decision.PAUSED] * 4], strict=True)
     )
     now = s.get("nightly")
     assert now.checked_until == clock.now, "a pause ends when all it held back is on record"
-    assert s.list_due(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
+    assert s.list_firings(row.schedule_id, decision=Decision.PAUSED, limit=2)[0].due_at == times[5]
     assert due(store, times[1]).decision is Decision.SKIPPED_OVERLAP, (
         "Temporal fired after all, behind the first"
     )
@@ -243,7 +243,7 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     clock.forward(150)
     changed = made(store, every_s=3600, overlap="allow")
     times = [start + timedelta(seconds=60 * n) for n in range(1, 4)]
-    lines = s.list_due(row.schedule_id)
+    lines = s.list_firings(row.schedule_id)
     expected = [(times[1], Decision.MISSED, 1), (times[0], Decision.MISSED, 1)]
     assert [(one.due_at, one.decision, one.revision) for one in lines] == expected
     clock.forward(60)
@@ -256,7 +256,7 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
     )
     clock.forward(3600)
     assert s.delete("nightly")
-    assert s.list_due(row.schedule_id)[0].due_at == start + timedelta(hours=1)
+    assert s.list_firings(row.schedule_id)[0].due_at == start + timedelta(hours=1)
 
 
 def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(
@@ -308,7 +308,7 @@ def test_what_a_person_asks_for_begins_one_after_the_other(store: Store, clock: 
     s, row = store.schedules, made(store)
     clock.forward(125)
     s.note_due(row.schedule_id, clock.now)
-    times = [line.due_at for line in reversed(s.list_due(row.schedule_id))]
+    times = [line.due_at for line in reversed(s.list_firings(row.schedule_id))]
     times += [clock.now - timedelta(minutes=10 - n) for n in range(4)]
     times.sort()
     running = due(store, clock.now)

@@ -56,7 +56,7 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
         )
     elif name == "look":
         found = []
-        for task in store.looks.found_state(fence).tasks:
+        for task in store.polls.found_state(fence).tasks:
             phase = phases[task.index % TASKS]
             end = {"good": good_end(now), "bad": bad_end(now)}.get(phase)
             kind = Phase.ENDED if end else Phase(phase)
@@ -71,7 +71,7 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
                     counters=Counters(task.index),
                 )
             )
-        world.look(fence, found)
+        world.poll(fence, found)
     elif name in ("stop", "force"):
         store.stops.record_stop(fence.run_id, world.stop(force=name == "force"), name)
     elif name == "cancel":

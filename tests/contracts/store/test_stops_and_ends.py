@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, WAITING_FOR_START
 from crawler_lifecycle.domain.run import EndedTasks, ExportResult, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from tests.contracts.store.world import START, World, seen
 
 # --- stops ----------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_a_stop_after_the_end_writes_nothing(world: World) -> None:
     assert len(world.store.events.events_after(0)) == events
 
 
-def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them_to_the_cluster(
+def test_queued_tasks_are_cancelled_when_a_poll_proves_that_no_call_brought_them_to_the_cluster(
     world: World,
 ) -> None:
     fence = world.run(tasks=3)
@@ -85,32 +85,32 @@ def test_queued_tasks_are_cancelled_when_a_look_proves_that_no_call_brought_them
             "QUEUED": 1,
             "CANCELLED": 2,
         }
-    world.look(fence, [])
+    world.poll(fence, [])
     later = world.clock.forward(26)
     assert world.store.stops.cancel_queued(fence, later).by_status == {
         "QUEUED": 1,
         "CANCELLED": 2,
-    }, "looked at too early"
-    world.look(fence, [])
+    }, "polled too early"
+    world.poll(fence, [])
     assert world.store.stops.cancel_queued(fence, later).by_status == {"CANCELLED": 3}
     task = world.store.tasks.list_tasks(fence.run_id)[0]
     assert (task.outcome, task.cause) == ("cancelled", "Stopped by ann before it was deployed")
 
 
-def test_an_offered_task_that_a_look_has_seen_is_not_cancelled_before_that_is_applied(
+def test_an_offered_task_that_a_poll_has_seen_is_not_cancelled_before_that_is_applied(
     world: World,
 ) -> None:
-    """The call's answer was lost, the stop interrupts the look that finds the task, and then takes
+    """The call's answer was lost, the stop interrupts the poll that finds the task, and then takes
     its next turn.
     """
     fence = world.run()
     world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
     later = world.clock.forward(60)
-    (task,) = world.store.looks.found_state(fence).tasks
+    (task,) = world.store.polls.found_state(fence).tasks
     world.stage(fence, [seen(task, Phase.EXECUTING, later, changed_at=later, uid="u", name="n")])
     assert world.store.stops.cancel_queued(fence, later).by_status == {"QUEUED": 1}
-    world.store.looks.apply_findings(fence, "stop")
+    world.store.polls.apply_findings(fence, "stop")
     assert world.store.stops.cancel_queued(fence, later).by_status == {"RUNNING": 1}
 
 
@@ -218,15 +218,15 @@ def test_a_stop_that_nobody_heard_before_the_verdict_is_over_with_it(world: Worl
 
 
 def test_what_is_counted_last_counts_for_the_run(world: World) -> None:
-    """A task is gone; its log and counters were read once more, and no look comes after that."""
+    """A task is gone; its log and counters were read once more, and no poll comes after that."""
     fence = world.executing()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     world.clock.forward(60)
     gone = seen(task, Phase.GONE, world.clock.now, uid=task.uid)
     world.stage(fence, [gone])
-    world.store.looks.save_details(fence, [Details(task.task_id, "x", Counters(9, 7, 1, 10))])
-    world.store.looks.apply_details(fence)
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.save_details(fence, [Details(task.task_id, "x", Counters(9, 7, 1, 10))])
+    world.store.polls.apply_details(fence)
+    world.store.polls.apply_findings(fence, "look")
     assert world.row(fence).items == 7
     row = world.end(fence)
     assert (row.pages, row.items, row.errors) == (9, 7, 1)
@@ -238,7 +238,7 @@ def test_a_run_says_its_most_frequent_error_and_how_often(world: World) -> None:
     no error.
     """
     fence = world.executing(tasks=6)
-    tasks = world.store.looks.found_state(fence).tasks
+    tasks = world.store.polls.found_state(fence).tasks
     ends = [
         End(1),
         End(1),
@@ -260,12 +260,12 @@ def test_a_run_says_its_most_frequent_error_and_how_often(world: World) -> None:
         fence,
         [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task, end in pairs],
     )
-    world.store.looks.save_details(
+    world.store.polls.save_details(
         fence, [Details(t.task_id, log) for t, log in zip(tasks, logs, strict=True)]
     )
     for _ in range(2):  # again: the same
-        world.store.looks.apply_details(fence)
-        world.store.looks.apply_findings(fence, "look")
+        world.store.polls.apply_details(fence)
+        world.store.polls.apply_findings(fence, "look")
     rows = world.store.tasks.list_tasks(fence.run_id)
     failed = "The crawler failed, exit"
     assert [(row.error, row.cause) for row in rows] == [
@@ -322,8 +322,8 @@ def test_a_run_that_did_not_start_says_what_it_waited_for(world: World, waited: 
     world.store.stops.record_stop(
         fence.run_id, StopIntent(START, limit="start_timeout"), None, fence
     )
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=End(finished_at=START))])
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=End(finished_at=START))])
     row = world.end(fence)
     said = (
         "; it waited for this: The image x cannot be pulled"
@@ -350,13 +350,13 @@ def test_a_judge_that_fails_changes_nothing(world: World) -> None:
     assert world.status(fence) is RunStatus.STOPPING
 
 
-def test_a_look_after_the_end_writes_nothing(world: World) -> None:
+def test_a_poll_after_the_end_writes_nothing(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     row = world.finish(fence)
     world.clock.forward(9)
     world.stage(fence, [seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)])
-    world.store.looks.record_look_error(fence, "x")
+    world.store.polls.record_poll_error(fence, "x")
     world.store.deployment.note_waiting(fence, "x")
     assert world.store.deployment.mark_started(fence, world.clock.now) is RunStatus.COMPLETED
     assert world.row(fence) == row
@@ -389,7 +389,7 @@ def test_resume_runs_again_only_what_did_not_succeed(world: World) -> None:
 def test_what_still_executes_is_adopted_and_not_run_again_when_it_ends(world: World) -> None:
     fence = world.executing(tasks=2)
     second = world.resume(fence)
-    assert {t.attempt for t in world.store.looks.found_state(second).tasks} == {1}
+    assert {t.attempt for t in world.store.polls.found_state(second).tasks} == {1}
     world.finish(second, failed=[0])
     world.store.deployment.requeue_ended(second, False)
     assert world.statuses(fence) == {0: TaskStatus.FAILED, 1: TaskStatus.SUCCEEDED}
@@ -400,7 +400,7 @@ def test_queued_rows_go_on_under_the_new_attempt(world: World) -> None:
     world.store.deployment.offer_tasks(fence, 1, None, START + timedelta(seconds=25))
     second = world.resume(fence)
     # The call for the first one may still be on its way under the old attempt's name.
-    assert [t.attempt for t in world.store.looks.found_state(second).tasks] == [1, 2]
+    assert [t.attempt for t in world.store.polls.found_state(second).tasks] == [1, 2]
     assert world.deploy(second) == [1]
     world.clock.forward(26)
     assert world.deploy(second) == [0]
@@ -410,8 +410,8 @@ def test_queued_rows_go_on_under_the_new_attempt(world: World) -> None:
 def test_no_new_rows_under_a_stop(world: World) -> None:
     fence = world.deployed(tasks=2)
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1")
-    tasks = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(tasks[0], Phase.GONE, START)])
+    tasks = world.store.polls.found_state(fence).tasks
+    world.poll(fence, [seen(tasks[0], Phase.GONE, START)])
     second = world.resume(fence)
     assert world.store.tasks.count_tasks(fence.run_id).by_status == {"CANCELLED": 1, "PENDING": 1}
     assert world.status(second) is RunStatus.STOPPING
@@ -419,12 +419,12 @@ def test_no_new_rows_under_a_stop(world: World) -> None:
 
 def test_a_takeover_forgets_what_the_former_owner_staged(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     world.stage(fence, [seen(task, Phase.GONE, START)])
-    world.store.looks.save_details(fence, [Details(task.task_id, "x")])
+    world.store.polls.save_details(fence, [Details(task.task_id, "x")])
     second = world.resume(fence)
-    assert world.store.looks.staged(second) == []
-    assert world.store.looks.apply_details(second) == 0
+    assert world.store.polls.staged(second) == []
+    assert world.store.polls.apply_details(second) == 0
 
 
 # --- events, deliveries, exports ------------------------------------------------------------------
@@ -454,9 +454,9 @@ def test_events_have_numbers_without_gaps(world: World) -> None:
         "items": 5,
         "errors": 0,
         "verified_at": START.isoformat(),
-        "next_look_at": None,
-        "look_error": None,
-        "look_error_since": None,
+        "next_poll_at": None,
+        "poll_error": None,
+        "poll_error_since": None,
         "waiting": None,
     }
 

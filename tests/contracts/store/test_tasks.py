@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from crawler_lifecycle.domain.errors import RowUnreadable
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Change, Counters, End, Phase, TaskStatus
-from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
+from crawler_lifecycle.ports.polls import Details, Poll, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask
 from crawler_lifecycle.runner.reported import STATISTICS_MAX
 from crawler_lifecycle.store.columns import TEXT_MAX, compressed
@@ -42,10 +42,10 @@ def test_where_tasks_are_put_is_on_record_as_long_as_they_may_live(world: World)
     assert world.store.deployment.places(fence.run_id) == ["day"]
     answers = [DeployedTask(0, "created", "n", "u"), DeployedTask(1, "deferred", reason="quota")]
     world.store.deployment.record_deployed(fence, "kubernetes", answers, START, UNTIL)
-    assert [task.place for task in world.store.looks.found_state(fence).tasks][:1] == ["day"]
+    assert [task.place for task in world.store.polls.found_state(fence).tasks][:1] == ["day"]
     world.store.deployment.offer_tasks(fence, 1, None, UNTIL, "night")
     assert world.store.deployment.places(fence.run_id) == ["day", "night"]
-    tasks = world.store.looks.found_state(fence).tasks
+    tasks = world.store.polls.found_state(fence).tasks
     assert [(task.index, task.place) for task in tasks if task.place] == [(0, "day"), (1, "night")]
     world.store.deployment.refuse_queued(fence, "no such crawler")
     world.finish(fence)
@@ -100,7 +100,7 @@ def test_offers_keep_within_the_parallel_limit(world: World) -> None:
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
     world.clock.forward(60)
     assert [t.index for t in world.store.deployment.offer_tasks(fence, 500, 3, UNTIL)[0]] == [0, 2]
-    world.look(fence, [])  # it says that nobody created them
+    world.poll(fence, [])  # it says that nobody created them
     world.clock.forward(1)
     assert world.store.deployment.offer_tasks(fence, 500, 1, UNTIL)[0] == []
 
@@ -202,14 +202,14 @@ def test_a_refusal_spares_what_an_earlier_call_may_have_brought(world: World) ->
     assert [
         t.offered_until for t in world.store.tasks.task_page(fence.run_id, [TaskStatus.QUEUED])
     ] == [UNTIL, UNTIL]
-    # A look before the end of the earlier call proves nothing; one after it does.
+    # A poll before the end of the earlier call proves nothing; one after it does.
     for seconds, left in ((10, 2), (20, 0)):
         world.clock.forward(seconds)
         queued = [
-            t for t in world.store.looks.found_state(fence).tasks if t.status is TaskStatus.QUEUED
+            t for t in world.store.polls.found_state(fence).tasks if t.status is TaskStatus.QUEUED
         ]
         now = world.clock.now
-        world.look(fence, [seen(task, Phase.ABSENT, now) for task in queued])
+        world.poll(fence, [seen(task, Phase.ABSENT, now) for task in queued])
         assert world.store.deployment.refuse_queued(fence, "unknown crawler").queued == left
     assert [t.outcome for t in world.store.tasks.list_tasks(fence.run_id)] == ["deploy_failed"] * 3
 
@@ -265,12 +265,12 @@ def test_a_stop_is_not_undone_by_the_start(world: World) -> None:
     assert world.row(fence).started_at == START
 
 
-# --- looks ----------------------------------------------------------------------------------------
+# --- polls ----------------------------------------------------------------------------------------
 
 
-def test_a_look_from_finding_to_status(world: World) -> None:
+def test_a_poll_from_finding_to_status(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     assert (task.uid, task.ever_seen, task.since) == ("uid-1-0", False, START)
     world.clock.forward(60)
     ended = START + timedelta(seconds=20)
@@ -283,15 +283,15 @@ def test_a_look_from_finding_to_status(world: World) -> None:
         report = world.stage(fence, [observation])
         assert (report.changed, report.active, report.queued) == (1, 1, 0)
         assert (report.pages, report.items, report.errors, report.quiet) == (7, 3, 1, timedelta(0))
-    assert [f.change.after for f in world.store.looks.staged(fence)] == [TaskStatus.SUCCEEDED]
+    assert [f.change.after for f in world.store.polls.staged(fence)] == [TaskStatus.SUCCEEDED]
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
     for _ in range(2):
-        world.store.looks.save_details(
+        world.store.polls.save_details(
             fence, [Details(task.task_id, "the log", Counters(8, 3, 1, 900), 456)]
         )
-        assert world.store.looks.apply_details(fence) == 1
+        assert world.store.polls.apply_details(fence) == 1
     for _ in range(2):
-        assert world.store.looks.apply_findings(fence, "look").by_status == {"SUCCEEDED": 1}
+        assert world.store.polls.apply_findings(fence, "look").by_status == {"SUCCEEDED": 1}
     [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.status, row.outcome, row.cause) == (
         TaskStatus.SUCCEEDED,
@@ -307,7 +307,7 @@ def test_a_look_from_finding_to_status(world: World) -> None:
     )
     assert (row.started_at, row.ended_at) == (started, ended)
     assert world.store.tasks.log_tail(task.task_id) == "the log"
-    assert world.store.looks.staged(fence) == []
+    assert world.store.polls.staged(fence) == []
     [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "SUCCEEDED"]
     assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (
         ended,
@@ -320,15 +320,15 @@ def test_a_look_from_finding_to_status(world: World) -> None:
     assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
-def test_a_quiet_look_renews_the_proof(world: World) -> None:
+def test_a_quiet_poll_renews_the_proof(world: World) -> None:
     fence = world.executing(tasks=2)
-    world.store.looks.record_look_error(fence, "503")
-    world.store.looks.record_look_error(fence, "503")
+    world.store.polls.record_poll_error(fence, "503")
+    world.store.polls.record_poll_error(fence, "503")
     assert world.row(fence).look_error == "503"
     before = world.store.runs.transitions(fence.run_id)
     later = world.clock.forward(60)
-    tasks = world.store.looks.found_state(fence).tasks
-    report = world.look(fence, [seen(t, Phase.EXECUTING, later, uid=t.uid) for t in tasks])
+    tasks = world.store.polls.found_state(fence).tasks
+    report = world.poll(fence, [seen(t, Phase.EXECUTING, later, uid=t.uid) for t in tasks])
     assert (report.changed, report.active) == (0, 2)
     row = world.row(fence)
     assert (row.verified_at, row.next_look_at, row.look_error) == (
@@ -342,9 +342,9 @@ def test_a_quiet_look_renews_the_proof(world: World) -> None:
 
 def test_counters_and_progress(world: World) -> None:
     fence = world.executing(tasks=2)
-    zero, one = world.store.looks.found_state(fence).tasks
+    zero, one = world.store.polls.found_state(fence).tasks
 
-    def look(*counters: Counters) -> tuple[int | None, bool]:
+    def poll(*counters: Counters) -> tuple[int | None, bool]:
         now = world.clock.forward(60)
         pairs = zip((zero, one), counters, strict=False)
         report = world.stage(
@@ -352,13 +352,13 @@ def test_counters_and_progress(world: World) -> None:
         )
         return report.pages, world.row(fence).last_progress_at == now
 
-    assert look(Counters(), Counters()) == (None, False)
-    assert look(Counters(pages=0), Counters()) == (0, False)
-    assert look(Counters(pages=2), Counters()) == (2, True)
-    assert look(Counters(pages=2), Counters(pages=5)) == (7, True)
-    assert look(Counters(), Counters(pages=5)) == (7, False)
-    assert look(Counters(pages=2, bytes=10), Counters(pages=5)) == (7, True)
-    state = world.store.looks.found_state(fence)
+    assert poll(Counters(), Counters()) == (None, False)
+    assert poll(Counters(pages=0), Counters()) == (0, False)
+    assert poll(Counters(pages=2), Counters()) == (2, True)
+    assert poll(Counters(pages=2), Counters(pages=5)) == (7, True)
+    assert poll(Counters(), Counters(pages=5)) == (7, False)
+    assert poll(Counters(pages=2, bytes=10), Counters(pages=5)) == (7, True)
+    state = world.store.polls.found_state(fence)
     assert state.counters == Counters(7, None, None, 10)
     assert [t.counters.pages for t in state.tasks] == [2, 5]
     assert all(t.ever_seen for t in state.tasks)
@@ -366,8 +366,8 @@ def test_counters_and_progress(world: World) -> None:
 
 def test_reasons_while_it_waits(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(
         fence, [seen(task, Phase.WAITING, START, uid=task.uid, reason="image is pulled", node="n1")]
     )
     [row] = world.store.tasks.list_tasks(fence.run_id)
@@ -379,8 +379,8 @@ def test_reasons_while_it_waits(world: World) -> None:
 
 def test_another_object_under_the_name_says_nothing_about_ours(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(
         fence, [seen(task, Phase.EXECUTING, START, uid="foreign", node="n9", counters=Counters(99))]
     )
     [row] = world.store.tasks.list_tasks(fence.run_id)
@@ -395,22 +395,22 @@ def test_another_object_under_the_name_says_nothing_about_ours(world: World) -> 
     assert (found.kind, found.believed, found.truth) == ("not_ours", "PENDING", "LOST")
 
 
-def test_a_newer_look_takes_back_what_an_older_one_staged(world: World) -> None:
+def test_a_newer_poll_takes_back_what_an_older_one_staged(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     assert world.stage(fence, [seen(task, Phase.GONE, START)]).changed == 1
     assert world.stage(fence, [seen(task, Phase.WAITING, START, uid=task.uid)]).changed == 0
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.apply_findings(fence, "look")
     assert world.statuses(fence) == {0: TaskStatus.PENDING}
 
 
 def test_a_correction_tells_what_was_believed(world: World) -> None:
     fence = world.executing()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     world.clock.forward(60)
     killed = START + timedelta(seconds=10)
     end = End(exit_code=137, signal=9, finished_at=killed)
-    world.look(
+    world.poll(
         fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end)], source="wake"
     )
     [found] = world.store.corrections.list_corrections(fence.run_id)
@@ -428,18 +428,18 @@ def test_a_correction_tells_what_was_believed(world: World) -> None:
 
 def test_an_end_never_changes(world: World) -> None:
     fence = world.executing()
-    [task] = world.store.looks.found_state(fence).tasks
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
+    [task] = world.store.polls.found_state(fence).tasks
+    world.poll(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
     before = world.store.tasks.list_tasks(fence.run_id), world.store.runs.transitions(fence.run_id)
     observation = seen(task, Phase.ENDED, START, end=good_end(START))
     for believed, after in product((TaskStatus.RUNNING, TaskStatus.FAILED), TaskStatus):
         finding = TaskFinding(
             Change(task.task_id, believed, after, START, "x", "y", "late"), observation
         )
-        world.store.looks.record_look(
-            fence, Look(START, 0.1, [observation]), [finding], None, "look"
+        world.store.polls.record_poll(
+            fence, Poll(START, 0.1, [observation]), [finding], None, "look"
         )
-        world.store.looks.apply_findings(fence, "look")
+        world.store.polls.apply_findings(fence, "look")
     assert (
         world.store.tasks.list_tasks(fence.run_id),
         world.store.runs.transitions(fence.run_id),
@@ -450,9 +450,9 @@ def test_an_end_never_changes(world: World) -> None:
 def test_a_finding_about_a_task_whose_deployment_was_not_answered(world: World) -> None:
     fence = world.run()
     world.store.deployment.offer_tasks(fence, 1, None, UNTIL)
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     assert task.offered_until == UNTIL
-    world.look(fence, [seen(task, Phase.EXECUTING, START, uid="u", name="n", started_at=START)])
+    world.poll(fence, [seen(task, Phase.EXECUTING, START, uid="u", name="n", started_at=START)])
     [row] = world.store.tasks.list_tasks(fence.run_id)
     assert (row.status, row.cluster_uid, row.cluster_name, row.deployed_at) == (
         TaskStatus.RUNNING,
@@ -460,15 +460,15 @@ def test_a_finding_about_a_task_whose_deployment_was_not_answered(world: World) 
         "n",
         START,
     )
-    assert world.store.looks.found_state(fence).tasks[0].offered_until is None
+    assert world.store.polls.found_state(fence).tasks[0].offered_until is None
 
 
 def test_logs_are_cut_from_the_front_at_a_character(world: World) -> None:
     fence = world.deployed(tasks=2)
-    zero, one = world.store.looks.found_state(fence).tasks
+    zero, one = world.store.polls.found_state(fence).tasks
     text = "old" + "ü" * LOG_TAIL_BYTES + "end\udc80\x00"
-    world.store.looks.save_details(fence, [Details(zero.task_id, text), Details(one.task_id)])
-    assert world.store.looks.apply_details(fence) == 2
+    world.store.polls.save_details(fence, [Details(zero.task_id, text), Details(one.task_id)])
+    assert world.store.polls.apply_details(fence) == 2
     kept = world.store.tasks.log_tail(zero.task_id)
     assert kept.endswith("üend?\x00")
     assert LOG_TAIL_BYTES - 1 <= len(kept.encode()) <= LOG_TAIL_BYTES
@@ -477,14 +477,14 @@ def test_logs_are_cut_from_the_front_at_a_character(world: World) -> None:
 
 def test_a_log_takes_little_and_is_read_as_an_older_build_wrote_it(world: World) -> None:
     fence = world.deployed(tasks=2)
-    zero, one = (task.task_id for task in world.store.looks.found_state(fence).tasks)
+    zero, one = (task.task_id for task in world.store.polls.found_state(fence).tasks)
     text = "".join(
         f"2026-03-01 [scrapy.core.engine] DEBUG: Crawled (200) <GET http://a/{n}> ü\n"
         for n in range(210)
     )
     for _ in range(2):
-        world.store.looks.save_details(fence, [Details(zero, text), Details(one, "x")])
-        world.store.looks.apply_details(fence)
+        world.store.polls.save_details(fence, [Details(zero, text), Details(one, "x")])
+        world.store.polls.apply_details(fence)
     assert [world.store.tasks.log_tail(task) for task in (zero, one)] == [text, "x"]
     with world.store.database.writing() as conn:
         [(left, kept)] = conn.execute(
@@ -513,10 +513,10 @@ def test_a_log_takes_little_and_is_read_as_an_older_build_wrote_it(world: World)
 
 def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
     fence = world.executing(tasks=3)
-    first, second, _ = world.store.looks.found_state(fence).tasks
+    first, second, _ = world.store.polls.found_state(fence).tasks
     tasks, save, told = (
         world.store.tasks,
-        world.store.looks.save_details,
+        world.store.polls.save_details,
         world.store.tasks.statistics,
     )
     assert told(fence.run_id) == {}
@@ -525,12 +525,12 @@ def test_statistics_of_tasks_are_summed_over_the_run(world: World) -> None:
     save(fence, [Details(second.task_id, statistics={"a": 2**63 - 1, "c": -3})])
     assert told(fence.run_id) == {}, "staged"
     for _ in range(2):
-        world.store.looks.apply_details(fence)
+        world.store.polls.apply_details(fence)
         assert told(fence.run_id) == {"b": 0.5, "c": -3}, (
             "what is too large for a number of ours is none"
         )
     save(fence, [Details(second.task_id, statistics={"a": 4})])
-    world.store.looks.apply_details(fence)
+    world.store.polls.apply_details(fence)
     assert told(fence.run_id) == {"a": 5, "b": 0.5}
     assert type(told(fence.run_id)["a"]) is int
     assert tasks.log_tail(first.task_id) == "longer log"
@@ -549,10 +549,10 @@ def test_statistics_of_many_tasks_stay_within_their_bounds(
         Details(
             task.task_id, statistics={"all": 1, **{f"{task.index}/{n:0100}": n for n in range(60)}}
         )
-        for task in world.store.looks.found_state(fence).tasks
+        for task in world.store.polls.found_state(fence).tasks
     ]
-    world.store.looks.save_details(fence, pages)
-    world.store.looks.apply_details(fence)
+    world.store.polls.save_details(fence, pages)
+    world.store.polls.apply_details(fence)
     found = world.store.tasks.statistics(fence.run_id)
     assert found["all"] == 10
     assert len(json.dumps(found)) <= STATISTICS_MAX
@@ -560,26 +560,26 @@ def test_statistics_of_many_tasks_stay_within_their_bounds(
 
 def test_details_wait_for_findings_and_the_other_way_round(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
-    world.store.looks.save_details(fence, [Details(task.task_id, "log")])
-    assert world.store.looks.staged(fence) == []
+    [task] = world.store.polls.found_state(fence).tasks
+    world.store.polls.save_details(fence, [Details(task.task_id, "log")])
+    assert world.store.polls.staged(fence) == []
     world.stage(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=bad_end(START))])
-    world.store.looks.save_details(fence, [Details(task.task_id, "longer log")])
+    world.store.polls.save_details(fence, [Details(task.task_id, "longer log")])
     # A node removes the log with its container; what was kept before the stop is all there will
     # ever be.
-    world.store.looks.save_details(fence, [Details(task.task_id, None, peak_memory=7)])
-    assert len(world.store.looks.staged(fence)) == 1
-    assert world.store.looks.apply_details(fence) == 1
+    world.store.polls.save_details(fence, [Details(task.task_id, None, peak_memory=7)])
+    assert len(world.store.polls.staged(fence)) == 1
+    assert world.store.polls.apply_details(fence) == 1
     assert world.store.tasks.log_tail(task.task_id) == "longer log"
-    assert world.store.looks.apply_findings(fence, "look").by_status == {"FAILED": 1}
+    assert world.store.polls.apply_findings(fence, "look").by_status == {"FAILED": 1}
 
 
 def test_staged_findings_come_in_pages(world: World) -> None:
     fence = world.deployed(tasks=5)
-    tasks = world.store.looks.found_state(fence).tasks
+    tasks = world.store.polls.found_state(fence).tasks
     world.stage(fence, [seen(t, Phase.EXECUTING, START, uid=t.uid) for t in tasks])
-    assert [f.observation.index for f in world.store.looks.staged(fence, limit=2)] == [0, 1]
-    assert [f.observation.index for f in world.store.looks.staged(fence, after_index=1)] == [
+    assert [f.observation.index for f in world.store.polls.staged(fence, limit=2)] == [0, 1]
+    assert [f.observation.index for f in world.store.polls.staged(fence, after_index=1)] == [
         2,
         3,
         4,
@@ -588,7 +588,7 @@ def test_staged_findings_come_in_pages(world: World) -> None:
 
 def test_texts_longer_than_their_columns_lose_no_status(world: World) -> None:
     fence = world.deployed()
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     end = End(
         exit_code=1,
         reason="R" * 9000,
@@ -596,7 +596,7 @@ def test_texts_longer_than_their_columns_lose_no_status(world: World) -> None:
         finish_reason="F" * 9000,
         finished_at=START,
     )
-    world.look(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node="n" * 999, end=end)])
+    world.poll(fence, [seen(task, Phase.ENDED, START, uid=task.uid, node="n" * 999, end=end)])
     [row] = world.store.tasks.list_tasks(fence.run_id)
     assert row.status is TaskStatus.FAILED
     assert row.outcome == "F" * 199 + "…"
@@ -625,9 +625,9 @@ def test_lists_count_the_tasks_of_many_runs_at_once(world: World) -> None:
     waits, plain = world.run("waits", tasks=3), world.run("plain")
     world.deploy(waits, limit=2)
     now = world.clock.forward(5)
-    tasks = world.store.looks.found_state(waits).tasks
+    tasks = world.store.polls.found_state(waits).tasks
     reasons = ["waiting: 4 of 4 slots in use", None]
-    world.look(
+    world.poll(
         waits,
         [
             seen(task, Phase.WAITING, now, uid=task.uid, reason=why)

@@ -36,10 +36,10 @@ def test_the_page_has_these_statements() -> None:
 
 def test_they_say_what_happened(world: World, store: Store) -> None:
     fence = world.executing(tasks=1)
-    [task] = store.looks.found_state(fence).tasks
+    [task] = store.polls.found_state(fence).tasks
     when = world.clock.forward(40)
     found = world.clock.forward(20)
-    world.look(
+    world.poll(
         fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))]
     )
     since = f"{START - timedelta(days=1):%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""For how long a recorded status was untrue, whatever the clocks say and however often a look is
+"""For how long a recorded status was untrue, whatever the clocks say and however often a poll is
 tried.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import update
 
 from crawler_lifecycle.domain.task import Change, Counters, End, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports.looks import CommittedChanges, CorrectionRow, Look, TaskFinding
+from crawler_lifecycle.ports.polls import CommittedChanges, CorrectionRow, Poll, TaskFinding
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base import unit
 from crawler_lifecycle.store.runs.tables import task_history
@@ -27,14 +27,14 @@ AHEAD_S = 600.0
 
 
 def observed(world: World, fence: Fence, phase: Phase, **fields: object) -> Observation:
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     return seen(task, phase, world.clock.now, **fields)
 
 
-def looked(world: World, fence: Fence, after: float, phase: Phase, **fields: object) -> None:
-    """A look at the one task, so many seconds later."""
+def polled(world: World, fence: Fence, after: float, phase: Phase, **fields: object) -> None:
+    """A poll of the one task, so many seconds later."""
     world.clock.forward(after)
-    world.look(fence, [observed(world, fence, phase, **fields)])
+    world.poll(fence, [observed(world, fence, phase, **fields)])
 
 
 def only(world: World, fence: Fence) -> CorrectionRow:
@@ -45,7 +45,7 @@ def only(world: World, fence: Fence) -> CorrectionRow:
 def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
     fence = world.executing(tasks=1)
     when = world.clock.forward(40)
-    looked(world, fence, 20, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
+    polled(world, fence, 20, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
     row = only(world, fence)
     assert (row.believed, row.believed_since, row.truth, row.truth_since) == (
         "RUNNING",
@@ -61,7 +61,7 @@ def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
 def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
     fence = world.executing(tasks=1)
     ahead = world.clock.forward(60) + timedelta(seconds=3)
-    world.look(
+    world.poll(
         fence,
         [
             observed(
@@ -81,11 +81,11 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     fence = world.executing(tasks=1)
     world.store.stops.record_stop(fence.run_id, world.stop(), "s1", fence)
     world.clock.forward(30)
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     world.store.stops.mark_stopping(fence, [task.task_id])
     world.clock.forward(10)
     early = START - timedelta(seconds=5)
-    world.look(
+    world.poll(
         fence,
         [
             observed(
@@ -98,10 +98,10 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
 
 
 @pytest.mark.parametrize(
-    ("looks", "lag_ms"),
+    ("polls", "lag_ms"),
     [
         ([(60, Phase.EXECUTING), (90, Phase.GONE)], 90_000),
-        # Where the proof of an absence takes two looks, the first of them is no sight of the task.
+        # Where the proof of an absence takes two polls, the first of them is no sight of the task.
         (
             [(60, Phase.EXECUTING), (45, Phase.ABSENT), (45, Phase.ABSENT), (45, Phase.GONE)],
             135_000,
@@ -110,17 +110,17 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
         ([(60, Phase.ABSENT), (60, Phase.EXECUTING), (30, Phase.GONE)], 30_000),
     ],
 )
-def test_what_vanished_was_untrue_since_a_look_last_saw_it(
-    world: World, looks: list[tuple[float, Phase]], lag_ms: int
+def test_what_vanished_was_untrue_since_a_poll_last_saw_it(
+    world: World, polls: list[tuple[float, Phase]], lag_ms: int
 ) -> None:
     fence = world.executing(tasks=1)
-    for after, phase in looks:
-        looked(world, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
+    for after, phase in polls:
+        polled(world, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
     row = only(world, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, lag_ms)
 
 
-def test_a_look_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(world: World) -> None:
+def test_a_poll_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(world: World) -> None:
     """Its own time did not come yet.
 
     By that time, what vanished would have been untrue for no time at all.
@@ -129,20 +129,20 @@ def test_a_look_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(world: Worl
     ordered = world.clock.forward(60)
     world.clock.forward(AHEAD_S)
     there = [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")]
-    world.store.looks.record_look(
-        fence, Look(world.clock.now, 0.1, there), [], None, "look", ordered
+    world.store.polls.record_poll(
+        fence, Poll(world.clock.now, 0.1, there), [], None, "look", ordered
     )
-    looked(world, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
+    polled(world, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
     assert (only(world, fence).kind, only(world, fence).lag_ms) == ("vanished", 40_000)
 
 
 def test_an_absence_by_a_clock_that_is_ahead_begins_anew(world: World) -> None:
     fence = world.executing(tasks=1)
-    looked(world, fence, AHEAD_S, Phase.ABSENT)
-    looked(world, fence, 10 - AHEAD_S, Phase.ABSENT)
+    polled(world, fence, AHEAD_S, Phase.ABSENT)
+    polled(world, fence, 10 - AHEAD_S, Phase.ABSENT)
     first = world.clock.now
-    looked(world, fence, 30, Phase.ABSENT)
-    assert world.store.looks.found_state(fence).tasks[0].missed_at == first
+    polled(world, fence, 30, Phase.ABSENT)
+    assert world.store.polls.found_state(fence).tasks[0].missed_at == first
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
         conn.execute(update(task_history).values(status_since=ordered))
     dated.clock.forward(AHEAD_S)
     there = [observed(dated, fence, Phase.EXECUTING, uid="uid-1-0")]
-    dated.store.looks.record_look(
-        fence, Look(dated.clock.now, 0.1, there), [], None, "look", ordered
+    dated.store.polls.record_poll(
+        fence, Poll(dated.clock.now, 0.1, there), [], None, "look", ordered
     )
     end = replace(KILLED, finished_at=ordered) if phase is Phase.ENDED else None
-    looked(dated, fence, 6, phase, uid="uid-1-0", end=end)
+    polled(dated, fence, 6, phase, uid="uid-1-0", end=end)
     found, on_a_server = only(dated, fence), not store_url.startswith("sqlite")
     [moved] = [t for t in dated.store.runs.transitions(fence.run_id) if t.to_status == found.truth]
     late = timedelta(seconds=AHEAD_S / 2)
@@ -182,7 +182,7 @@ def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
         on_a_server,
         on_a_server,
     )
-    # A file's clock is the worker's own: its looks and its corrections are ahead alike.
+    # A file's clock is the worker's own: its polls and its corrections are ahead alike.
     least, most = (
         (30_000, 300_000)
         if on_a_server
@@ -217,7 +217,7 @@ def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
     dated.store.stops.record_stop(fence.run_id, dated.stop(), "s1")
     dated.clock.forward(AHEAD_S / 2 - ahead_s)
     over = replace(end, finished_at=asked + timedelta(seconds=ended_s))
-    looked(dated, fence, 1, Phase.ENDED, uid="uid-1-0", end=over)
+    polled(dated, fence, 1, Phase.ENDED, uid="uid-1-0", end=over)
     [task] = dated.store.tasks.list_tasks(fence.run_id)
     assert task.status == (
         by_server if dated.store.database.engine.dialect.name == "mysql" else by_file
@@ -225,11 +225,11 @@ def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
 
 
 @pytest.mark.parametrize("missed", [0, 1])
-def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed: int) -> None:
+def test_one_task_is_missed_by_the_poll_that_counts_another(world: World, missed: int) -> None:
     """Both rows are written at once, and each value into its own column."""
     fence = world.executing(tasks=2)
     now = world.clock.forward(5)
-    tasks = world.store.looks.found_state(fence).tasks
+    tasks = world.store.polls.found_state(fence).tasks
     gone = seen(tasks[missed], Phase.ABSENT, now, reason="It is not on the cluster any more")
     there = seen(
         tasks[1 - missed],
@@ -239,7 +239,7 @@ def test_one_task_is_missed_by_the_look_that_counts_another(world: World, missed
         counters=Counters(7, 5, 3),
         node="node-1",
     )
-    world.look(fence, sorted([gone, there], key=lambda one: one.index))
+    world.poll(fence, sorted([gone, there], key=lambda one: one.index))
     rows = world.store.tasks.list_tasks(fence.run_id)
     said = [(row.pages, row.items, row.errors, row.node, row.reason) for row in rows]
     assert said[1 - missed] == (7, 5, 3, "node-1", None)
@@ -257,7 +257,7 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
         (Phase.ABSENT, None, None),
         (Phase.EXECUTING, "uid-1-0", None),
     ):
-        looked(world, fence, 5, phase, uid=uid, reason=words)
+        polled(world, fence, 5, phase, uid=uid, reason=words)
         [task] = world.store.tasks.list_tasks(fence.run_id)
         reasons.append((str(task.status), task.reason))
     gone = "The namespace crawls does not exist any more"
@@ -273,8 +273,8 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
 def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
     fence = world.deployed(tasks=1)
     for _ in range(3):
-        looked(world, fence, 60, Phase.ABSENT)
-    looked(world, fence, 20, Phase.GONE, uid="uid-1-0")
+        polled(world, fence, 60, Phase.ABSENT)
+    polled(world, fence, 20, Phase.GONE, uid="uid-1-0")
     row = only(world, fence)
     assert (row.kind, row.believed, row.believed_since, row.lag_ms) == (
         "never_existed",
@@ -287,7 +287,7 @@ def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
 def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
     fence = world.executing(tasks=1)
     other = world.clock.forward(50)
-    looked(world, fence, 10, Phase.EXECUTING, uid="uid-other", changed_at=other)
+    polled(world, fence, 10, Phase.EXECUTING, uid="uid-other", changed_at=other)
     row = only(world, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("not_ours", None, 60_000)
     [task] = world.store.tasks.list_tasks(fence.run_id)
@@ -301,21 +301,21 @@ def staged(
     correction: str | None,
     when: datetime | None,
 ) -> None:
-    """A look whose worker dies before its findings are applied."""
-    [task] = world.store.looks.found_state(fence).tasks
+    """A poll whose worker dies before its findings are applied."""
+    [task] = world.store.polls.found_state(fence).tasks
     change = Change(task.task_id, task.status, TaskStatus.FAILED, when, "failed", "x", correction)
-    look = Look(world.clock.now, 0.1, [observation])
-    world.store.looks.record_look(
+    poll = Poll(world.clock.now, 0.1, [observation])
+    world.store.polls.record_poll(
         fence,
-        look,
+        poll,
         [TaskFinding(change, observation)],
         world.clock.now + timedelta(minutes=5),
         "look",
     )
 
 
-def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
-    """The first try moves the time of the next look, so the second one alone would take the change
+def test_lateness_survives_a_poll_that_is_tried_again(world: World) -> None:
+    """The first try moves the time of the next poll, so the second one alone would take the change
     for punctual.
     """
     fence = world.executing(tasks=1)
@@ -325,16 +325,16 @@ def test_lateness_survives_a_look_that_is_tried_again(world: World) -> None:
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), "late", when)
     world.clock.forward(20)
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), None, when)
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.apply_findings(fence, "look")
     assert (only(world, fence).kind, only(world, fence).lag_ms) == ("late", 120_000)
 
 
-def test_the_last_sight_survives_a_look_that_is_tried_again(world: World) -> None:
+def test_the_last_sight_survives_a_poll_that_is_tried_again(world: World) -> None:
     fence = world.executing(tasks=1)
     for _ in range(3):
         world.clock.forward(50)
         staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.apply_findings(fence, "look")
     assert only(world, fence).lag_ms == 150_000
 
 
@@ -342,14 +342,14 @@ def test_another_finding_takes_nothing_over(world: World) -> None:
     fence = world.executing(tasks=1)
     world.clock.forward(50)
     staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
-    [task] = world.store.looks.found_state(fence).tasks
+    [task] = world.store.polls.found_state(fence).tasks
     observation = observed(world, fence, Phase.ENDED, uid="uid-1-0")
     change = Change(
         task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0"
     )
-    look = Look(world.clock.now, 0.1, [observation])
-    world.store.looks.record_look(fence, look, [TaskFinding(change, observation)], None, "look")
-    world.store.looks.apply_findings(fence, "look")
+    poll = Poll(world.clock.now, 0.1, [observation])
+    world.store.polls.record_poll(fence, poll, [TaskFinding(change, observation)], None, "look")
+    world.store.polls.apply_findings(fence, "look")
     assert world.store.corrections.list_corrections(fence.run_id) == []
 
 
@@ -371,14 +371,14 @@ def test_what_is_committed_is_told_once(told: tuple[World, list[CommittedChanges
     when = world.clock.forward(10)
     world.clock.forward(5)
     end = observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
-    world.look(fence, [end], "wake")
+    world.poll(fence, [end], "wake")
     [*_, last] = news
     assert (last.run_id, last.attempt, len(news)) == (fence.run_id, 1, 3)
     assert [(c.status, c.source, c.lag_ms) for c in last.changes] == [("FAILED", "wake", 5_000)]
     [wrong] = last.corrections
     assert wrong.row == only(world, fence)
     assert wrong.cause == "Killed by SIGKILL, exit 137, which we did not send"
-    world.store.looks.apply_findings(fence, "wake")
+    world.store.polls.apply_findings(fence, "wake")
     world.end(fence)
     assert len(news) == 3
 
@@ -393,7 +393,7 @@ def test_what_is_rolled_back_is_not_told(
     with monkeypatch.context() as cut:
         cut.delattr(Unit, "announce")
         with pytest.raises(AttributeError, match="announce"):
-            world.store.looks.apply_findings(fence, "look")
+            world.store.polls.apply_findings(fence, "look")
     assert len(news) == before
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.apply_findings(fence, "look")
     assert len(news) == before + 1

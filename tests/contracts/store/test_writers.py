@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, verdict
 from crawler_lifecycle.domain.task import Phase
-from crawler_lifecycle.ports.looks import Details, Look
+from crawler_lifecycle.ports.polls import Details, Poll
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.world import OTHER, OWNER, START, World, closed, request, seen
@@ -47,16 +47,16 @@ FENCED: dict[str, Call] = {
     "withdraw_offer": lambda s, f: s.deployment.withdraw_offer(f, [], START),
     "note_waiting": lambda s, f: s.deployment.note_waiting(f, "x"),
     "mark_started": lambda s, f: s.deployment.mark_started(f, START),
-    "found_state": lambda s, f: s.looks.found_state(f),
-    "record_look": lambda s, f: s.looks.record_look(f, Look(START, 0.1, []), [], START, "look"),
-    "record_at_once": lambda s, f: s.looks.record_at_once(
-        f, Look(START, 0.1, []), [], "wake", s.looks.found_state(f), None
+    "found_state": lambda s, f: s.polls.found_state(f),
+    "record_poll": lambda s, f: s.polls.record_poll(f, Poll(START, 0.1, []), [], START, "look"),
+    "record_at_once": lambda s, f: s.polls.record_at_once(
+        f, Poll(START, 0.1, []), [], "wake", s.polls.found_state(f), None
     ),
-    "record_look_error": lambda s, f: s.looks.record_look_error(f, "x"),
-    "staged": lambda s, f: s.looks.staged(f),
-    "save_details": lambda s, f: s.looks.save_details(f, [Details(1, "log")]),
-    "apply_details": lambda s, f: s.looks.apply_details(f),
-    "apply_findings": lambda s, f: s.looks.apply_findings(f, "look"),
+    "record_poll_error": lambda s, f: s.polls.record_poll_error(f, "x"),
+    "staged": lambda s, f: s.polls.staged(f),
+    "save_details": lambda s, f: s.polls.save_details(f, [Details(1, "log")]),
+    "apply_details": lambda s, f: s.polls.apply_details(f),
+    "apply_findings": lambda s, f: s.polls.apply_findings(f, "look"),
     "record_stop": lambda s, f: s.stops.record_stop(f.run_id, StopIntent(START), "s", f),
     "cancel_queued": lambda s, f: s.stops.cancel_queued(f, START),
     "unstopped": lambda s, f: s.stops.unstopped(f, True),
@@ -264,11 +264,11 @@ def test_a_retry_after_a_lost_answer_changes_nothing_more(
     if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):
         world.deploy(fence)
     if name in ("apply_findings", "apply_details"):
-        tasks = store.looks.found_state(fence).tasks
+        tasks = store.polls.found_state(fence).tasks
         world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
     if name == "end_run":
-        tasks = store.looks.found_state(fence).tasks
-        world.look(fence, [seen(t, Phase.GONE, START) for t in tasks])
+        tasks = store.polls.found_state(fence).tasks
+        world.poll(fence, [seen(t, Phase.GONE, START) for t in tasks])
     with lost_answer(store), pytest.raises(StoreUnavailable, match="Lost connection"):
         FENCED[name](store, fence)
     after = everything(world, fence)
@@ -307,7 +307,7 @@ def test_a_retried_beginning(world: World, store: Store, what: str) -> None:
 
 def test_a_failure_in_the_middle_leaves_nothing(world: World, store: Store) -> None:
     fence = world.deployed(tasks=3)
-    world.stage(fence, [seen(t, Phase.GONE, START) for t in store.looks.found_state(fence).tasks])
+    world.stage(fence, [seen(t, Phase.GONE, START) for t in store.polls.found_state(fence).tasks])
     before = everything(world, fence)
 
     def fail(_c: object, _cursor: object, statement: str, *_: object) -> None:
@@ -316,10 +316,10 @@ def test_a_failure_in_the_middle_leaves_nothing(world: World, store: Store) -> N
 
     event.listen(store.database.engine, "before_cursor_execute", fail)
     with pytest.raises(StoreUnavailable, match="disk full"):
-        store.looks.apply_findings(fence, "look")
+        store.polls.apply_findings(fence, "look")
     event.remove(store.database.engine, "before_cursor_execute", fail)
     assert everything(world, fence) == before
-    assert store.looks.apply_findings(fence, "look").by_status == {"LOST": 3}
+    assert store.polls.apply_findings(fence, "look").by_status == {"LOST": 3}
 
 
 def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:

@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.task import (
     TaskStatus,
     reconcile,
 )
-from crawler_lifecycle.ports.looks import Look, LookReport, TaskFinding
+from crawler_lifecycle.ports.polls import Poll, PollReport, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner, RunRow
 from crawler_lifecycle.store.diagnosis import sqlite_file
 from crawler_lifecycle.store.store import Store, open_store
@@ -132,19 +132,19 @@ class World:
         self.store.deployment.record_deployed(fence, "local", answers, self.clock.now)
         return [task.index for task in offered]
 
-    def look(
+    def poll(
         self, fence: Fence, observations: Sequence[Observation], source: str = "look"
-    ) -> LookReport:
-        """A look that is compared, staged and applied, as the activities do it."""
+    ) -> PollReport:
+        """A poll that is compared, staged and applied, as the activities do it."""
         report = self.stage(fence, observations, source)
-        self.store.looks.apply_details(fence)
-        self.store.looks.apply_findings(fence, source)
+        self.store.polls.apply_details(fence)
+        self.store.polls.apply_findings(fence, source)
         return report
 
     def stage(
         self, fence: Fence, observations: Sequence[Observation], source: str = "look"
-    ) -> LookReport:
-        state = self.store.looks.found_state(fence)
+    ) -> PollReport:
+        state = self.store.polls.found_state(fence)
         tasks = {(task.index, task.attempt): task for task in state.tasks}
         findings = []
         for observation in observations:
@@ -152,15 +152,15 @@ class World:
             change = task and reconcile(task, observation, state.stop, due_at=self.clock.now)
             if change:
                 findings.append(TaskFinding(change, observation))
-        look = Look(self.clock.now, 0.1, list(observations))
-        return self.store.looks.record_look(
-            fence, look, findings, self.clock.now + timedelta(minutes=1), source
+        poll = Poll(self.clock.now, 0.1, list(observations))
+        return self.store.polls.record_poll(
+            fence, poll, findings, self.clock.now + timedelta(minutes=1), source
         )
 
     def execute(self, fence: Fence) -> None:
         """Every unsettled task is seen executing, and the run has started."""
-        tasks = self.store.looks.found_state(fence).tasks
-        self.look(
+        tasks = self.store.polls.found_state(fence).tasks
+        self.poll(
             fence,
             [
                 seen(t, Phase.EXECUTING, self.clock.now, changed_at=self.clock.now, uid=t.uid)
@@ -178,7 +178,7 @@ class World:
         """Every unsettled task is seen ended."""
         now, counters = self.clock.now, Counters(10, 5, 0, 1000)
         ends = {True: bad_end(now), False: good_end(now)}
-        self.look(
+        self.poll(
             fence,
             [
                 seen(
@@ -189,7 +189,7 @@ class World:
                     counters=counters,
                     end=ends[task.index in failed],
                 )
-                for task in self.store.looks.found_state(fence).tasks
+                for task in self.store.polls.found_state(fence).tasks
             ],
         )
 
@@ -220,14 +220,14 @@ class World:
     ) -> None:
         """Every unsettled task is seen ended, and its runner tells what its items fill."""
         now = self.clock.now
-        self.look(
+        self.poll(
             fence,
             [
                 seen(
                     task, Phase.ENDED, now, uid=task.uid, counters=Counters(items=5), fields=told[task.index],
                     resumed=resumed, end=bad_end(now) if task.index in failed else good_end(now),
                 )
-                for task in self.store.looks.found_state(fence).tasks
+                for task in self.store.polls.found_state(fence).tasks
             ],
         )  # fmt: skip
 

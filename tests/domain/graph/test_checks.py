@@ -1,4 +1,4 @@
-"""What is refused, each with its step, its value and a cure."""
+"""What is refused, each with its step, its value and a fix."""
 
 from __future__ import annotations
 

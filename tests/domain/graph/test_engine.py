@@ -510,7 +510,7 @@ def test_a_cancelled_approval_has_ended_at_once() -> None:
         (
             "nobody",
             InvalidRequest,
-            'step "nobody": there is no such step in this graph; look at its steps',
+            'step "nobody": there is no such step in this graph; poll its steps',
         ),
         (
             "a",

@@ -238,7 +238,7 @@ def test_the_days_that_people_are_told_of() -> None:
         ({"every_s": 60, "run": {"crawler": "x" * 140_000}}, "bytes are too much"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_cure(given: dict[str, object], says: str) -> None:
+def test_what_cannot_be_is_refused_with_its_fix(given: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         ScheduleSpec(**{"run": RUN, **given})  # type: ignore[arg-type]
 
@@ -303,7 +303,7 @@ def test_failures_count_from_the_newest() -> None:
 
 @pytest.mark.parametrize("times", [{"every_s": 10}, {"cron": "* * * * *"}])
 def test_days_that_are_left_out_cost_nothing(times: dict[str, object]) -> None:
-    """A year of them had three million due times of ten seconds, and each was looked at."""
+    """A year of them had three million due times of ten seconds, and each was polled."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Asked((begin + timedelta(days=n)).date() for n in range(1, 366))
     spec = ScheduleSpec(

@@ -60,7 +60,7 @@ def spec(**fields: Any) -> WebhookSpec:
         ({"kind": "email", "secrets": [], "url": ",".join(["a@b.example"] * 21)}, "1 to 20"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_cure(fields: dict[str, Any], word: str) -> None:
+def test_what_cannot_be_is_refused_with_the_fix(fields: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidRequest, match=word) as refused:
         spec(**fields)
     assert "secret@" not in str(refused.value)

@@ -413,7 +413,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
 
 def test_a_file_that_everybody_may_write_or_nobody_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tokens.toml"
-    with pytest.raises(TokenFileError, match=r"No such file.*LIFECYCLE_GATEWAY__TOKENS_FILE"):
+    with pytest.raises(TokenFileError, match=r"No such file.*LIFECYCLE_GATEWAY__CALLERS_FILE"):
         TokenFile(file)
     with pytest.raises(TokenFileError, match="directory"):
         TokenFile(tmp_path)
@@ -528,30 +528,36 @@ def test_a_foreign_page_is_refused_even_with_a_right_token(keys: Keys, door: Tes
 
 def test_what_would_let_everybody_or_nobody_in_does_not_start() -> None:
     for settings, told in [
-        ({}, r"TOKENS_FILE: not set.*crawlctl gateway token new.*LIFECYCLE_GATEWAY__OPEN=true"),
-        ({"open": True, "host": "0.0.0.0"}, r"__HOST: '0\.0\.0\.0' can be reached.*TOKENS_FILE"),
-        ({"open": True, "host": "::"}, "__HOST"),
         (
-            {"open": True, "tokens_file": "tokens.toml"},
-            "OPEN and LIFECYCLE_GATEWAY__TOKENS_FILE: both",
+            {},
+            r"CALLERS_FILE: not set.*crawlctl gateway token new.*LIFECYCLE_GATEWAY__AUTH_DISABLED=true",
         ),
-        ({"tokens_file": "none.toml"}, r"none\.toml: No such file"),
-        ({"open": True, "task_key": "short"}, "TASK_KEY: 5 bytes are too few"),
-        ({"host": "0.0.0.0"}, "TOKENS_FILE: not set"),
+        (
+            {"auth_disabled": True, "host": "0.0.0.0"},
+            r"__HOST: '0\.0\.0\.0' can be reached.*CALLERS_FILE",
+        ),
+        ({"auth_disabled": True, "host": "::"}, "__HOST"),
+        (
+            {"auth_disabled": True, "callers_file": "tokens.toml"},
+            "AUTH_DISABLED and LIFECYCLE_GATEWAY__CALLERS_FILE: both",
+        ),
+        ({"callers_file": "none.toml"}, r"none\.toml: No such file"),
+        ({"auth_disabled": True, "task_key": "short"}, "TASK_KEY: 5 bytes are too few"),
+        ({"host": "0.0.0.0"}, "CALLERS_FILE: not set"),
     ]:
         with pytest.raises(Unservable, match=told):
             entrance_of(GatewaySettings(**settings))
 
 
 def test_settings_become_an_entrance(keys: Keys) -> None:
-    is_open = entrance_of(GatewaySettings(open=True))
+    is_open = entrance_of(GatewaySettings(auth_disabled=True))
     assert is_open.callers is None
     assert is_open.quota is None
     settings = GatewaySettings(
-        host="0.0.0.0", tokens_file=keys.file, task_key="k" * 32, writes_per_s=3
+        host="0.0.0.0", callers_file=keys.file, task_key="k" * 32, max_writes_per_s=3
     )
     entrance = entrance_of(settings)
     assert entrance.callers is not None
     assert entrance.task_key == KEY
     assert entrance.quota is not None
-    assert entrance.quota.writes_per_s == 3
+    assert entrance.quota.max_writes_per_s == 3

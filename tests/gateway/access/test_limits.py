@@ -34,7 +34,9 @@ from crawler_lifecycle.web.serving import BodyLimit
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import Keys
 
-QUOTA = Quota(reads_per_s=2, writes_per_s=1, requests_at_once=3, streams_at_once=2)
+QUOTA = Quota(
+    max_reads_per_s=2, max_writes_per_s=1, max_concurrent_requests=3, max_concurrent_streams=2
+)
 
 
 class Time:
@@ -97,7 +99,7 @@ def test_reads_writes_and_callers_are_counted_apart(limits: RateLimits) -> None:
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 100), max_size=50))
 def test_no_caller_gets_more_than_its_rate_and_one_burst(rate: float, pauses: list[float]) -> None:
     time = Time()
-    limits = RateLimits(Quota(reads_per_s=rate), clock=time)
+    limits = RateLimits(Quota(max_reads_per_s=rate), clock=time)
     began, done = time.now, 0
     for pause in pauses:
         time.now += pause
@@ -108,7 +110,7 @@ def test_no_caller_gets_more_than_its_rate_and_one_burst(rate: float, pauses: li
 @given(st.floats(0.01, 1000))
 def test_who_waits_as_told_gets_through(rate: float) -> None:
     time = Time()
-    limits = RateLimits(Quota(writes_per_s=rate), clock=time)
+    limits = RateLimits(Quota(max_writes_per_s=rate), clock=time)
     _spent(limits, "a", writes=True, most=10_000)
     with pytest.raises(Problem) as refused:
         limits.spend("a", writes=True)
@@ -185,7 +187,7 @@ def test_requests_and_streams_have_their_own_places(limits: RateLimits) -> None:
 def test_a_limit_has_an_owner_on_each_level(stream: bool) -> None:
     """Eight logins of one token once held eight times what is promised for the token."""
     limits, places = (
-        RateLimits(Quota(requests_at_once=20, streams_at_once=20)),
+        RateLimits(Quota(max_concurrent_requests=20, max_concurrent_streams=20)),
         contextlib.ExitStack(),
     )
 
@@ -260,7 +262,12 @@ def tight(world: World, tmp_path: Path) -> Tight:
     return Tight(
         world,
         tmp_path,
-        Quota(reads_per_s=0.001, writes_per_s=0.001, requests_at_once=3, streams_at_once=2),
+        Quota(
+            max_reads_per_s=0.001,
+            max_writes_per_s=0.001,
+            max_concurrent_requests=3,
+            max_concurrent_streams=2,
+        ),
     )
 
 
@@ -314,7 +321,7 @@ def test_the_101st_start_at_once_is_refused(
 ) -> None:
     stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
     monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
-    tight = Tight(world, tmp_path, Quota(writes_per_s=20))
+    tight = Tight(world, tmp_path, Quota(max_writes_per_s=20))
     with world.client(tight.app) as door:
         # A stop of no run is the cheapest command.
         codes = [
@@ -367,7 +374,7 @@ async def _call(
 
 
 async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: Path) -> None:
-    roomy = Tight(world, tmp_path, Quota(requests_at_once=1, streams_at_once=2))
+    roomy = Tight(world, tmp_path, Quota(max_concurrent_requests=1, max_concurrent_streams=2))
     leave = asyncio.Event()
     async with roomy.app.router.lifespan_context(roomy.app):
         begun = [asyncio.Event() for _ in range(2)]
@@ -390,7 +397,7 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
 
 async def test_logins_of_one_token_share_its_streams(world: World, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
-    gateway = world.gateway(entrance=keys.entrance(quota=Quota(streams_at_once=4)))
+    gateway = world.gateway(entrance=keys.entrance(quota=Quota(max_concurrent_streams=4)))
     assert gateway.logins is not None
     app, leave = gateway_app.create_app(gateway), asyncio.Event()
     async with app.router.lifespan_context(app), asyncio.TaskGroup() as streams:

@@ -31,14 +31,14 @@ from crawler_lifecycle.gateway.access import operations
 from crawler_lifecycle.gateway.access.oidc import LEEWAY_S, STALE_S, Oidc
 from crawler_lifecycle.gateway.access.recorder import _TOKEN
 from crawler_lifecycle.gateway.app import create_app
-from crawler_lifecycle.gateway.page.login import WAY_COOKIE, WAY_S
 from crawler_lifecycle.gateway.serve import entrance_of
+from crawler_lifecycle.gateway.ui.login import WAY_COOKIE, WAY_S
 from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.tries import Tries
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import Keys
-from tests.gateway.page.conftest import as_browser
+from tests.gateway.ui.conftest import as_browser
 from tests.support import issuer as issuer_module
 from tests.support.certificates import certificate
 from tests.support.faulty_http import Answer, serving
@@ -168,7 +168,7 @@ def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Des
     assert ask(door, good).status_code == 200
 
 
-def test_an_expired_token_is_named_with_its_cure(desk: Desk) -> None:
+def test_an_expired_token_is_named_with_its_fix(desk: Desk) -> None:
     door = desk.open()
     assert ask(door, desk.issuer.token(exp=int(time.time()) - LEEWAY_S + 20)).status_code == 200
     answer = ask(door, desk.issuer.token(exp=int(time.time()) - LEEWAY_S - 1))
@@ -407,7 +407,7 @@ def test_who_comes_back_too_often_does_not_make_us_send_the_secret(
     assert int(refused.headers["retry-after"]) >= 1
 
 
-def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_cure(
+def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
     desk: Desk, tmp_path: Path
 ) -> None:
     for fault, words in [
@@ -507,13 +507,13 @@ def test_wrong_settings_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
     people = OidcSettings(
         issuer=good["ISSUER"], client_id="crawls", roles=json.loads(good["ROLES"])
     )
-    with pytest.raises(Unservable, match="LIFECYCLE_GATEWAY__PAGE_URL: not set"):
-        entrance_of(GatewaySettings(tokens_file=file), people)
+    with pytest.raises(Unservable, match="LIFECYCLE_GATEWAY__WEB_UI_URL: not set"):
+        entrance_of(GatewaySettings(callers_file=file), people)
     with pytest.raises(
-        Unservable, match="LIFECYCLE_OIDC__ISSUER: set, and LIFECYCLE_GATEWAY__OPEN"
+        Unservable, match="LIFECYCLE_OIDC__ISSUER: set, and LIFECYCLE_GATEWAY__AUTH_DISABLED"
     ):
-        entrance_of(GatewaySettings(open=True), people)
-    assert entrance_of(GatewaySettings(tokens_file=file, page_url=BASE), people).oidc is not None
+        entrance_of(GatewaySettings(auth_disabled=True), people)
+    assert entrance_of(GatewaySettings(callers_file=file, web_ui_url=BASE), people).oidc is not None
 
 
 def test_a_token_of_an_issuer_where_a_name_belongs_is_not_kept() -> None:

@@ -31,11 +31,11 @@ from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.access.operations import ACCESS, Operations
 from crawler_lifecycle.gateway.cursors import encode
-from crawler_lifecycle.gateway.kept import KeptForEach
 from crawler_lifecycle.gateway.metrics import Metrics
-from crawler_lifecycle.gateway.page.parts.forms import Once, Outcome
 from crawler_lifecycle.gateway.streams.feed import Feed
-from crawler_lifecycle.ports.looks import Correction
+from crawler_lifecycle.gateway.ttl_cache import TtlCache
+from crawler_lifecycle.gateway.ui.parts.forms import Once, Outcome
+from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import Ticket
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
@@ -98,7 +98,7 @@ QUERIES: Mapping[str, Mapping[str, object]] = {
 BODIES: Mapping[str, Any] = {
     "addTasks": {"tasks": [{}]},
     "addJobs": {"jobs": [{}]},
-    "capManager": {"cap": 2},
+    "setManagerLimit": {"cap": 2},
     "addGraphPage": {"steps": [STEP]},
     "appendSteps": {"steps": [STEP]},
     "approveStep": {"step": "zebra-step"},
@@ -285,7 +285,7 @@ class Doors:
         ]
         lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
         self.world.store.findings.note_findings([lost])
-        with self.world.store.database.writing() as conn:  # the look at it is overdue
+        with self.world.store.database.writing() as conn:  # the poll of it is overdue
             late = sa.text(
                 "UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id"
             )
@@ -347,7 +347,7 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
     missing = {name for name, answer in mine.items() if answer.status_code != 200}
     everything = {name for name, access in ACCESS.items() if access.everything}
     assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
-    assert f"run {RUN}" in mine["getHealth"].text, "its look is overdue"
+    assert f"run {RUN}" in mine["getHealth"].text, "its poll is overdue"
     assert (
         "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
     )
@@ -640,7 +640,7 @@ async def test_what_is_kept_is_kept_for_each_project() -> None:
     async def act() -> Outcome:
         return Outcome(f"run of {only()}", "/", True, "stopped")
 
-    kept, once = KeptForEach(ask, 3600.0), Once()
+    kept, once = TtlCache(ask, 3600.0), Once()
     for project in ("a", "b", None, "a"):
         with limited(project):
             assert await kept.own.read() == project

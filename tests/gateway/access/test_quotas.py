@@ -89,7 +89,7 @@ def test_a_refused_start_says_when_to_come_again(door: Any) -> None:
     assert call("/v1/runs", key="k2", crawler="plain").status_code == 202
 
 
-def test_what_waiting_does_not_cure_has_no_time(door: Any) -> None:
+def test_what_waiting_does_not_fix_has_no_time(door: Any) -> None:
     world, call = door(
         {MINE: {"live_tasks": 0}, "pool:default": {"tasks_per_run": 2, "live_tasks": 3}}
     )

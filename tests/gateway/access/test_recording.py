@@ -25,7 +25,7 @@ from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.tries import Tries
 from tests.gateway.gateway_world import BASE, World
 from tests.gateway.keys import KEY, Keys
-from tests.gateway.page.conftest import as_browser
+from tests.gateway.ui.conftest import as_browser
 
 BODY = {"crawler": "plain", "args": {"page": "zebra-body"}, "requested_by": "zebra-name"}
 

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunRequest
-from crawler_lifecycle.gateway.access import places as module
-from crawler_lifecycle.gateway.access.places import Places, is_over
+from crawler_lifecycle.gateway.access import slots as module
+from crawler_lifecycle.gateway.access.slots import Slots, is_over
 from crawler_lifecycle.gateway.runs.items import TABLES
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import Owner as RunOwner
@@ -75,22 +75,22 @@ class Gate:
         return name
 
 
-def _held(places: Places) -> int:
+def _held(places: Slots) -> int:
     return places._all.borrowed_tokens
 
 
-async def _of(project: str | None, places: Places, gate: Gate, name: str) -> str:
+async def _of(project: str | None, places: Slots, gate: Gate, name: str) -> str:
     with limited(project):
         return await places.run(None, gate.work, name)
 
 
 async def test_a_project_waits_behind_no_more_than_the_shares_of_others() -> None:
     # Places are given in the event loop. Threads would begin in an order of the operating system.
-    places, gate, begun = Places(3, 2), asyncio.Event(), list[str]()
+    places, gate, begun = Slots(3, 2), asyncio.Event(), list[str]()
 
     async def hold(name: str) -> None:
         with limited(name[0]):
-            async with places.place():
+            async with places.slot():
                 begun.append(name)
                 await gate.wait()
 
@@ -110,7 +110,7 @@ async def test_a_project_waits_behind_no_more_than_the_shares_of_others() -> Non
 
 
 async def test_a_cancelled_work_is_told_and_keeps_its_place_until_it_ended() -> None:
-    gate, places = Gate(), Places(1, 1)
+    gate, places = Gate(), Slots(1, 1)
     stubborn = threading.Event()
     holder = asyncio.create_task(places.run(None, stubborn.wait, 60))
     await until(lambda: _held(places) == 1)
@@ -131,7 +131,7 @@ async def test_work_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORK_S", 0.0)
     gate = Gate()
     async with asyncio.timeout(60):
-        assert await _of("a", Places(1, 1), gate, "late") == "late"
+        assert await _of("a", Slots(1, 1), gate, "late") == "late"
     assert not gate.open.is_set()
     assert not is_over(), "nobody set a deadline for this"
 
@@ -149,7 +149,7 @@ async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(
 ) -> None:
     monkeypatch.setattr(module, "ASK_S", 0.01)
     monkeypatch.setattr(module, "WAIT_S", 0.05)
-    gate, places, gone = Gate(), Places(1, 1), asyncio.Event()
+    gate, places, gone = Gate(), Slots(1, 1), asyncio.Event()
     work = asyncio.create_task(places.run(_request(gone), gate.work, "a"))
     await until(lambda: gate.begun == ["a"])
     with pytest.raises(Problem, match="Too much is being read") as refused:

@@ -27,8 +27,8 @@ from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.unknown import advise
 from crawler_lifecycle.features.scrapyd.gateway.forms import FIELDS_MAX
 from crawler_lifecycle.gateway.access.operations import ACCESS, BODY_MAX
-from crawler_lifecycle.gateway.page.parts import forms
 from crawler_lifecycle.gateway.runs.requests import TASKS_MAX
+from crawler_lifecycle.gateway.ui.parts import forms
 from crawler_lifecycle.web.problems import DEPTH_MAX, ERRORS_MAX, NAMES_MAX, JsonBody
 from crawler_lifecycle.web.turns import AT_ONCE_MAX, in_turn
 from tests.gateway.gateway_world import BASE, World

@@ -71,7 +71,7 @@ def test_every_date_of_the_api_is_refused_at_the_edges_of_the_calendar(client: T
             assert error["message"]
 
 
-def test_the_gateway_names_field_value_and_cure_and_writes_nothing(
+def test_the_gateway_names_field_value_and_fix_and_writes_nothing(
     world: World, client: TestClient
 ) -> None:
     for name in [*FIELDS, "due_at"]:

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.audits.corrections import NOT_COUNTED, CorrectionK
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopIntent, Verdict
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
-from crawler_lifecycle.ports.looks import Correction, Look, TaskFinding
+from crawler_lifecycle.ports.polls import Correction, Poll, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from tests.gateway.gateway_world import World
 
@@ -31,7 +31,7 @@ def claim(world: World, run_id: int) -> Fence:
 
 @pytest.fixture
 def fence(world: World) -> Fence:
-    """A run of three tasks, at most two at once, that executes and is to be looked at again in a
+    """A run of three tasks, at most two at once, that executes and is to be polled again in a
     minute.
     """
     request = RunRequest(
@@ -44,15 +44,15 @@ def fence(world: World) -> Fence:
     store.deployment.record_deployed(
         fence, "local", [DeployedTask(t.index, "created", f"n{t.index}", "u") for t in offered], now
     )
-    look(world, fence, Phase.EXECUTING)
+    poll(world, fence, Phase.EXECUTING)
     store.deployment.mark_started(fence, now, now + timedelta(minutes=1))
     return fence
 
 
-def look(world: World, fence: Fence, phase: Phase) -> None:
-    """A look that sees every task that was deployed in this phase."""
+def poll(world: World, fence: Fence, phase: Phase) -> None:
+    """A poll that sees every task that was deployed in this phase."""
     store, now = world.store, world.clock.now
-    state = store.looks.found_state(fence)
+    state = store.polls.found_state(fence)
     seen = [
         Observation(t.index, t.attempt, phase, now, uid=t.uid, changed_at=now)
         for t in state.tasks
@@ -61,8 +61,8 @@ def look(world: World, fence: Fence, phase: Phase) -> None:
     tasks = {task.index: task for task in state.tasks}
     changes = [(reconcile(tasks[o.index], o, state.stop, due_at=now), o) for o in seen]
     found = [TaskFinding(change, o) for change, o in changes if change is not None]
-    store.looks.record_look(fence, Look(now, 0.1, seen), found, now + timedelta(minutes=1), "look")
-    store.looks.apply_findings(fence, "look")
+    store.polls.record_poll(fence, Poll(now, 0.1, seen), found, now + timedelta(minutes=1), "look")
+    store.polls.apply_findings(fence, "look")
 
 
 def shown(client: TestClient, fence: Fence) -> dict[str, Any]:
@@ -70,38 +70,38 @@ def shown(client: TestClient, fence: Fence) -> dict[str, Any]:
     return run
 
 
-def test_a_failed_look_moves_nothing_and_says_since_when(
+def test_a_failed_poll_moves_nothing_and_says_since_when(
     world: World, client: TestClient, fence: Fence
 ) -> None:
     before = shown(client, fence)
     world.clock.forward(60)
-    world.store.looks.record_look_error(fence, "503 from the API")
+    world.store.polls.record_poll_error(fence, "503 from the API")
     world.clock.forward(200)
-    world.store.looks.record_look_error(fence, "503 from the API")
+    world.store.polls.record_poll_error(fence, "503 from the API")
     after = shown(client, fence)
-    for name in ("verified_at", "next_look_at", "status"):
+    for name in ("verified_at", "next_poll_at", "status"):
         assert after[name] == before[name]
-    assert after["look_error_since"] == "2026-11-20T12:01:00Z"
+    assert after["poll_error_since"] == "2026-11-20T12:01:00Z"
     assert after["waiting"] == "the cluster has not answered for 3 min: 503 from the API"
     [listed] = client.get("/v1/runs").json()["runs"]
     assert listed["waiting"] == after["waiting"]
     told = client.get(f"/v1/runs/{fence.run_id}/timeline").json()["timeline"]
-    [failing] = [entry for entry in told if entry["kind"] == "look"]
+    [failing] = [entry for entry in told if entry["kind"] == "poll"]
     assert failing["at"] == "2026-11-20T12:01:00Z"
     assert "503 from the API" in failing["text"]
-    look(world, fence, Phase.EXECUTING)
+    poll(world, fence, Phase.EXECUTING)
     healed = shown(client, fence)
-    assert (healed["look_error"], healed["look_error_since"]) == (None, None)
+    assert (healed["poll_error"], healed["poll_error_since"]) == (None, None)
     assert healed["verified_at"] == "2026-11-20T12:04:20Z"
 
 
-def test_an_overdue_look_is_called_overdue(world: World, client: TestClient, fence: Fence) -> None:
+def test_an_overdue_poll_is_called_overdue(world: World, client: TestClient, fence: Fence) -> None:
     tag = client.get(f"/v1/runs/{fence.run_id}").headers["etag"]
     world.clock.forward(61)
     assert client.get(f"/v1/runs/{fence.run_id}", headers={"if-none-match": tag}).status_code == 304
     world.clock.forward(239)
     run = shown(client, fence)
-    assert run["waiting"].startswith("the look that was due 4 min ago is missing")
+    assert run["waiting"].startswith("the poll that was due 4 min ago is missing")
     assert run["stale"] is True
     assert run["verified_ago_s"] == 300
 
@@ -123,7 +123,7 @@ def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence
     assert shown(client, fence)["waiting"].endswith(
         ": 2 tasks (index 0, 1) not yet proved to have ended"
     )
-    look(world, fence, Phase.GONE)
+    poll(world, fence, Phase.GONE)
     world.store.completion.end_run(
         fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
     )
@@ -147,7 +147,7 @@ def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> N
     run = client.get(f"/v1/runs/{row.run_id}").json()
     assert (
         run["waiting"]
-        == "waiting for a worker for 1 min; crawlctl doctor says whether there is one"
+        == "waiting for a worker for 1 min; crawlctl doctor shows whether there is one"
     )
 
 
@@ -181,7 +181,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
     wrong(world, fence, CorrectionKind.KILLED, "FAILED")
     world.clock.forward(8 * 86400)
     wrong(world, fence, CorrectionKind.LATE, "FAILED")
-    look(world, fence, Phase.EXECUTING)
+    poll(world, fence, Phase.EXECUTING)
     summary = client.get("/v1/corrections/summary").json()
     assert (summary["count"], list(summary["kinds"])) == (1, ["late"])
     assert (
@@ -200,7 +200,7 @@ def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) 
 NOT_LOST = {"lost": 0, "lost_since": None, "lost_what": None}
 
 
-def test_overdue_looks_are_told_everywhere(
+def test_overdue_polls_are_told_everywhere(
     world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
@@ -216,7 +216,7 @@ def test_overdue_looks_are_told_everywhere(
     assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
     assert client.get("/v1/corrections/summary").json()["overdue"] == nothing
     world.clock.forward(134)
-    words = f"1 look is overdue (run {fence.run_id}) by 2 min 44 s: nothing after 2026-11-20T12:00:00Z is verified"
+    words = f"1 poll is overdue (run {fence.run_id}) by 2 min 44 s: nothing after 2026-11-20T12:00:00Z is verified"
     listed = client.get("/v1/runs", params={"status": "FAILED"}).json()
     assert listed["overdue"] == {
         "count": 1, "since": "2026-11-20T12:01:00Z", "run_id": fence.run_id,
@@ -225,9 +225,9 @@ def test_overdue_looks_are_told_everywhere(
     summary = client.get("/v1/corrections/summary").json()
     assert summary["text"] == f"no corrections this week; {NOT_COUNTED}; {words}"
     scraped = client.get("/metrics").text
-    assert 'lifecycle_looks_overdue{project="default"} 1.0' in scraped
-    assert 'lifecycle_look_overdue_seconds_max{project="default"} 164.0' in scraped
-    look(world, fence, Phase.EXECUTING)
+    assert 'lifecycle_polls_overdue{project="default"} 1.0' in scraped
+    assert 'lifecycle_poll_overdue_seconds_max{project="default"} 164.0' in scraped
+    poll(world, fence, Phase.EXECUTING)
     assert client.get("/v1/runs").json()["overdue"] == nothing
 
 

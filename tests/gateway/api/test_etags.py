@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.domain.run import ExportResult, StopIntent
 from crawler_lifecycle.domain.task import Change, Counters, Observation, Phase, TaskStatus
-from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
+from crawler_lifecycle.ports.polls import Details, Poll, TaskFinding
 from tests.gateway.gateway_world import CRAWLERS, World
 
 
@@ -30,15 +30,15 @@ class Run:
         self.fence = world.fence(self.run_id)
         self.first = self.store.tasks.list_tasks(self.run_id)[0].task_id
 
-    def look(self, *findings: TaskFinding) -> None:
+    def poll(self, *findings: TaskFinding) -> None:
         now = self.world.clock()
         seen = [finding.observation for finding in findings]
-        self.store.looks.record_look(
-            self.fence, Look(now, 0.1, seen), findings, now + timedelta(seconds=60), "look"
+        self.store.polls.record_poll(
+            self.fence, Poll(now, 0.1, seen), findings, now + timedelta(seconds=60), "look"
         )
 
-    def look_error(self) -> None:
-        self.store.looks.record_look_error(self.fence, "the cluster does not answer")
+    def poll_error(self) -> None:
+        self.store.polls.record_poll_error(self.fence, "the cluster does not answer")
 
     def stop(self) -> None:
         self.store.stops.record_stop(self.run_id, StopIntent(self.world.clock()), "s1")
@@ -47,20 +47,20 @@ class Run:
         self.store.stops.acted_on_stop(self.fence, self.world.clock())
 
     def details(self) -> None:
-        """Counters of a task come without a change of status, and after the look that found
+        """Counters of a task come without a change of status, and after the poll that found
         them.
         """
-        self.store.looks.save_details(self.fence, [Details(self.first, "log", Counters(5, 6, 7))])
-        self.store.looks.apply_details(self.fence)
+        self.store.polls.save_details(self.fence, [Details(self.first, "log", Counters(5, 6, 7))])
+        self.store.polls.apply_details(self.fence)
 
     def task_lost(self) -> None:
         now = self.world.clock()
         change = Change(
             self.first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
         )
-        self.look(TaskFinding(change, Observation(0, 1, Phase.GONE, now)))
-        self.store.looks.apply_details(self.fence)
-        self.store.looks.apply_findings(self.fence, "look")
+        self.poll(TaskFinding(change, Observation(0, 1, Phase.GONE, now)))
+        self.store.polls.apply_details(self.fence)
+        self.store.polls.apply_findings(self.fence, "look")
 
     def event(self) -> None:
         self.store.events.append_event(self.fence, "run.told", f"told-{self.run_id}", {})
@@ -76,7 +76,7 @@ class Run:
         )
 
     def becomes_stale(self) -> None:
-        self.look()
+        self.poll()
         self.client.get(f"/v1/runs/{self.run_id}")
         self.world.clock.forward(121)
 
@@ -110,8 +110,8 @@ def test_what_did_not_change_is_not_sent_again(client: TestClient, run: Run, pat
 #: What may happen, and which answers it changes. All of them must change with everything that they
 #: tell.
 CHANGES: list[tuple[Callable[[Run], None], set[str]]] = [
-    (Run.look, {""}),
-    (Run.look_error, {""}),
+    (Run.poll, {""}),
+    (Run.poll_error, {""}),
     (Run.stop, {"", "/timeline"}),
     (Run.details, {"/tasks"}),
     (Run.task_lost, {"", "/tasks", "/timeline", "/corrections"}),

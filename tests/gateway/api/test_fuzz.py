@@ -14,7 +14,7 @@ from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.domain.values import encode, packed
 from crawler_lifecycle.features.graphs.domain.spec import StepState
-from crawler_lifecycle.features.managers.ports import PLAN_MANAGER, PLAN_MODULE, PlanRow
+from crawler_lifecycle.features.managers.ports import CODE_MANAGER, CODE_MODULE, UserCodeRow
 from crawler_lifecycle.gateway.access.operations import ACCESS, Entrance
 from crawler_lifecycle.gateway.access.tokens import TokenFile, new_token
 from crawler_lifecycle.ports.runs import Owner
@@ -72,10 +72,10 @@ class Served:
             )
             assert client.post("/v1/managers/1/jobs", json={"jobs": [{}]}).status_code == 202
         # Users' code that a worker has.
-        code = [("shop.steps", PLAN_MODULE), ("shops.managers", PLAN_MODULE)]
-        code.append(("shops.managers:ShopsManager", PLAN_MANAGER))
-        world.store.plans.register_plans(
-            "worker", [PlanRow(plan, kind, "shops", "", "") for plan, kind in code]
+        code = [("shop.steps", CODE_MODULE), ("shops.managers", CODE_MODULE)]
+        code.append(("shops.managers:ShopsManager", CODE_MANAGER))
+        world.store.user_code.register_user_code(
+            "worker", [UserCodeRow(plan, kind, "shops", "", "") for plan, kind in code]
         )
         # A graph with a result, a failure and steps that wait, for everything that is asked about a
         # graph.
@@ -144,7 +144,7 @@ def _check(found: Findings, document: Any) -> None:
                 assert 401 in asked, label
             assert not {status for status in asked if status >= 500} - {503}, label
     # Not only refusals were seen.
-    for label in ("POST /v1/runs", "POST /v1/runs/{run_id}/stop", "POST /v1/runs/{run_id}/look"):
+    for label in ("POST /v1/runs", "POST /v1/runs/{run_id}/stop", "POST /v1/runs/{run_id}/poll"):
         assert found.answers[label, 202], label
     for label in ("", "/steps", "/results", "/status", "/context", "/picture", "/logs"):
         assert found.answers[f"GET /v1/graphs/{{id}}{label}", 200], label

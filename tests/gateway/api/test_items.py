@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.activities.run_files import CHUNK, OpenedFile
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from crawler_lifecycle.gateway.access import places
+from crawler_lifecycle.gateway.access import slots
 from crawler_lifecycle.runner.item_files import NO_FEEDS
 from tests.gateway.api.test_files import _run, _stored
 from tests.gateway.gateway_world import World
@@ -174,7 +174,7 @@ def test_all_feeds_of_a_run_are_one(left: Any) -> None:
         assert client.get(address + odd).status_code == 422, odd
 
 
-def test_a_run_without_items_names_the_cure(left: Any) -> None:
+def test_a_run_without_items_names_the_fix(left: Any) -> None:
     client, address, _, _ = left
     assert client.get(address).json()["notes"] == [NO_FEEDS]
     assert client.get(f"{address}/stats").json() == {
@@ -210,7 +210,7 @@ def test_what_a_crawler_may_write(left: Any) -> None:
 def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client, address, folders, _ = left
     (folders[0] / "items.jsonl").write_text(lines({"n": 1}) * 100_000)
-    monkeypatch.setattr(places, "WORK_S", 0.0)
+    monkeypatch.setattr(slots, "WORK_S", 0.0)
     assert (
         "reading ended after 0 s"
         in client.get(address, params={"contains": "x"}).json()["notes"][0]

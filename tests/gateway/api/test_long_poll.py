@@ -156,7 +156,7 @@ async def test_it_ends_with_its_token_and_takes_a_place_of_a_stream(
     file.write_text(lines)
     callers = TokenFile(file)
     world.app = world.new_app(
-        entrance=Entrance(callers, None, Quota(streams_at_once=1), named_hosts(()))
+        entrance=Entrance(callers, None, Quota(max_concurrent_streams=1), named_hosts(()))
     )
     headers = {"Authorization": f"Bearer {token}"}
     async with (

@@ -1,4 +1,4 @@
-"""What no workflow carries is told wherever people look, as soon as a search has found it."""
+"""What no workflow carries is told wherever people poll, as soon as a search has found it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from crawler_lifecycle.domain.audits.overdue import overdue_before, overdue_words
+from crawler_lifecycle.domain.audits.overdue import overdue_words
 from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
@@ -69,7 +69,7 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(
             lambda: client.get("/v1/graphs/g").json()["waiting"],
             lambda: client.get("/v1/schedules").json()["schedules"][0]["trouble"],
             lambda: client.get("/v1/schedules/s").json()["trouble"],
-            lambda: client.get("/v1/schedules/s/due").json()["due"][0]["reason"],
+            lambda: client.get("/v1/schedules/s/firings").json()["firings"][0]["reason"],
             lambda: client.get("/v1/webhooks").json()["webhooks"][0]["error"],
             lambda: client.get("/v1/webhooks/w").json()["error"],
             lambda: client.get("/schedules").text,
@@ -98,10 +98,7 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(
         assert [list(one) for one in started] == [[one] for one in ids.values()]
         directory.open = {Owner(one, "chain") for one in ids.values()}
         assert [audit.search(what, repair=True) for what in audit.kinds] == [0, 0, 0, 0]
-        assert (
-            overdue_words(s.overdue.overdue_looks(overdue_before(world.clock.now)), world.clock.now)
-            is None
-        )
+        assert overdue_words(s.overdue.overdue_polls(world.clock.now), world.clock.now) is None
         for place in places:
             fits(place, lambda text: "it has no workflow" not in (text or ""))
 
@@ -116,4 +113,4 @@ def test_what_somebody_else_took_up_is_told_no_longer(world: World) -> None:
         world.clock.forward(5)
         directory.open = {Owner(ids["manager"], "another chain")}
         assert audit.search("manager", repair=True) == 0
-        assert s.overdue.overdue_looks(world.clock.now).lost == 0
+        assert s.overdue.overdue_polls(world.clock.now).lost == 0

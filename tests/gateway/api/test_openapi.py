@@ -17,7 +17,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.gateway.access.operations import ACCESS
 from crawler_lifecycle.gateway.api.openapi import fields, meanings, parts
 from crawler_lifecycle.web.problem_codes import CODES
@@ -28,7 +28,7 @@ from tools import openapi
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "crawler_lifecycle"
-CURE = "run `python3 -m tools openapi` and commit what it writes"
+FIX = "run `python3 -m tools openapi` and commit what it writes"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def _operations(document: Any) -> list[tuple[str, str, Any]]:
 
 
 def test_the_committed_document_is_the_one_that_is_served(client: TestClient, text: str) -> None:
-    assert (DOCS / "openapi.json").read_text() == text, CURE
+    assert (DOCS / "openapi.json").read_text() == text, FIX
     assert client.get("/openapi.json").json() == json.loads(text)
 
 
@@ -64,7 +64,7 @@ def test_the_command_writes_both_documents(
     monkeypatch.setattr(openapi, "document", lambda: text)
     assert openapi.main(str(tmp_path)) == 0
     for name in ("openapi.json", "problems.md"):
-        assert (tmp_path / name).read_text() == (DOCS / name).read_text(), CURE
+        assert (tmp_path / name).read_text() == (DOCS / name).read_text(), FIX
     assert openapi.main(str(tmp_path / "missing")) == 1
 
 
@@ -199,8 +199,8 @@ def test_answers_hold_what_is_declared_and_nothing_else(
         "/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]}
     )
     client.post("/v1/webhooks/s/test")
-    world.store.plans.register_plans(
-        "w", [PlanRow("a:B", "manager", None, "", "f", [{"name": "--x"}])]
+    world.store.user_code.register_user_code(
+        "w", [UserCodeRow("a:B", "manager", None, "", "f", [{"name": "--x"}])]
     )
     seen = 0
     for path, method, operation in _operations(document):
@@ -310,7 +310,7 @@ def test_the_table_names_no_code_that_nobody_answers() -> None:
 def test_every_code_says_what_to_do() -> None:
     for code, kind in CODES.items():
         assert re.fullmatch(r"[a-z]+(_[a-z]+)*", code)
-        for text in (kind.meaning, kind.cure, kind.retry):
+        for text in (kind.meaning, kind.fix, kind.retry):
             assert text.endswith("."), (code, text)
 
 
@@ -339,7 +339,12 @@ def test_no_answer_of_json_is_without_a_type(document: Any) -> None:
     #: What is put, which has its own types there.
     free |= {"Schedule.definition", "ScheduleDetail.definition", "AcceptedSchedule.definition"}
     free |= {"Webhook.definition", "AcceptedWebhook.definition"}
-    free |= {"ManagerDetail.state", "Plan.options", "NewJob.spider_args", "NewJob.job_settings"}
+    free |= {
+        "ManagerDetail.state",
+        "UserCodeAnswer.options",
+        "NewJob.spider_args",
+        "NewJob.job_settings",
+    }
 
     def untyped(schema: Any, where: str) -> Iterator[str]:
         if "$ref" in schema:

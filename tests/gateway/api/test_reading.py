@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.api.paging import id_before
-from crawler_lifecycle.ports.looks import CorrectionRow, Details, Look, TaskFinding
+from crawler_lifecycle.ports.polls import CorrectionRow, Details, Poll, TaskFinding
 from tests.gateway.gateway_world import World
 
 
@@ -104,8 +104,8 @@ def test_a_run_in_full(world: World, client: TestClient) -> None:
     world.claim(run_id)
     world.deploy(run_id)
     fence = world.fence(run_id)
-    world.store.looks.record_look(
-        fence, Look(world.clock(), 0.1, []), [], world.clock() + timedelta(seconds=60), "look"
+    world.store.polls.record_poll(
+        fence, Poll(world.clock(), 0.1, []), [], world.clock() + timedelta(seconds=60), "look"
     )
     client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "s", "requested_by": "ada"})
     world.store.exports.record_export(fence, "empty", None, None)
@@ -137,12 +137,12 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
         first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
     )
     finding = TaskFinding(change, Observation(0, 1, Phase.GONE, now))
-    world.store.looks.record_look(
-        fence, Look(now, 0.1, [finding.observation]), [finding], now, "look"
+    world.store.polls.record_poll(
+        fence, Poll(now, 0.1, [finding.observation]), [finding], now, "look"
     )
-    world.store.looks.save_details(fence, [Details(first, "<b>the end</b>\n")])
-    world.store.looks.apply_details(fence)
-    world.store.looks.apply_findings(fence, "look")
+    world.store.polls.save_details(fence, [Details(first, "<b>the end</b>\n")])
+    world.store.polls.apply_details(fence)
+    world.store.polls.apply_findings(fence, "look")
     for params in ({}, {"task": first}):
         log = client.get(f"/v1/runs/{run_id}/logs", params=params)
         assert log.text == "<b>the end</b>\n"

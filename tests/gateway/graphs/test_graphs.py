@@ -21,7 +21,7 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, StepKind, S
 from crawler_lifecycle.features.graphs.gateway import routes
 from crawler_lifecycle.features.graphs.gateway.commands import SILENT
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.gateway.api import long_poll
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports.runs import Owner
@@ -37,8 +37,10 @@ STEPS = [
     },
     {"path": "parse", "kind": "function", "job": {"call": "shop.steps:parse"}, "deps": ["fetch"]},
 ]
-MODULE = PlanRow("shop.steps", "module", None, "", "f1")
-BROKEN = PlanRow("shop.old", "module", None, "", "f1", error="ImportError: no module named lxml")
+MODULE = UserCodeRow("shop.steps", "module", None, "", "f1")
+BROKEN = UserCodeRow(
+    "shop.old", "module", None, "", "f1", error="ImportError: no module named lxml"
+)
 
 
 def crawling(**job: Any) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(
         2,
         ["a", "b"],
     )
-    assert "No plans worker has registered" in found["note"]
+    assert "No user-code worker has registered" in found["note"]
     assert world.workflows.graphs == [("graph/nightly 1", found["graph_id"])]
     again = start(client, id="nightly 1", steps=STEPS, context={"k": 1})
     assert (again.headers["Idempotency-Replayed"], again.json()["graph_id"]) == (
@@ -116,7 +118,7 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(
     assert client.get("/v1/graphs/nightly 1").json()["counts"] == {"available": 1, "suspended": 1}
 
 
-def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(
+def test_what_cannot_be_a_graph_is_refused_with_step_and_fix(
     world: World, client: TestClient
 ) -> None:
     for body, code, detail in [
@@ -160,52 +162,55 @@ def test_what_cannot_be_a_graph_is_refused_with_step_and_cure(
 
 
 def test_a_function_of_no_registered_module_is_refused(world: World, client: TestClient) -> None:
-    world.store.plans.register_plans("worker-1", [MODULE, BROKEN])
+    world.store.user_code.register_user_code("worker-1", [MODULE, BROKEN])
     assert start(client, steps=STEPS).json()["note"] is None
     system = [{"path": "x", "kind": "function", "job": {"call": "os:system"}}]
     unknown = start(client, steps=system)
-    assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_class")
     assert "known are shop.old, shop.steps" in unknown.json()["detail"]
     broken = start(
         client, steps=[{"path": "x", "kind": "function", "job": {"call": "shop.old:run"}}]
     )
-    assert broken.json()["code"] == "plan_unusable"
+    assert broken.json()["code"] == "user_code_unusable"
     assert "no module named lxml" in broken.json()["detail"]
     start(client, id="draft", pages=1, fingerprint="0" * 64)
     assert (
         client.put("/v1/graphs/draft/pages/0", json={"steps": system}).json()["code"]
-        == "unknown_plan"
+        == "unknown_class"
     )
 
 
 def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: TestClient) -> None:
     """Two pools may have two codes of one module, or one of them none that works."""
-    plans, gpu = world.store.plans, replace(BROKEN, error=None, queue="gpu")
-    plans.register_plans("worker-1", [MODULE, BROKEN])
-    plans.register_plans("worker-2", [gpu])
+    user_code, gpu = world.store.user_code, replace(BROKEN, error=None, queue="gpu")
+    user_code.register_user_code("worker-1", [MODULE, BROKEN])
+    user_code.register_user_code("worker-2", [gpu])
 
     def code(call: str, queue: str | None) -> str:
         steps = [{"path": "x", "kind": "function", "job": {"call": call}, "queue": queue}]
         answer = start(client, steps=steps)
         return str(answer.json().get("code", answer.status_code))
 
-    assert [code("shop.old:run", queue) for queue in (None, "gpu")] == ["plan_unusable", "202"]
-    assert [code("shop.steps:run", queue) for queue in (None, "gpu")] == ["202", "unknown_plan"]
-    assert [code("shop.old:run", "empty"), code("os:system", "empty")] == ["202", "unknown_plan"], (
-        "nobody is there yet"
-    )
-    plans.register_plans("worker-3", [PlanRow("shop.new", "reading", None, "", "")])
-    assert code("shop.new:run", None) == "plans_unknown"
+    assert [code("shop.old:run", queue) for queue in (None, "gpu")] == ["user_code_unusable", "202"]
+    assert [code("shop.steps:run", queue) for queue in (None, "gpu")] == ["202", "unknown_class"]
+    assert [code("shop.old:run", "empty"), code("os:system", "empty")] == [
+        "202",
+        "unknown_class",
+    ], "nobody is there yet"
+    user_code.register_user_code("worker-3", [UserCodeRow("shop.new", "reading", None, "", "")])
+    assert code("shop.new:run", None) == "user_code_unknown"
 
 
 def test_workers_that_have_no_module_of_users_are_there_too(
     world: World, client: TestClient
 ) -> None:
-    world.store.plans.register_plans("worker-1", [PlanRow(BUILT_IN, "manager", "each", "", "")])
+    world.store.user_code.register_user_code(
+        "worker-1", [UserCodeRow(BUILT_IN, "manager", "each", "", "")]
+    )
     steps = [{"path": "x", "kind": "function", "job": {"call": "shops.steps:run"}}]
     refused = start(client, steps=steps).json()
-    assert refused["code"] == "unknown_plan"
-    assert "known are none; name its module in LIFECYCLE_PLANS__MODULES" in refused["detail"]
+    assert refused["code"] == "unknown_class"
+    assert "known are none; name its module in LIFECYCLE_USER_CODE__MODULES" in refused["detail"]
     assert start(client, steps=[steps[0] | {"queue": "gpu"}]).status_code == 202, (
         "of that pool nobody knows"
     )

@@ -17,7 +17,7 @@ from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerp
 from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState, StepKind, StepSpec
 from crawler_lifecycle.features.graphs.ports import NewGraph
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
-from crawler_lifecycle.features.managers.ports import PlanRow
+from crawler_lifecycle.features.managers.ports import UserCodeRow
 from tests.contracts.store.graphing import chain, step
 from tests.gateway.gateway_world import World
 
@@ -128,12 +128,18 @@ def test_a_repeat_is_answered_though_what_it_needs_is_gone(
     world: World, client: TestClient
 ) -> None:
     spec = GraphSpec(chain(2))
-    world.store.plans.register_plans("worker", [PlanRow("shop.steps", "module", None, "", "f")])
+    world.store.user_code.register_user_code(
+        "worker", [UserCodeRow("shop.steps", "module", None, "", "f")]
+    )
     first = whole(client, "g", spec)[0]
-    world.store.plans.register_plans("worker", [])
-    world.store.plans.register_plans("worker-2", [PlanRow("shop.other", "module", None, "", "f")])
+    world.store.user_code.register_user_code("worker", [])
+    world.store.user_code.register_user_code(
+        "worker-2", [UserCodeRow("shop.other", "module", None, "", "f")]
+    )
     world.clock.forward(3600)
-    world.store.plans.register_plans("worker-2", [PlanRow("shop.other", "module", None, "", "f")])
+    world.store.user_code.register_user_code(
+        "worker-2", [UserCodeRow("shop.other", "module", None, "", "f")]
+    )
     for again in (whole(client, "g", spec)[-1], paged(client, "g", spec)[-1]):
         assert again.json()["graph_id"] == first.json()["graph_id"]
         assert again.headers["Idempotency-Replayed"] == "true"

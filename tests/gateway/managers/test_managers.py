@@ -21,12 +21,12 @@ from crawler_lifecycle.features.managers.domain.manager import (
     ManagerOrder,
 )
 from crawler_lifecycle.features.managers.ports import (
+    CODE_READING,
     HEARD_S,
-    PLAN_READING,
     LiveManagers,
     ManagerFence,
     ManagerRow,
-    PlanRow,
+    UserCodeRow,
 )
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports.runs import Owner
@@ -35,14 +35,14 @@ from tests.gateway.gateway_world import World
 
 OPTIONS = [{"name": name} for name in ("--flow-id", "--spider-args", "--units", "--priority")]
 OPTIONS.append({"name": "-c", "aliases": ["--category"]})
-SHOPS = PlanRow(
+SHOPS = UserCodeRow(
     "shops.managers:Shops", "manager", "shops", "Every shop once a night", "f1", OPTIONS
 )
-MODULE = PlanRow("shops.managers", "module", None, "", "f1")
-GONE = PlanRow(
+MODULE = UserCodeRow("shops.managers", "module", None, "", "f1")
+GONE = UserCodeRow(
     "shops.gone", "module", None, "", "", error="ModuleNotFoundError: No module named 'shops.gone'"
 )
-BROKEN = PlanRow(
+BROKEN = UserCodeRow(
     "shops.managers:Old",
     "manager",
     None,
@@ -61,7 +61,7 @@ def nobody_waits_for_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def registered(world: World) -> None:
-    world.store.plans.register_plans("worker-1", [SHOPS, BROKEN, MODULE, GONE])
+    world.store.user_code.register_user_code("worker-1", [SHOPS, BROKEN, MODULE, GONE])
 
 
 def row_of(world: World, manager_id: int) -> ManagerRow:
@@ -145,7 +145,7 @@ def test_a_class_without_a_name_gets_one_by_either_door(
     world: World, client: TestClient, body: dict[str, Any], name: str
 ) -> None:
     nameless = replace(SHOPS, plan="shops.managers:Any", name=None, options=NAMELESS_OPTIONS)
-    world.store.plans.register_plans("worker-1", [nameless])
+    world.store.user_code.register_user_code("worker-1", [nameless])
     found = start(client, plan=nameless.plan, **body)
     assert (found.status_code, found.json().get("name")) == (202, name)
     missing = start(client, plan=nameless.plan, argv=["--units", "3"])
@@ -179,18 +179,18 @@ def test_a_crawler_is_started_with_options_of_the_built_in_manager(
 @pytest.mark.usefixtures("registered")
 def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> None:
     unknown = start(client, plan="os:system")
-    assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_plan")
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "unknown_class")
     assert (
         "known are shops.managers:Old, shops.managers:Shops; name its module in"
         in unknown.json()["detail"]
     )
     module = start(client, plan=MODULE.plan)
-    assert (module.status_code, module.json()["code"]) == (422, "unknown_plan")
+    assert (module.status_code, module.json()["code"]) == (422, "unknown_class")
     gone = start(client, plan="shops.gone:Any")
-    assert (gone.status_code, gone.json()["code"]) == (422, "plan_unusable")
+    assert (gone.status_code, gone.json()["code"]) == (422, "user_code_unusable")
     assert "No module named 'shops.gone'" in gone.json()["detail"]
     unusable = start(client, plan=BROKEN.plan)
-    assert (unusable.status_code, unusable.json()["code"]) == (422, "plan_unusable")
+    assert (unusable.status_code, unusable.json()["code"]) == (422, "user_code_unusable")
     assert "no module named scrapinghub" in unusable.json()["detail"]
     for word in ("--categroy=books", "--flow"):
         refused = start(client, plan=SHOPS.plan, argv=["--cat", "-x", word, "--", "--that"])
@@ -201,13 +201,15 @@ def test_only_what_a_worker_registered_can_be_started(client: TestClient) -> Non
 
 def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestClient) -> None:
     nameless = start(client, plan=SHOPS.plan)
-    assert (nameless.status_code, nameless.json()["code"]) == (503, "plans_unknown")
+    assert (nameless.status_code, nameless.json()["code"]) == (503, "user_code_unknown")
     assert int(nameless.headers["retry-after"]) >= 1
-    assert nameless.json()["detail"].startswith("name: missing, and no plans worker has registered")
+    assert nameless.json()["detail"].startswith(
+        "name: missing, and no user-code worker has registered"
+    )
     short = start(client, plan="Shops", name="shops")
     assert (short.status_code, "give module:Class" in short.json()["detail"]) == (503, True)
     assert (
-        "No plans worker has registered"
+        "No user-code worker has registered"
         in start(client, plan=SHOPS.plan, name="shops").json()["note"]
     )
 
@@ -216,23 +218,23 @@ def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(
     world: World, client: TestClient
 ) -> None:
     """Also beside a worker that never had it, and where others were before."""
-    plans = world.store.plans
-    plans.register_plans("gone", [replace(SHOPS, plan="shops.managers:Former")])
+    user_code = world.store.user_code
+    user_code.register_user_code("gone", [replace(SHOPS, plan="shops.managers:Former")])
     world.clock.now += timedelta(seconds=HEARD_S + 1)
-    assert "No plans worker" in start(client, plan=SHOPS.plan, name="trusted").json()["note"]
-    plans.register_plans("other", [replace(SHOPS, plan="books:Books")])
-    assert start(client, plan=SHOPS.plan, name="shops").json()["code"] == "unknown_plan"
-    plans.register_plans("worker-1", [replace(MODULE, kind=PLAN_READING)])
+    assert "No user-code worker" in start(client, plan=SHOPS.plan, name="trusted").json()["note"]
+    user_code.register_user_code("other", [replace(SHOPS, plan="books:Books")])
+    assert start(client, plan=SHOPS.plan, name="shops").json()["code"] == "unknown_class"
+    user_code.register_user_code("worker-1", [replace(MODULE, kind=CODE_READING)])
     for body in (
         {"plan": SHOPS.plan},
         {"plan": SHOPS.plan, "name": "shops"},
         {"plan": "Shops", "name": "shops"},
     ):
         early = start(client, **body)
-        assert (early.status_code, early.json()["code"]) == (503, "plans_unknown"), early.text
+        assert (early.status_code, early.json()["code"]) == (503, "user_code_unknown"), early.text
         assert int(early.headers["retry-after"]) >= 1
-    assert start(client, plan="os:system", name="x").json()["code"] == "unknown_plan"
-    plans.register_plans("worker-1", [SHOPS, MODULE])
+    assert start(client, plan="os:system", name="x").json()["code"] == "unknown_class"
+    user_code.register_user_code("worker-1", [SHOPS, MODULE])
     assert start(client, plan=SHOPS.plan).status_code == 202
 
 
@@ -242,11 +244,15 @@ def test_of_two_codes_of_a_class_either_may_take_its_options(
     """Two builds serve one queue for a while: whichever is asked may be the one that has the
     option.
     """
-    plans = world.store.plans
-    plans.register_plans("old", [SHOPS])
+    user_code = world.store.user_code
+    user_code.register_user_code("old", [SHOPS])
     world.clock.now += timedelta(seconds=1)
-    plans.register_plans("new", [replace(SHOPS, fingerprint="f2", options=[{"name": "--country"}])])
-    shown = [row for row in client.get("/v1/plans").json()["plans"] if row["plan"] == SHOPS.plan]
+    user_code.register_user_code(
+        "new", [replace(SHOPS, fingerprint="f2", options=[{"name": "--country"}])]
+    )
+    shown = [
+        row for row in client.get("/v1/user-code").json()["user_code"] if row["plan"] == SHOPS.plan
+    ]
     assert [(row["fingerprint"], row["served"]) for row in shown] == [("f2", True), ("f1", True)]
     assert start(client, plan=SHOPS.plan, argv=["--units", "2"]).status_code == 202
     assert start(client, plan=SHOPS.plan, argv=["--country", "de"]).status_code == 202
@@ -258,7 +264,9 @@ def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(
     world: World, client: TestClient
 ) -> None:
     program = {"name": "-g", "aliases": ["--program"], "flow_ids": {"nightly": "n1"}}
-    world.store.plans.register_plans("worker-1", [replace(SHOPS, options=[*OPTIONS, program])])
+    world.store.user_code.register_user_code(
+        "worker-1", [replace(SHOPS, options=[*OPTIONS, program])]
+    )
     first = start(client, plan=SHOPS.plan, argv=["--program", "nightly"]).json()
     assert first["flow_id"] == "n1"
     again = start(client, plan=SHOPS.plan, argv=["--program=nightly"]).json()
@@ -312,7 +320,7 @@ def test_a_class_whose_name_no_manager_can_have_needs_another_one(
     world: World, client: TestClient
 ) -> None:
     """In a workflow id its slash would make another manager of it."""
-    world.store.plans.register_plans("worker-1", [replace(SHOPS, name="läden/nachts")])
+    world.store.user_code.register_user_code("worker-1", [replace(SHOPS, name="läden/nachts")])
     refused = start(client, plan=SHOPS.plan)
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
     assert "'läden/nachts'" in refused.json()["detail"]
@@ -373,7 +381,7 @@ def test_what_no_row_would_remember_is_refused_while_temporal_is_away(
     world.workflows.down = True
     assert (
         "within five minutes"
-        in client.post(f"/v1/managers/{one}/cap", json={"cap": 5}).json()["note"]
+        in client.post(f"/v1/managers/{one}/limit", json={"cap": 5}).json()["note"]
     )
     world.workflows.down = False
     end(world, one, fence)
@@ -432,7 +440,7 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
     assert first.json()["stop"]["requested_by"] == "eve"
     assert client.post(f"/v1/managers/{one}/stop", json={"leave": True}).status_code == 200
     assert client.post(f"/v1/managers/{one}/stop", json={"force": True}).status_code == 202
-    assert client.post(f"/v1/managers/{one}/cap", json={"cap": 3}).status_code == 409
+    assert client.post(f"/v1/managers/{one}/limit", json={"cap": 3}).status_code == 409
     assert client.post(f"/v1/managers/{one}/resume").status_code == 409
     assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).status_code == 409
     world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
@@ -483,7 +491,7 @@ def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(
         ("resume", None, 202),
         ("resume", None, 200),
     ]
-    steps += [("cap", {"cap": 5}, 202), ("cap", {"cap": 5}, 200), ("cap", {"cap": 0}, 202)]
+    steps += [("limit", {"cap": 5}, 202), ("limit", {"cap": 5}, 200), ("limit", {"cap": 0}, 202)]
     for action, body, status in steps:
         assert client.post(f"/v1/managers/{one}/{action}", json=body).status_code == status, action
     # Of a resume that changes nothing, too: it may be that no workflow carries it.
@@ -627,8 +635,8 @@ def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: 
 
 
 def test_what_does_not_exist_is_told_so(client: TestClient) -> None:
-    for action in ["stop", "pause", "resume", "cap", "jobs"]:
-        body = {"cap": {"cap": 1}, "jobs": {"seal": True}}.get(action)
+    for action in ["stop", "pause", "resume", "limit", "jobs"]:
+        body = {"limit": {"cap": 1}, "jobs": {"seal": True}}.get(action)
         answer = client.post(f"/v1/managers/999/{action}", json=body)
         assert (answer.status_code, answer.json()["code"]) == (404, "manager_not_found"), action
 
@@ -698,7 +706,7 @@ def test_the_page_of_managers_is_searched_and_put_in_order(client: TestClient) -
 def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:
     one = started(client, **ITEMS)
     assert (
-        "waiting for a worker; crawlctl doctor says"
+        "waiting for a worker; crawlctl doctor shows"
         in client.get(f"/v1/managers/{one}").json()["waiting"]
     )
     fence = claim(world, one)
@@ -729,12 +737,12 @@ def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClien
 
 @pytest.mark.usefixtures("registered")
 def test_plans_are_listed_with_who_serves_them(world: World, client: TestClient) -> None:
-    gone, module, old, shops = client.get("/v1/plans").json()["plans"]
+    gone, module, old, shops = client.get("/v1/user-code").json()["user_code"]
     assert (gone["kind"], module["kind"], module["error"]) == ("module", "module", None)
     assert (shops["plan"], shops["served"], shops["options"]) == (SHOPS.plan, True, OPTIONS)
     assert old["error"] == BROKEN.error
     world.clock.forward(3600)
-    assert client.get("/v1/plans").json()["plans"][1]["served"] is False
+    assert client.get("/v1/user-code").json()["user_code"][1]["served"] is False
 
 
 def test_figures_count_what_has_not_ended(
@@ -789,4 +797,4 @@ def test_a_resume_takes_up_a_manager_that_no_workflow_carries(
     assert (answer.status_code, "it had no workflow" in answer.json()["note"]) == (202, True)
     world.workflows.down = True
     answer = client.post(f"/v1/managers/{one}/resume")
-    assert (answer.status_code, "by itself" in answer.json()["note"]) == (200, True)
+    assert (answer.status_code, "automatically" in answer.json()["note"]) == (200, True)

@@ -95,7 +95,7 @@ def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
         )
 
 
-def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:
+def test_a_list_tells_why_a_poll_is_overdue(world: World) -> None:
     """No worker takes its next step up, of which the server has no list."""
     with world.client(world.new_app(blocked_s=0.05)) as client:
         _, workflow_id = started(client)
@@ -104,7 +104,7 @@ def test_a_list_tells_why_a_look_is_overdue(world: World) -> None:
         assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None
         world.clock.forward(31)
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(idle))
-        assert "no worker has taken up its next step" in in_words(idle)
+        assert "no worker has started its next step" in in_words(idle)
         assert figure(client) == "0.0", "the figure is of those that no worker can help"
         del world.workflows.troubles[workflow_id]
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] is None)
@@ -141,7 +141,7 @@ def test_while_temporal_is_away_nobody_claims_to_know(world: World) -> None:
         blocked = client.get(f"/v1/runs/{run_id}").json()["blocked"]
         assert blocked.startswith("Temporal has not answered since ")
         assert blocked.endswith(
-            "retries, stops and the verdict wait; its status is not verified yet, and looks continue"
+            "retries, stops and the verdict wait; its status is not verified yet, and polls continue"
         )
         world.workflows.down = False
         soon(lambda: figure(client) == "0.0")
@@ -175,7 +175,7 @@ def test_the_sentence() -> None:
     for trouble, words in [
         (
             WorkflowProblem(SINCE, None),
-            "no worker has taken up its next step since 2026-11-20 11:58:00 UTC; start one",
+            "no worker has started its next step since 2026-11-20 11:58:00 UTC; start one",
         ),
         (WorkflowProblem(SINCE, "x" * 1000 + "y"), "x" * 300 + ";"),
         (WorkflowProblem(SINCE, "two\nlines  and tabs\t."), ": two lines and tabs .;"),
@@ -222,7 +222,7 @@ async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: Wo
         assert client.get(f"/v1/runs/{run_id}").json()["waiting"].startswith(words)
         soon(lambda: client.get("/v1/webhooks/w").json()["error"] == words)
         soon(lambda: client.get("/v1/schedules/s").json()["trouble"] == words)
-        [due] = client.get("/v1/schedules/s/due").json()["due"]
+        [due] = client.get("/v1/schedules/s/firings").json()["firings"]
         assert due["reason"].endswith(words)
 
 

@@ -27,7 +27,7 @@ def run_id(world: World, client: TestClient) -> int:
     return run_id
 
 
-def test_tasks_are_recorded_and_the_workflow_looks(
+def test_tasks_are_recorded_and_the_workflow_polls(
     world: World, client: TestClient, run_id: int
 ) -> None:
     answer = client.post(f"/v1/runs/{run_id}/tasks", json=PAGES)

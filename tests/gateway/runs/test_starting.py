@@ -340,7 +340,7 @@ def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(
 def test_the_app_sweeps_by_itself(world: World) -> None:
     world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     world.clock.forward(11)
-    with world.client(world.new_app(sweep_s=0.02)) as client:
+    with world.client(world.new_app(outbox_retry_s=0.02)) as client:
         until = time.monotonic() + 150
         while not world.workflows.started and time.monotonic() < until:
             client.get("/healthz")
@@ -479,7 +479,7 @@ def test_an_argument_of_another_type_is_refused_at_the_door(
 
 
 @pytest.mark.parametrize("name", ["EXTENSIONS", "LOG_FILE", "FEEDS", "made_up"])
-def test_a_setting_that_may_be_code_is_refused_with_its_cure(
+def test_a_setting_that_may_be_code_is_refused_with_its_fix(
     world: World, client: TestClient, name: str
 ) -> None:
     answer = client.post("/v1/runs", json={"crawler": "plain", "settings": {name: "x"}})

@@ -1,4 +1,4 @@
-"""POST …/stop, …/resume, …/look: recorded first, told afterwards, the same however often they are
+"""POST …/stop, …/resume, …/poll: recorded first, told afterwards, the same however often they are
 sent.
 """
 
@@ -188,7 +188,7 @@ def test_a_limits_stop_is_not_told_to_the_workflow_that_set_it(world: World, run
 
 
 def test_an_unknown_run_is_404(client: TestClient) -> None:
-    for action in ["stop", "resume", "look"]:
+    for action in ["stop", "resume", "poll"]:
         answer = client.post(f"/v1/runs/4711/{action}")
         assert (answer.status_code, answer.json()["code"]) == (404, "run_not_found"), action
 
@@ -304,21 +304,21 @@ def test_temporal_down_resumes_nothing_and_says_so(
     assert "was not resumed" in answer.json()["detail"]
 
 
-# --- look -----------------------------------------------------------------------------------------
+# --- poll -----------------------------------------------------------------------------------------
 
 
-def test_a_look_is_asked_of_the_workflow(world: World, client: TestClient, run_id: int) -> None:
-    assert client.post(f"/v1/runs/{run_id}/look").status_code == 202
+def test_a_poll_is_asked_of_the_workflow(world: World, client: TestClient, run_id: int) -> None:
+    assert client.post(f"/v1/runs/{run_id}/poll").status_code == 202
     assert world.workflows.signals == [(OWN, None)]
     world.workflows.down = True
-    assert client.post(f"/v1/runs/{run_id}/look").status_code == 503
+    assert client.post(f"/v1/runs/{run_id}/poll").status_code == 503
 
 
-def test_nobody_looks_at_an_ended_run_or_without_a_workflow(
+def test_nobody_polls_at_an_ended_run_or_without_a_workflow(
     world: World, client: TestClient, run_id: int
 ) -> None:
     world.workflows.open.clear()
-    assert client.post(f"/v1/runs/{run_id}/look").json()["code"] == "not_in_this_state"
+    assert client.post(f"/v1/runs/{run_id}/poll").json()["code"] == "not_in_this_state"
     world.workflows.open[OWN] = "chain-1"
     world.end(run_id)
-    assert client.post(f"/v1/runs/{run_id}/look").status_code == 409
+    assert client.post(f"/v1/runs/{run_id}/poll").status_code == 409

@@ -92,7 +92,7 @@ class Crawl(FileQuestions):
         """
         for _ in range(3):
             self.story.deploy(self.fence)
-            tasks = self.story.store.looks.found_state(self.fence).tasks
+            tasks = self.story.store.polls.found_state(self.fence).tasks
             if not tasks:
                 break
             for task in tasks:
@@ -100,8 +100,8 @@ class Crawl(FileQuestions):
             if self.dice.random() < 0.5:
                 break
             self.story.store.retries.retry_ended(self.fence, lambda end, used: NextTry(0), 9)
-        for task in self.story.store.looks.found_state(self.fence).tasks:
-            self.story.look(self.fence, [seen(task, Phase.GONE, self.world.clock.now)])
+        for task in self.story.store.polls.found_state(self.fence).tasks:
+            self.story.poll(self.fence, [seen(task, Phase.GONE, self.world.clock.now)])
         self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
         self.story.end(self.fence)
 
@@ -114,7 +114,7 @@ class Crawl(FileQuestions):
         if not began:
             end = bad_end(world.clock.now) if dice.random() < 0.5 else None
             phase = Phase.ENDED if end else Phase.GONE
-            self.story.look(self.fence, [seen(task, phase, world.clock.now, uid=task.uid, end=end)])
+            self.story.poll(self.fence, [seen(task, phase, world.clock.now, uid=task.uid, end=end)])
             return
         if resumed is False:
             earlier.clear()
@@ -134,18 +134,18 @@ class Crawl(FileQuestions):
                 file.write(json.dumps({"n": self.numbers}) + "\n")
                 if dice.random() < 0.3:
                     file.flush()
-                    self.look(task, Phase.EXECUTING, resumed, len(earlier))
-        self.look(task, Phase.EXECUTING, resumed, len(earlier))
+                    self.poll(task, Phase.EXECUTING, resumed, len(earlier))
+        self.poll(task, Phase.EXECUTING, resumed, len(earlier))
         way = dice.choice(["well", "badly", "badly", "lost"])
         fields = Coverage(len(earlier) - before, {"n": 1.0}) if way != "lost" else None
         self.known[task.index] = self.known.get(task.index, True) and fields is not None
         if way == "lost":
-            self.story.look(self.fence, [seen(task, Phase.GONE, world.clock.now)])
+            self.story.poll(self.fence, [seen(task, Phase.GONE, world.clock.now)])
             return
         end = good_end(world.clock.now) if way == "well" else bad_end(world.clock.now)
-        self.look(task, Phase.ENDED, resumed, len(earlier), end=end, fields=fields)
+        self.poll(task, Phase.ENDED, resumed, len(earlier), end=end, fields=fields)
 
-    def look(
+    def poll(
         self, task: TaskState, phase: Phase, resumed: bool | None, items: int, **more: Any
     ) -> None:
         more |= {
@@ -153,7 +153,7 @@ class Crawl(FileQuestions):
             "resumed": resumed,
             "counters": Counters(items=items, pages=items),
         }
-        self.story.look(self.fence, [seen(task, phase, self.world.clock.now, **more)])
+        self.story.poll(self.fence, [seen(task, phase, self.world.clock.now, **more)])
         if phase is Phase.EXECUTING:
             self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
 
@@ -288,16 +288,16 @@ def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> No
     crawl.fence = crawl.story.run("r2", crawler="plain", parent=PARENT)
     for items, resumed, end in ((17, None, bad_end), (13, True, good_end)):
         crawl.story.deploy(crawl.fence)
-        [task] = world.store.looks.found_state(crawl.fence).tasks
+        [task] = world.store.polls.found_state(crawl.fence).tasks
         folder = crawl.home / "0" / str(task.attempt) / "files"
         folder.mkdir(parents=True)
         numbers = [1000 * task.attempt + n for n in range(items)]
         (folder / "items.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in numbers))
         crawl.brought.setdefault(0, []).extend(numbers)
-        crawl.look(task, Phase.EXECUTING, resumed, 1)
+        crawl.poll(task, Phase.EXECUTING, resumed, 1)
         if task.attempt == 1:
             assert world.run(crawl.fence.run_id).items == 1
-        crawl.look(task, Phase.ENDED, resumed, len(crawl.brought[0]), end=end(world.clock.now))
+        crawl.poll(task, Phase.ENDED, resumed, len(crawl.brought[0]), end=end(world.clock.now))
         crawl.story.end(crawl.fence)
         if task.attempt == 1:
             shutil.rmtree(crawl.home)

@@ -34,7 +34,7 @@ def test_one_run_is_a_problem_of_its_own(
     asks: list[Callable[[], Any]] = [
         lambda: client.get(f"/v1/runs/{odd}"),
         lambda: client.get(f"/v1/runs/{odd}/timeline"),
-        lambda: client.post(f"/v1/runs/{odd}/look"),
+        lambda: client.post(f"/v1/runs/{odd}/poll"),
     ]
     for ask in asks:
         with caplog.at_level(logging.ERROR):

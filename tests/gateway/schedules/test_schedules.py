@@ -84,7 +84,7 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(
     paused = client.post(f"{PATH}/pause", json={"reason": "a migration"}).json()
     assert (paused["paused"], "The command is recorded" in paused["note"]) == (True, True)
     asked = client.post(f"{PATH}/trigger", json={"requested_by": "ann"})
-    assert (asked.status_code, asked.json()["due"][0]["decision"], asked.json()["due"][0]["target_id"]) == (
+    assert (asked.status_code, asked.json()["firings"][0]["decision"], asked.json()["firings"][0]["target_id"]) == (
         202, "started", None,
     )  # fmt: skip
     assert "The command is recorded" in asked.json()["note"]
@@ -103,7 +103,7 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(
     assert state.paused
     assert str(state.note).startswith(OURS)
     assert str(state.note).endswith(" paused: paused over HTTP: a migration")
-    [first, asked_line] = client.get(f"{PATH}/due").json()["due"]
+    [first, asked_line] = client.get(f"{PATH}/firings").json()["firings"]
     assert (first["decision"], asked_line["decision"]) == ("paused", "started"), (
         "of one o'clock Temporal never heard"
     )
@@ -128,7 +128,7 @@ def test_without_the_database(
         client.put(PATH, json={"run": RUN, "every_s": 120}),
         client.get(PATH),
         client.get("/v1/schedules"),
-        client.get(f"{PATH}/due"),
+        client.get(f"{PATH}/firings"),
         *(client.post(f"{PATH}/{verb}") for verb in ("pause", "resume", "trigger")),
         client.delete(PATH),
     ]
@@ -160,17 +160,17 @@ def test_a_trigger_that_is_sent_again_finds_its_due_time(world: World, client: T
     world.clock.forward(3600)
     again = trigger('"one"', json={"request_id": "one"})
     assert (again.status_code, again.headers["Idempotency-Replayed"]) == (202, "true")
-    assert [line["due_at"] for line in again.json()["due"]] == [
-        line["due_at"] for line in first.json()["due"]
+    assert [line["due_at"] for line in again.json()["firings"]] == [
+        line["due_at"] for line in first.json()["firings"]
     ]
-    assert trigger("two").json()["due"][0]["due_at"] > first.json()["due"][0]["due_at"]
+    assert trigger("two").json()["firings"][0]["due_at"] > first.json()["firings"][0]["due_at"]
     world.clock.forward(1)
-    plain = trigger("").json()["due"][0]["due_at"]
+    plain = trigger("").json()["firings"][0]["due_at"]
     late = trigger("three")
-    assert late.json()["due"][0]["due_at"] == plain, "it was due in this second"
+    assert late.json()["firings"][0]["due_at"] == plain, "it was due in this second"
     world.clock.forward(1)
-    assert trigger("three").json()["due"][0]["due_at"] == plain
-    assert len(client.get(f"{PATH}/due").json()["due"]) == 3
+    assert trigger("three").json()["firings"][0]["due_at"] == plain
+    assert len(client.get(f"{PATH}/firings").json()["firings"]) == 3
     assert trigger(" x" * 80).status_code == 422
     assert trigger("one", json={"request_id": "other"}).status_code == 422
 
@@ -184,7 +184,7 @@ def test_two_who_put_the_same_name_at_once_make_one(world: World, client: TestCl
     assert [one["name"] for one in client.get("/v1/schedules").json()["schedules"]] == ["nightly"]
     figures = client.get("/metrics").text
     assert 'lifecycle_schedules{project="default",state="active"} 1.0' in figures
-    assert 'lifecycle_schedules_untold{project="default"} 0.0' in figures
+    assert 'lifecycle_schedules_unsynced{project="default"} 0.0' in figures
     assert world.store.schedules.count_schedules(world.clock.now + timedelta(seconds=1)).untold == 1
 
 
@@ -221,4 +221,4 @@ def test_a_window_that_no_backfill_has(client: TestClient) -> None:
         answer = client.post(f"{PATH}/backfill", json={"after": after, "until": until})
         assert (answer.status_code, says in answer.text) == (422, True), answer.text
     until_now = client.post(f"{PATH}/backfill", json={"after": "2026-11-19T00:00:00Z"})
-    assert (until_now.status_code, until_now.json()["due"]) == (202, [])
+    assert (until_now.status_code, until_now.json()["firings"]) == (202, [])

@@ -439,7 +439,7 @@ def test_uploads_and_deletions_say_where_the_catalogue_is(
         error(scrapyd.post("/delproject.json", data={"project": "p"})),
     }
     [one] = told
-    assert "entries of the catalogue (crawlers.yaml, LIFECYCLE_CRAWLERS)" in one
+    assert "entries of the catalogue (crawlers.yaml, LIFECYCLE_CATALOGUE)" in one
 
 
 def test_another_method_is_an_error_as_with_scrapyd(scrapyd: TestClient) -> None:

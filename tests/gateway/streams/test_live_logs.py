@@ -34,7 +34,7 @@ from crawler_lifecycle.gateway.streams.logs import (
     _last_lines,
 )
 from crawler_lifecycle.ports.files import LogPart
-from crawler_lifecycle.ports.looks import Details, Look, TaskFinding
+from crawler_lifecycle.ports.polls import Details, Poll, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Owner, QueuedTask, TaskRef
 from tests.gateway.gateway_world import World
 from tests.gateway.served import metric, served
@@ -69,13 +69,13 @@ class Task:
             Change(self.task_id, before, after, now),
             Observation(0, 1, Phase.ENDED, now, name="n", uid="u"),
         )
-        self.store.looks.record_look(
-            self.fence, Look(now, 0.1, [finding.observation]), [finding], now, "look"
+        self.store.polls.record_poll(
+            self.fence, Poll(now, 0.1, [finding.observation]), [finding], now, "look"
         )
         if tail is not None:
-            self.store.looks.save_details(self.fence, [Details(self.task_id, tail)])
-        self.store.looks.apply_details(self.fence)
-        self.store.looks.apply_findings(self.fence, "look")
+            self.store.polls.save_details(self.fence, [Details(self.task_id, tail)])
+        self.store.polls.apply_details(self.fence)
+        self.store.polls.apply_findings(self.fence, "look")
 
     def running(self) -> None:
         self.deployed()

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.gateway.streams import feed
-from crawler_lifecycle.ports.looks import Details
+from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 from tests.contracts.store import world as lives
@@ -42,7 +42,7 @@ def ended(runs: lives.World, name: str, *, wait: float = 0) -> Fence:
     runs.execute(fence)
     runs.clock.forward(wait * DAY)
     tasks = runs.store.tasks.list_tasks(fence.run_id)
-    runs.store.looks.save_details(
+    runs.store.polls.save_details(
         fence, [Details(task.task_id, "the end of a log") for task in tasks]
     )
     runs.finish(fence)
@@ -52,7 +52,7 @@ def ended(runs: lives.World, name: str, *, wait: float = 0) -> Fence:
 def prune(pruner: Pruner, world: World) -> int:
     before, gone = world.clock.now - timedelta(days=90), 0
     for table in pruner.tables:
-        gone += sum(pruner.remove(table, pruner.look(table, before).goes, before).values())
+        gone += sum(pruner.remove(table, pruner.poll(table, before).goes, before).values())
     return gone
 
 

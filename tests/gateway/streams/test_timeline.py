@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.retries import NextTry
 from crawler_lifecycle.domain.run import RunStatus, Verdict
 from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
-from crawler_lifecycle.ports.looks import TaskFinding
+from crawler_lifecycle.ports.polls import TaskFinding
 from tests.gateway.api.test_etags import Run
 from tests.gateway.gateway_world import World
 
@@ -56,10 +56,10 @@ def _play(world: World, client: TestClient, run: Run) -> None:
     change = Change(
         second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None
     )
-    run.look(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
+    run.poll(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
     world.clock.forward(90)
-    run.store.looks.apply_details(run.fence)
-    run.store.looks.apply_findings(run.fence, "look")
+    run.store.polls.apply_details(run.fence)
+    run.store.polls.apply_findings(run.fence, "look")
     run.store.completion.end_run(
         run.fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
     )
@@ -103,7 +103,7 @@ def test_everything_is_told_in_order_and_in_words(
     assert re.fullmatch(
         re.escape(f"Corrected: task 0 (id {first}) was recorded as PENDING but was LOST")
         + r"(, for [0-9.]+ m?s)?\. "
-        + re.escape(f"{CorrectionKind.VANISHED.meaning} It was found by a look that was due."),
+        + re.escape(f"{CorrectionKind.VANISHED.meaning} It was found by a poll that was due."),
         corrected["text"],
     ), corrected["text"]
     assert corrected["record"]["kind"] == "vanished"

@@ -16,7 +16,7 @@ from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.control_plane import ControlPlane
 from tests.kubernetes.cluster.kwok import Kwok, ready_nodes
 from tests.kubernetes.cluster.node import Node
-from tests.kubernetes.cluster.places import Places
+from tests.kubernetes.cluster.places import Slots
 from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
 
 _ACCOUNT = "system:serviceaccount:"
@@ -43,7 +43,7 @@ class Cluster:
         network: str = "10.123",
     ) -> None:
         bin_ = binaries.available()
-        self.places = Places.take(folder, prefix, network)
+        self.places = Slots.take(folder, prefix, network)
         try:
             self.node_names = [f"{self.places.name}-node{number}" for number in range(1, nodes + 1)]
             self.plane = ControlPlane(self.places, bin_, self.node_names, extra)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.kubernetes.cluster.admin import Admin
 from tests.kubernetes.cluster.pki import Authority
-from tests.kubernetes.cluster.places import Places
+from tests.kubernetes.cluster.places import Slots
 from tests.kubernetes.cluster.processes import Part, until
 
 #: Those a crawl can meet, and those without which a namespace has no service account and a claim no
@@ -51,7 +51,7 @@ class ControlPlane:
 
     def __init__(
         self,
-        places: Places,
+        places: Slots,
         bin_: Path,
         nodes: Sequence[str] = (),
         extra: Mapping[str, Sequence[str]] | None = None,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kubernetes.cluster.admin import Admin
-from tests.kubernetes.cluster.places import Places
+from tests.kubernetes.cluster.places import Slots
 from tests.kubernetes.cluster.processes import Part, until
 
 DOMAIN = "crawl.test"
@@ -208,7 +208,7 @@ class Kwok:
     """
 
     def __init__(
-        self, places: Places, bin_: Path, kubeconfig: Path, count: int, *, pods: int = 2000
+        self, places: Slots, bin_: Path, kubeconfig: Path, count: int, *, pods: int = 2000
     ) -> None:
         self.nodes = [f"{places.name}-kwok{number}" for number in range(1, count + 1)]
         self._pods = pods

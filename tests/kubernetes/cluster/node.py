@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.control_plane import ControlPlane
 from tests.kubernetes.cluster.node_files import cni, containerd, kubelet
-from tests.kubernetes.cluster.places import CGROUPS, Places
+from tests.kubernetes.cluster.places import CGROUPS, Slots
 from tests.kubernetes.cluster.processes import ClusterFailed, Part, until
 
 CNI_PLUGINS = Path("/usr/lib/cni")
@@ -47,7 +47,7 @@ class Node:
     INNER = ("kubelet", "containerd")
 
     def __init__(
-        self, places: Places, bin_: Path, plane: ControlPlane, name: str, number: int
+        self, places: Slots, bin_: Path, plane: ControlPlane, name: str, number: int
     ) -> None:
         if number >= 3:
             raise ClusterFailed(

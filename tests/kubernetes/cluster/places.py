@@ -38,7 +38,7 @@ def base() -> Path:
 
 
 @dataclass
-class Places:
+class Slots:
     """A slot that is held until ``release``.
 
     ``prefix`` and ``network`` are what links, cgroups and addresses wear.
@@ -54,7 +54,7 @@ class Places:
     @classmethod
     def take(
         cls, folder: Path | None = None, prefix: str = "clk", network: str = "10.123"
-    ) -> Places:
+    ) -> Slots:
         """The first free slot, cleared of what an earlier holder left.
 
         Raises ClusterFailed when all are taken.

@@ -186,7 +186,7 @@ class Installation:
         """
         shutil.copytree(DEPLOY, self.deploy)
         overlay = self.deploy / OVERLAY
-        self._take_in(overlay / "kustomization.yaml", "tidy", "shared-volume")
+        self._take_in(overlay / "kustomization.yaml", "gc", "shared-volume")
         self._one_of_each(overlay / "kustomization.yaml")
         image = overlay / "image/kustomization.yaml"
         component = yaml.safe_load(image.read_text())
@@ -356,7 +356,7 @@ class Installation:
             f"--timeout={PATIENCE_S:g}s",
         )
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- polling ----------------------------------------------------------------------------------
 
     def pods(self, component: str | None = None) -> list[Document]:
         """Our pods that are not being deleted."""

@@ -106,7 +106,7 @@ class RealWorld(World):
         return int(self.gateway.start(request, uuid.uuid4().hex)["run_id"])
 
     def until_running(self, run_id: int) -> None:
-        """Return when the run and every task of it execute, on record: a look writes tasks
+        """Return when the run and every task of it execute, on record: a poll writes tasks
         first.
         """
         until(lambda: set(self.tasks(run_id)) == {"RUNNING"}, f"run {run_id} executing")

@@ -192,7 +192,8 @@ class Release(Installation):
         values["workers"] = {
             role: {"resources": ASKS} | values["workers"].get(role, {}) for role in roles
         }
-        values["workers"]["plans"]["replicas"] = 1
+        # The landed build has another name for this role.
+        values["workers"]["user-code" if "user-code" in roles else "plans"]["replicas"] = 1
         for service in ("gateway", "scheduler"):
             values[service]["resources"] = ASKS
         path = self.folder / name

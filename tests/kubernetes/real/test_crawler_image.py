@@ -139,7 +139,7 @@ class Namespace:
         self.name = cluster.namespace("image", labels=RESTRICTED)
         self.core = f"/api/v1/namespaces/{self.name}"
         self.admin.ensure(f"{self.core}/serviceaccounts", {"metadata": {"name": "crawl"}})
-        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.name, read_s=20.0)
+        self.api = Api(kubeconfig=cluster.kubeconfig, namespace=self.name, read_timeout_s=20.0)
 
     def deploy(
         self,

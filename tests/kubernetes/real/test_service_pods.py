@@ -35,7 +35,16 @@ from tests.support.folders import reachable_folder
 from tests.support.manifests import Document
 from tests.support.service_image import BUILD_ID
 
-WORKERS = ("workflows", "cluster", "control", "export", "audit", "observer", "plans", "webhooks")
+WORKERS = (
+    "workflows",
+    "cluster",
+    "control",
+    "export",
+    "audit",
+    "observer",
+    "user-code",
+    "webhooks",
+)
 COMPONENTS = (*(f"worker-{role}" for role in WORKERS), "gateway", "scheduler")
 #: Nine pods start at once on a machine that may have other work.
 pytestmark = pytest.mark.timeout(900)
@@ -363,7 +372,7 @@ def test_the_nightly_jobs_by_hand(
         installed.database.execute(sql, "lifecycle")
     assert left_in(installed, completed)
     assert saved(installed, gateway, completed).is_dir()
-    by_hand(installed, "tidy")
+    by_hand(installed, "gc")
     assert not saved(installed, gateway, completed).exists()
     assert left_in(installed, completed) == []
     by_hand(installed, "prune")

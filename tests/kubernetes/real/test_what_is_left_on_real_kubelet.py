@@ -46,7 +46,7 @@ class Left:
         return TaskRef(1, 0, 1, self.scene.job()["metadata"]["uid"])
 
     def phase(self) -> Phase:
-        return self.cluster.look(RUN, [self.task()]).observations[0].phase
+        return self.cluster.poll(RUN, [self.task()]).observations[0].phase
 
 
 @pytest.fixture

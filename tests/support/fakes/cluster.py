@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, End, Observation, Phase
 from crawler_lifecycle.ports.files import FileSource
-from crawler_lifecycle.ports.looks import Details, LiveCounters, Look
+from crawler_lifecycle.ports.polls import Details, LiveCounters, Poll
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, TaskRecord, TaskRef
 
 FINISHED = End(exit_code=0, reason="Completed", finish_reason="finished")
@@ -144,7 +144,7 @@ class FakeCluster:
         with self._lock:
             for method in methods or (
                 "deploy",
-                "look",
+                "poll",
                 "details",
                 "stop",
                 "kill",
@@ -269,11 +269,11 @@ class FakeCluster:
             self._check_places(beside)
             return self.here
 
-    def look(self, run: RunRef, tasks: Sequence[TaskRef]) -> Look:
-        with self._called("look"):
+    def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
+        with self._called("poll"):
             now = self.clock()
             self._check_places([ref.place for ref in tasks if self._find(run, ref) is None])
-            return Look(now, 0.0, [self._observe(run, task, now) for task in tasks])
+            return Poll(now, 0.0, [self._observe(run, task, now) for task in tasks])
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
         with self._called("details"):

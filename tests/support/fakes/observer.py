@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.cluster import Changed
-from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
+from crawler_lifecycle.ports.polls import LiveCounters, ObserverHealth
 
 from .cluster import FakeCluster
 

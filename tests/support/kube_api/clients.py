@@ -24,7 +24,7 @@ def patient(server: FakeApiServer, **more: Any) -> Api:
     options = {"kubeconfig": server.kubeconfig, "namespace": server.namespace, **more}
     if callable(options["kubeconfig"]):
         options["kubeconfig"] = options["kubeconfig"]()
-    return Api(**{"connect_s": PATIENT_S, "read_s": PATIENT_S, **options})
+    return Api(**{"connect_timeout_s": PATIENT_S, "read_timeout_s": PATIENT_S, **options})
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from tests.support.managing import manager_lab, quick
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
-#: The next look is far away, so that whatever comes sooner was brought about.
+#: The next poll is far away, so that whatever comes sooner was brought about.
 SLOW: dict[str, Any] = {"crawler": "books", "poll_minutes": [10], "limits": {"start_check_s": 0.1}}
 FORCED = StopRequest(request_id="now", requested_by="ada", force=True)
 
@@ -142,7 +142,7 @@ async def test_a_paused_step_is_told_and_a_forced_stop_passes_it(lab: Lab) -> No
 
 async def test_a_forced_stop_reaches_a_paused_manager_and_its_paused_run(lab: Lab) -> None:
     managers = manager_lab(lab, source=[quick(1)])
-    async with managers.plans():
+    async with managers.user_code():
         await check_parent(lab, managers.start)
 
 
@@ -173,7 +173,7 @@ async def check_parent(lab: Lab, start: Callable[[], Awaitable[WorkflowHandle[An
     await closed(lab, run.owner_workflow_id)
 
 
-async def test_a_terminated_run_is_told_and_taken_over_before_its_next_look(lab: Lab) -> None:
+async def test_a_terminated_run_is_told_and_taken_over_before_its_next_poll(lab: Lab) -> None:
     handle = await executing(lab)
     await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
     await handle.terminate(reason="by an operator")
@@ -243,9 +243,9 @@ async def test_a_reset_run_continues_with_its_task(lab: Lab) -> None:
     order.workflow_execution.workflow_id = handle.id
     order.workflow_task_finish_event_id = started[0] + 1
     await lab.client.workflow_service.reset_workflow_execution(order, retry=True)
-    looked_at = lab.store.runs.get_run(1).verified_at
-    await Workflows(lab.client).look_now(handle.id)
-    await lab.until(lambda: lab.store.runs.get_run(1).verified_at > looked_at)
+    polled_at = lab.store.runs.get_run(1).verified_at
+    await Workflows(lab.client).poll_now(handle.id)
+    await lab.until(lambda: lab.store.runs.get_run(1).verified_at > polled_at)
     assert (lab.store.runs.get_run(1).attempt, lab.tasks(1)) == (1, {0: "RUNNING"})
     assert await told(lab).of(lab.store.runs.get_run(1)) is None
     await Workflows(lab.client).stop(handle.id, FORCED)

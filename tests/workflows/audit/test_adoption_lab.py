@@ -103,11 +103,11 @@ async def test_a_run_whose_workflow_waits_goes_on_under_its_number_and_uid(
     await settled(lab)
 
 
-@pytest.mark.parametrize("waits_for", ["its next try", "its next look"])
-async def test_it_is_looked_at_at_once(
+@pytest.mark.parametrize("waits_for", ["its next try", "its next poll"])
+async def test_it_is_polled_at_at_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, waits_for: str
 ) -> None:
-    """Not at the next try of the step that found no row, nor at the next look that was planned."""
+    """Not at the next try of the step that found no row, nor at the next poll that was planned."""
     late = RetryPolicy(initial_interval=timedelta(hours=1))
     for name in ("get_active_running_tasks", "get_history_statuses_to_sync"):
         monkeypatch.setitem(policies.POLICIES, name, replace(policies.POLICIES[name], retry=late))
@@ -120,9 +120,9 @@ async def test_it_is_looked_at_at_once(
     forget_run(lab, 1)
     if tries:
         await put_off(handle)
-    looks = (await lab.snapshot_where(handle, lambda s: True)).looks
+    polls = (await lab.snapshot_where(handle, lambda s: True)).polls
     assert (await audit(lab, unknown="adopt")).left == 0
-    await lab.snapshot_where(handle, lambda s: s.looks > looks)
+    await lab.snapshot_where(handle, lambda s: s.polls > polls)
     await lab.until(lambda: lab.tasks(1) == dict.fromkeys(range(3), "RUNNING"))
     history = await handle.fetch_history()
     signals = [
@@ -260,7 +260,7 @@ async def test_a_manager_that_is_started_again_gets_a_workflow_of_its_own(lab: L
     """
     lab.cluster.behaviour = ENDLESS
     m = manager_lab(lab, source=[quick(n) for n in range(3)], window=1)
-    async with m.plans():
+    async with m.user_code():
         former = await m.start()
         await lab.until(lambda: m.row().counts.by_state["started"] == 1)
         lost = m.runs()[0]

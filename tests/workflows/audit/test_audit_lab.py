@@ -48,7 +48,7 @@ async def settled(lab: Lab) -> None:
 
 async def running(lab: Lab, request: dict[str, Any], **more: Any) -> WorkflowHandle[Any, Any]:
     handle = await lab.start({**QUICK, **request}, **more)
-    await lab.snapshot_where(handle, lambda s: s.looks >= 1)
+    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
     return handle
 
 
@@ -155,7 +155,7 @@ async def test_a_resume_that_was_lost_before_it_queued_anything_is_carried_on(la
         FAILS if attempt == 1 else Behaviour(executes=0)
     )
     assert (await lab.run({"crawler": "books", **QUICK})).status == "FAILED"
-    lab.cluster.fail_with(ClusterUnavailable("away"), "look")
+    lab.cluster.fail_with(ClusterUnavailable("away"), "poll")
     again = await lab.start({"run_id": 1})
     await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
     await again.terminate("by an operator")
@@ -217,7 +217,7 @@ async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_ru
 ) -> None:
     lab.cluster.behaviour = ENDLESS
     m = manager_lab(lab, source=[quick(n) for n in range(3)], window=1)
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await lab.until(lambda: m.row().counts.by_state["started"] == 1)
         await handle.terminate("by an operator")
@@ -229,7 +229,7 @@ async def test_a_manager_whose_workflow_was_terminated_goes_on_and_counts_its_ru
         lab.cluster.behaviour = Behaviour(executes=0)
         await lab.until(lambda: m.row().attempt == 2)
         lab.cluster.end_now(1, 0, end=FINISHED)
-        await lab.client.get_workflow_handle(m.runs()[0].owner_workflow_id).signal("look_now")
+        await lab.client.get_workflow_handle(m.runs()[0].owner_workflow_id).signal("poll_now")
         await lab.until(lambda: m.row().status == "COMPLETED")
     assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in (1, 2, 3)]
     lab.handles.append(

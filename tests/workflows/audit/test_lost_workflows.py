@@ -27,7 +27,7 @@ from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, webhook_workflow_id
 from crawler_lifecycle.temporal.client import Workflows
-from crawler_lifecycle.worker.overdue_looks import Overdue
+from crawler_lifecycle.worker.overdue_polls import Overdue
 from tests.support.fakes.cluster import Behaviour
 from tests.support.graphing import graph_lab
 from tests.support.lab import Lab
@@ -152,7 +152,7 @@ async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
     }
     assert why is not None
     assert why.startswith(
-        f"{states[what]} Given up after {TRIES_MAX} take-overs in a row without progress: "
+        f"{states[what]} Given up after {TRIES_MAX} takeovers in a row without progress: "
     )
     assert WHY in why
     assert (await o.search(what), o.lost()) == (0, [])
@@ -233,7 +233,7 @@ def runs_search(lab: Lab) -> Overdue:
     lab.parts.audit = AuditRules()
     audit = build_audit(lab.parts)
     audit.clock = clock
-    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).look_now, clock=clock)
+    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).poll_now, clock=clock)
 
 
 async def terminate_newest(lab: Lab, row: Any) -> None:

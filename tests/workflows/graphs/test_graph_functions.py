@@ -18,9 +18,9 @@ from crawler_lifecycle.features.graphs.activities.batches import GraphBatchActiv
 from crawler_lifecycle.features.user_code.functions import Functions
 from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.graphs import Workflow
-from tests.plans.plans_support import module
 from tests.support.graphing import GraphLab, graph_lab
 from tests.support.lab import Lab
+from tests.user_code.user_code_support import module
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -79,7 +79,7 @@ async def functions_of(
     functions, g = Functions([name], Rules(folder=folder), 64 * 1024 * 1024), graph_lab(lab)
     s, p = lab.store, lab.parts
     real: Any = GraphBatchActivities(
-        s.graphs, s.plans, functions, p.directory, p.reading, grace_s=60.0
+        s.graphs, s.user_code, functions, p.directory, p.reading, grace_s=60.0
     )
     g.functions = real
     try:

@@ -118,7 +118,7 @@ async def test_a_retried_crawl_is_resumed_and_its_former_end_counts_no_more(real
 async def test_a_stop_ends_crawls_and_managers_before_the_graph(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     g, m = graph_lab(real_lab), manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
-    async with g.working(), m.plans():
+    async with g.working(), m.user_code():
         handle = await g.start([crawl("shops"), manager("stream"), step("then", "shops", "stream")])
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 3)
         await handle.signal("stop", {"requested_by": "ada", "reason": "enough"})
@@ -147,7 +147,7 @@ async def test_a_cancelled_crawl_is_ending_until_nothing_runs(real_lab: Lab) -> 
         assert not real_lab.cluster.signals(by_name["b"])
         real_lab.cluster.end_now(by_name["b"], 0, end=FINISHED)
         for run in runs(g):
-            await Workflows(real_lab.client).look_now(run.owner_workflow_id)
+            await Workflows(real_lab.client).poll_now(run.owner_workflow_id)
         await real_lab.until(lambda: g.states()["b"] == "completed")
         assert g.row().state == "executing"
         await handle.signal("force_stop")
@@ -183,7 +183,7 @@ async def test_managers_are_steps_and_a_retry_resumes_them(real_lab: Lab) -> Non
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run == 1 else INSTANT
     g = graph_lab(real_lab)
     m = manager_lab(real_lab, source=[quick(1)], failed=True, close_reason="failed")
-    async with g.working(), m.plans():
+    async with g.working(), m.user_code():
         assert (
             await g.ended(await g.start([manager("stream"), step("then", "stream")]))
         ).state == "discarded"

@@ -44,7 +44,7 @@ async def let_end(m: ManagerLab) -> None:
     m.lab.cluster.behaviour = INSTANT
     for run in m.runs():
         m.lab.cluster.end_now(run.run_id, end=FINISHED)
-        await Workflows(m.lab.client).look_now(run.owner_workflow_id)
+        await Workflows(m.lab.client).poll_now(run.owner_workflow_id)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def let_end(m: ManagerLab) -> None:
 async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, task: int) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(3)], window=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         again = await reset_to(m, handle, task)
@@ -81,7 +81,7 @@ async def test_one_that_has_ended_stays_as_it_is_on_record(
 ) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         if how == "stopped":
@@ -98,14 +98,14 @@ async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(real_lab: Lab) 
     """Whoever wrote it died before he could tell, or a reset took the telling back."""
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(4)], window=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
         real_lab.store.managers.record_manager_stop(
             1, StopIntent(utc_now(), False, "ada", "enough")
         )
         real_lab.cluster.end_now(1)
-        await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
+        await Workflows(real_lab.client).poll_now(m.runs()[0].owner_workflow_id)
         result = await real_lab.ended(handle)
     assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == (
         "Stopped by ada: enough",

@@ -72,7 +72,7 @@ async def test_a_stop_ends_every_run_and_then_the_manager(
 ) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=live, retries=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await running(m, live)
         await stop_by(m, handle, how)
         result = await real_lab.ended(handle)
@@ -96,13 +96,13 @@ async def test_a_resume_redoes_what_the_stop_cut_off_only_when_asked(real_lab: L
     managers = real_lab.store.managers
     gateway = ManagerCommands(
         managers,
-        real_lab.store.plans,
+        real_lab.store.user_code,
         commands(real_lab),
         Workflows(real_lab.client),
         Crawlers(real_lab.scheduler),
         lambda: datetime.now(UTC),
     )
-    async with m.plans():
+    async with m.user_code():
         handle = await running(m, 2)
         [first, second] = m.runs()
         by_hand = real_lab.client.get_workflow_handle(second.owner_workflow_id)
@@ -132,7 +132,7 @@ async def test_a_resume_redoes_what_the_stop_cut_off_only_when_asked(real_lab: L
 async def test_force_kills_what_a_plain_stop_could_not_end(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
-    async with m.plans():
+    async with m.user_code():
         handle = await running(m, 2)
         await handle.signal("stop")
         await real_lab.until(lambda: all(real_lab.cluster.signals(n) for n in (1, 2)))
@@ -145,7 +145,7 @@ async def test_force_kills_what_a_plain_stop_could_not_end(real_lab: Lab) -> Non
 async def test_runs_that_are_left_go_on_until_somebody_stops_them_too(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await running(m, 2)
         await stop_by_row(m, leave=True)
         result = await real_lab.ended(handle)
@@ -163,11 +163,11 @@ async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_
 ) -> None:
     real_lab.cluster.behaviour = UNTIL_STOPPED
     m = manager_lab(real_lab, source=[quick(n) for n in range(5)], window=2)
-    async with m.plans():
+    async with m.user_code():
         handle = await running(m, 2)
     monkeypatch.setattr(manager, "TAKEN_S", 0.5)
     real_lab.cluster.end_now(1)
-    await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
+    await Workflows(real_lab.client).poll_now(m.runs()[0].owner_workflow_id)
     snapshot = await m.snapshot_where(handle, lambda s: s.waiting == NO_WORKER)
     assert snapshot.live == 2
     await real_lab.until(lambda: m.row().waiting_for == NO_WORKER)
@@ -175,7 +175,7 @@ async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_
     result = await real_lab.ended(handle)
     assert (
         result.cause
-        == "Stopped by ada; on_close was not called: no worker of the role plans is there"
+        == "Stopped by ada; on_close was not called: no worker of the role user-code is there"
     )
     assert real_lab.cluster.alive() == []
     assert m.plan.closed == []
@@ -204,7 +204,7 @@ async def test_a_stop_does_not_wait_for_a_class_that_hangs(real_lab: Lab) -> Non
             over.wait(60)
 
     m.plan.before = hang
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await real_lab.until(inside.is_set)
         await handle.signal("stop")

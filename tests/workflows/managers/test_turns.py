@@ -40,7 +40,7 @@ FAILS = Behaviour(executes=0, end=End(exit_code=1, reason="Error"))
 async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(6)])
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start(parent="nobody")
         result = await real_lab.ended(handle)
     assert (result.status, result.outcome, result.attempt) == ("COMPLETED", "finished", 1)
@@ -67,7 +67,7 @@ async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
 async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run in (1, 3, 4) else INSTANT
     m = manager_lab(real_lab, source=[quick(1), quick(2)], window=1, retries=1)
-    async with m.plans():
+    async with m.user_code():
         result = await real_lab.ended(await m.start())
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     assert [run.request_id for run in m.runs()] == [
@@ -102,7 +102,7 @@ async def test_hooks_that_failed_for_good_are_told_by_the_end(
 async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[Job("nobody"), Job("quick", {"colour": "red"}), quick(1)])
-    async with m.plans():
+    async with m.user_code():
         result = await real_lab.ended(await m.start())
     assert result.outcome == "finished"
     assert sorted(m.plan.ends) == [(1, 0, 1, True), (2, 0, 1, True), (3, 0, 1, False)]
@@ -116,7 +116,7 @@ async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real
 async def test_its_flow_id_resumes_it_and_what_is_known_is_skipped(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
-    async with m.plans():
+    async with m.user_code():
         await real_lab.ended(await m.start())
         m.plan.source.append(quick(9))
         again = await m.start()
@@ -132,7 +132,7 @@ async def test_a_run_that_a_person_resumed_counts_again(real_lab: Lab) -> None:
         FAILS if (run, attempt) == (1, 1) else Behaviour(executes=None)
     )
     m = manager_lab(real_lab, source=[quick(1)], window=1, stays=True)
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         await real_lab.until(lambda: m.plan.ends == [(1, 0, 1, True)])
         resumed = await real_lab.start({"run_id": 1})
@@ -143,7 +143,7 @@ async def test_a_run_that_a_person_resumed_counts_again(real_lab: Lab) -> None:
         await m.snapshot_where(handle, lambda s: s.live == 1)
         assert len(m.runs()) == 1, "its slot is taken"
         real_lab.cluster.end_now(1, 0, 2, FINISHED)
-        await resumed.signal("look_now")
+        await resumed.signal("poll_now")
         await real_lab.until(lambda: (1, 0, 2, False) in m.plan.ends)
         await handle.signal("force_stop")
         assert (await real_lab.ended(handle)).outcome == "cancelled"
@@ -163,7 +163,7 @@ async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(
     monkeypatch.setattr(lifecycle, "tell_parent", lose)
     m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
     m.plan.answered = lambda answer: CycleAnswer(**{**_fields(answer), "again_s": 0.3})
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start()
         for payload in ({"run_id": 4711}, b"\xff\x00", [1, 2], None):
             for name in ("run_ended", "run_ended", "wake", "dance"):
@@ -201,14 +201,14 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
         return answer
 
     m.plan.before, m.plan.answered = before, after
-    async with m.plans():
+    async with m.user_code():
         result = await real_lab.ended(await m.start())
     assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 4, 4)
     assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in range(1, 5)]
     assert max(m.plan.lives) <= 3
     after_deaths = {queue for (_, died), (queue, _) in pairwise(tries) if died}
     assert next(deaths, None) is None, "all of them came"
-    assert after_deaths == {names.QUEUE_PLANS}, "nobody waits for a worker that may be dead"
+    assert after_deaths == {names.QUEUE_USER_CODE}, "nobody waits for a worker that may be dead"
 
 
 @pytest.mark.troubles
@@ -218,15 +218,15 @@ async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(
     monkeypatch.setattr(manager, "TAKEN_S", 0.5)
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
-    m.plan.queue = names.plans_queue("dead")
+    m.plan.queue = names.user_code_queue("dead")
 
     def revive(order: CycleOrder) -> None:
         if m.plan.cycles == 1:
             m.plan.forget()
-            m.plan.queue = names.plans_queue("lab")
+            m.plan.queue = names.user_code_queue("lab")
 
     m.plan.before = revive
-    async with m.plans():
+    async with m.user_code():
         result = await real_lab.ended(await m.start())
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
@@ -237,17 +237,17 @@ async def test_a_manager_whose_worker_leaves_in_order_waits_for_nobody(
 ) -> None:
     monkeypatch.setattr(manager, "TAKEN_S", 3600.0)
     m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
-    m.plan.queue = names.plans_queue("leaves")
-    async with m.plans():
+    m.plan.queue = names.user_code_queue("leaves")
+    async with m.user_code():
         handle = await m.start()
         await real_lab.until(lambda: len(real_lab.cluster.alive()) == 1)
         await m.snapshot_where(handle, lambda s: s.cycles == 1)
         m.plan.forget()
-        m.plan.queue = names.plans_queue("lab")
+        m.plan.queue = names.user_code_queue("lab")
         await Workflows(real_lab.client).moved(handle.id)
         real_lab.cluster.behaviour = INSTANT
         real_lab.cluster.end_now(1)
-        await Workflows(real_lab.client).look_now(m.runs()[0].owner_workflow_id)
+        await Workflows(real_lab.client).poll_now(m.runs()[0].owner_workflow_id)
         result = await real_lab.ended(handle)
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
@@ -257,7 +257,7 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
     real_lab.cluster.behaviour = INSTANT
     m = manager_lab(real_lab, source=[], stays=True)
     managers, wake = real_lab.store.managers, Workflows(real_lab.client).wake
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start(options={"argv": ["--job-settings", '{"DEPTH_LIMIT": 2}']})
         managers.steer_manager(1, paused=True, cap=1)
         page = {
@@ -319,7 +319,7 @@ async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> 
     real_lab.cluster.behaviour = Behaviour(executes=None)
     m = manager_lab(real_lab, close_reason="no items", failed=True)
     parent = await real_lab.start({"crawler": "books"}, id="parent of a manager")
-    async with m.plans():
+    async with m.user_code():
         handle = await m.start(parent=parent.id)
         result = await real_lab.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "no items")
@@ -354,7 +354,7 @@ async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
         lab.cluster.behaviour = INSTANT
         m = manager_lab(lab, source=[quick(n) for n in range(5)])
-        async with m.plans():
+        async with m.user_code():
             handle = await m.start()
             result = await lab.ended(
                 lab.client.get_workflow_handle(handle.id, result_type=ManagerResult)

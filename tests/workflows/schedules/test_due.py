@@ -63,7 +63,9 @@ class Scheduled:
 
     def lines(self) -> list[DueRow]:
         """Its due times, the earliest first."""
-        found: list[DueRow] = self.lab.store.schedules.list_due(self.row.schedule_id, limit=1000)
+        found: list[DueRow] = self.lab.store.schedules.list_firings(
+            self.row.schedule_id, limit=1000
+        )
         return found[::-1]
 
     def line(self, at: datetime) -> DueRow | None:

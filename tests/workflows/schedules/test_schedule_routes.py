@@ -35,7 +35,13 @@ RUN = {
 @asynccontextmanager
 async def gateway(lab: Lab) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
-        Gateway(lab.store, Workflows(lab.client), lab.scheduler, entrance=Entrance(), sweep_s=None)
+        Gateway(
+            lab.store,
+            Workflows(lab.client),
+            lab.scheduler,
+            entrance=Entrance(),
+            outbox_retry_s=None,
+        )
     )
     base = "http://127.0.0.1:8500"
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
@@ -76,7 +82,7 @@ async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None
             [],
         )
 
-        [due] = (await ok(await http.post(f"{path}/trigger"), 202))["due"]
+        [due] = (await ok(await http.post(f"{path}/trigger"), 202))["firings"]
         assert (due["decision"], due["asked_by"]) == ("started", "somebody over HTTP")
         until = utc_now().replace(minute=0, second=0, microsecond=0)
         window = {
@@ -88,11 +94,11 @@ async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None
         again = await ok(await http.post(f"{path}/backfill", json=window), 202)
         wanted = [until - timedelta(hours=1), until]
         for answer in (first, again):
-            assert [datetime.fromisoformat(one["due_at"]) for one in answer["due"]] == wanted
-            assert {one["reason"] for one in answer["due"]} == {"backfilled by ann"}
+            assert [datetime.fromisoformat(one["due_at"]) for one in answer["firings"]] == wanted
+            assert {one["reason"] for one in answer["firings"]} == {"backfilled by ann"}
 
         async def all_ended() -> bool:
-            rows = (await ok(await http.get(f"{path}/due")))["due"]
+            rows = (await ok(await http.get(f"{path}/firings")))["firings"]
             return len(rows) == 3 and all(row["status"] == "COMPLETED" for row in rows)
 
         end = time.monotonic() + PATIENCE_S
@@ -108,13 +114,13 @@ async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None
         s.lab, s.name = real_lab, "nightly"
         await s.remember(*(due_workflow_id("nightly", line.due_at) for line in s.lines()))
 
-        page = await ok(await http.get(f"{path}/due", params={"page_size": 2}))
+        page = await ok(await http.get(f"{path}/firings", params={"page_size": 2}))
         rest = await ok(
             await http.get(
-                f"{path}/due", params={"page_size": 2, "page_token": page["next_page_token"]}
+                f"{path}/firings", params={"page_size": 2, "page_token": page["next_page_token"]}
             )
         )
-        assert [len(page["due"]), len(rest["due"]), rest["next_page_token"]] == [2, 1, None]
+        assert [len(page["firings"]), len(rest["firings"]), rest["next_page_token"]] == [2, 1, None]
 
         paused = await ok(
             await http.post(f"{path}/pause", json={"reason": "a migration", "requested_by": "ann"})

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from crawler_lifecycle.domain.resources import parse_memory
-from crawler_lifecycle.ports.looks import CorrectionRow
+from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tools.soak.checks import growth, tries
 from tools.soak.kubernetes.ends import SECOND, Stops, allowed, exit_of

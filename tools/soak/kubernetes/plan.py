@@ -72,7 +72,7 @@ RUN_STEPS: dict[str, int] = {
     "resume": 9,
     "add_tasks": 4,
     "terminate_workflow": 2,
-    "look_now": 3,
+    "poll_now": 3,
 }
 #: What befalls everybody, by weight.
 CLUSTER_STEPS: dict[str, int] = {

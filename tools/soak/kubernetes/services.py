@@ -22,7 +22,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from crawler_lifecycle.activities import meters
-from crawler_lifecycle.activities.look_step import Recorder
+from crawler_lifecycle.activities.poll_step import Recorder
 from crawler_lifecycle.activities.retries import Policies
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import utc_now
@@ -124,14 +124,16 @@ async def serve(place: Place, kind: str) -> None:
     client = await Client.connect(place.temporal, plugins=[plugin()])
     store = open_store(place.database, clock=utc_now, told=meters.committed)
     kubeconfig = Path(place.kubeconfig)
-    api = Api(kubeconfig=kubeconfig, namespace=place.namespace, connect_s=2, read_s=5)
+    api = Api(
+        kubeconfig=kubeconfig, namespace=place.namespace, connect_timeout_s=2, read_timeout_s=5
+    )
     if kind == "worker":
         await worker(place, client, api, store, over)
     else:
         async with Beside() as beside:
             policies = Policies(store.retries, FakeCatalogue(CRAWLERS.values()), RETRIES)
-            recorder = Recorder(store.looks, store.retries, KubernetesCluster(api), policies)
-            notify = Workflows(client).look_recorded
+            recorder = Recorder(store.polls, store.retries, KubernetesCluster(api), policies)
+            notify = Workflows(client).poll_recorded
             beside.start(Recording(KubernetesObserver(api), store.wake_ups, recorder, notify).run())
             await over.wait()
 

@@ -229,9 +229,9 @@ class Troubles:
         await self.world.signal(step.run, "force_stop", self._stop_request(step, "f"), force=True)
         return "asked"
 
-    async def _look_now(self, step: Step, rng: random.Random) -> str:
+    async def _poll_now(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        await self.world.signal(step.run, "look_now")
+        await self.world.signal(step.run, "poll_now")
         return "asked"
 
     async def _resume(self, step: Step, rng: random.Random) -> str:

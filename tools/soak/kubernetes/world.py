@@ -101,7 +101,7 @@ class World:
             error = str(problem)
             raise
         finally:
-            if name != "look_now":
+            if name != "poll_now":
                 run.stops.append(Asked(before, datetime.now(UTC), force, error))
 
     async def audit(self) -> AuditReport:

@@ -116,9 +116,9 @@ class S3Archive:
     def check(self) -> str:
         """Try every call of an export with a probe object.
 
-        Returns a text that says where archives go.
+        Returns a text about where archives go.
 
-        Raises ``NotDelivered`` that names the failed call and the cure.
+        Raises ``NotDelivered`` that names the failed call and the fix.
         """
         from .errors import masked
 
@@ -140,8 +140,12 @@ class S3Archive:
                 **where,
                 UploadId=begun.get("UploadId", ""),
             )
-            listing = {"Bucket": bucket.name, "Prefix": where["Key"]}
-            call("listing unfinished uploads", s3.list_multipart_uploads, **listing)
+            call(
+                "listing unfinished uploads",
+                s3.list_multipart_uploads,
+                Bucket=bucket.name,
+                Prefix=where["Key"],
+            )
         finally:
             call("removing an object", s3.delete_object, **where)
         return f"archives go to {bucket.root} at {masked(s3.meta.endpoint_url)}"

@@ -1,6 +1,6 @@
 """A location in S3 by its URL.
 
-It has one client, which connects at the first use. Errors name the location and the cure.
+It has one client, which connects at the first use. Errors name the location and the fix.
 
 boto3 itself reads the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``, and also profiles and
 roles.
@@ -67,7 +67,7 @@ class Bucket:
     @contextmanager
     def reporting(self, what: str, where: str | None = None) -> Iterator[None]:
         """Turn errors of S3 into ``NotDelivered`` with the location, the failed call, and the
-        cure.
+        fix.
         """
         from .errors import S3_ERRORS, not_delivered
 
@@ -125,14 +125,14 @@ class Bucket:
 
         from .errors import not_delivered
 
-        connect_s, read_s, tries = (
+        connect_timeout_s, read_timeout_s, tries = (
             (CHECK_S, CHECK_S, 1) if self._checking else (CONNECT_S, READ_S, TRIES)
         )
         config = Config(
             # Needed for the URLs that are signed for tasks. Our own requests have it anyway.
             signature_version="s3v4",
-            connect_timeout=connect_s,
-            read_timeout=read_s,
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": tries},
             # Content-MD5 protects every part, and all services support it. Some do not support
             # boto3's own checksum trailers.

@@ -1,4 +1,4 @@
-"""Texts for errors of S3: code, message and cure. They contain no secrets."""
+"""Texts for errors of S3: code, message and fix. They contain no secrets."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _EXPIRED = (
 )
 _REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
 
-#: Codes of S3 -> the cure.
-_CURES = {
-    code: cure
-    for codes, cure in (
+#: Codes of S3 -> the fix.
+_FIXES = {
+    code: fix
+    for codes, fix in (
         ("NoSuchBucket", "create the bucket or correct {setting}"),
         ("AccessDenied 403", "give the credentials the permissions that {page} lists"),
         (
@@ -66,8 +66,8 @@ _CURES = {
     for code in codes.split()
 }
 
-#: Classes of errors on the client's side -> the cure. The first match counts.
-_LOCAL_CURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
+#: Classes of errors on the client's side -> the fix. The first match counts.
+_LOCAL_FIXES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (exceptions.NoCredentialsError, f"no AWS credentials were found; {_CREDENTIALS}"),
     ((exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError), _CREDENTIALS),
     (exceptions.TokenRetrievalError, _EXPIRED),
@@ -106,7 +106,7 @@ _PAGES = {
 def not_delivered(
     place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL"
 ) -> NotDelivered:
-    """Return the error to raise: location, failed call, S3's code and message, and the cure.
+    """Return the error to raise: location, failed call, S3's code and message, and the fix.
 
     ``setting`` is the name of the setting with the location.
     """
@@ -114,18 +114,18 @@ def not_delivered(
     if isinstance(error, ClientError):
         message = str(error.response.get("Error", {}).get("Message") or "")
         operation = f" ({error.operation_name})"
-        cure = _CURES.get(code)
+        fix = _FIXES.get(code)
     else:
         message = str(error)
         operation = ""
-        cure = next((cure for kind, cure in _LOCAL_CURES if isinstance(error, kind)), None)
+        fix = next((fix for kind, fix in _LOCAL_FIXES if isinstance(error, kind)), None)
     message = masked(" ".join(message.split()))[:_TEXT_MAX]
     text = f"{place}: {what}: {code}{operation}"
     if message and message != code:
         text += f": {message}"
-    if cure is None:
+    if fix is None:
         return NotDelivered(text)
-    return NotDelivered(f"{text}; {cure.format(setting=setting, page=_PAGES[setting])}")
+    return NotDelivered(f"{text}; {fix.format(setting=setting, page=_PAGES[setting])}")
 
 
 def masked(text: str) -> str:

@@ -45,7 +45,7 @@ _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
 
 logger = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
-#: What S3 says about an object.
+#: The data of S3 about an object.
 Found = Mapping[str, Any]
 
 

@@ -19,7 +19,7 @@ from typing import IO
 
 from crawler_lifecycle.adapters.archive.limits import ArchiveLimits
 from crawler_lifecycle.ports.files import FileSource
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 #: The longest component that file systems accept.
 _COMPONENT_BYTES_MAX = 255
@@ -173,7 +173,7 @@ class Walk:
         assert source.folder is not None
         root = source.root or source.folder.parent
         try:
-            folder = HeldFolder(str(root), *source.folder.relative_to(root).parts)
+            folder = SafeDirectory(str(root), *source.folder.relative_to(root).parts)
         except (OSError, NotOurs) as error:
             why = (
                 "the folder cannot be opened: "
@@ -250,7 +250,7 @@ class Walk:
 
 
 class Unreadable(Exception):
-    """Something in a source cannot be read; the text says why.
+    """Something in a source cannot be read; the text explains why.
 
     An error of the target stays an ``OSError``.
     """

@@ -38,11 +38,11 @@ def check_cluster(context: Context) -> Sequence[Line]:
         api = api_of(context.known.cluster)
         version = json.loads(api.get("/version")).get("gitVersion", "version unknown")
     except InvalidRequest as error:
-        cure = (
+        fix = (
             "set LIFECYCLE_CLUSTER__KUBECONFIG and LIFECYCLE_CLUSTER__CONTEXT; kubectl config "
             "get-contexts"
         )
-        return [bad("cluster", str(error), cure)]
+        return [bad("cluster", str(error), fix)]
     except ClusterUnavailable as error:
         return [bad("cluster", str(error), cluster_access.failed(error).next_step)]
     lines = [
@@ -66,20 +66,20 @@ def check_cluster(context: Context) -> Sequence[Line]:
 
 def _namespace(api: Api) -> Line:
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
-    from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import read_namespace
+    from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import read_namespace
 
     name = api.namespace
     try:
         found = read_namespace(api)
     except NotFound:
-        cure = f"{APPLY}; create its Secrets and volume claims separately"
-        return bad("namespace", f"the cluster has no namespace {name!r}", cure)
+        fix = f"{APPLY}; create its Secrets and volume claims separately"
+        return bad("namespace", f"the cluster has no namespace {name!r}", fix)
     except RequestRefused:
         return _unreadable(api)
     if found.leaving:
-        cure = f"as an administrator: crawlctl cluster release --namespace {name}"
+        fix = f"as an administrator: crawlctl cluster release --namespace {name}"
         return bad(
-            "namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", cure
+            "namespace", f"{name!r} is being deleted, and waits for pods with our finalizer", fix
         )
     return ok("namespace", f"{name!r} is active")
 
@@ -132,12 +132,12 @@ def _rights_of_accounts(api: Api, services: str) -> list[Line]:
         try:
             lacking = rbac.missing(api, rbac.ROLES[role], user)
         except RequestRefused:
-            cure = (
+            fix = (
                 "run this as an administrator, or in the pod of each component: kubectl exec … "
                 "-- crawlctl doctor"
             )
             text = "this account may not ask for the rights of others, so only its own were checked"
-            return [warn("rights", text, cure), *_rights(api)]
+            return [warn("rights", text, fix), *_rights(api)]
         lines += _lacking(api, user, role, lacking)
     return lines or [
         ok("rights", f"every service account of {services} has its rights in {api.namespace}")

@@ -28,7 +28,7 @@ USES: Mapping[str, frozenset[str]] = {
     "worker-control": _STORES,
     "worker-export": _STORES | {"archive", "files"},
     "worker-audit": _STORES,
-    "worker-plans": _STORES | {"archive"},
+    "worker-user-code": _STORES | {"archive"},
     "worker-webhooks": _STORES,
     "worker-observer": _STORES,
     "gateway": _STORES | {"files", "quotas"},

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from crawler_lifecycle import sqlite_files
-from crawler_lifecycle.cli.admin.services import DATABASE_CURE
+from crawler_lifecycle.cli.admin.services import DATABASE_FIX
 from crawler_lifecycle.cli.doctor.report import (
     Context,
     Level,
@@ -76,7 +76,7 @@ def check_database(context: Context) -> Sequence[Line]:
         if found.exists and file is not None:
             lines += _written(url, file)
     except LifecycleError as error:
-        return [*lines, of_error("database", error, cure=DATABASE_CURE)]
+        return [*lines, of_error("database", error, fix=DATABASE_FIX)]
     lines += variable_lines(found.variables, context.known)
     if found.now is not None:
         lines.append(
@@ -116,22 +116,20 @@ def _written(url: str, file: Path) -> list[Line]:
     try:
         try_writing(url)
     except StoreUnavailable as error:
-        cure = (
+        fix = (
             f"end the program that locks it (fuser {file}), or let this user write to it and "
             "its folder"
         )
-        return [bad("database", f"{file} can be read, but not written: {error}", cure)]
+        return [bad("database", f"{file} can be read, but not written: {error}", fix)]
     return []
 
 
 def _file(file: Path) -> list[Line]:
     kind = file_system(next(folder for folder in (file.parent, *file.parents) if folder.exists()))
     if kind in NETWORK or kind.startswith("fuse."):
-        cure = (
-            "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
-        )
+        fix = "keep it on a disk of this machine, or use MySQL or MariaDB (LIFECYCLE_DATABASE__URL)"
         text = f"{file} is on {kind}, where locks and shared memory of SQLite are not reliable"
-        return [bad("database", text, cure)]
+        return [bad("database", text, fix)]
     return []
 
 
@@ -202,7 +200,7 @@ def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Lin
             f"set it to {IDLE_S} or more",
         ),
     )
-    lines = [Line("database", level, text, cure) for harmful, level, text, cure in rules if harmful]
+    lines = [Line("database", level, text, fix) for harmful, level, text, fix in rules if harmful]
     return lines or [
         ok("database", "its settings are suitable; times are stored in UTC, whatever its time zone")
     ]

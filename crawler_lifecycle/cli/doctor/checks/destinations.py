@@ -1,7 +1,7 @@
 """Checks of where results go: the archive, the bus of events, pushes, and the bucket for the files
 of pods.
 
-No other part tells about these before the first run has ended.
+No other part reports problems with these before the first run has ended.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _to_be_made(name: str, path: Path) -> Line:
     there = next(parent for parent in path.parents if parent.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ok(name, f"{path} does not exist yet, but can be created")
-    cure = f"let this user write there, or set LIFECYCLE_{name.upper()}__URL"
-    return bad(name, f"{path} does not exist, and this user cannot create it in {there}", cure)
+    fix = f"let this user write there, or set LIFECYCLE_{name.upper()}__URL"
+    return bad(name, f"{path} does not exist, and this user cannot create it in {there}", fix)
 
 
 # --- files of pods --------------------------------------------------------------------------------
@@ -90,12 +90,12 @@ def check_files(context: Context) -> Sequence[Line]:
         return bucket_lines(of.files_url, component.component())
     if of.volume_claim is not None:
         return []
-    cure = (
+    fix = (
         "set LIFECYCLE_CLUSTER__FILES_URL or LIFECYCLE_CLUSTER__VOLUME_CLAIM "
         "(docs/kubernetes-files.md)"
     )
     return [
-        warn(FILES, "supporting files are lost with their pods: no storage is set for them", cure)
+        warn(FILES, "supporting files are lost with their pods: no storage is set for them", fix)
     ]
 
 
@@ -107,14 +107,14 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     try:
         bucket = compose.build_bundles_place(url, probing=True)
     except InvalidRequest as error:
-        return [of_error(FILES, error, cure=_DOCS)]
+        return [of_error(FILES, error, fix=_DOCS)]
     wrong: list[Line] = []
 
     def tried(probe: Callable[[], None], level: Level = "bad") -> bool:
         try:
             probe()
         except LifecycleError as error:
-            found = of_error(FILES, error, level=level, cure=_DOCS)
+            found = of_error(FILES, error, level=level, fix=_DOCS)
             if all(line.text != found.text for line in wrong):
                 wrong.append(found)
             return False

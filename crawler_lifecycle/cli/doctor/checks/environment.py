@@ -28,7 +28,7 @@ def check_environment(context: Context) -> Sequence[Line]:
     own = [name for name in environment if name.upper().startswith(PREFIX)]
     unread = unread_variables(environment)
     lines = [
-        bad("environment", f"{name} is set, but no setting reads it", cure) for name, cure in unread
+        bad("environment", f"{name} is set, but no setting reads it", fix) for name, fix in unread
     ]
     number = (
         f"{len(own)} {PREFIX}* variables are set, all are settings"
@@ -44,8 +44,8 @@ def check_versions(context: Context) -> Sequence[Line]:
     try:
         wanted = metadata.requires(PACKAGE) or []
     except metadata.PackageNotFoundError:
-        cure = "install it with pip (make env in a checkout), so that its requirements are known"
-        return [warn("versions", f"{python}; {PACKAGE} itself is not installed", cure)]
+        fix = "install it with pip (make env in a checkout), so that its requirements are known"
+        return [warn("versions", f"{python}; {PACKAGE} itself is not installed", fix)]
     fine = (
         f"{python}, {PACKAGE} {metadata.version(PACKAGE)}, all its packages have suitable versions"
     )
@@ -66,13 +66,13 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
         try:
             version = metadata.version(needed.name)
         except metadata.PackageNotFoundError:
-            cure = f"pip install '{needed}', or install from locks/all.lock"
-            lines.append(bad("versions", f"{needed.name} is not installed", cure))
+            fix = f"pip install '{needed}', or install from locks/all.lock"
+            lines.append(bad("versions", f"{needed.name} is not installed", fix))
             continue
         if not needed.specifier.contains(version, prereleases=True):
-            cure = "install from locks/all.lock (make env), which has suitable versions"
+            fix = "install from locks/all.lock (make env), which has suitable versions"
             text = f"{needed.name} {version} is installed, but {needed.specifier} is needed"
-            lines.append(bad("versions", text, cure))
+            lines.append(bad("versions", text, fix))
     return lines
 
 
@@ -84,7 +84,7 @@ def check_quotas(context: Context) -> Sequence[Line]:
     settings = context.known
     known = {"pool": {DEFAULT, *settings.pools}}
     try:
-        if (file := settings.gateway.tokens_file) is not None:
+        if (file := settings.gateway.callers_file) is not None:
             known["token"] = {entry.caller.name for entry in read(file)}
     except TokenFileError as error:
         return [of_error("quotas", error)]
@@ -93,8 +93,8 @@ def check_quotas(context: Context) -> Sequence[Line]:
     wrong = [
         (kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}
     ]
-    cure = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
+    fix = "correct the name in LIFECYCLE_QUOTAS, or remove the entry"
     return [
-        warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", cure)
+        warn("quotas", f"a quota is for {kind} {name}, and there is no such {kind}", fix)
         for kind, name in wrong
     ]

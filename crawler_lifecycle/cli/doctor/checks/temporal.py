@@ -20,7 +20,7 @@ from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_addres
 
 #: The oldest Temporal server that is supported, and what an older one lacks.
 LEAST = (1, 31)
-LACKS = "it has no fair task queues, and does not tell which workflows are blocked"
+LACKS = "it has no fair task queues, and does not report which workflows are blocked"
 _UNREACHABLE = (
     "start it (crawlctl dev starts one on this machine), or set TEMPORAL_ADDRESS to its address"
 )
@@ -35,8 +35,8 @@ async def _check(context: Context) -> Sequence[Line]:
     try:
         address = configured_address() or DEFAULT_ADDRESS
     except Exception as error:
-        cure = "correct the TEMPORAL_* variables or their TOML file"
-        return [bad("temporal", f"its settings cannot be read: {error}", cure)]
+        fix = "correct the TEMPORAL_* variables or their TOML file"
+        return [bad("temporal", f"its settings cannot be read: {error}", fix)]
     try:
         server = Server(await asyncio.wait_for(connect(), context.call_s), context.call_s)
     except TimeoutError:
@@ -66,13 +66,13 @@ async def _namespace(server: Server) -> Line:
             return warn(
                 "namespace", f"this account may not describe {name!r}", "ask for this right"
             )
-        cure = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
-        return bad("namespace", f"{name!r}: {error}", cure)
+        fix = f"temporal operator namespace create --namespace {name}, or set TEMPORAL_NAMESPACE"
+        return bad("namespace", f"{name!r}: {error}", fix)
     except TemporalUnavailable as error:
         return bad("namespace", f"{name!r}: {error}", _UNREACHABLE)
     if 0 < kept < 86_400:
-        cure = f"temporal operator namespace update --namespace {name} --retention 72h"
-        return warn("namespace", f"{name!r} keeps closed workflows only for {kept // 3600} h", cure)
+        fix = f"temporal operator namespace update --namespace {name} --retention 72h"
+        return warn("namespace", f"{name!r} keeps closed workflows only for {kept // 3600} h", fix)
     return ok(
         "namespace",
         f"{name!r}" + (f", closed workflows are kept {kept // 86_400} d" if kept else ""),
@@ -88,8 +88,8 @@ async def _search_attributes(server: Server, fix: bool) -> Line:
             added = await server.register_search_attributes()
             problem = attributes_problem(await server.search_attributes(), command)
     except TemporalUnavailable as error:
-        cure = f"ask somebody with more rights to run: {command}"
-        return warn("search attrs", f"they cannot be listed or registered: {error}", cure)
+        advice = f"ask somebody with more rights to run: {command}"
+        return warn("search attrs", f"they cannot be listed or registered: {error}", advice)
     done = f"; registered {', '.join(added)}" if added else ""
     return problem or ok("search attrs", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
 
@@ -106,8 +106,8 @@ def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
         if known.get(name, kind) != kind
     ]
     if wrong:
-        cure = "use another namespace: the type of a registered attribute cannot be changed"
-        return bad("search attrs", "; ".join(wrong), cure)
+        fix = "use another namespace: the type of a registered attribute cannot be changed"
+        return bad("search attrs", "; ".join(wrong), fix)
     missing = [name for name in names.SEARCH_ATTRIBUTES if name not in known]
     if missing:
         return bad(
@@ -133,7 +133,7 @@ async def queue_lines(server: Server) -> list[Line]:
 def queue_line(queue: Queue) -> Line:
     """Return the finding about the workers of a task queue."""
     found = judged(queue, SERVED_BY[queue.name], _UNREACHABLE)
-    return Line("workers", found.level, found.text, found.cure)
+    return Line("workers", found.level, found.text, found.fix)
 
 
 def _why(error: BaseException) -> str:

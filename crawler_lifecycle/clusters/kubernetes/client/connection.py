@@ -79,8 +79,8 @@ class Api:
         kubeconfig: Path | None = None,
         context: str | None = None,
         namespace: str,
-        connect_s: float = 3.0,
-        read_s: float = 10.0,
+        connect_timeout_s: float = 3.0,
+        read_timeout_s: float = 10.0,
     ) -> None:
         """Load the credentials from a kubeconfig or our own pod (see ``credentials.find``).
 
@@ -94,7 +94,7 @@ class Api:
         """The server's address."""
         self.source = access.source.words
         """The source of address and credentials, as a text for people."""
-        self._wire = Wire(access, connect_s, read_s)
+        self._wire = Wire(access, connect_timeout_s, read_timeout_s)
         self._fitted: dict[str, int] = {}
         """Path -> the most objects of its next page. A path without an entry has no such limit."""
 

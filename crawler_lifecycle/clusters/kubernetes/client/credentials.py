@@ -120,8 +120,8 @@ class Access:
 
         The server refused ``who`` and the header ``refused``, sent at ``asked_at`` (monotonic).
         Several threads may report the same refusal; only the first one loads. Raises
-        ``InvalidRequest``, also when the source names another server now: a look that began on one
-        cluster must not end on another, which has no task of ours.
+        ``InvalidRequest``, including when the source names another server now: a poll that began on
+        one cluster must not end on another, which has no task of ours.
         """
         with self._lock:
             if self._renewed_at < asked_at:

@@ -1,7 +1,7 @@
 """Jobs, pods and events, decoded from JSON, with only the fields that we use.
 
 Unknown fields are ignored. An object without a name or uid, and a list without ``items``, are
-refused. Other invalid values, such as ``null`` in place of a list, are bounded or left out
+refused. Other invalid values, such as ``null`` instead of a list, are bounded or left out
 (``odd_values``).
 """
 
@@ -159,7 +159,7 @@ class Job(_Struct, frozen=True):
 
 
 def _true_condition(status: JobStatus | PodStatus, kind: str) -> Condition | None:
-    # A look at 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a
+    # A poll 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a
     # generator.
     for condition in status.conditions:
         if condition.type == kind and condition.status == "True":

@@ -62,11 +62,13 @@ class Wire:
     Every method except ``close`` and ``ended`` raises ``ApiError``.
     """
 
-    def __init__(self, identity: credentials.Access, connect_s: float, read_s: float) -> None:
+    def __init__(
+        self, identity: credentials.Access, connect_timeout_s: float, read_timeout_s: float
+    ) -> None:
         self._access = identity
-        self._connect_s = connect_s
-        self._read_s = read_s
-        self.whole_s = WHOLE * read_s
+        self._connect_s = connect_timeout_s
+        self._read_s = read_timeout_s
+        self.whole_s = WHOLE * read_timeout_s
         """Seconds that a whole answer may take."""
         self._calls = Calls()
         self.answer_max = ANSWER_MAX

@@ -21,9 +21,9 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details import is_no_log
-from crawler_lifecycle.clusters.kubernetes.looks.listing import is_of, key_of, list_pods, of_tasks
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+from crawler_lifecycle.clusters.kubernetes.polls.details import is_no_log
+from crawler_lifecycle.clusters.kubernetes.polls.listing import is_of, key_of, list_pods, of_tasks
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import (
     began,
     crawler_container,
     deciding_pod,

@@ -19,14 +19,14 @@ from collections.abc import Collection, Sequence
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import Conflict, NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.listing import (
+from crawler_lifecycle.clusters.kubernetes.polls.listing import (
     find_job,
     is_of,
     name_of,
     pods_of_jobs,
 )
-from crawler_lifecycle.clusters.kubernetes.looks.namespace_identity import CurrentNamespace
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import ended, job_is_over
+from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import CurrentNamespace
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import ended, job_is_over
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
 
@@ -64,7 +64,7 @@ class Deletion:
         """Delete the task's pods with a grace of one second, then its Job, and then pods that it
         created meanwhile.
 
-        Later looks find the result. After a plain stop, a node may have begun a longer grace, and
+        Later polls find the result. After a plain stop, a node may have begun a longer grace, and
         it finishes that first. Our runner asks the gateway about a forced stop, and then ends the
         crawler earlier. A pod's record is never removed by force, because the crawler may still
         execute on a node that does not answer.

@@ -1,5 +1,5 @@
 """Creation of tasks' Jobs, each once at most, also with calls at once and lost answers
-(docs/kubernetes-jobs.md).
+(docs/kubernetes.md).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import (
     TooLate,
 )
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
-from crawler_lifecycle.clusters.kubernetes.looks import namespace_identity
-from crawler_lifecycle.clusters.kubernetes.looks.listing import find_job, run_uid_of, task_id_of
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import may_execute_again
+from crawler_lifecycle.clusters.kubernetes.polls import namespace_identity
+from crawler_lifecycle.clusters.kubernetes.polls.listing import find_job, run_uid_of, task_id_of
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import may_execute_again
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.errors import (
     ClusterUnavailable,
@@ -300,7 +300,7 @@ class KubernetesDeployer:
         The hash covers run, task and request, so a Job is still ours after a manual edit of its
         labels. So is the same task under another number: a restored database lost its row, and made
         another. A Job that is being deleted is ours too: its pod may execute for its whole grace,
-        and later looks judge its end. If we waited for its end, the same attempt would be deployed
+        and later polls judge its end. If we waited for its end, the same attempt would be deployed
         twice.
         """
         meta = found.metadata
@@ -387,7 +387,7 @@ class KubernetesDeployer:
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Return the reason and the cure if the Job's queue would give it to another controller; else
+    """Return the reason and the fix if the Job's queue would give it to another controller; else
     ``None``.
 
     A dry run on the server shows this. Also ``None`` for a Job without a queue, or one that the

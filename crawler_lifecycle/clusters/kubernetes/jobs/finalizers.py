@@ -1,7 +1,7 @@
 """Our finalizer on ended pods, and its removal after the end was recorded.
 
 Each task needs two changes: its Job is marked as settled, and then each of its pods is marked and
-loses the finalizer in one patch. Looks do not select settled objects. With this order, a crash
+loses the finalizer in one patch. Polls do not select settled objects. With this order, a crash
 between the two leaves a pod with our finalizer, so the work is found again. From then on the Job
 stays for ``job_ttl_s``: ended Jobs count for a quota, and fill the store of the cluster.
 
@@ -34,7 +34,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, Conflict, NotFound
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
-from crawler_lifecycle.clusters.kubernetes.looks.listing import (
+from crawler_lifecycle.clusters.kubernetes.polls.listing import (
     Key,
     find_job,
     key_by_name,
@@ -45,7 +45,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.listing import (
     pods_of_tasks,
     run_uid_of,
 )
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import (
     JOB_NAME,
     deleted_before_scheduling,
     ended,
@@ -57,7 +57,7 @@ from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
     taken_back,
 )
 from crawler_lifecycle.domain.run_ref import RunRef
-from crawler_lifecycle.ports.files import KeptEnd
+from crawler_lifecycle.ports.files import SavedOutcome
 from crawler_lifecycle.ports.runs import TaskRef
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 THREADS = 4
 #: The label of Jobs and pods whose end is recorded.
 _MARK = {labels.SETTLED: "true"}
-#: The time in which containers next to an ended crawler can end by themselves.
+#: The time in which containers next to an ended crawler can end on their own.
 BESIDE = timedelta(seconds=60)
 #: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A
 #: pause is at least ``SHARE`` times as long as the list took, so that thousands that wait or run
@@ -97,7 +97,7 @@ class Finalizers:
             _Seldom(STRAYS_S, self._list_strays),
         )
 
-    def kept(self) -> list[KeptEnd]:
+    def kept(self) -> list[SavedOutcome]:
         """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
         Each call lists the pods that are over. Some calls also list waiting and running pods, and a
@@ -112,7 +112,7 @@ class Finalizers:
             key=lambda end: end.key,
         )
 
-    def _list_strays(self) -> list[KeptEnd]:
+    def _list_strays(self) -> list[SavedOutcome]:
         """List the pods with our finalizer but without our label.
 
         If this fails, the other lists still count.
@@ -123,7 +123,7 @@ class Finalizers:
             logger.info("pods without our label cannot be listed: %s", error)
             return []
 
-    def _over(self, pods: Sequence[Pod]) -> list[KeptEnd]:
+    def _over(self, pods: Sequence[Pod]) -> list[SavedOutcome]:
         """Return the ends among these pods, once the other containers have ended or had ``BESIDE``
         to end.
         """
@@ -212,13 +212,13 @@ def _held(api: Api, selector: str | None) -> list[Pod]:
 class _Seldom:
     """The ends of an expensive list, which is read rarely and remembered in between."""
 
-    def __init__(self, every_s: float, read: Callable[[], list[KeptEnd]]) -> None:
+    def __init__(self, every_s: float, read: Callable[[], list[SavedOutcome]]) -> None:
         self._every_s = every_s
         self._read = read
         self._at = 0.0
-        self._ends: list[KeptEnd] = []
+        self._ends: list[SavedOutcome] = []
 
-    def ends(self) -> list[KeptEnd]:
+    def ends(self) -> list[SavedOutcome]:
         """Return the ends that were not released since the last list; read it again if due.
 
         Raises ``ApiError``.
@@ -234,7 +234,7 @@ class _Seldom:
         self._ends = [end for end in self._ends if end.key not in keys]
 
 
-def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
+def _ends(pods: Sequence[Pod]) -> list[SavedOutcome]:
     """Return the ends of the pods whose task is known."""
     found = []
     for pod in pods:
@@ -243,7 +243,7 @@ def _ends(pods: Sequence[Pod]) -> list[KeptEnd]:
         if key is not None:
             at = ended_at(pod)
             ran = at is not None and not deleted_before_scheduling(pod)
-            found.append(KeptEnd(*key, owner_of(pod), run_uid_of(pod.metadata), ran, at))
+            found.append(SavedOutcome(*key, owner_of(pod), run_uid_of(pod.metadata), ran, at))
     return found
 
 

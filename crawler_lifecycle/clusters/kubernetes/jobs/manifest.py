@@ -1,5 +1,5 @@
 """The manifest of one task's Job: plain data, the same for every try of a deployment
-(docs/kubernetes-jobs.md).
+(docs/kubernetes.md).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def job_for(
 
     ``public`` are variables of this task in addition to the contract. The values of the variables
     ``secret_names`` come from the task's own Secret (``secret_for``). Raises ``InvalidRequest``,
-    which names the field, the value and the cure.
+    which names the field, the value and the fix.
     """
     # With an empty prefix, this check accepts every ``env:NAME``. ``variables`` refuses all of them
     # on Kubernetes.
@@ -267,7 +267,7 @@ def _confined() -> Part:
 
 
 def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
-    """Return the containers beside the crawler.
+    """Return the containers next to the crawler.
 
     The node starts them before the crawler and ends them after it.
     """

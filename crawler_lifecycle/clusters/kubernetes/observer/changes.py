@@ -1,4 +1,4 @@
-"""Changes of pods and Jobs after which a look at their run is useful.
+"""Changes of pods and Jobs after which a poll of their run is useful.
 
 Only a few fields of each object are remembered: 10,000 pods take some megabytes.
 
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, ObjectMeta, Pod
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import known_time
-from crawler_lifecycle.clusters.kubernetes.looks.listing import key_of, numbers_of, run_uid_of
-from crawler_lifecycle.clusters.kubernetes.looks.pod_waits import PULLS
-from crawler_lifecycle.clusters.kubernetes.looks.predicates import (
+from crawler_lifecycle.clusters.kubernetes.polls.listing import key_of, numbers_of, run_uid_of
+from crawler_lifecycle.clusters.kubernetes.polls.pod_waits import PULLS
+from crawler_lifecycle.clusters.kubernetes.polls.predicates import (
     crawler_container,
     ended,
     executing,
@@ -53,7 +53,7 @@ TaskKey = tuple[int, tuple[int, int] | None]
 class ObjectState(NamedTuple):
     """The remembered state of one object.
 
-    Every difference that needs a look is in ``stage`` or ``marks``.
+    Every difference that needs a poll is in ``stage`` or ``marks``.
     """
 
     key: TaskKey
@@ -74,7 +74,7 @@ def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> ObjectStat
 class Changes:
     """The known pods and Jobs by uid.
 
-    The methods that take in changes return the tasks that need a look now.
+    The methods that take in changes return the tasks that need a poll now.
     """
 
     def __init__(self, long_s: float = LONG_S) -> None:
@@ -176,13 +176,13 @@ class Changes:
             return {after.key}
         if before is None or before.stage != PENDING or before.marks:
             heapq.heappush(self._slow, (now + self._long_s, uid))
-        # A waiting object whose marks disappeared needs no look. An object that was in a later
+        # A waiting object whose marks disappeared needs no poll. An object that was in a later
         # stage needs one.
         return set() if before is None or before.stage in (PENDING, WAITING) else {after.key}
 
 
 # --- the words for an object ----------------------------------------------------------------------
-# Other fields need no early look and are ignored: counters, heartbeats, addresses, and all changes
+# Other fields need no early poll and are ignored: counters, heartbeats, addresses, and all changes
 # after the pod's own end.
 
 

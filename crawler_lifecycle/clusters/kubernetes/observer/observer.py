@@ -1,7 +1,7 @@
 """The observer of pods and Jobs, which reports changes at once by two watches.
 
 Each watch is a ``Reflector`` in its own thread. Both report to one ``Changes``, which decides which
-runs need a look. A report is not evidence: it leads to a look, and only the look decides. Several
+runs need a poll. A report is not evidence: it leads to a poll, and only the poll decides. Several
 observers may watch at the same time. Each observer costs the API server two watches, and two lists
 every few minutes.
 """
@@ -20,23 +20,23 @@ from crawler_lifecycle.background import Loop
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod
-from crawler_lifecycle.clusters.kubernetes.looks.details import (
-    LOOK_BYTES,
-    LOOK_LINES,
+from crawler_lifecycle.clusters.kubernetes.polls.details import (
+    POLL_BYTES,
+    POLL_LINES,
     LogTails,
     in_turn,
 )
-from crawler_lifecycle.clusters.kubernetes.looks.termination_message import last_progress
+from crawler_lifecycle.clusters.kubernetes.polls.termination_message import last_progress
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.cluster import Changed
-from crawler_lifecycle.ports.looks import LiveCounters, ObserverHealth
+from crawler_lifecycle.ports.polls import LiveCounters, ObserverHealth
 
 from .changes import LONG_S, RUNNING, Changes, ObjectFacts, RunningPod, TaskKey
 from .reflector import Pace, Reflector
 
 #: Seconds between two checks for long waits.
 CHECK_S = 0.25
-#: Added to the start time of a pod in the first list. A look that is later than the sum has surely
+#: Added to the start time of a pod in the first list. A poll that is later than the sum has surely
 #: seen the start, even if the clocks differ.
 SLACK = timedelta(seconds=60)
 #: Seconds to wait until the threads have ended.
@@ -88,7 +88,7 @@ class KubernetesObserver:
             self._last = uids[-1]
         turn = [pods[uid] for uid in uids]
         tails = self._tails.all(
-            lambda pod: self._tails.read(pod.name, LOOK_LINES, LOOK_BYTES), turn, TURN_S
+            lambda pod: self._tails.read(pod.name, POLL_LINES, POLL_BYTES), turn, TURN_S
         )
         said = [(pod, last_progress(tail)) for pod, tail in zip(turn, tails, strict=True) if tail]
         return [
@@ -178,7 +178,7 @@ class _Session:
         apply: Callable[[Changes, float], set[TaskKey]],
         old: Mapping[int, datetime] | None = None,
     ) -> None:
-        """Apply the changes, and report the runs that need a look, with their changed tasks.
+        """Apply the changes, and report the runs that need a poll, with their changed tasks.
 
         ``old`` contains, for some runs, a time by which the change had surely happened; for the
         others it is now.
@@ -198,7 +198,7 @@ class _Session:
 def _steady(pods: Iterable[ObjectFacts]) -> dict[int, datetime]:
     """Return, for each run whose pods all execute, a time by which they all had surely started.
 
-    This saves a look at each run when an observer begins: the last recorded look may already have
+    This saves a poll of each run when an observer begins: the last recorded poll may already have
     seen this state.
     """
     found: dict[int, datetime | None] = {}

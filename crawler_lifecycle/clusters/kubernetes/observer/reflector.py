@@ -77,7 +77,7 @@ class Reflector(Generic[T]):
         self._loop = Loop(
             f"the watch of {self.path}",
             0.0,
-            meanwhile="only the regular looks find changes",
+            meanwhile="only the regular polls find changes",
             retry_s=(self.pace.first_s, self.pace.most_s),
         )
         self._stream: Watch | None = None

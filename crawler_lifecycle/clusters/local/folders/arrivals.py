@@ -1,4 +1,4 @@
-"""Arrivals: the kernel tells when an entry is moved into one of a few folders (inotify).
+"""Arrivals: the kernel reports when an entry is moved into one of a few folders (inotify).
 
 A file that is written under another name first, as ours are, arrives whole. Nobody needs to know
 what arrived: whoever is woken reads the folders. So it does no harm when the kernel's queue
@@ -24,9 +24,9 @@ _NOTICES = 65536
 class Arrivals:
     """Waits for entries that are moved into one of these folders.
 
-    The kernel may be unable to tell: on another system than Linux, or when the user has no inotify
-    instance or watch left. Then ``wait`` always waits for the whole time, and says that something
-    may have arrived.
+    The kernel may be unable to report it: on another system than Linux, or when the user has no
+    inotify instance or watch left. Then ``wait`` always waits for the whole time, and returns that
+    something may have arrived.
     """
 
     def __init__(self, *folders: Path) -> None:

@@ -2,8 +2,8 @@
 
 We replace each file as a whole or create it exactly once, so that a reader never sees half a file.
 Any other content (incomplete, not ours, too large) is ``Garbage``: it is reported, but never
-trusted, and never an error. The folder is opened by a descriptor (``runner/held.py``), so that no
-link leads out of it. This module imports little, because the supervisor loads it.
+trusted, and never an error. The folder is opened by a descriptor (``runner/safe_directory.py``), so
+that no link leads out of it. This module imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 #: The command, the uid and all other data of the task. The deployment creates it exactly once.
 SPEC = "spec.json"
@@ -30,7 +30,7 @@ SIGNALLED = "signalled.json"
 #: after it.
 CGROUP = "cgroup.json"
 #: A process of the crawler was killed because of its memory limit. The supervisor writes the file
-#: before it kills. If the kernel kills and no supervisor lives, a look writes it.
+#: before it kills. If the kernel kills and no supervisor lives, a poll writes it.
 OOM = "oom.json"
 #: The end of the task. Created exactly once.
 END = "end.json"
@@ -57,21 +57,21 @@ class Garbage(ValueError):
     """A file whose content we did not write. The text names the file and the problem."""
 
 
-def held(folder: str | os.PathLike[str]) -> HeldFolder:
+def held(folder: str | os.PathLike[str]) -> SafeDirectory:
     """Open the folder of a task.
 
     Raises ``NotOurs`` when the path is not a folder, and ``OSError``.
     """
     tasks, *names = os.fspath(folder).rsplit(os.sep, 3)
-    return HeldFolder(tasks, *names)
+    return SafeDirectory(tasks, *names)
 
 
-def replace(folder: HeldFolder, name: str, data: object) -> None:
+def replace(folder: SafeDirectory, name: str, data: object) -> None:
     """Write the data as JSON, and replace any file of its name. Raises ``OSError``."""
     folder.replace(name, json.dumps(data).encode())
 
 
-def create(folder: HeldFolder, name: str, data: object) -> bool:
+def create(folder: SafeDirectory, name: str, data: object) -> bool:
     """Write the data as JSON if nothing has the name.
 
     Return whether it was written. Raises ``OSError``.
@@ -79,7 +79,7 @@ def create(folder: HeldFolder, name: str, data: object) -> bool:
     return folder.create(name, json.dumps(data).encode())
 
 
-def read(folder: HeldFolder, name: str) -> Record | None:
+def read(folder: SafeDirectory, name: str) -> Record | None:
     """Return the object in the file; ``None`` without a file.
 
     Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be
@@ -110,7 +110,7 @@ def reported_beside(state: str, name: str) -> Record:
     Raises ``OSError``.
     """
     try:
-        return read(HeldFolder(os.path.join(state, STARTED)), name) or {}
+        return read(SafeDirectory(os.path.join(state, STARTED)), name) or {}
     except (Garbage, NotOurs, FileNotFoundError, NotADirectoryError):
         return {}
 

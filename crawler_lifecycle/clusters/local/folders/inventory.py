@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.names import RUN_NUMBER_MAX, run_number
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.runs import TaskRecord, TaskRef
-from crawler_lifecycle.runner.held import NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs
 
 from . import folder as files
 from .reader import reading, task_path

@@ -1,6 +1,6 @@
 """Limits of one task that the kernel enforces.
 
-The supervisor sets them, and looks read their results.
+The supervisor sets them, and polls read their results.
 
 ``KernelLimits`` never prevents a crawl. If no control group can be created, the kernel limits
 nothing, and the supervisor checks the memory itself. This module uses the standard library only and
@@ -13,7 +13,7 @@ import contextlib
 import sys
 
 from crawler_lifecycle.clusters.local.processes.cgroup import Group
-from crawler_lifecycle.runner.held import HeldFolder
+from crawler_lifecycle.runner.safe_directory import SafeDirectory
 
 from . import folder as files
 
@@ -37,7 +37,7 @@ class KernelLimits:
     Without a group, all methods do nothing.
     """
 
-    def __init__(self, folder: HeldFolder, spec: files.Record) -> None:
+    def __init__(self, folder: SafeDirectory, spec: files.Record) -> None:
         self._folder = folder
         self._spec = spec
         self._group: Group | None = None
@@ -103,7 +103,7 @@ class KernelLimits:
                 self._group.kill()
 
     def remove(self) -> None:
-        """Remove the group. If it is still in use, a later look removes it."""
+        """Remove the group. If it is still in use, a later poll removes it."""
         group, self._group = self._group, None
         if group is not None and group.remove():
             self._folder.unlink(files.CGROUP)

@@ -33,7 +33,7 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.ports.runs import TaskRef
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 from . import folder as files
 
@@ -61,7 +61,7 @@ def task_path(state: Path, run: RunRef, index: int, attempt: int) -> Path:
 
 
 class TaskFolder:
-    """The folder of one task, as one look reads it."""
+    """The folder of one task, as one poll reads it."""
 
     def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
         """Open nothing yet.
@@ -75,7 +75,7 @@ class TaskFolder:
         self._doubted = doubted
         self.run = run
         self.task = task
-        self._held: HeldFolder | None = None
+        self._held: SafeDirectory | None = None
         self.incidents: list[str] = []
 
     # --- files
@@ -88,10 +88,10 @@ class TaskFolder:
         """
         return self._open() is not None
 
-    def _open(self) -> HeldFolder | None:
+    def _open(self) -> SafeDirectory | None:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
         # Raises if the folder of all tasks is missing: then we know nothing about any task.
-        root = HeldFolder(tasks)
+        root = SafeDirectory(tasks)
         try:
             return root.below(*names)
         except FileNotFoundError:
@@ -101,13 +101,13 @@ class TaskFolder:
             return None
 
     @property
-    def held(self) -> HeldFolder | None:
+    def held(self) -> SafeDirectory | None:
         """The folder, opened once; ``None`` while it does not exist. Raises ``OSError``."""
         if self._held is None:
             self._held = self._open()
         return self._held
 
-    def _here(self) -> HeldFolder:
+    def _here(self) -> SafeDirectory:
         """Return the open folder, for writing. Raises ``OSError`` when it does not exist."""
         if self.held is None:
             raise FileNotFoundError(
@@ -315,7 +315,7 @@ class TaskFolder:
             and not self.supervisor_alive()
             and (group := self.group()) is not None
         ):
-            with suppress(FileNotFoundError):  # another look removed the group
+            with suppress(FileNotFoundError):  # another poll removed the group
                 kills = group.oom_kills()
                 if kills:
                     self.create(files.OOM, {"kills": kills, "peak_memory": group.peak()})
@@ -389,11 +389,11 @@ def check_readable(state: Path) -> None:
         with os.scandir(tasks):
             pass
     except FileNotFoundError:
-        cure = (
+        fix = (
             "the folder of tasks is missing; mount its disk, or create the folder if the tasks "
             "are lost permanently"
         )
-        raise FileNotFoundError(errno.ENOENT, cure, str(tasks)) from None
+        raise FileNotFoundError(errno.ENOENT, fix, str(tasks)) from None
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from crawler_lifecycle.clusters.volume import folders_in
 from crawler_lifecycle.domain.retention import folders_go
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.runner.contract import now
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 from . import folder as files
 
@@ -103,7 +103,7 @@ def _put_aside(state: Path, run: Path) -> None:
     """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
-    files.replace(HeldFolder(str(run.parent), run.name), REMOVED, {"at": now()})
+    files.replace(SafeDirectory(str(run.parent), run.name), REMOVED, {"at": now()})
     saved = state / "state" / run.name
     if saved.is_dir() and not saved.is_symlink():
         os.rename(saved, aside / "state")

@@ -1,7 +1,7 @@
 """Supporting files of local tasks, for their archive, and for readers while the tasks execute.
 
-The crawler owns the folder and may change it at any moment. So ``runner/held.py`` opens and reads
-it.
+The crawler owns the folder and may change it at any moment. So ``runner/safe_directory.py`` opens
+and reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.names import files_prefix
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart, FileSource, TaskFileList
 from crawler_lifecycle.ports.runs import TaskRef
-from crawler_lifecycle.runner.held import HeldFolder, NotOurs
+from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
 from . import folder as files
 from .reader import TaskFolder, reading
@@ -114,17 +114,17 @@ class LocalFiles:
         Raises ``OSError``.
         """
         try:
-            return HeldFolder(str(self._tasks), str(run)).has(REMOVED)
+            return SafeDirectory(str(self._tasks), str(run)).has(REMOVED)
         except (FileNotFoundError, NotOurs):
             return False
 
-    def _home(self, run: RunRef, task: TaskRef) -> HeldFolder | None:
+    def _home(self, run: RunRef, task: TaskRef) -> SafeDirectory | None:
         """Open the folder of the task's supporting files; ``None`` without one.
 
         Raises ``ClusterUnavailable``.
         """
         try:
-            tasks = HeldFolder(str(self._tasks))
+            tasks = SafeDirectory(str(self._tasks))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -137,7 +137,7 @@ class LocalFiles:
             return None
 
 
-def _listed(home: HeldFolder, most: int) -> TaskFileList:
+def _listed(home: SafeDirectory, most: int) -> TaskFileList:
     found: list[tuple[str, int]] = []
     todo: list[list[str]] = [[]]
     count = left_out = 0

@@ -26,7 +26,7 @@ class RunAs:
     def of(cls, setting: str) -> RunAs:
         """Return the user with this name or number.
 
-        Raises ``InvalidRequest``, which names the cure.
+        Raises ``InvalidRequest``, which names the fix.
         """
         if os.geteuid() != 0:
             raise InvalidRequest(
@@ -42,13 +42,13 @@ class RunAs:
                 else pwd.getpwnam(setting)
             )
         except (KeyError, OverflowError):
-            cure = (
+            fix = (
                 f"create it (useradd --system {setting})"
                 if not setting.isdecimal()
                 else "name a user that exists"
             )
             raise InvalidRequest(
-                f"{_SETTING}: there is no user {setting!r} on this machine; {cure}"
+                f"{_SETTING}: there is no user {setting!r} on this machine; {fix}"
             ) from None
         if known.pw_uid == 0:
             raise InvalidRequest(

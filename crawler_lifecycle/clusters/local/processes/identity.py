@@ -268,7 +268,7 @@ def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
 
     The marks also find processes that left the group and the session (double forks). The group's
     number counts only while the leader exists, even as a zombie; later another group may get the
-    number. The leader counts by itself, because at first it has no group of its own.
+    number. The leader is counted separately, because at first it has no group of its own.
     """
     known = leader.stat() if leader is not None else None
     own = os.getpid()

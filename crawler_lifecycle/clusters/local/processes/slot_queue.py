@@ -25,7 +25,7 @@ class QueueSignal(Exception):
 def try_lock(handle: int, seconds: float = 0.0) -> bool:
     """Take an exclusive lock within ``seconds``, and return whether this worked.
 
-    A look may have it for a moment.
+    A poll may have it for a moment.
     """
     until = time.monotonic() + seconds
     while True:

@@ -39,7 +39,7 @@ from crawler_lifecycle.ports.protocols import (
     FunctionHost,
     FunctionHosts,
     FunctionReply,
-    PlanFailed,
+    UserCodeFailed,
     WorkflowDirectory,
 )
 
@@ -49,12 +49,12 @@ from ..ports import ExecutionEnd, GraphFence, GraphRow, StepWork
 from .questions import Around, Questions, given_frames, unfit
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.features.managers.store.plans import PlanStore
+    from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 
     from ..store.graphs import GraphStore
 
 
-#: Seconds after which the place of a call should be free for another graph. The first function is
+#: Seconds after which the slot of a call should be free for another graph. The first function is
 #: begun in any case, and each further one if it ends in time when it takes as long as the one
 #: before. A function that has begun is executed to its end.
 BEGIN_S = 1.0
@@ -65,13 +65,13 @@ TOGETHER_MAX = 50
 TOGETHER_BYTES = 1024 * 1024
 #: Number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
-#: Seconds in which a cancelled function may end by itself, and further seconds after SIGTERM.
+#: Seconds in which a cancelled function may end on its own, and further seconds after SIGTERM.
 GRACE_S = 15.0
 TERM_S = 5.0
 #: Seconds between two checks whether Temporal cancelled the call.
 BEAT_S = 0.5
 #: Seconds between two checks whether a step was cancelled.
-LOOKED_S = 1.0
+POLLED_S = 1.0
 #: Seconds for which the ends of functions are kept while the database is unavailable. Without this,
 #: the functions would be executed again.
 KEPT_S = 60.0
@@ -95,7 +95,7 @@ class GraphBatchActivities:
     """The activity of workers that call functions (``names.functions_queue``)."""
 
     graphs: GraphStore
-    plans: PlanStore
+    user_code: UserCodeStore
     functions: FunctionHosts
     directory: WorkflowDirectory
     reading: Callable[[str], FileReading]
@@ -150,7 +150,7 @@ class _Batch:
         self.printed = ""
 
     def alive(self, now: float) -> None:
-        """Send a heartbeat, at most every ``BEAT_S`` seconds: each takes as long as a short
+        """Send a heartbeat, at most once every ``BEAT_S`` seconds: each takes as long as a short
         function.
         """
         if now - self._beat_at >= BEAT_S:
@@ -160,8 +160,8 @@ class _Batch:
     def run(self, work: Sequence[StepWork]) -> None:
         """Call the functions until the time is over.
 
-        Raises ``Fenced``, ``CancelledError``, and ``PlanFailed`` if only other workers can call the
-        function.
+        Raises ``Fenced``, ``CancelledError``, and ``UserCodeFailed`` if only other workers can call
+        the function.
         """
         left = list(work)
         until = time.monotonic() + BEGIN_S
@@ -204,7 +204,7 @@ class _Batch:
                     self._record()
         except _NotHere as why:
             called -= 1
-            raise PlanFailed(str(why), missing=True) from None
+            raise UserCodeFailed(str(why), missing=True) from None
         finally:
             self._done += [
                 ExecutionEnd(StepEnd(one.number, one.attempt, StepState.AVAILABLE))
@@ -242,15 +242,15 @@ class _Batch:
             try:
                 reply = host.call(self._order(work), questions.answer, watch.alive)
                 return self._completed(work, reply)
-            except PlanFailed as failed:
+            except UserCodeFailed as failed:
                 if failed.missing and self._served(work):
                     raise _NotHere(str(failed)) from None
                 return watch.ended() or self._failed(work, failed, watch)
             # The input of the step cannot be read.
             except (InvalidRequest, NoValue, RowUnreadable) as error:
-                return self._failed(work, PlanFailed(str(error), lives=True), watch)
+                return self._failed(work, UserCodeFailed(str(error), lives=True), watch)
             except _FunctionKilled:
-                return watch.ended() or self._failed(work, PlanFailed("it was killed"), watch)
+                return watch.ended() or self._failed(work, UserCodeFailed("it was killed"), watch)
             except CancelledError:
                 # The process of the function has ended. A graph that was stopped by force waits for
                 # this record.
@@ -298,7 +298,7 @@ class _Batch:
         end = StepEnd(work.number, work.attempt, state, outcome, reply.reason, not_before)
         return ExecutionEnd(end, reply.result, reply.result_bytes)
 
-    def _failed(self, work: StepWork, failed: PlanFailed, watch: _Watch) -> ExecutionEnd:
+    def _failed(self, work: StepWork, failed: UserCodeFailed, watch: _Watch) -> ExecutionEnd:
         state = StepState.DISCARDED
         not_before = None
         if not failed.for_good:
@@ -314,7 +314,7 @@ class _Batch:
     def _served(self, work: StepWork) -> bool:
         """Return whether a worker of this pool reports now that it has the module of this step."""
         pool = pool_of(activity.info().task_queue)
-        plan = self._owner.plans.get_plan(_called(work).partition(":")[0], pool)
+        plan = self._owner.user_code.get_user_code(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
@@ -342,7 +342,7 @@ class _Watch:
     _host: FunctionHost
     _beat: Callable[[float], None]
     _began: float = field(default_factory=time.monotonic)
-    _looked: float = field(default_factory=time.monotonic)
+    _polled: float = field(default_factory=time.monotonic)
     _since: float | None = None
     """The time when the cancellation was noticed."""
     _asked: bool = False
@@ -357,10 +357,10 @@ class _Watch:
         While the database is unavailable, return the last known answer.
         """
         if self._since is None:
-            self._looked = time.monotonic()
+            self._polled = time.monotonic()
             with suppress(StoreUnavailable):  # an outage is no reason to end a function
                 if self._owner.graphs.cancelled(self._fence, [self._work.number]):
-                    self._since = self._looked
+                    self._since = self._polled
         return self._since is not None
 
     def alive(self) -> None:
@@ -374,7 +374,7 @@ class _Watch:
         now = time.monotonic()
         self._beat(now)
         if self._since is None:
-            if now - self._looked >= LOOKED_S:
+            if now - self._polled >= POLLED_S:
                 self.check()
         elif now - self._since >= self._owner.grace_s + TERM_S:
             raise _FunctionKilled

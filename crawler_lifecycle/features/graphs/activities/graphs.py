@@ -519,8 +519,8 @@ class _Beginning:
             raise NeverBegun(str(error)) from None
         if row.parent != self._parent:
             raise NeverBegun(
-                f"name: manager {row.name} of flow {row.flow_id} is not of this graph; choose "
-                "another"
+                f"name: manager {row.name} of flow {row.flow_id} does not belong to this graph; "
+                "choose another"
             )
         workflow_id = manager_workflow_id(row.name, row.flow_id)
         if (

@@ -98,7 +98,7 @@ def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
 
 
 def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
-    """Return these steps; each waiting step says what it waits for.
+    """Return these steps; each waiting step shows what it waits for.
 
     Reads all steps of the graph.
     """

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.run import check_tags
 from crawler_lifecycle.features.managers.activities.registered import NAME_MODULE, check_read
 from crawler_lifecycle.features.managers.domain.jobs import base_of
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
-from crawler_lifecycle.features.managers.ports import PLAN_MANAGER, PLAN_MODULE, PlanRow
+from crawler_lifecycle.features.managers.ports import CODE_MANAGER, CODE_MODULE, UserCodeRow
 from crawler_lifecycle.ports.protocols import Catalogue, WorkflowDirectory
 
 from ..domain.checks import check, check_key, shown
@@ -31,7 +31,7 @@ from ..ports import NewGraph
 from .graphs import check_crawl, crawl_request
 
 if TYPE_CHECKING:
-    from crawler_lifecycle.features.managers.store.plans import PlanStore
+    from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 
     from ..store.graphs import GraphStore
 
@@ -52,17 +52,17 @@ class Unstartable(InvalidRequest):
 
 def check_steps(
     steps: Sequence[StepSpec],
-    rows: Sequence[PlanRow],
+    rows: Sequence[UserCodeRow],
     crawlers: Mapping[str, CrawlerDefinition],
     pools: Pools,
     project: str,
     now: datetime,
     problem: str | None = None,
 ) -> None:
-    """Raise ``Unstartable`` for a step that cannot be started, and ``PlansUnknown`` while a worker
-    reads its module.
+    """Raise ``Unstartable`` for a step that cannot be started, and ``UserCodeUnknown`` while a
+    worker reads its module.
 
-    ``rows``: the plans that workers have registered. Without ``crawlers`` they are not checked.
+    ``rows``: the user code that workers have registered. Without ``crawlers`` they are not checked.
         ``problem``:
     the reason why the newest catalogue is not read.
     """
@@ -83,7 +83,7 @@ def check_steps(
 class _StepOffers:
     """The offers of workers, the catalogue and the pools to the steps of a graph."""
 
-    rows: Sequence[PlanRow]
+    rows: Sequence[UserCodeRow]
     crawlers: Mapping[str, CrawlerDefinition]
     pools: Pools
     project: str
@@ -91,7 +91,7 @@ class _StepOffers:
     problem: str | None
 
     def check_function(self, step: StepSpec) -> None:
-        modules = [row for row in self.rows if row.kind == PLAN_MODULE]
+        modules = [row for row in self.rows if row.kind == CODE_MODULE]
         # If the pool has no workers yet, its modules are not known. Then any registered module is
         # accepted.
         pool = [row for row in modules if row.queue == step.queue]
@@ -102,7 +102,7 @@ class _StepOffers:
         plan = step.job["plan"]
         if plan != BUILT_IN:
             self._check_served(
-                step, "plan", plan, [row for row in self.rows if row.kind == PLAN_MANAGER]
+                step, "plan", plan, [row for row in self.rows if row.kind == CODE_MANAGER]
             )
         self.pools.check(base_of(plan, step.job.get("options", {})).pool, self.project)
 
@@ -117,10 +117,10 @@ class _StepOffers:
         self.pools.check(request.pool or (crawler.pool if crawler else None), self.project)
 
     def _check_served(
-        self, step: StepSpec, field: str, name: str, known: Sequence[PlanRow]
+        self, step: StepSpec, field: str, name: str, known: Sequence[UserCodeRow]
     ) -> None:
-        """Raise ``Unstartable`` if no worker has registered this plan, although workers are alive,
-        or if it cannot be used. Raise ``PlansUnknown`` while a worker still reads the module."""
+        """Raise ``Unstartable`` if no worker has registered this class, although workers are alive,
+        or if it cannot be used. Raise ``UserCodeUnknown`` while a worker still reads the module."""
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(self.rows, name.partition(":")[0])
@@ -130,13 +130,13 @@ class _StepOffers:
         if found is None and any(row.heard(self.now) for row in alive):
             listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
             why = (
-                f"{field}: no plans worker has registered {name!r}; known are {listed}; "
+                f"{field}: no user-code worker has registered {name!r}; known are {listed}; "
                 f"{NAME_MODULE}"
             )
-            raise Unstartable(why, step.path, "unknown_plan")
+            raise Unstartable(why, step.path, "unknown_class")
         if found is not None and found.error is not None:
             raise Unstartable(
-                f"{field}: {name!r} cannot be used: {found.error}", step.path, "plan_unusable"
+                f"{field}: {name!r} cannot be used: {found.error}", step.path, "user_code_unusable"
             )
 
 
@@ -153,7 +153,7 @@ class GraphStarts:
     """Starts graphs for steps and hooks, with the checks of the gateway."""
 
     graphs: GraphStore
-    plans: PlanStore
+    user_code: UserCodeStore
     directory: WorkflowDirectory
     catalogue: Catalogue
     clock: Clock = utc_now
@@ -171,7 +171,7 @@ class GraphStarts:
 
         Return whether it is new.
 
-        A second start of the same graph finds it, also if its steps have other times in
+        A second start of the same graph finds it, even if its steps have other times in
         ``not_before``: code that is executed again computes them anew. Raises ``InvalidRequest``,
         ``DuplicateRequest`` and ``TooManyOpen``.
         """
@@ -189,11 +189,11 @@ class GraphStarts:
         fresh = False
         if row is None or not new.begun_as(row):
             crawlers = {crawler.name: crawler for crawler in self.catalogue.all()}
-            plans = self.plans.list_plans()
+            user_code = self.user_code.list_user_code()
             pools = self.graphs.known_pools
             check_steps(
                 spec.steps,
-                plans,
+                user_code,
                 crawlers,
                 pools,
                 chosen(None),

@@ -1,6 +1,6 @@
 """Checks of a graph: the fields of each step, and the links between steps.
 
-Every error names the step, the value and the cure.
+Every error names the step, the value and the fix.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ NUMBERS: Mapping[str, Bound] = {
     "timeout_s": Bound(0, 7 * 86_400, "seconds", above=True),
     "max_attempts": Bound(1, 1000, whole=True),
     "backoff_s": Bound(0, 86_400, "seconds"),
-    "priority": Bound(0, 9, whole=True, cure=": 0 is first, 9 is last"),
-    "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, cure=", or leave it out for all"),
+    "priority": Bound(0, 9, whole=True, fix=": 0 is first, 9 is last"),
+    "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, fix=", or leave it out for all"),
 }
 #: The most alternatives of a step, the most names in an alternative, and the most characters of a
 #: name.
@@ -61,7 +61,7 @@ _SHOWN = 100
 
 
 def check(spec: GraphSpec) -> None:
-    """Raise ``InvalidRequest``, naming step, value and cure, unless the graph can be run."""
+    """Raise ``InvalidRequest``, naming step, value and fix, unless the graph can be run."""
     check_options(spec.options)
     check_json("context", spec.context, CONTEXT_BYTES)
     check_objects("graph", {"context": dict(spec.context)}, ("context",))
@@ -139,10 +139,10 @@ def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = 
             (name, need) for resource in step.resources for name, need in amounts(resource).items()
         ):
             if need > pools.get(name, need):
-                cure = f"give at most {pools[name]}, or start a graph whose pools have more"
+                fix = f"give at most {pools[name]}, or start a graph whose pools have more"
                 text = (
                     f"{need} of {shown(name)} are more than its graph has (pools: "
-                    f"{pools[name]}); {cure}"
+                    f"{pools[name]}); {fix}"
                 )
                 raise InvalidRequest(f"step {shown(prefix + step.path)}: resources: {text}")
 
@@ -153,7 +153,7 @@ def check_json(where: str, value: object, most: int) -> int:
     Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent
     exactly.
     """
-    cure = "give a JSON object: text keys, no NaN, no value that contains itself"
+    fix = "give a JSON object: text keys, no NaN, no value that contains itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
@@ -166,9 +166,9 @@ def check_json(where: str, value: object, most: int) -> int:
     except InvalidRequest:
         raise
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidRequest(f"{where}: this is no JSON ({error}); {cure}") from None
+        raise InvalidRequest(f"{where}: this is no JSON ({error}); {fix}") from None
     if not same:
-        raise InvalidRequest(f"{where}: JSON would change this value; {cure}")
+        raise InvalidRequest(f"{where}: JSON would change this value; {fix}")
     return size
 
 
@@ -207,9 +207,9 @@ def link(
     numbers = dict(known or {})
     first = len(numbers)
     if first + len(steps) > STEPS_MAX:
-        cure = "put several items into one step, or start a graph for each part"
+        fix = "put several items into one step, or start a graph for each part"
         raise InvalidRequest(
-            f"steps: {first + len(steps)} are too many for one graph; at most {STEPS_MAX}: {cure}"
+            f"steps: {first + len(steps)} are too many for one graph; at most {STEPS_MAX}: {fix}"
         )
     prefix = "" if below is None else below + "/"
     paths = [prefix + step.path for step in steps]

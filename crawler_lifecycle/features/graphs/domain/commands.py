@@ -85,7 +85,7 @@ class GraphSnapshot:
     stop: StopIntent | None = None
     cause: str | None = None
     waiting: str | None = None
-    """A sentence that says what the graph waits for."""
+    """A sentence about what the graph waits for."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -246,9 +246,7 @@ def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
 
 
 def cause_of(graph: Graph) -> str | None:
-    """Return a sentence that says why a graph was discarded or cancelled; ``None``: it
-    completed.
-    """
+    """Return a sentence about why a graph was discarded or cancelled; ``None``: it completed."""
     state = {
         GraphState.DISCARDED: StepState.DISCARDED,
         GraphState.CANCELLED: StepState.CANCELLED,
@@ -275,7 +273,7 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
 def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the flow id of a step's manager, the same for every try to begin it.
 
-    They come from the step's job. If the job has none, they are made from the plan, the graph and
+    They come from the step's job. If the job has none, they are made from the class, the graph and
     the step's number.
     """
     name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
@@ -286,7 +284,7 @@ def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:
     """Read the fingerprint of a step's path, and its attempt, from a request id of
     ``step_request_id``.
 
-    ``None``: the request is not of a step of this graph.
+    ``None``: the request does not belong to a step of this graph.
     """
     whole, _, attempt = request_id.rpartition("/")
     if not (attempt.isascii() and attempt.isdigit()):

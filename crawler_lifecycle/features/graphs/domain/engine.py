@@ -58,8 +58,8 @@ class Graph:
 
     ``changed`` collects the numbers of changed steps.
 
-    Calls record the ends of functions in the rows. A graph that is built from rows handles these
-    ends first: their dependents become free or are cancelled.
+    When a function ends, its call records this in the row of the step. A graph that is built from
+    rows handles such ends first: dependent steps become free or are cancelled.
     """
 
     options: GraphOptions
@@ -106,7 +106,7 @@ class Graph:
     def seen(self, rows: Iterable[Step]) -> bool:
         """Begin the next change: these rows may have changed since the last one, and no others
         have. The graph is then as if it was built from all rows. Returns ``False``, and is of no
-        more use, when a row has another place in it.
+        more use, when a row has another position in it.
         """
         self.changed.clear()
         self.added.clear()
@@ -265,14 +265,14 @@ class Graph:
         for path in paths:
             if path not in known:
                 raise InvalidRequest(
-                    f"step {shown(path)}: there is no such step in this graph; look at its steps"
+                    f"step {shown(path)}: there is no such step in this graph; poll its steps"
                 )
         return [known[path] for path in paths]
 
     def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
         """Append steps to the graph, or graft them below the step with the number ``below``.
 
-        Raises ``InvalidRequest`` naming step, value and cure; the graph is then unchanged.
+        Raises ``InvalidRequest`` naming step, value and fix; the graph is then unchanged.
         """
         prefix = None
         if below is not None:
@@ -459,15 +459,15 @@ class Graph:
         return GraphState.COMPLETED
 
     def waiting(self, number: int) -> str | None:
-        """Return a sentence that says what an unfinished step waits for; ``None``: it executes or
-        has ended.
+        """Return a sentence about what an unfinished step waits for; ``None``: it executes or has
+        ended.
         """
         if self._capacity is None:
             self._capacity = Capacity(self._spread, self.options)
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """Return a sentence that says what the graph waits for; ``None``: a step executes.
+        """Return a sentence about what the graph waits for; ``None``: a step executes.
 
         An unreadable row comes first, because a person has to repair it. Otherwise the sentence is
         about the first step that could be next. ``called``: a step that belongs to a call counts as

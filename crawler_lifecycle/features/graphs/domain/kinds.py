@@ -164,9 +164,9 @@ def _check_crawl(where: str, job: Job) -> None:
 
 def _check_manager(where: str, job: Job) -> None:
     check_text(f"{where}: plan", job.get("plan"), NAME_MAX, needed=True)
-    for name, pattern, cure in _OF_MANAGER:
+    for name, pattern, fix in _OF_MANAGER:
         if name in job and not (isinstance(job[name], str) and pattern.fullmatch(job[name])):
-            raise refusal(f"{where}: {name}", job[name], f"give {cure}, or leave it out")
+            raise refusal(f"{where}: {name}", job[name], f"give {fix}, or leave it out")
     if not isinstance(job.get("options", {}), dict):
         raise refusal(f"{where}: options", job["options"], "give an object")
     tags = job.get("tags", [])

@@ -36,7 +36,7 @@ _FIELDS = {field.name: field for field in fields(StepSpec)}
 _DEFAULTS = {"job": {}} | {
     name: field.default for name, field in _FIELDS.items() if field.default is not MISSING
 }
-#: Fields whose type is checked first, with the allowed type and the cure.
+#: Fields whose type is checked first, with the allowed type and the fix.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_cancelled": (bool, "give true or false"),
     "ignore_discarded": (bool, "give true or false"),
@@ -64,7 +64,7 @@ def step_to_json(step: StepSpec) -> dict[str, Any]:
 
 
 def step_from_json(value: object) -> StepSpec:
-    """Read a step from JSON. Raises ``InvalidRequest`` naming step, field, value and cure."""
+    """Read a step from JSON. Raises ``InvalidRequest`` naming step, field, value and fix."""
     if not isinstance(value, dict):
         raise refusal("step", value, "give an object with path, kind and job")
     where = f"step {shown(value['path'])}" if isinstance(value.get("path"), str) else "step"
@@ -80,9 +80,9 @@ def step_from_json(value: object) -> StepSpec:
     if not isinstance(value["kind"], str) or value["kind"] not in {kind.value for kind in StepKind}:
         raise refusal(f"{where}: kind", value["kind"], f"give one of {', '.join(StepKind)}")
     known["kind"] = StepKind(value["kind"])
-    for name, (kind, cure) in _KINDS.items():
+    for name, (kind, fix) in _KINDS.items():
         if name in value and not isinstance(value[name], kind):
-            raise refusal(f"{where}: {name}", value[name], cure)
+            raise refusal(f"{where}: {name}", value[name], fix)
     if "deps" in value:
         known["deps"] = tuple(_list(f"{where}: deps", value["deps"], str, "give a list of texts"))
     if "resources" in value:
@@ -110,9 +110,9 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
         check_step(step)
         one = _dump(step_to_json(step))
         if len(one) + 20 > PAGE_BYTES:
-            cure = "depend on a group of steps instead of on each of them"
+            fix = "depend on a group of steps instead of on each of them"
             raise InvalidRequest(
-                f"step {shown(step.path)}: {len(one)} bytes are too many for one step; {cure}"
+                f"step {shown(step.path)}: {len(one)} bytes are too many for one step; {fix}"
             )
         if size + len(one) + 3 > PAGE_BYTES:
             pages.append(head + b",".join(now) + b"]}")
@@ -123,9 +123,9 @@ def encode_pages(spec: GraphSpec) -> list[bytes]:
         size += len(one) + 1
     pages.append(head + b",".join(now) + b"]}")
     if len(pages) > PAGES_MAX:
-        cure = "store large arguments elsewhere and give their location"
+        fix = "store large arguments elsewhere and give their location"
         raise InvalidRequest(
-            f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {cure}"
+            f"steps: {len(pages)} pages of {PAGE_BYTES} bytes are more than {PAGES_MAX}: {fix}"
         )
     return pages
 
@@ -197,9 +197,9 @@ def _dump(value: object, **how: Any) -> bytes:
     ).encode()
 
 
-def _list(where: str, value: object, kind: type, cure: str) -> list[Any]:
+def _list(where: str, value: object, kind: type, fix: str) -> list[Any]:
     if not isinstance(value, list) or not all(isinstance(inner, kind) for inner in value):
-        raise refusal(where, value, cure)
+        raise refusal(where, value, fix)
     return value
 
 

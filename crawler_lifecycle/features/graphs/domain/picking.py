@@ -26,11 +26,11 @@ MOST = 200
 SPREAD = 32
 BATCH_STEPS = 200
 #: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick when none
-#: waited, and after any other. The graph is not told when a worker takes a call.
+#: waited, and after any other. The graph is not notified when a worker takes a call.
 TAKEN_S = 1.0
 BUSY_S = 15.0
 
-#: Stands for the whole graph in place of a step's number.
+#: Stands for the whole graph instead of a step's number.
 WHOLE = -1
 _TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
 #: The user of a slot under a cap (``max_parallel``): a call, or a step outside of a call.
@@ -316,7 +316,7 @@ def turn(step: Step) -> int:
 def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None, _Pool]:
     """Return how many calls may be made for each pool, and how many steps each gets.
 
-    A graph does not know how many places the workers of a pool have for it. It knows how many calls
+    A graph does not know how many slots the workers of a pool have for it. It knows how many calls
     they took: those that execute, and those that returned since the last pick. So many calls may
     wait, and twice as many if none waits.
 
@@ -420,7 +420,7 @@ def _dependencies(spread: Propagation, number: int) -> str:
 
 def _capacity(spread: Propagation, capacity: Capacity, step: Step) -> str:
     if step.batch is not None:
-        whose = "role plans" if step.queue is None else f"pool {shown(step.queue)}"
+        whose = "role user-code" if step.queue is None else f"pool {shown(step.queue)}"
         return f"it waits for a free worker of the {whose}"
     full = capacity.full(step)
     if full is not None:

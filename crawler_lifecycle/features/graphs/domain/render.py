@@ -236,7 +236,7 @@ class _Tree:
 
 
 def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], list[tuple[str, str]]]:
-    """Return the nodes and edges with one node in place of each large fan-out.
+    """Return the nodes and edges with one node instead of each large fan-out.
 
     Only fan-outs at the top level of a large graph are replaced, and none whose first path is in
     ``expand``.

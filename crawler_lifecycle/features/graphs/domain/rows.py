@@ -113,7 +113,7 @@ class StepEnd:
     - ``RETRYABLE``, with ``not_before``.
     - ``SCHEDULED``, with ``not_before``: a ``Snooze``, which does not count as a try.
     - ``AVAILABLE``: the function was not called, and this does not count as a try.
-    - ``EXECUTING``: the step has not ended, and ``reason`` says what it waits for.
+    - ``EXECUTING``: the step has not ended, and ``reason`` shows what it waits for.
     """
     outcome: str | None = None
     reason: str | None = None

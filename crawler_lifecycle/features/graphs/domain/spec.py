@@ -38,7 +38,7 @@ class StepKind(StrEnum):
     """The kind of a step."""
 
     FUNCTION = "function"
-    """A function or a worker, called in a process of the role ``plans``."""
+    """A function or a worker, called in a process of the role ``user-code``."""
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"
@@ -46,7 +46,7 @@ class StepKind(StrEnum):
     empty, at once.
     """
     APPROVAL = "approval"
-    """Waits until somebody says yes or no."""
+    """Waits until somebody approves or rejects it."""
 
 
 class StepState(StrEnum):
@@ -107,7 +107,7 @@ class StepSpec:
     - ``graph``: ``context`` and ``name``.
     - ``approval``: ``timeout_s``.
 
-    ``style`` says how the function is called. ``plain``: with ``args`` by name. ``worker``: by
+    ``style`` defines how the function is called. ``plain``: with ``args`` by name. ``worker``: by
     ``process(job)`` of a class. ``cascade``: with the context. ``item``: with ``item`` and the
     context.
 
@@ -130,7 +130,7 @@ class StepSpec:
     """0 to 9; a step with a lower number starts first."""
     not_before: datetime | None = None
     queue: str | None = None
-    """A pool of plans workers; ``None``: the common pool."""
+    """A pool of user-code workers; ``None``: the common pool."""
     resources: tuple[Mapping[str, str], ...] = ()
     """Alternatives, of which the step needs one: name -> amount as an exact fraction
     (``"1/3"``).

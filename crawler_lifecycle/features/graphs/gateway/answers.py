@@ -9,12 +9,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.api.lists import ResultPage
-from crawler_lifecycle.gateway.api.paging import Paging, SearchParameters, order
+from crawler_lifecycle.gateway.api.paging import Paging, SearchParameters, one_of, order
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode, encode
 from crawler_lifecycle.gateway.owned import OwnedViews
@@ -32,6 +33,11 @@ from .commands import OPEN
 Path = Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
 
 
+def _states(kind: type[StrEnum]) -> BeforeValidator:
+    """Return a check of a state: the word that people see, or the name that the API has."""
+    return one_of({state_word(state): state for state in kind} | {state: state for state in kind})
+
+
 class _Pages(Paging):
     page_size: int = Field(default=50, ge=1, le=500)
 
@@ -40,7 +46,7 @@ class GraphFilters(_Pages, SearchParameters):
     """Filters of ``GET /v1/graphs``; ``state`` and ``id`` may be given several times."""
 
     sort: Annotated[str, order(SORTS)] | None = None
-    state: list[GraphState] = Field(default_factory=list)
+    state: list[Annotated[GraphState, _states(GraphState)]] = Field(default_factory=list)
     id: list[str] = Field(default_factory=list, max_length=50)
     name: str | None = Field(default=None, max_length=NAME_MAX)
 
@@ -56,7 +62,7 @@ class StepFilters(_Pages):
     Both may be given several times.
     """
 
-    state: list[StepState] = Field(default_factory=list)
+    state: list[Annotated[StepState, _states(StepState)]] = Field(default_factory=list)
     path: list[Path] = Field(default_factory=list, max_length=50)
 
 
@@ -81,7 +87,7 @@ class Graph(OfRow):
     counts: dict[str, int]
     """The number of jobs in each state."""
     waiting: str | None
-    """A sentence that says why no step executes."""
+    """A sentence about why no step executes."""
     cause: str | None
     """The reason why it was discarded or cancelled."""
     stop: Stop | None
@@ -99,7 +105,7 @@ class Graph(OfRow):
     pruned_at: datetime | None
     """The time at which its steps and results were removed, long after its end."""
     unreadable: str | None
-    """The error in the graph's row, which another program wrote, and the cure."""
+    """The error in the graph's row, which another program wrote, and the fix."""
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
@@ -118,7 +124,7 @@ class Graph(OfRow):
 
 
 def waiting(row: GraphRow) -> str | None:
-    """Return a sentence that says for what a graph waits, if it waits."""
+    """Return a sentence about what a graph waits for, if it waits."""
     if row.state not in OPEN or row.unreadable:
         return None
     if row.state is GraphState.DRAFT:
@@ -189,8 +195,12 @@ class GraphStatus(Level):
         The state, and the counts and times of a pruned graph, come from the row.
         """
         counts = {state.value: count for state, count in row.counts.items() if count}
-        left = {"total": sum(counts.values()), "counts": counts, "started_at": row.started_at}
-        left["stopped_at"] = row.ended_at
+        left = {
+            "total": sum(counts.values()),
+            "counts": counts,
+            "started_at": row.started_at,
+            "stopped_at": row.ended_at,
+        }
         return cls.model_validate(
             found | (left if row.pruned_at else {}) | {"id": row.key, "state": str(row.state)}
         )

@@ -6,50 +6,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import quote
 
-from fastapi import FastAPI, Request
-from starlette.responses import Response
+from fastapi import FastAPI
 
 from crawler_lifecycle.domain.values import to_json
 from crawler_lifecycle.features.managers.gateway.beginning import Beginning, common
 from crawler_lifecycle.features.managers.gateway.options import Option, values_of
-from crawler_lifecycle.features.managers.ports import PLAN_GRAPH, PlanRow
+from crawler_lifecycle.features.managers.ports import CODE_GRAPH, UserCodeRow
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.page.parts import forms as fields
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.ui.parts import forms as fields
 from crawler_lifecycle.web.turns import in_turn, turn
 
 from .commands import GraphCommands, StartGraph
-
-_PLACES = {
-    **{"id": "id", "steps": "steps", "context": "context"},
-    **{"options.max_parallel": "max_parallel", "options.fail_fast": "fail_fast"},
-}
 
 
 @dataclass(frozen=True)
 class GraphBeginning(Beginning):
     """The form that starts a graph. Its only step calls the function that builds the rest."""
 
-    kind = PLAN_GRAPH
+    kind = CODE_GRAPH
     own = ("id", "max_parallel", "fail_fast", "steps", "context")
-    places = _PLACES
+    places: ClassVar = {
+        "id": "id",
+        "steps": "steps",
+        "context": "context",
+        "options.max_parallel": "max_parallel",
+        "options.fail_fast": "fail_fast",
+    }
     unplanned = ("json",)
     commands: GraphCommands
 
     async def start(
-        self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]
+        self, plan: UserCodeRow | None, options: Sequence[Option], given: Mapping[str, str]
     ) -> str:
         body = common(given) | ({"id": given["id"]} if "id" in given else {})
         if plan is None:
-            cure = "give a JSON list of steps"
+            fix = "give a JSON list of steps"
             steps = given.get("steps", "")
-            body["steps"] = await in_turn(len(steps), fields.read_json, "steps", steps, list, cure)
+            body["steps"] = await in_turn(len(steps), fields.read_json, "steps", steps, list, fix)
             if (context := given.get("context")) is not None:
-                cure = 'give a JSON object, such as {"day": 1}'
+                fix = 'give a JSON object, such as {"day": 1}'
                 body["context"] = await in_turn(
-                    len(context), fields.read_json, "context", context, dict, cure
+                    len(context), fields.read_json, "context", context, dict, fix
                 )
         else:
             name = plan.plan.rpartition(":")[2]
@@ -64,9 +65,8 @@ class GraphBeginning(Beginning):
             }
             body = {"name": name, **body, "steps": [step]}
         body["options"] = {"fail_fast": "fail_fast" in given}
-        body["options"] |= (
-            {"max_parallel": fields.whole(given["max_parallel"])} if "max_parallel" in given else {}
-        )
+        if "max_parallel" in given:
+            body["options"]["max_parallel"] = fields.whole(given["max_parallel"])
         async with turn():
             started = (
                 await self.commands.start(signed(fields.validated(StartGraph, body)), given["key"])
@@ -76,17 +76,4 @@ class GraphBeginning(Beginning):
 
 def add_beginning(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes that show and receive the form."""
-    own = GraphBeginning(gateway.store.plans, gateway.graph_commands)
-
-    @app.get("/start/graph", operation_id="showStartGraph")
-    async def show_graph(request: Request, plan: str = "") -> Response:
-        """Show the form that starts a graph."""
-        return await own.shown(request, {"plan": plan})
-
-    @app.post("/start/graph", operation_id="pressStartGraph")
-    async def press_graph(request: Request) -> Response:
-        """Start a graph and redirect to its page.
-
-        A form that is sent again starts no second one.
-        """
-        return await own.pressed(request)
+    GraphBeginning(gateway.store.user_code, gateway.graph_commands).add(app, "graph")

@@ -24,8 +24,8 @@ from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.domain.projects import chosen
 from crawler_lifecycle.domain.run import StopIntent, StopRequest
 from crawler_lifecycle.features.managers.gateway.requests import Tags
-from crawler_lifecycle.features.managers.ports import PLAN_MODULE
-from crawler_lifecycle.features.managers.store.plans import PlanStore
+from crawler_lifecycle.features.managers.ports import CODE_MODULE
+from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 from crawler_lifecycle.gateway.runs.commands import (
     CommandResult,
     check_foreign,
@@ -174,7 +174,7 @@ class ChangedSteps(BaseModel):
 logger = logging.getLogger(__name__)
 
 NO_WORKER = (
-    "No plans worker has registered yet: the functions are called as soon as a worker with "
+    "No user-code worker has registered yet: the functions are called as soon as a worker with "
     "their modules registers."
 )
 OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
@@ -188,7 +188,7 @@ class GraphCommands:
     """
 
     graphs: GraphStore
-    plans: PlanStore
+    user_code: UserCodeStore
     workflows: Workflows
     crawlers: Crawlers
     clock: Clock
@@ -280,7 +280,7 @@ class GraphCommands:
 
         Return a note for the caller, if any. Raises ``Problem`` 422 or 503.
         """
-        rows = await run_in_threadpool(self.plans.list_plans)
+        rows = await run_in_threadpool(self.user_code.list_user_code)
         known = dict[str, CrawlerDefinition]()
         for step in steps:
             if STEP_RULES[step.kind].brings_items:
@@ -295,7 +295,7 @@ class GraphCommands:
         except Unstartable as error:
             raise _refused(error.path, error.problem, error.why) from None
         functions = any(STEP_RULES[step.kind].called for step in steps)
-        return NO_WORKER if functions and not any(row.kind == PLAN_MODULE for row in rows) else None
+        return NO_WORKER if functions and not any(row.kind == CODE_MODULE for row in rows) else None
 
     async def notify(self, row: GraphRow) -> None:
         """Wake the workflow of a graph after a change of its rows, or start it.

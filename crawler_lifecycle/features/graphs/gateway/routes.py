@@ -180,7 +180,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     async def approve(
         id: str, body: _Approve, idempotency_key: IdempotencyKey = None
     ) -> ChangedSteps:
-        """Say yes or no to a step that waits for an approval.
+        """Approve or reject a step that waits for an approval.
 
         With `approved: false` the step is discarded.
 
@@ -228,7 +228,7 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
         ``search`` selects graphs that contain this text in their id, name or tags; upper and lower
         case are the same. ``sort`` is another order: id, name, state or took, with a ``-`` in front
         for the largest first. Both read the newest 2,000 graphs that meet the other filters. A
-        search goes on among older ones by name; ``note`` says what it left out.
+        search continues among older ones by name; ``note`` names what it left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
@@ -319,7 +319,8 @@ def add_steps(app: FastAPI, gateway: Gateway) -> None:
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
         """The steps of a graph in the order in which they were added, with their job and their end.
 
-        For steps that `path` names, the answer also says for what they wait."""
+        For steps that `path` names, the answer also shows what they wait for.
+        """
         graph = views.found(id)
         rows, last = views.steps(graph.graph_id, filters)
         rows = explained(graphs, graph.graph_id, rows) if filters.path else rows

@@ -56,7 +56,7 @@ _g = graph.c
 _s = graph_step.c
 _x = export_record.c
 _FENCE = (_g.graph_id, _g.attempt, _g.owner_run_id, _g.options, _g.stop_requested_at)
-#: Columns of a run or manager that show how it ended, and its parent.
+#: Columns of a run or manager that show its outcome, and its parent.
 _FACTS = ("status", "attempt", "outcome", "cause", "stop_requested_at", "stop_limit", "parent")
 #: Columns of a run that its step records as the result.
 _RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
@@ -64,19 +64,20 @@ _RECORDED = ("status", "outcome", "pages", "items", "errors", "archive")
 _NAMED = (_g.graph_id, _g.graph_key, _g.graph_uid)
 #: Columns of a step that are read before its row changes.
 _STEP = (
-    *(
-        _s.graph_id,
-        _s.number,
-        _s.kind,
-        _s.shape,
-        _s.state,
-        _s.attempt,
-        _s.tries,
-        _s.snoozed,
-        _s.batch,
-        _s.run_id,
-    ),
-    *(_s.begun_attempt, _s.ending, _s.errors, _s.result_bytes),
+    _s.graph_id,
+    _s.number,
+    _s.kind,
+    _s.shape,
+    _s.state,
+    _s.attempt,
+    _s.tries,
+    _s.snoozed,
+    _s.batch,
+    _s.run_id,
+    _s.begun_attempt,
+    _s.ending,
+    _s.errors,
+    _s.result_bytes,
 )
 
 
@@ -383,8 +384,14 @@ class _Steps:
             if step["ending"]:
                 self.set(end.number, ending=False, batch=None)
             return
-        values: dict[str, Any] = {"state": end.state.value, "not_before": end.not_before}
-        values |= {"outcome": end.outcome, "reason": end.reason, "batch": None, "alternative": None}
+        values: dict[str, Any] = {
+            "state": end.state.value,
+            "not_before": end.not_before,
+            "outcome": end.outcome,
+            "reason": end.reason,
+            "batch": None,
+            "alternative": None,
+        }
         if end.state in (StepState.SCHEDULED, StepState.AVAILABLE):
             values["tries"] = max(0, step["tries"] - 1)
             values["snoozed"] = step["snoozed"] + (end.state is StepState.SCHEDULED)
@@ -454,14 +461,11 @@ class _Steps:
         if step["state"] == StepState.EXECUTING:
             values["errors"] = self._errors(step, LOST)
             if not may_begin_again(step["tries"], _shape(step, "max_attempts", 1)):
-                lost = {
-                    "state": StepState.DISCARDED.value,
-                    "outcome": "lost",
-                    "reason": f"{LOST}, {LOST_MAX} times",
-                }
                 self.set(
                     work.number,
-                    **lost,
+                    state=StepState.DISCARDED.value,
+                    outcome="lost",
+                    reason=f"{LOST}, {LOST_MAX} times",
                     errors=values["errors"],
                     batch=None,
                     alternative=None,
@@ -533,7 +537,7 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else foreign
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
-        # The step waited for the archive, as its reason says. A person has resumed the run, so the
+        # The step waited for the archive, as its reason shows. A person has resumed the run, so the
         # reason is removed.
         return (
             StepEnd(number, attempt, StepState.EXECUTING)

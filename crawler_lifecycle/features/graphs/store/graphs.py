@@ -295,8 +295,11 @@ class GraphStore(GraphCalls, GraphReads):
                 unit, lambda known: known.add(spec.steps, number), load_graph(unit.conn, unit.row)
             )
             job = {**row["job"], "context": dict(spec.context)} if spec.context else row["job"]
-            values = {"graft_attempt": attempt, "graft_digest": digest, "job": job}
-            unit.conn.execute(update(graph_step).where(*mine).values(**values))
+            unit.conn.execute(
+                update(graph_step)
+                .where(*mine)
+                .values(graft_attempt=attempt, graft_digest=digest, job=job)
+            )
 
     # --- stop and end ---
 

@@ -83,22 +83,32 @@ _SHAPE: Mapping[str, Any] = {
     },
 }
 _OF_STEP = (
-    *(
-        "deps",
-        "missing",
-        "ignore_cancelled",
-        "ignore_discarded",
-        "graft",
-        "long",
-        "priority",
-        "queue",
-    ),
-    *("resources", "max_parallel", "max_attempts", "limit_s"),
+    "deps",
+    "missing",
+    "ignore_cancelled",
+    "ignore_discarded",
+    "graft",
+    "long",
+    "priority",
+    "queue",
+    "resources",
+    "max_parallel",
+    "max_attempts",
+    "limit_s",
 )
 #: The columns of ``graph_step`` that the engine changes. ``Step`` has fields with the same names.
 MOVING = (
-    *("state", "attempt", "tries", "not_before", "batch", "alternative", "run_id", "run_attempt"),
-    *("ending", "outcome", "reason"),
+    "state",
+    "attempt",
+    "tries",
+    "not_before",
+    "batch",
+    "alternative",
+    "run_id",
+    "run_attempt",
+    "ending",
+    "outcome",
+    "reason",
 )
 
 _c = graph_step.c
@@ -150,9 +160,7 @@ def new_row(step: Step, spec: StepSpec) -> dict[str, Any]:
     }
 
 
-def engine_steps(
-    graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool = True
-) -> list[Step]:
+def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool) -> list[Step]:
     """Return the steps of a graph from all its rows, which have the columns ``ENGINE``.
 
     Raises ``RowUnreadable`` for an invalid row. Unless ``strict``, an invalid step whose position
@@ -284,23 +292,26 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], position: int
         )
         return unreadable(graph_step, row, fault)
     if row["kind"] not in _KINDS:
-        cure = "a newer version knows it: let its workers continue the graph"
-        return unreadable(graph_step, row, Fault("kind", row["kind"], cure))
+        fix = "a newer version knows it: let its workers continue the graph"
+        return unreadable(graph_step, row, Fault("kind", row["kind"], fix))
     shape = row.pop("shape")
-    cure = "give the number of a step of this graph"
+    fix = "give the number of a step of this graph"
     if row["parent"] is not None and not 0 <= row["parent"] < len(rows):
-        return unreadable(graph_step, row, Fault("parent", row["parent"], cure))
-    cure = "set the shape that was sent; its deps must be numbers of steps of this graph"
-    return unreadable(graph_step, row, Fault("shape", shape, cure, document=True))
+        return unreadable(graph_step, row, Fault("parent", row["parent"], fix))
+    fix = "set the shape that was sent; its deps must be numbers of steps of this graph"
+    return unreadable(graph_step, row, Fault("shape", shape, fix, document=True))
 
 
 def step_row(row: Row, deps: Sequence[str]) -> StepRow:
     """Return the step of a row. ``deps`` are the paths of its dependencies."""
-    more = {
-        "max_attempts": (row["shape"] or {}).get("max_attempts", 1),
-        "errors": row["errors"] or (),
-    }
-    return made(StepRow, row, state=StepState(row["state"]), deps=deps, **more)
+    return made(
+        StepRow,
+        row,
+        state=StepState(row["state"]),
+        deps=deps,
+        max_attempts=(row["shape"] or {}).get("max_attempts", 1),
+        errors=row["errors"] or (),
+    )
 
 
 def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
@@ -310,5 +321,12 @@ def work_of(row: Row, *, attempt: int, tries: int) -> StepWork:
         name: shape.get(name, _SHAPE[name])
         for name in ("max_attempts", "backoff_s", "timeout_s", "graft")
     }
-    more = {"kind": StepKind(row["kind"]), "deps": tuple(shape.get("deps", ()))}
-    return made(StepWork, row, **shaped, **more, attempt=attempt, tries=tries)
+    return made(
+        StepWork,
+        row,
+        **shaped,
+        kind=StepKind(row["kind"]),
+        deps=tuple(shape.get("deps", ())),
+        attempt=attempt,
+        tries=tries,
+    )

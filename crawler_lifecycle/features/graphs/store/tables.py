@@ -130,9 +130,15 @@ graph_change = new_table(
         "batch",
         "alternative",
         "run_id",
+        "run_attempt",
+        "ending",
+        "outcome",
+        "reason",
+        "errors",
+        "started_at",
+        "ended_at",
+        "result_bytes",
     ),
-    *same_columns(graph_step, "run_attempt", "ending", "outcome", "reason", "errors"),
-    *same_columns(graph_step, "started_at", "ended_at", "result_bytes"),
 )
 
 graph_result = new_table(

@@ -2,7 +2,8 @@
 
 1. Claim the graph's row.
 2. In turns: advance the graph in the database (``advance_graph``), and start the picked steps.
-   Functions are called in workers of the role ``plans``. Crawls and managers are begun in parallel.
+   Functions are called in workers of the role ``user-code``. Crawls and managers are begun in
+   parallel.
 3. Wait for the answer of a call, for the end of a run, for a command, or for the time that a step
    waits for. A signal only wakes the workflow, which then reads the rows. So a lost, repeated or
    foreign signal does no harm.
@@ -285,7 +286,7 @@ class GraphBatchWorkflow(WithoutSignals):
 
 @workflow.defn(name=names.GRAPH_WORKFLOW)
 class GraphWorkflow(OwnedWorkflow[GraphWork]):
-    """The workflow of one graph. It returns a ``GraphResult``, also if the graph failed."""
+    """The workflow of one graph. It returns a ``GraphResult``, even if the graph failed."""
 
     @workflow.init
     def __init__(self, order: Any = None, carried: Any = None, *surplus: Any) -> None:

@@ -79,7 +79,7 @@ class GraphInbox(ManagerInbox):
     def _take_command(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime
     ) -> None:
-        """Accept a command. Nobody is answered, so a note says why one is dropped."""
+        """Accept a command. Nobody is answered, so a note explains why one is dropped."""
         if len(self.commands) >= COMMANDS_MAX:
             self.note(f"signal {name!r} dropped: {COMMANDS_MAX} commands wait already")
             return
@@ -189,7 +189,7 @@ class GraphWork(OwnedState):
         return max(GAP_S, GAP_FACTOR * self.took_s) - (now - self.advanced_at).total_seconds()
 
     def why(self) -> str | None:
-        """Return a sentence that says why the graph ended, if there is one."""
+        """Return a sentence about why the graph ended, if there is one."""
         return self.cause if self.inbox.stop is None else self.inbox.stop.stopped
 
     def result(self) -> GraphResult:

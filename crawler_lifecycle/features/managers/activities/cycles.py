@@ -23,7 +23,12 @@ from crawler_lifecycle.domain.crawlers.crawler import check_tasks
 from crawler_lifecycle.domain.errors import Fenced, InvalidRequest, LifecycleError
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.ports.protocols import Catalogue, PlanFailed, PlanHost, PlanHosts
+from crawler_lifecycle.ports.protocols import (
+    Catalogue,
+    UserCodeFailed,
+    UserCodeProcess,
+    UserCodeProcesses,
+)
 
 from ..domain.manager import (
     CYCLE_ENDS,
@@ -44,7 +49,7 @@ from .registered import starts_none
 
 if TYPE_CHECKING:
     from ..store.managers import ManagerStore
-    from ..store.plans import PlanStore
+    from ..store.user_code import UserCodeStore
 
 
 log = logging.getLogger(__name__)
@@ -83,7 +88,7 @@ class CycleAnswer:
     ended: int = 0
     """Number of ended runs whose hooks were called in this cycle."""
     waiting: str | None = None
-    """One sentence that says why no more jobs were picked."""
+    """One sentence about why no more jobs were picked."""
     again_s: float | None = None
     """The longest wait for the next cycle, in seconds. 0: start it at once. ``None``: wait until
     something happens.
@@ -105,7 +110,7 @@ class CycleAnswer:
     on_hook_error: str = "fail"
     """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
-    """The error of the class, its position, and the cure. With ``over``: the manager fails because
+    """The error of the class, its position, and the fix. With ``over``: the manager fails because
     of it.
     """
     stopped: bool = False
@@ -166,11 +171,11 @@ class ClassReport:
 
 @dataclass
 class ManagerActivities:
-    """The activity of workers with the role ``plans``."""
+    """The activity of workers with the role ``user-code``."""
 
     managers: ManagerStore
-    plans: PlanStore
-    hosts: PlanHosts
+    user_code: UserCodeStore
+    hosts: UserCodeProcesses
     catalogue: Catalogue
     reading: Callable[[str], FileReading]
     """Makes a reader for files of a manager's runs, for one cycle."""
@@ -211,7 +216,7 @@ class ManagerActivities:
                 row.plan, row.manager_id, order.attempt, row.generation, cycle.alive
             ) as host:
                 return cycle.run(host)
-        except PlanFailed as failed:
+        except UserCodeFailed as failed:
             return cycle.failed(failed)
         finally:
             keep_output(
@@ -230,7 +235,7 @@ class _Cycle(FileQuestions):
         self._fence = fence
         self.reading = owner.reading(f"manager/{row.name}/")
         self._report = owner.reports.setdefault((row.manager_id, fence.attempt), ClassReport())
-        self._host: PlanHost | None = None
+        self._host: UserCodeProcess | None = None
         self._slow_at = time.monotonic() + SLOW_S
         """The time after which the web page shows, once, what the class is working on."""
         self._ended: dict[int, int] = {}
@@ -242,8 +247,10 @@ class _Cycle(FileQuestions):
         self._gave_up = False
         """True if some hooks are not called again."""
 
-    def run(self, host: PlanHost) -> CycleAnswer:
-        """Read the source, let the class decide, and record the decision. Raises ``PlanFailed``."""
+    def run(self, host: UserCodeProcess) -> CycleAnswer:
+        """Read the source, let the class decide, and record the decision. Raises
+        ``UserCodeFailed``.
+        """
         self._host = host
         self._begin(host)
         self._read(host)
@@ -258,7 +265,7 @@ class _Cycle(FileQuestions):
             raise
         except InvalidRequest as why:
             self._keep(host.done)
-            raise PlanFailed(f"{self._row.plan}: its decision is not allowed: {why}") from None
+            raise UserCodeFailed(f"{self._row.plan}: its decision is not allowed: {why}") from None
         except BaseException:  # also record after a stop or a lost connection
             self._keep(host.done)
             raise
@@ -286,7 +293,7 @@ class _Cycle(FileQuestions):
         )
 
     def _committed(
-        self, host: PlanHost, facts: Facts
+        self, host: UserCodeProcess, facts: Facts
     ) -> tuple[Decision, str | None, ManagerCommit]:
         """Let the class decide, and record its decision.
 
@@ -355,7 +362,9 @@ class _Cycle(FileQuestions):
                         )
                         self._managers.commit_decision(self._fence, kept)
                         answer = replace(answer, unclosed=unclosed)
-            except PlanFailed as failure:  # a class that cannot be used must not prevent the end
+            except (
+                UserCodeFailed
+            ) as failure:  # a class that cannot be used must not prevent the end
                 if (
                     failure.missing
                     and self._managers.note_try(self._fence) < TRIES
@@ -369,7 +378,7 @@ class _Cycle(FileQuestions):
         self._forget()
         return answer
 
-    def failed(self, failed: PlanFailed) -> CycleAnswer:
+    def failed(self, failed: UserCodeFailed) -> CycleAnswer:
         """Return the answer after the class failed in its cycle: try again later, or end the
         manager.
 
@@ -416,26 +425,26 @@ class _Cycle(FileQuestions):
         """Return whether any worker has the class, according to the workers' reports in the
         database.
         """
-        plan = self._owner.plans.get_plan(self._row.plan)
+        plan = self._owner.user_code.get_user_code(self._row.plan)
         return self._report.served(
             plan.seen_at if plan is not None and plan.error is None else None
         )
 
     # --- the object
 
-    def _begin(self, host: PlanHost) -> None:
+    def _begin(self, host: UserCodeProcess) -> None:
         """Build the object, unless this process has it."""
         if host.generation is not None:
             return
         row = self._row
         changed = row.fingerprint is not None and row.fingerprint != host.fingerprint
         if changed and host.on_code_change == "fail":
-            cure = (
+            fix = (
                 "start it under another flow id, restore the former code, or set on_code_change "
                 "to replay"
             )
-            raise PlanFailed(
-                f"{row.plan}: its code has changed, and on_code_change is fail; {cure}",
+            raise UserCodeFailed(
+                f"{row.plan}: its code has changed, and on_code_change is fail; {fix}",
                 for_good=True,
             )
         # A new process reads the source again, unless this code has read it to its end in this
@@ -454,7 +463,7 @@ class _Cycle(FileQuestions):
         host.begin(start, new.generation, self._answer)
 
     def _close(
-        self, host: PlanHost, decision: Decision, reason: str | None
+        self, host: UserCodeProcess, decision: Decision, reason: str | None
     ) -> tuple[Decision, str | None]:
         """Call ``on_close``.
 
@@ -463,7 +472,7 @@ class _Cycle(FileQuestions):
         host.settled = False
         try:
             return host.finish(reason, self._answer), None
-        except PlanFailed as failed:
+        except UserCodeFailed as failed:
             log.warning("manager %d: on_close: %s", self._row.manager_id, failed)
             return decision, f"on_close failed: {failed}"[:WAITING_MAX]
 
@@ -473,7 +482,7 @@ class _Cycle(FileQuestions):
 
     # --- the source
 
-    def _read(self, host: PlanHost) -> None:
+    def _read(self, host: UserCodeProcess) -> None:
         """Read pages of the source while there is capacity, for a short time, because ended runs
         wait meanwhile.
         """
@@ -489,7 +498,7 @@ class _Cycle(FileQuestions):
         while buffered < most and not self._unfinished:
             try:
                 page = self._checked(host, host.page(position, self._answer))
-            except PlanFailed as failed:
+            except UserCodeFailed as failed:
                 failed.args = (f"{failed} (while reading after position {position})",)
                 raise
             position = page.position
@@ -499,7 +508,7 @@ class _Cycle(FileQuestions):
                 return
             self._unfinished = buffered < most and time.monotonic() >= until
 
-    def _checked(self, host: PlanHost, page: Page) -> Page:
+    def _checked(self, host: UserCodeProcess, page: Page) -> Page:
         """Return the page after a check of its items.
 
         An item that cannot become a run gets an error. With ``on_item_error`` ``stop``, the page

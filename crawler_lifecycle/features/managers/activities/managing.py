@@ -158,23 +158,27 @@ class ManagingActivities:
             crawler = self.cloud.crawler(
                 job.job.spider, job.job.project_id, crawlers(), self.children.problem
             )
-            more |= {
-                "parent": parent,
-                "flow_id": row.flow_id,
-                "due_at": due_of(row.flow_id, row.parent),
-            }
-            asked = run_request_of(job.job, crawler, self.cloud, **more)
+            asked = run_request_of(
+                job.job,
+                crawler,
+                self.cloud,
+                parent=parent,
+                flow_id=row.flow_id,
+                due_at=due_of(row.flow_id, row.parent),
+                **more,
+            )
             check_tasks(crawler, asked.args, asked.settings, None)
             return completed(asked, crawler)
 
         def begin(job: Live) -> int | None:
             request_id = run_request_id(row.manager_id, job.seq, job.retry)
-            own = {
-                "request_id": request_id,
-                "requested_by": row.requested_by,
-                "project": row.project,
-            }
-            asked = functools.partial(request, job, **own)
+            asked = functools.partial(
+                request,
+                job,
+                request_id=request_id,
+                requested_by=row.requested_by,
+                project=row.project,
+            )
             run = self.children.begin(whose, parent, request_id, asked, stopped)
             return None if run is None else run.run_id
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crawler_lifecycle.domain.errors import InvalidRequest, PlansUnknown
+from crawler_lifecycle.domain.errors import InvalidRequest, UserCodeUnknown
 
-from ..ports import PLAN_READING, PlanRow
+from ..ports import CODE_READING, UserCodeRow
 
 NAME_MODULE = (
-    "name its module in LIFECYCLE_PLANS__MODULES of a worker, or put it into the folder "
+    "name its module in LIFECYCLE_USER_CODE__MODULES of a worker, or put it into the folder "
     "of crawlctl dev"
 )
 
 
-def check_read(rows: Sequence[PlanRow], module: str | None) -> None:
-    """Raise ``PlansUnknown`` while a worker still reads this module (``None``: any module)."""
+def check_read(rows: Sequence[UserCodeRow], module: str | None) -> None:
+    """Raise ``UserCodeUnknown`` while a worker still reads this module (``None``: any module)."""
     read = next(
-        (row.plan for row in rows if row.kind == PLAN_READING and module in (None, row.plan)), None
+        (row.plan for row in rows if row.kind == CODE_READING and module in (None, row.plan)), None
     )
     if read is not None:
-        raise PlansUnknown(
-            f"A plans worker reads the module {read} now; send this again in a moment"
+        raise UserCodeUnknown(
+            f"A user-code worker reads the module {read} now; send this again in a moment"
         )
 
 
 def starts_none(*_: object, **__: object) -> bool:
     """Refuse to start a graph, on a worker that cannot."""
     raise InvalidRequest(
-        "this worker starts no graphs; let a worker of the role plans execute this"
+        "this worker starts no graphs; let a worker of the role user-code execute this"
     )

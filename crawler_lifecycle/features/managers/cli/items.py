@@ -152,7 +152,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
     """Yield the number of each line of a CSV file, with its item or the text of its error.
 
-    The header tells the delimiter, as in feeds of crawls. Blanks before a value are left out,
+    The header determines the delimiter, as in feeds of crawls. Blanks before a value are left out,
     unless it is in quotes. An empty value is left out of the item.
     """
     head = file.readline(LINE_MAX + 1)

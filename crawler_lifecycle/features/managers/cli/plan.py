@@ -29,7 +29,7 @@ COLUMNS = (
     Column("Tags", words("tags"), wide=True),
     Column("Settings", lambda row: plain(row.get("job_settings") or {}), wide=True),
 )
-PLANS = (
+USER_CODE = (
     Column("Plan", of("plan")),
     Column("Name", of("name")),
     Column("Served", lambda row: plain(bool(row.get("served") and not row.get("error")))),
@@ -51,7 +51,7 @@ def plan(
 
     Nothing is started.
 
-    The gateway's catalogue says which jobs no crawler would accept. A separate process imports the
+    The gateway's catalogue shows which jobs no crawler would accept. A separate process imports the
     module from this folder. Every job is treated as successful at once.
 
     Parameters
@@ -65,10 +65,12 @@ def plan(
     """
     if name is None:
         with current().gateway() as gateway:
-            plans = gateway.get("/v1/plans").get("plans", [])
-            rows = [plan for plan in plans if plan.get("kind") == "manager" or plan.get("error")]
-        empty = "no plans worker has registered a class yet (LIFECYCLE_PLANS__MODULES)"
-        emit_list("plans", rows, PLANS, name="plan", empty=empty)
+            user_code = gateway.get("/v1/user-code").get("user_code", [])
+            rows = [
+                plan for plan in user_code if plan.get("kind") == "manager" or plan.get("error")
+            ]
+        empty = "no user-code worker has registered a class yet (LIFECYCLE_USER_CODE__MODULES)"
+        emit_list("user_code", rows, USER_CODE, name="plan", empty=empty)
         return
     rows, end = _simulated(name, argv, limit)
     refused = _refused(rows)
@@ -107,7 +109,7 @@ def _refused(rows: list[dict[str, Any]]) -> list[str]:
     except CommandFailed as failure:
         say(f"the catalogue was not asked: {failure.what}")
         return []
-    cloud = load_settings().plans.cloud()
+    cloud = load_settings().user_code.cloud()
     reasons: list[str] = []
     for row in jobs:
         try:
@@ -121,7 +123,7 @@ def _refused(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _simulated(name: str, argv: tuple[str, ...], limit: int) -> tuple[list[dict[str, Any]], Any]:
-    """Run the class in a separate process. Return its jobs, and how it ended."""
+    """Run the class in a separate process. Return its jobs and its outcome."""
     options = [str(limit), name, *argv]
     answer, code = answer_of(
         "crawler_lifecycle.features.user_code.preview", options, current().timeout_s or TIMEOUT_S

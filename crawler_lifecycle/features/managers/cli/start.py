@@ -23,7 +23,7 @@ from crawler_lifecycle.cli.session import current, say
 from crawler_lifecycle.cli.subjects import By, End, Project, is_news
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.domain.errors import InvalidRequest
-from crawler_lifecycle.subjects import Cell, Document, manager_state
+from crawler_lifecycle.subjects import Cell, Document, status_word
 
 from ..domain.manager import PAGE_ITEMS
 from .items import Args, Format, Item, Source, format_of, pages
@@ -75,8 +75,8 @@ def start(
 
     Parameters
     ----------
-    plan
-        class of a plans worker, module:Class (crawlctl manager plan)
+    class
+        class of a user-code worker, module:Class (crawlctl manager plan)
     argv
         after --: options of the class
     crawler
@@ -128,8 +128,6 @@ def start(
         "crawler": crawler,
         "options": options,
         "name": name,
-    }
-    request |= {
         "flow_id": flow,
         "tags": tag,
         "parent": parent,
@@ -146,15 +144,15 @@ def start(
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
         say_note(started, f"manager {manager_id}")
-        # With a flow, the answer may show the end of the previous attempt, which must not count as
-        # the end.
-        before = started if flow else None
-        if watch or wait:
-            return MANAGER.follow(gateway, manager_id, watch=watch, after=before)
+    # With a flow, the answer may show the end of the previous attempt, which must not count as the
+    # end.
+    before = started if flow else None
+    if watch or wait:
+        return MANAGER.follow(manager_id, watch=watch, after=before)
     facts: list[tuple[str, Cell]] = [
-        (field, started.get(field)) for field in ("manager_id", "workflow_id")
+        *((field, started.get(field)) for field in ("manager_id", "workflow_id")),
+        ("status", status_word(started)),
     ]
-    facts += [("status", manager_state(started))]
     facts += [("items", f"{sent.jobs:,}, {sent.new:,} of them new")] if sent else []
     emit(started, names=[manager_id], table=lambda: show_facts(facts))
     more = (
@@ -263,7 +261,7 @@ def full_name(gateway: Gateway, plan: str) -> str:
     """
     known = {
         str(one.get("plan"))
-        for one in gateway.get("/v1/plans").get("plans", [])
+        for one in gateway.get("/v1/user-code").get("user_code", [])
         if one.get("kind") == "manager"
     }
     fitting = sorted(name for name in known if name.endswith((f".{plan}", f":{plan}")))
@@ -310,7 +308,7 @@ def add(
     if each is None and not given and not seal:
         raise WrongUsage("nothing to add", "give -a name=value, --each FILE or --seal")
     with current().gateway() as gateway:
-        more = {name: one for name, one in {"spider": spider, "tags": tag}.items() if one}
+        more = filled({"spider": spider, "tags": tag})
         sender = Sender(gateway, manager, checked_id(request_id), more)
         if each is not None:
             found = gateway.get(MANAGER.path(manager))
@@ -341,7 +339,7 @@ class Sender:
     def all(self, items: Iterable[Item], seal: bool) -> None:
         """Send all items.
 
-        With ``seal``, the last page tells the manager that no more items come.
+        With ``seal``, the last page informs the manager that no more items come.
         """
         for page, last in pages(items):
             self.page(page, seal and last)
@@ -417,20 +415,14 @@ def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Call
     definition = next((one for one in catalogue(gateway) if one.name == crawler), None)
     if definition is None:
         raise WrongUsage(f"there is no crawler {crawler!r}", "crawlctl crawler list")
-    from crawler_lifecycle.domain.crawlers.arguments import as_text
     from crawler_lifecycle.domain.crawlers.crawler import effective_args
 
-    from ..domain.manager import job_text
+    from ..domain.manager import job_texts
 
     def check(args: Args) -> None:
         given = {**(base or {}), **args}
         try:
-            words = {
-                name: as_text(value) if isinstance(value, bool) else job_text(f"args.{name}", value)
-                for name, value in given.items()
-                if value is not None
-            }
-            effective_args(definition, words)
+            effective_args(definition, job_texts("args", given, built_in=True))
         except InvalidRequest as error:
             raise ValueError(str(error)) from None
 

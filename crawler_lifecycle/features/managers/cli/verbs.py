@@ -23,7 +23,7 @@ from crawler_lifecycle.cli.subjects import (
     Yes,
 )
 from crawler_lifecycle.dev_json import user
-from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, manager_state
+from crawler_lifecycle.subjects import JOBS, TERMINAL, WAITING, Document, jobs, status_word
 from crawler_lifecycle.subjects import MANAGER as SUBJECT
 
 
@@ -32,7 +32,7 @@ def _line(row: Document) -> str:
     counts = jobs(row)
     waits = sum(counts.get(name, 0) for name in WAITING)
     words = [
-        f"manager {row.get('manager_id')} {manager_state(row)}",
+        f"manager {row.get('manager_id')} {status_word(row)}",
         f"{row.get('live') or 0} live",
         f"{waits} wait",
     ]
@@ -67,14 +67,15 @@ def list_managers(
     Parameters
     ----------
     status
-        INITIALIZING, PROCESSING, STOPPING, COMPLETED or FAILED
+        INITIALIZING, PROCESSING, STOPPING, COMPLETED, FAILED, stopped or paused
     name
         only managers of this name
     flow
         only the manager of this flow; needs --name
     """
-    filters = {"name": name, "flow_id": flow, "search": search, "sort": sort, "project": project}
-    MANAGER.list_all(limit, status=[word.upper() for word in status or ()], **filters)
+    MANAGER.list_all(
+        limit, status=status, name=name, flow_id=flow, search=search, sort=sort, project=project
+    )
 
 
 def describe(
@@ -122,10 +123,10 @@ def logs(manager: ManagerId, /) -> None:
 
 def _next_steps(row: Document) -> list[str]:
     one = row.get("manager_id")
-    looks = [
+    polls = [
         state for name, state in (("skipped", "skipped"), ("bad", "ended")) if jobs(row).get(name)
     ]
-    why = [f"crawlctl manager describe {one} --jobs {state}" for state in looks]
+    why = [f"crawlctl manager describe {one} --jobs {state}" for state in polls]
     begun = any(jobs(row).get(state) for state in ("started", "ended"))
     runs = [f"crawlctl list --parent {row.get('workflow_id')}"] if begun else []
     if row.get("status") in TERMINAL or row.get("paused"):
@@ -200,14 +201,14 @@ def resume(
     """
     with current().gateway() as gateway:
         answer = gateway.post(MANAGER.path(manager, "/resume"), {"redo": True} if redo else None)
-        if wait:
-            return MANAGER.await_end(gateway, manager, after=answer)
+    if wait:
+        return MANAGER.await_end(manager, after=answer)
     MANAGER.show([answer])
     say(f"next: crawlctl manager watch {manager}")
     return Exit.DONE
 
 
-def cap(manager: ManagerId, most: int, /) -> int:
+def set_limit(manager: ManagerId, most: int, /) -> int:
     """Set how many runs a manager may have at once. A lower limit ends no run.
 
     Parameters
@@ -215,7 +216,7 @@ def cap(manager: ManagerId, most: int, /) -> int:
     most
         number of runs; 0: by its class
     """
-    return MANAGER.each((manager,), "cap", {"cap": most})
+    return MANAGER.each((manager,), "limit", {"cap": most})
 
 
 def wait(
@@ -223,21 +224,19 @@ def wait(
 ) -> int:
     """Wait for the end of a manager, at most for --timeout (exit code 7).
 
-    With --for completed the exit code says how it ended: 0 completed, 5 failed, 6 stopped.
+    With --for completed the exit code shows its outcome: 0 completed, 5 failed, 6 stopped.
 
     Parameters
     ----------
     goal
         what to wait for
     """
-    with current().gateway() as gateway:
-        return MANAGER.await_end(gateway, manager, goal)
+    return MANAGER.await_end(manager, goal)
 
 
 def watch(manager: ManagerId, /) -> int:
     """Watch a manager until its end.
 
-    The exit code says how it ended: 0 completed, 5 failed, 6 stopped.
+    The exit code shows its outcome: 0 completed, 5 failed, 6 stopped.
     """
-    with current().gateway() as gateway:
-        return MANAGER.watch_one(gateway, manager)
+    return MANAGER.watch_one(manager)

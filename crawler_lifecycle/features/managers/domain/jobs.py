@@ -2,7 +2,7 @@
 S-50) and retried.
 
 A class gives a mapping of Python values; a ``Job`` contains only texts. The functions raise
-``InvalidRequest`` naming the field, the value and the cure.
+``InvalidRequest`` naming the field, the value and the fix.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ database and no clock.
 
 ``Facts`` and ``Decision`` are sent as JSON between a worker and the process with the user's class.
 So they contain only texts, numbers, lists and dictionaries. The user's code may do anything in that
-process, so a received ``Decision`` is always checked (``plans/calls.py``).
+process, so a received ``Decision`` is always checked (``user_code/calls.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from crawler_lifecycle.domain.bounds import LIMITS, STRICT, check_number, check_request_id, refusal
+from crawler_lifecycle.domain.crawlers.arguments import as_text
 from crawler_lifecycle.domain.errors import InvalidRequest, Overtaken
 from crawler_lifecycle.domain.names import MANAGER_WORKFLOW
 from crawler_lifecycle.domain.run import RunStatus, StopIntent
@@ -41,8 +42,8 @@ FINISHED = "finished"
 
 NAME_MAX = 63
 FLOW_ID_MAX = 120
-#: The built-in plan: it runs one crawler once for each job that a user adds. Every plans worker has
-#: it.
+#: The built-in class: it runs one crawler once for each job that a user adds. Every user-code
+#: worker has it.
 BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
 #: The most jobs, and the most bytes of JSON, of one page of a source.
 PAGE_ITEMS = 500
@@ -116,7 +117,8 @@ class JobState(StrEnum):
     ENDED = "ended"
     """Its run has ended, and the hooks of this end have run."""
     SKIPPED = "skipped"
-    """The yield is no valid job and was skipped (``on_item_error="skip"``). ``error`` says why."""
+    """The yield is no valid job and was skipped (``on_item_error="skip"``). ``error`` explains why.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ class ManagerSnapshot:
     stop: StopIntent | None = None
     leave: bool = False
     waiting: str | None = None
-    """A sentence that says what the manager waits for."""
+    """A sentence about what the manager waits for."""
     error: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -353,7 +355,7 @@ class EndedJob:
 class Facts:
     """The facts at the beginning of a cycle.
 
-    The class requests further facts during the cycle (``plans/calls.py``).
+    The class requests further facts during the cycle (``user_code/calls.py``).
     """
 
     manager_id: int
@@ -382,7 +384,7 @@ class Facts:
     last_pick: float | None = None
     """The time of the last cycle that picked a job, in seconds since 1970."""
     cap: int | None = None
-    """The most live jobs, as a person set it (``crawlctl manager cap``); ``None``: the class
+    """The most live jobs, as a person set it (``crawlctl manager set-limit``); ``None``: the class
     decides.
     """
     paused: bool = False
@@ -491,11 +493,11 @@ class Decision:
     wait for them (S-02, S-32).
     """
     error: str | None = None
-    """The error of the class in this cycle, and the cure. With ``over``: the manager fails because
+    """The error of the class in this cycle, and the fix. With ``over``: the manager fails because
     of it.
     """
     waiting: str | None = None
-    """A sentence that says why no further job was picked."""
+    """A sentence about why no further job was picked."""
     again_s: float | None = None
     """The longest wait until the next cycle, in seconds; ``None``: until something happens."""
     hook_errors: int = 0
@@ -553,6 +555,21 @@ def job_text(field_name: str, value: object) -> str:
     raise refusal(
         field_name, value, "give a text, a number, true or false, or lists and objects of these"
     )
+
+
+def job_texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
+    """Return arguments or settings of a job as a process receives them, without ``None``.
+
+    ``built_in``: the job is of the built-in manager. Raises ``InvalidRequest``.
+    """
+    return {
+        # As for a run: crawlers expect booleans as JSON writes them.
+        name: as_text(value)
+        if built_in and isinstance(value, bool)
+        else job_text(f"{where}.{name}", value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 # --- checks before a manager's rows are written, for the database and for tests in memory ---------

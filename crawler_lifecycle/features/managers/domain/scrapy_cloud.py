@@ -1,5 +1,5 @@
 """Scrapy Cloud's terms in ours: spiders, projects, units, outcomes (table in
-docs/managers-scrapy-cloud.md).
+docs/managers.md).
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
 _FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
 #: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
 FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
-    *(
-        "lost",
-        "evicted",
-        "interrupted",
-        "timed_out",
-        "start_timeout",
-        "deploy_failed",
-        "banned",
-        "partial",
-    )
+    "lost",
+    "evicted",
+    "interrupted",
+    "timed_out",
+    "start_timeout",
+    "deploy_failed",
+    "banned",
+    "partial",
 }
 #: The most crawlers that an error names.
 _NAMED_MAX = 5
@@ -42,7 +40,7 @@ _NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """The settings of an installation for units and projects (``LIFECYCLE_PLANS__…``).
+    """The settings of an installation for units and projects (``LIFECYCLE_USER_CODE__…``).
 
     Raises ``InvalidRequest`` for a unit that is no quantity.
     """
@@ -91,12 +89,12 @@ class Cloud:
             return found[0]
         where = f" in project {project_id!r:.80}" if project_id is not None else ""
         if not found:
-            cure = (
+            fix = (
                 f"no crawler{where} has this name or this spider; crawlctl crawler list shows "
                 "all crawlers"
             )
             raise InvalidRequest(
-                "; ".join(filter(None, (f"spider: {spider!r:.120} is unknown", cure, problem)))
+                "; ".join(filter(None, (f"spider: {spider!r:.120} is unknown", fix, problem)))
             )
         names = ", ".join(sorted(crawler.name for crawler in found)[:_NAMED_MAX])
         raise InvalidRequest(
@@ -111,8 +109,8 @@ class Cloud:
         prefix = self.projects.get(project_id)
         if prefix is None:
             known = ", ".join(sorted(self.projects)) or "none"
-            cure = f"name one of LIFECYCLE_PLANS__PROJECTS ({known[:300]}), or leave it out"
-            raise refusal("project_id", project_id, cure)
+            fix = f"name one of LIFECYCLE_USER_CODE__PROJECTS ({known[:300]}), or leave it out"
+            raise refusal("project_id", project_id, fix)
         return prefix
 
 

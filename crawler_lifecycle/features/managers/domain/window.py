@@ -1,4 +1,5 @@
-"""The window of a crawl manager: it gives free slots to waiting jobs, and says why the others wait.
+"""The window of a crawl manager: it gives free slots to waiting jobs, and explains why the others
+wait.
 
 A ``Window`` belongs to one cycle. It begins with the facts, handles ends and new jobs, and gives
 slots in the order of S-53: delayed jobs that may start, then queued jobs, then jobs of the source.
@@ -31,13 +32,13 @@ from .manager import (
 Pool = Callable[[JobState, int, int], Sequence[Waiting]]
 _POOL_PAGE = 100
 
-LATER = "can_schedule_job_with_params said: later"
+LATER = "can_schedule_job_with_params answered: later"
 NOT_DUE = "the delay of a retry is not over"
 NOT_STARTED = "schedule_spider_with_jobargs answered None"
 
 
 class Later(Exception):
-    """A rule cannot decide yet whether a job may start. The text says why the job waits."""
+    """A rule cannot decide yet whether a job may start. The text explains why the job waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +336,8 @@ class Window:
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:
-        """Return a sentence that says why no further job was picked; ``None``: there is nothing to
-        wait for.
+        """Return a sentence about why no further job was picked; ``None``: there is nothing to wait
+        for.
         """
         facts = self.facts
         live = self._now.live

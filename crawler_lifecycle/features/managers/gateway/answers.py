@@ -1,4 +1,4 @@
-"""Answers about crawl managers and plans: filters of lists, bodies, and the class that reads
+"""Answers about crawl managers and user code: filters of lists, bodies, and the class that reads
 managers for them.
 """
 
@@ -14,32 +14,36 @@ from pydantic import BaseModel, Field
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.domain.status_words import MANAGER_WORDS
 from crawler_lifecycle.domain.waiting import ASK_DOCTOR
 from crawler_lifecycle.gateway.api.lists import ResultPage
-from crawler_lifecycle.gateway.api.paging import Id, Paging, SearchParameters, cut, order
+from crawler_lifecycle.gateway.api.paging import Id, Paging, SearchParameters, cut, one_of, order
 from crawler_lifecycle.gateway.api.rows import OfRow
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.owned import OwnedViews
 from crawler_lifecycle.gateway.runs.answers import Stop
 from crawler_lifecycle.gateway.runs.commands import existing
-from crawler_lifecycle.subjects import MANAGER
+from crawler_lifecycle.subjects import MANAGER, status_word
 
 from ..domain.manager import BUILT_IN, JobState
-from ..ports import JobRow, ManagerRow, PlanRow
+from ..ports import JobRow, ManagerRow, UserCodeRow
 from ..store.managers import ManagerStore
 from ..store.unit import SORTS
 
 ManagerId = Id
-#: Workers report their plans every few seconds. If no worker reports a plan for so long, no worker
-#: serves it.
+#: Workers report their user code every few seconds. If no worker reports a class for so long, no
+#: worker serves it.
 SERVED = timedelta(minutes=2)
+
+
+_STATUS = one_of({word: word for word in (*RunStatus, *MANAGER_WORDS)})
 
 
 class ManagerFilters(SearchParameters):
     """Filters of ``GET /v1/managers``. ``status`` may be given several times."""
 
     sort: Annotated[str, order(SORTS)] | None = None
-    status: list[RunStatus] = Field(default_factory=list)
+    status: list[Annotated[str, _STATUS]] = Field(default_factory=list)
     name: str | None = Field(default=None, max_length=63)
     flow_id: str | None = Field(default=None, max_length=120)
 
@@ -109,9 +113,9 @@ class Manager(OfRow):
     """The most live jobs, if a person set it; null: the number that the class sets."""
     paused: bool
     waiting: str | None
-    """A sentence that says why it starts no more jobs; null if it can start jobs."""
+    """A sentence about why it starts no more jobs; null if it can start jobs."""
     error: str | None
-    """The error of its class, with the position and the cure."""
+    """The error of its class, with the position and the fix."""
     stop: Stop | None
     leave: bool
     """True when its runs continue after a stop."""
@@ -143,18 +147,20 @@ class Manager(OfRow):
         argv = row.options.get("argv")
         words = [str(word) for word in argv] if isinstance(argv, list) else []
         jobs = {state.value: row.counts.by_state.get(state, 0) for state in JobState}
-        own = {
-            "crawler": words[0] if row.plan == BUILT_IN and words else None,
-            "argv": words,
-            "live": row.counts.live,
-            "waiting": why or waiting(row),
-            "jobs": Jobs.from_row(row.counts, **jobs),
-        }
-        return cls.from_row(row, **own | more)
+        crawler = words[0] if row.plan == BUILT_IN and words else None
+        return cls.from_row(
+            row,
+            crawler=crawler,
+            argv=words,
+            live=row.counts.live,
+            waiting=why or waiting(row),
+            jobs=Jobs.from_row(row.counts, **jobs),
+            **more,
+        )
 
 
 def waiting(row: ManagerRow) -> str | None:
-    """Return a sentence that says for what a manager waits, if it waits."""
+    """Return a sentence about what a manager waits for, if it waits."""
     if row.status.terminal:
         return None
     live = row.counts.live
@@ -202,7 +208,7 @@ class JobPage(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(PlanRow):
+class UserCodeAnswer(UserCodeRow):
     """A class of which a manager can be started, or a module with functions that graphs may
     call.
     """
@@ -211,14 +217,14 @@ class Plan(PlanRow):
     """True if a worker reported lately that it serves this."""
 
     @classmethod
-    def of(cls, row: PlanRow, now: datetime) -> Self:
+    def of(cls, row: UserCodeRow, now: datetime) -> Self:
         return cls(**asdict(row), served=row.seen_at is not None and now - row.seen_at < SERVED)
 
 
-class PlanList(BaseModel):
-    """The classes and modules that plans workers have registered."""
+class UserCodeList(BaseModel):
+    """The classes and modules that user-code workers have registered."""
 
-    plans: list[Plan]
+    user_code: list[UserCodeAnswer]
     note: str | None
 
 
@@ -238,7 +244,10 @@ class ManagerViews(OwnedViews[ManagerFilters, ManagerPage, ManagerDetail]):
         if filters.flow_id is None:
             return None
         row = self.store.find_manager(filters.name, filters.flow_id)
-        return [row] if row is not None and row.status in (filters.status or [row.status]) else []
+        if row is None:
+            return []
+        words = {row.status, status_word(asdict(row))}
+        return [row] if words & set(filters.status or words) else []
 
     def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
         """Return the jobs of a manager that fit the filters, oldest row first. Blocks."""

@@ -19,36 +19,28 @@ from starlette.responses import Response
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.projects import chosen, only
 from crawler_lifecycle.gateway.access.operations import signed
-from crawler_lifecycle.gateway.page.parts import forms as fields
-from crawler_lifecycle.gateway.page.parts.rendering import answer
 from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.ui.parts import forms as fields
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
 from crawler_lifecycle.web.problems import Problem, of_error, refused
 
 from ..domain.manager import BUILT_IN
-from ..ports import PLAN_GRAPH, PLAN_MANAGER, PlanRow
-from ..store.plans import PlanStore
+from ..ports import CODE_GRAPH, CODE_MANAGER, UserCodeRow
+from ..store.user_code import UserCodeStore
 from .commands import NO_WORKER, ManagerCommands
 from .options import Option, command_line, options_of, values_of
 from .requests import AddJobs, StartManager
 
 #: Options of the built-in manager, with the fields of the API. It has no others.
 _EACH = {
-    **{
-        "spider": "crawler",
-        "--spider-args": "args",
-        "--job-settings": "settings",
-        "--max-running-jobs": "max_running",
-    },
-    **{
-        "--max-per-key": "max_per_key",
-        "--retries": "retries",
-        "--retry-delay": "retry_delay_s",
-        "--pool": "pool",
-    },
-}
-_PLACES = {
-    **{"flow_id": "flow_id", "jobs": "jobs", "crawler": "opt-spider"},
-    **{f"options.{field}": f"opt-{name}" for name, field in _EACH.items()},
+    "spider": "crawler",
+    "--spider-args": "args",
+    "--job-settings": "settings",
+    "--max-running-jobs": "max_running",
+    "--max-per-key": "max_per_key",
+    "--retries": "retries",
+    "--retry-delay": "retry_delay_s",
+    "--pool": "pool",
 }
 _COMMON = ("key", "plan", "name", "tags", "project")
 
@@ -58,28 +50,28 @@ class Beginning(ABC):
     """A form that starts a manager or a graph."""
 
     kind: ClassVar[str]
-    """The kind of the plans that it starts."""
+    """The kind of the user code that it starts."""
     own: ClassVar[tuple[str, ...]]
     """The fields that only this form has, besides those of options."""
     places: ClassVar[Mapping[str, str]]
     """For each field that an error of the API names, the field of this form."""
     unplanned: ClassVar[tuple[str, ...]] = ()
-    """Choices that start something without a plan, from steps as JSON."""
-    plans: PlanStore
+    """Choices that start something without a class, from steps as JSON."""
+    user_code: UserCodeStore
 
-    def registered(self) -> tuple[dict[str, PlanRow], list[PlanRow], str | None]:
-        """Return the plans that can be started by name, those that cannot, and a note about
+    def registered(self) -> tuple[dict[str, UserCodeRow], list[UserCodeRow], str | None]:
+        """Return the user code that can be started by name, those that cannot, and a note about
         workers. Blocks.
         """
-        rows = self.plans.list_plans()
+        rows = self.user_code.list_user_code()
         own = [row for row in rows if row.kind == self.kind]
-        bad = [row for row in rows if row.error is not None and row.kind != PLAN_GRAPH]
-        # Of several versions of a plan, the newest is first.
+        bad = [row for row in rows if row.error is not None and row.kind != CODE_GRAPH]
+        # Of several versions of a class, the newest is first.
         good = {row.plan: row for row in reversed(own) if row.error is None}
         return dict(sorted(good.items())), bad, None if rows else NO_WORKER
 
-    async def fields(self, plan: PlanRow) -> list[Option]:
-        """Return the fields for the options of a plan.
+    async def fields(self, plan: UserCodeRow) -> list[Option]:
+        """Return the fields for the options of a class.
 
         The form has another field for the flow id.
         """
@@ -87,9 +79,25 @@ class Beginning(ABC):
 
     @abstractmethod
     async def start(
-        self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]
+        self, plan: UserCodeRow | None, options: Sequence[Option], given: Mapping[str, str]
     ) -> str:
-        """Start what the form says, and return the address of its page."""
+        """Start what the form describes, and return the address of its page."""
+
+    def add(self, app: FastAPI, noun: str, **first: str) -> None:
+        """Add the routes that show and receive the form. ``first``: values of an empty form."""
+
+        @app.get(f"/start/{noun}", operation_id=f"showStart{noun.capitalize()}")
+        async def show(request: Request, plan: str = "") -> Response:
+            """Show the form."""
+            return await self.shown(request, {"plan": plan, **first})
+
+        @app.post(f"/start/{noun}", operation_id=f"pressStart{noun.capitalize()}")
+        async def press(request: Request) -> Response:
+            """Start what the form says, and redirect to its page.
+
+            A form that is sent again starts nothing twice.
+            """
+            return await self.pressed(request)
 
     async def pressed(self, request: Request) -> Response:
         """Receive the form. Redirect to the new page, or show the form again with its errors."""
@@ -132,12 +140,10 @@ class Beginning(ABC):
             "note": note,
             "plan": plan,
             "given": given,
-        }
-        values |= {
             "options": await self.fields(plan) if plan else [],
             "each": plan is not None and plan.plan == BUILT_IN,
+            "as_json": given.get("plan") in self.unplanned,
         }
-        values["as_json"] = given.get("plan") in self.unplanned
         places = {name: name for name in _COMMON} | {"Idempotency-Key": "key", **self.places}
         places |= {value.field: value.field for value in values["options"]}
         rest = "steps" if values["as_json"] else "plan"
@@ -156,12 +162,17 @@ class Beginning(ABC):
 class ManagerBeginning(Beginning):
     """The form that starts a manager."""
 
-    kind = PLAN_MANAGER
+    kind = CODE_MANAGER
     own = ("flow_id", "jobs", "seal")
-    places = _PLACES
+    places: ClassVar = {
+        "flow_id": "flow_id",
+        "jobs": "jobs",
+        "crawler": "opt-spider",
+        **{f"options.{field}": f"opt-{name}" for name, field in _EACH.items()},
+    }
     commands: ManagerCommands
 
-    async def fields(self, plan: PlanRow) -> list[Option]:
+    async def fields(self, plan: UserCodeRow) -> list[Option]:
         pools = self.commands.managers.known_pools
         named = sorted(pools.named) if pools.counted else []
         options = [
@@ -179,7 +190,7 @@ class ManagerBeginning(Beginning):
         ]
 
     async def start(
-        self, plan: PlanRow | None, options: Sequence[Option], given: Mapping[str, str]
+        self, plan: UserCodeRow | None, options: Sequence[Option], given: Mapping[str, str]
     ) -> str:
         assert plan is not None
         values = values_of(options, given)
@@ -232,20 +243,8 @@ class ManagerBeginning(Beginning):
 
 def add_beginning(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes that show and receive the form."""
-    own = ManagerBeginning(gateway.store.plans, gateway.manager_commands)
-
-    @app.get("/start/manager", operation_id="showStartManager")
-    async def show_manager(request: Request, plan: str = "") -> Response:
-        """Show the form that starts a manager."""
-        return await own.shown(request, {"plan": plan, "seal": "yes"})
-
-    @app.post("/start/manager", operation_id="pressStartManager")
-    async def press_manager(request: Request) -> Response:
-        """Start a manager and redirect to its page.
-
-        A form that is sent again starts no second one.
-        """
-        return await own.pressed(request)
+    form = ManagerBeginning(gateway.store.user_code, gateway.manager_commands)
+    form.add(app, "manager", seal="yes")
 
 
 def common(given: Mapping[str, str]) -> dict[str, Any]:

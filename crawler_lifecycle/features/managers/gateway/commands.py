@@ -53,9 +53,9 @@ from crawler_lifecycle.web.problems import FieldError, Problem, unavailable
 from ..activities.registered import NAME_MODULE, check_read
 from ..domain.jobs import base_of, options_of
 from ..domain.manager import BUILT_IN, NAME_MAX, Job, ManagerOrder
-from ..ports import PLAN_MANAGER, ManagerRow, NewManager, PlanRow
+from ..ports import CODE_MANAGER, ManagerRow, NewManager, UserCodeRow
 from ..store.managers import ManagerStore
-from ..store.plans import PlanStore
+from ..store.user_code import UserCodeStore
 from .requests import (
     NAME_PATTERN,
     AddedJobs,
@@ -75,7 +75,7 @@ NEXT_CYCLE = (
 TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
 UNKNOWN = (
     "Temporal is down; within a minute after it is back, a manager without a workflow gets "
-    "one by itself."
+    "one automatically."
 )
 NEXT_ATTEMPT = "The manager continues as its next attempt."
 CUT_OFF = (
@@ -91,9 +91,8 @@ CLOSING_S = (0.1, 0.3, 1.0)
 #: Seconds between the readings of its row until the workflow has recorded the next attempt.
 RECORDED_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 NO_WORKER = (
-    "No plans worker has registered yet, so the class is not checked. If it cannot be used, the "
-    "manager's error will "
-    "say so as soon as a worker has registered."
+    "No user-code worker has registered yet, so the class is not checked. If it cannot be "
+    "used, the manager's error will report this as soon as a worker has registered."
 )
 
 
@@ -105,7 +104,7 @@ class ManagerCommands:
     """
 
     managers: ManagerStore
-    plans: PlanStore
+    user_code: UserCodeStore
     runs: Commands
     workflows: Workflows
     crawlers: Crawlers
@@ -129,26 +128,26 @@ class ManagerCommands:
         body.check()
         check_foreign("parent", body.parent)
         request_id = key if key is not None else uuid.uuid4().hex
-        plan, note = await self.check_plan(body, chosen(body.project))
+        plan, note = await self.check_user_code(body, chosen(body.project))
         name = (
             body.name or body.crawler or (plan.name or _name_in(plan, body.argv) if plan else None)
         )
         if name is None and plan is None:
             detail = (
-                "name: missing, and no plans worker has registered the class yet; give a "
+                "name: missing, and no user-code worker has registered the class yet; give a "
                 "name, or send this again"
             )
-            raise unavailable("plans_unknown", detail)
+            raise unavailable("user_code_unknown", detail)
         if name is None:
             raise InvalidRequest(
                 "name: missing, and the class has none; give a name, or the name in argv"
             )
         if not re.fullmatch(NAME_PATTERN, name):
-            cure = (
+            fix = (
                 f"give a name of at most {NAME_MAX} letters, digits and _ . - in addition to "
-                "the plan"
+                "the class"
             )
-            raise refusal("name", name, cure)
+            raise refusal("name", name, fix)
         given = body.flow(_flow_of_program(plan, body.argv))
         flow_id = given or str(
             uuid.UUID(hashlib.sha256(f"{name}/{request_id}".encode()).hexdigest()[:32])
@@ -179,14 +178,14 @@ class ManagerCommands:
         note = sentences(note, await notify(begun, f"manager {row.manager_id}"))
         return CommandResult(row, fresh, note)
 
-    async def check_plan(
+    async def check_user_code(
         self, body: StartManager, project: str
-    ) -> tuple[PlanRow | None, str | None]:
+    ) -> tuple[UserCodeRow | None, str | None]:
         """Check that this could be started.
 
         Return the registered class and a note for the caller, each if any. Raises ``Problem`` 422,
         or 503 while a worker still reads the module."""
-        rows = await run_in_threadpool(self.plans.list_plans)
+        rows = await run_in_threadpool(self.user_code.list_user_code)
         pool = options_of(body.command_line()).get("--pool")
         self.managers.known_pools.check(pool, project)
         if body.crawler is not None:
@@ -203,31 +202,31 @@ class ManagerCommands:
             return None, sentences(self.crawlers.note(), None if rows else NO_WORKER)
         module = str(body.plan).partition(":")[0]
         # Workers may have different versions of the class. The options must fit one of them.
-        codes = [row for row in rows if row.kind == PLAN_MANAGER and row.plan == body.plan]
+        codes = [row for row in rows if row.kind == CODE_MANAGER and row.plan == body.plan]
         codes = codes or [row for row in rows if row.plan == module and row.error is not None]
         found = next(iter(codes), None)
         if found is None:
             check_read(rows, module if ":" in str(body.plan) else None)
         if found is None and any(row.heard(self.clock()) for row in rows):
-            listed = ", ".join(sorted({row.plan for row in rows if row.kind == PLAN_MANAGER}))[
+            listed = ", ".join(sorted({row.plan for row in rows if row.kind == CODE_MANAGER}))[
                 :2000
             ]
             error = FieldError(
                 field="plan",
                 value=repr(body.plan)[:120],
-                message=f"unknown plan; known are {listed}",
+                message=f"unknown class; known are {listed}",
             )
             detail = f"plan: {body.plan!r} is unknown; known are {listed}; {NAME_MODULE}"
-            raise Problem(422, "unknown_plan", detail, errors=[error])
+            raise Problem(422, "unknown_class", detail, errors=[error])
         if found is None and ":" not in str(body.plan):
             detail = (
-                "no plans worker has registered its classes yet; give module:Class, or send "
+                "no user-code worker has registered its classes yet; give module:Class, or send "
                 "this again"
             )
-            raise unavailable("plans_unknown", f"plan: {body.plan!r}: {detail}")
+            raise unavailable("user_code_unknown", f"plan: {body.plan!r}: {detail}")
         if found is not None and found.error is not None:
             raise Problem(
-                422, "plan_unusable", f"plan: {body.plan!r} cannot be used: {found.error}"
+                422, "user_code_unusable", f"plan: {body.plan!r} cannot be used: {found.error}"
             )
         if found is None:
             return None, NO_WORKER
@@ -400,7 +399,7 @@ class ManagerCommands:
     async def checked_jobs(
         self, plan: str, options: Mapping[str, Any], project: str, body: AddJobs
     ) -> list[Job]:
-        """Return the jobs for a manager with this plan and these options.
+        """Return the jobs for a manager with this class and these options.
 
         Raises ``InvalidRequest``.
         """
@@ -430,7 +429,7 @@ class ManagerCommands:
                 raise InvalidRequest(f"jobs[{n}].{error}") from None
 
 
-def _name_in(plan: PlanRow, argv: Sequence[str]) -> str | None:
+def _name_in(plan: UserCodeRow, argv: Sequence[str]) -> str | None:
     """Return the name in a command line, for a class without a name: its options have an argument
     ``name`` then.
     """
@@ -453,8 +452,8 @@ def _name_in(plan: PlanRow, argv: Sequence[str]) -> str | None:
     return dict(zip(arguments, given, strict=False)).get("name")
 
 
-def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
-    """Return the flow id that the plan sets for the program which ``argv`` selects, if any."""
+def _flow_of_program(plan: UserCodeRow | None, argv: Sequence[str]) -> str | None:
+    """Return the flow id that the class sets for the program which ``argv`` selects, if any."""
     words = {**dict(pairwise(argv)), **options_of(argv)}
     program = words.get("--program", words.get("-g"))
     known = [option.get("flow_ids") for option in (plan.options if plan else ())]
@@ -463,7 +462,7 @@ def _flow_of_program(plan: PlanRow | None, argv: Sequence[str]) -> str | None:
     )
 
 
-def check_options(plan: PlanRow, argv: Sequence[str]) -> None:
+def check_options(plan: UserCodeRow, argv: Sequence[str]) -> None:
     """Raise ``InvalidRequest`` for an option that the class does not have.
 
     The error names the word.

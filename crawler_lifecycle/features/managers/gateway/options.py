@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crawler_lifecycle.gateway.page.parts.forms import lines, whole
+from crawler_lifecycle.gateway.ui.parts.forms import lines, whole
 from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, check_json
 
-from ..ports import PlanRow
+from ..ports import UserCodeRow
 
 _BOOLEANS = {"true": True, "false": False}
 #: What a field of each kind takes, with an example.
-_CURES = {
+_FIXES = {
     "int": "give a whole number, such as 10",
     "float": "give a number, such as 0.5",
     "bool": "give true or false",
@@ -32,7 +32,7 @@ class Option:
 
     name: str
     kind: str
-    """``flag``, ``str``, or a kind of ``_CURES``."""
+    """``flag``, ``str``, or a kind of ``_FIXES``."""
     help: str
     default: str | None
     required: bool
@@ -60,7 +60,7 @@ class Option:
         except (ValueError, RecursionError, Problem):
             found = None
         if found is None:
-            raise ValueError(f"{text[:100]!r} is not allowed; {_CURES[self.kind]}")
+            raise ValueError(f"{text[:100]!r} is not allowed; {_FIXES[self.kind]}")
         return found
 
     def _converted(self, text: str) -> Any:
@@ -81,8 +81,8 @@ class Option:
         return text
 
 
-def options_of(plan: PlanRow) -> list[Option]:
-    """Return the fields for a plan."""
+def options_of(plan: UserCodeRow) -> list[Option]:
+    """Return the fields for a class."""
     return [_option(option) for option in plan.options if option.get("name")]
 
 
@@ -93,13 +93,13 @@ def _option(given: Mapping[str, Any]) -> Option:
     kind = str(given.get("type"))
     if isinstance(default, str) and default.startswith("{"):
         kind = "object"  # an option whose default is a JSON object takes one
-    elif kind not in (*_CURES, "flag"):
+    elif kind not in (*_FIXES, "flag"):
         number = (
             type(default).__name__
             if isinstance(default, int | float) and not isinstance(default, bool)
             else ""
         )
-        # A function of the class reads the value; its default says what it is.
+        # A function of the class reads the value; its default shows what it is.
         kind = number or "str"
     shown = (
         None

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.gateway.page.parts.rendering import number, query
+from crawler_lifecycle.gateway.ui.parts.rendering import number, query
 from crawler_lifecycle.subjects import WAITING
 
 from ..domain.manager import BUILT_IN, FINISHED
@@ -21,15 +21,15 @@ HOUR = timedelta(hours=1)
 #: seen.
 WIDTH = 1000
 LEAST = 8
-#: The fewest ends of an hour from which the time of the end is told.
+#: The fewest ends of an hour from which the time of the end is estimated.
 ENDS_MIN = 5
 LIVE = ("starting", "started")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The jobs in one kind of state: their number, their place in the bar, and the address of their
-    list.
+    """The jobs in one kind of state: their number, their position in the bar, and the address of
+    their list.
     """
 
     kind: str
@@ -44,7 +44,7 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
     """Return the parts of the bar that have jobs.
 
     A job is counted once. The counters of good and bad ends also count each end of a run that a
-    person resumed, and no end that came after the manager's own: only as many are told apart as
+    person resumed, and no end that came after the manager's own: only as many are distinguished as
     there are ended jobs.
     """
     jobs = manager.jobs
@@ -73,7 +73,7 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
 
 
 def sentence(manager: ManagerDetail) -> str:
-    """Return one sentence that says how the manager stands."""
+    """Return one sentence about the state of the manager."""
     jobs = manager.jobs
     done = f"{_jobs(jobs.ended)} ended"
     if manager.status.terminal:
@@ -100,7 +100,7 @@ class Pace:
     left_s: float | None
     """Seconds until its last known job ends at the pace of the last hour."""
     untold: str | None
-    """A sentence that says why nobody can tell that; ``None`` after its end."""
+    """A sentence that explains why that is unknown; ``None`` after its end."""
 
     @classmethod
     def of(cls, manager: ManagerDetail, ended: int, now: datetime) -> Self:
@@ -130,7 +130,7 @@ def _untold(manager: ManagerDetail, ended: int) -> str | None:
         "more jobs may come": not known,
         f"only {number(ended)} of its runs ended in the last hour": ended < ENDS_MIN,
     }
-    return next((f"When it ends cannot be told: {why}." for why, so in reasons.items() if so), None)
+    return next((f"When it ends is unknown: {why}." for why, so in reasons.items() if so), None)
 
 
 def _waits(manager: ManagerDetail) -> int:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from crawler_lifecycle.domain.bounds import DAY_S, refusal
-from crawler_lifecycle.domain.crawlers.arguments import as_text
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import TAG_MAX, TAGS_MAX
 from crawler_lifecycle.gateway.runs.requests import (
@@ -32,7 +31,7 @@ from ..domain.manager import (
     PAGE_BYTES,
     PAGE_ITEMS,
     Job,
-    job_text,
+    job_texts,
 )
 
 #: The most retries of a job that a request may ask for.
@@ -69,7 +68,7 @@ class RunEachOptions(StrictBody):
 
 
 class StartManager(StrictBody):
-    """Body of ``POST /v1/managers``: a plan with its command line, or a crawler that runs once for
+    """Body of ``POST /v1/managers``: a class with its command line, or a crawler that runs once for
     each job.
     """
 
@@ -127,8 +126,8 @@ class StartManager(StrictBody):
                 f"flow_id: {self.flow_id!r} and --flow-id {found!r} differ; give one of them"
             )
         if len(found) > FLOW_ID_MAX or not re.fullmatch(FLOW_ID_PATTERN, found):
-            cure = f"give at most {FLOW_ID_MAX} characters of ASCII without space and slash"
-            raise refusal("argv: --flow-id", found, cure)
+            fix = f"give at most {FLOW_ID_MAX} characters of ASCII without space and slash"
+            raise refusal("argv: --flow-id", found, fix)
         return found
 
     def command_line(self) -> list[str]:
@@ -178,7 +177,7 @@ class NewJob(StrictBody):
 class AddJobs(StrictBody):
     """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs.
 
-    ``seal`` says that it is the last page.
+    ``seal`` states that it is the last page.
     """
 
     jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS, fail_fast=True)
@@ -217,8 +216,8 @@ class ResumeManager(StrictBody):
     )
 
 
-class SetCap(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/cap``: the most live jobs.
+class SetLimit(StrictBody):
+    """Body of ``POST /v1/managers/{manager_id}/limit``: the most live jobs.
 
     0 is the number that the class sets.
     """
@@ -245,16 +244,16 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
     Raises ``InvalidRequest``, which names the field."""
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
-        cure = "give only spider_args, job_settings, tags, priority and pool"
+        fix = "give only spider_args, job_settings, tags, priority and pool"
         raise InvalidRequest(
-            f"{where}: the built-in manager runs only the crawler {base.spider!r}; {cure}"
+            f"{where}: the built-in manager runs only the crawler {base.spider!r}; {fix}"
         )
     if not (given.spider or base.spider):
         raise InvalidRequest(f"{where}.spider: missing; name the spider of this job")
     own = Job(
         spider=given.spider or "",
-        spider_args=_texts(f"{where}.spider_args", given.spider_args, built_in),
-        job_settings=_texts(f"{where}.job_settings", given.job_settings, built_in),
+        spider_args=job_texts(f"{where}.spider_args", given.spider_args, built_in),
+        job_settings=job_texts(f"{where}.job_settings", given.job_settings, built_in),
         tags=list(given.tags),
         units=given.units,
         project_id=given.project_id,
@@ -267,17 +266,6 @@ def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
         job_settings=_left(base.job_settings, given.job_settings),
     )
     return laid_over(rest, own)
-
-
-def _texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
-    return {
-        # As for a run: crawlers expect booleans as JSON writes them.
-        name: as_text(value)
-        if built_in and isinstance(value, bool)
-        else job_text(f"{where}.{name}", value)
-        for name, value in given.items()
-        if value is not None
-    }
 
 
 def _left(base: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Routes of crawl managers and plans."""
+"""Routes of crawl managers and user code."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .answers import (
     ManagerFilters,
     ManagerId,
     ManagerPage,
-    Plan,
-    PlanList,
+    UserCodeAnswer,
+    UserCodeList,
 )
 from .commands import NO_WORKER
 from .requests import (
     AddedJobs,
     AddJobs,
     ResumeManager,
-    SetCap,
+    SetLimit,
     StartManager,
     StopManager,
 )
@@ -40,12 +40,12 @@ _Start = Annotated[StartManager, Depends(JsonBody(StartManager))]
 _Stop = Annotated[StopManager, Depends(JsonBody(StopManager, optional=True))]
 _Jobs = Annotated[AddJobs, Depends(JsonBody(AddJobs))]
 _Resume = Annotated[ResumeManager, Depends(JsonBody(ResumeManager, optional=True))]
-_Cap = Annotated[SetCap, Depends(JsonBody(SetCap))]
+_Cap = Annotated[SetLimit, Depends(JsonBody(SetLimit))]
 
 
 def add_managers(app: FastAPI, gateway: Gateway) -> None:
     """Add the routes of managers: first those of commands, then those that read; and the list of
-    plans.
+    user code.
     """
     commands = gateway.manager_commands
     views = gateway.manager_views
@@ -105,8 +105,10 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         """
         return answer(await commands.resume(manager_id, body), response)
 
-    @app.post("/v1/managers/{manager_id}/cap", status_code=202, responses=same)
-    async def cap_manager(manager_id: ManagerId, body: _Cap, response: Response) -> AcceptedManager:
+    @app.post("/v1/managers/{manager_id}/limit", status_code=202, responses=same)
+    async def set_manager_limit(
+        manager_id: ManagerId, body: _Cap, response: Response
+    ) -> AcceptedManager:
         """Set the most jobs that may be live at once.
 
         0 is the number that the class sets. A lower cap ends no job.
@@ -121,8 +123,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
         A repeat with the same `Idempotency-Key` adds nothing.
 
-        A job with the spider and arguments of an earlier job is left out. `seal` says that no more
-        jobs will come: the built-in manager then ends after its last job.
+        A job with the spider and arguments of an earlier job is left out. `seal` states that no
+        more jobs will come: the built-in manager then ends after its last job.
         """
         return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
 
@@ -134,8 +136,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         arguments or tags; upper and lower case are the same. ``sort`` is another order: name,
         flow_id, status, outcome, live, wait, good, bad or skipped, with a ``-`` in front for the
         largest first. Both read the newest 2,000 managers that meet the other filters. A search
-        goes on among older ones by name and the beginning of the number; ``note`` says what it left
-        out.
+        continues among older ones by name and the beginning of the number; ``note`` names what it
+        left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
@@ -165,13 +167,16 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         views.found(manager_id)
         return PlainTextResponse(views.store.output(manager_id))
 
-    @app.get("/v1/plans", **documents(PlanList))
-    def list_plans(request: Request) -> Response:
-        """The modules and classes that plans workers have registered, with the options of their
+    @app.get("/v1/user-code", **documents(UserCodeList))
+    def list_user_code(request: Request) -> Response:
+        """The modules and classes that user-code workers have registered, with the options of their
         command lines.
         """
-        rows = gateway.store.plans.list_plans()
+        rows = gateway.store.user_code.list_user_code()
         note = None if rows else NO_WORKER
         return conditional(
-            request, PlanList(plans=[Plan.of(row, views.clock()) for row in rows], note=note)
+            request,
+            UserCodeList(
+                user_code=[UserCodeAnswer.of(row, views.clock()) for row in rows], note=note
+            ),
         )

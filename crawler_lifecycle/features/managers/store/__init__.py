@@ -1,1 +1,1 @@
-"""Managers and their jobs, and the plans that workers report."""
+"""Managers and their jobs, and the user code that workers report."""

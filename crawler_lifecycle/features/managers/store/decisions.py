@@ -177,13 +177,19 @@ def _adopt(unit: ManagerUnit) -> None:
             continue
         facts = job_metadata(run)
         job = Job(run.crawler, facts["spider_args"], facts["job_settings"], facts["tags"])
-        more = {
-            "seq": key[1],
-            "retry": key[2],
-            "run_id": run.run_id,
-            "handled_attempt": run.attempt - 1,
-        }
-        rows.append(item_row(unit, job, None, JobState.ENDED, None, **more))
+        rows.append(
+            item_row(
+                unit,
+                job,
+                None,
+                JobState.ENDED,
+                None,
+                seq=key[1],
+                retry=key[2],
+                run_id=run.run_id,
+                handled_attempt=run.attempt - 1,
+            )
+        )
     insert_mappings(unit.conn, manager_item, rows)
     unit.moved(None, JobState.ENDED, len(rows))
 

@@ -91,13 +91,14 @@ class ManagerItems(ManagerPart):
             if seal:
                 unit.set(sealed=True)
             if request_key is not None:
-                done = {
-                    "manager_id": manager_id,
-                    "request_key": request_key,
-                    "jobs_hash": fingerprint,
-                }
                 unit.conn.execute(
-                    insert(manager_addition).values(**done, jobs=len(rows), created_at=unit.now)
+                    insert(manager_addition).values(
+                        manager_id=manager_id,
+                        request_key=request_key,
+                        jobs_hash=fingerprint,
+                        jobs=len(rows),
+                        created_at=unit.now,
+                    )
                 )
             return len(rows)
 

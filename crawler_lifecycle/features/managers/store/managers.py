@@ -46,9 +46,9 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
         Returns the row, and whether it is new.
 
-        An ended manager gets the new plan and options for its next attempt. Raises ``TooManyOpen``.
-        Raises ``DuplicateRequest`` when the plan or the options differ and the manager is live or
-        may not be resumed (``fresh``).
+        An ended manager gets the new class and options for its next attempt. Raises
+        ``TooManyOpen``. Raises ``DuplicateRequest`` when the class or the options differ and the
+        manager is live or may not be resumed (``fresh``).
         """
 
         def reserve(conn: Connection) -> tuple[ManagerRow, bool]:
@@ -71,7 +71,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         if not same and (new.fresh or not unit.status.terminal):
             raise DuplicateRequest(
                 f"flow_id {new.flow_id!r} belongs to manager {manager_id} ({new.name}), which has "
-                "another plan or "
+                "another class or "
                 "other options; stop it first, or use another flow_id"
             )
         if unit.status.terminal and not new.fresh:

@@ -50,7 +50,7 @@ COUNTER_NAMES = {
 
 
 def manager_hash(new: NewManager) -> str:
-    """Return the fingerprint of plan and options. A repeated start has the same fingerprint."""
+    """Return the fingerprint of class and options. A repeated start has the same fingerprint."""
     return request_fingerprint(
         json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True)
     )
@@ -98,8 +98,8 @@ def jobs_hash(jobs: Sequence[Job]) -> str:
 
 def load_job(row: Row) -> Job:
     """Return the job of a row with ``item_id`` and ``params``. Raises ``RowUnreadable``."""
-    cure = "set spider, spider_args and the other fields of a job"
-    return validated(_JOB.validate_python, manager_item, row, "params", "job", cure)
+    fix = "set spider, spider_args and the other fields of a job"
+    return validated(_JOB.validate_python, manager_item, row, "params", "job", fix)
 
 
 def waiting_row(row: Row) -> Waiting:
@@ -296,7 +296,7 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
     }
 
 
-def listed_job(row: Row, *, over: bool = False) -> JobRow:
+def listed_job(row: Row, *, over: bool) -> JobRow:
     """Return a job of a list. An invalid job is reported in ``unreadable``.
 
     ``over``: its manager has ended. A started job then counts as ended when its run has ended.

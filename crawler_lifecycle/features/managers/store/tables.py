@@ -1,4 +1,4 @@
-"""Tables of crawl managers, of their jobs, and of the plans that workers report."""
+"""Tables of crawl managers, of their jobs, and of the user code that workers report."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ manager = new_table(
     required("flow_id", String(120)),
     required("plan", String(200)),
     required("options", Json),
-    # The fingerprint of plan and options. It identifies a repeated start.
+    # The fingerprint of class and options. It identifies a repeated start.
     required("request_hash", String(32)),
     required("status", String(20)),
     Column("outcome", Words(200)),
@@ -158,8 +158,8 @@ plan = new_table(
     Column("error", Long),
     # The pool of workers that has a module; null: the common pool. Classes have no pool.
     Column("queue", Words(50)),
-    # The worker that reports the plan. since: the time of its first report of this code. seen_at:
-    # the time of its last report; null: it does not report the plan any more.
+    # The worker that reports the class. since: the time of its first report of this code. seen_at:
+    # the time of its last report; null: it does not report the class any more.
     Column("worker", Words(200), primary_key=True),
     required("since", UtcTime),
     Column("seen_at", UtcTime),

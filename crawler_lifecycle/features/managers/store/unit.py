@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, case
+from sqlalchemy import ColumnElement, Connection, Select, case
 
+from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.names import (
     EVENT_MANAGER_CHANGED,
     manager_subject,
@@ -45,19 +46,20 @@ class ManagerUnit(RowUnit):
     table = manager
     change_event = EVENT_MANAGER_CHANGED
     told = (
-        *(
-            "manager_id",
-            "manager_uid",
-            "name",
-            "flow_id",
-            "plan",
-            "attempt",
-            "status",
-            "outcome",
-            "cause",
-            "paused",
-        ),
-        *("cap", "requested_by", "error", "close_reason"),
+        "manager_id",
+        "manager_uid",
+        "name",
+        "flow_id",
+        "plan",
+        "attempt",
+        "status",
+        "outcome",
+        "cause",
+        "paused",
+        "cap",
+        "requested_by",
+        "error",
+        "close_reason",
     )
 
     @property
@@ -116,6 +118,13 @@ class ManagerPart(OwnedPart[ManagerUnit, ManagerRow]):
     log = manager_log
     columns = tuple(_m)
     state = _m.status
+    # The same as ``rows.ended_by``.
+    fields: Mapping[str, ColumnElement[Any]] = {
+        "ended_by": case(
+            (_m.stop_requested_at.is_not(None) & (_m.outcome == "cancelled"), EndedBy.PERSON.value)
+        ),
+        "paused": _m.paused,
+    }
     listed = ListColumns(
         _m.manager_id,
         _m.name,

@@ -1,8 +1,8 @@
 """``CrawlManagerWorkflow``: runs the cycles of a manager and begins the runs that they pick.
 
 1. Claim the manager's row.
-2. In turns: run one cycle of the class, in a worker of the role ``plans``. Then begin the runs that
-   it picked.
+2. In turns: run one cycle of the class, in a worker of the role ``user-code``. Then begin the runs
+   that it picked.
 3. Wait for the end of a run, for a command, or for the time that the class requested. A signal only
    wakes the workflow, and the next cycle reads the rows. So a lost, repeated or foreign signal does
    no harm.
@@ -52,7 +52,7 @@ from .manager_state import PASS_LEAST_S, ManagerState
 from .owned import OwnedWorkflow
 
 #: Seconds in which a worker must take a cycle. If the worker with the object does not, any worker
-#: may take it. If none does, the waiting reason says so.
+#: may take it. If none does, the waiting reason shows this.
 TAKEN_S = 10.0
 #: The number of events after which the workflow continues as new. It is low, because a manager
 #: lives long, and a worker that no longer has it in its cache replays all events.
@@ -60,10 +60,9 @@ HISTORY_MAX = 150
 #: The most seconds for ``on_close`` after a stop, including the time to build the object again.
 CLOSE_S = 180.0
 NO_WORKER = (
-    f"no worker of the role plans took the next cycle within {TAKEN_S:g} s: none is there, or all "
-    "are busy with other "
-    "managers; start one more (LIFECYCLE_WORKER__ROLES), with the module of this class in "
-    "LIFECYCLE_PLANS__MODULES"
+    f"no worker of the role user-code took the next cycle within {TAKEN_S:g} s: none is there, "
+    "or all are busy with other managers; start one more (LIFECYCLE_WORKER__ROLES), with "
+    "the module of this class in LIFECYCLE_USER_CODE__MODULES"
 )
 
 _STATE = TypeAdapter(ManagerState)
@@ -73,7 +72,7 @@ _STATE = TypeAdapter(ManagerState)
 class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     """The workflow of one attempt of a manager.
 
-    It returns a ``ManagerResult``, also if the manager failed.
+    It returns a ``ManagerResult``, even if the manager failed.
     """
 
     @workflow.init
@@ -251,7 +250,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         """Run one cycle in the worker with the class's object, or else in any worker, which builds
         the object again.
 
-        If no worker takes the cycle, the waiting reason says so, and the cycle waits. With
+        If no worker takes the cycle, the waiting reason shows this, and the cycle waits. With
         ``closing`` it raises ``NotTaken`` instead.
         """
         s = self._s
@@ -346,7 +345,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     async def _close(self) -> None:
         """Call ``on_close`` after a stop, if a cycle has run before and a worker of the role
-        ``plans`` is there.
+        ``user-code`` is there.
         """
         s = self._s
         s.waiting = "on_close"
@@ -354,7 +353,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             if s.cycles:
                 s.unclosed = (await self._cycle(closing=True)).unclosed
         except NotTaken:
-            s.unclosed = "on_close was not called: no worker of the role plans is there"
+            s.unclosed = "on_close was not called: no worker of the role user-code is there"
         except StepInterrupted:
             s.unclosed = "on_close was not called: it took too long, or another stop came"
         except (ActivityError, ApplicationError) as error:

@@ -33,7 +33,7 @@ GAP_PER_LIVE_S = 0.005
 GAP_MOST_S = 0.5
 IDLE_GAP_S = 1.0
 #: Seconds between two passes that stop runs: the first wait and the longest wait. Each wait has at
-#: least ``PASS_LEAST_S``, also if a run ends in this time.
+#: least ``PASS_LEAST_S``, even if a run ends in this time.
 PASS_S = 5.0
 PASS_MOST_S = 60.0
 PASS_LEAST_S = 1.0

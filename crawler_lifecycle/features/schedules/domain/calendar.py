@@ -197,7 +197,7 @@ def due_minutes(
     zone: ZoneInfo,
     after: datetime,
     until: datetime,
-    off: Container[date] = (),
+    off: Container[date],
 ) -> Iterator[datetime]:
     """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches, but
     none of a day in ``off``.

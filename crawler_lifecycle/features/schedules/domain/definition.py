@@ -38,7 +38,7 @@ from .calendar import (
 #: The due time in a text of the target, with the directives of ``strftime`` that mean the same
 #: everywhere.
 _DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
-_DUE_CURE = (
+_DUE_FIX = (
     "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as "
     "{due:%Y-%m-%d}"
 )
@@ -54,7 +54,7 @@ LIMITS: Mapping[str, Bound] = {
     "jitter_s": Bound(0, DAY_S, "seconds", whole=True),
     "catch_up_s": Bound(10, YEAR_S, "seconds", whole=True),
     "pause_after_failures": Bound(
-        1, 1000, whole=True, or_none=True, cure=", or leave it out for no limit"
+        1, 1000, whole=True, or_none=True, fix=", or leave it out for no limit"
     ),
 }
 
@@ -88,7 +88,7 @@ OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
 class ScheduleSpec:
     """The definition of a schedule.
 
-    Raises ``InvalidRequest`` naming the field, the value and the cure.
+    Raises ``InvalidRequest`` naming the field, the value and the fix.
 
     It has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) or
     ``graph`` (as a graph is sent). It has exactly one of ``cron`` and ``every_s``.
@@ -233,7 +233,7 @@ class ScheduleSpec:
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 
     def fires(self, at: datetime) -> bool:
-        """Return whether Temporal may fire by itself at this time, whatever the rules of the zone
+        """Return whether Temporal may fire at this time without us, whatever the rules of the zone
         are.
 
         At other times a person triggered the schedule.
@@ -301,7 +301,7 @@ def _filled(path: str, value: Any, local: datetime) -> Any:
     if not isinstance(value, str):
         return value
     if "{due" in _DUE_TEXT.sub("", value):
-        raise refusal(path, value, _DUE_CURE)
+        raise refusal(path, value, _DUE_FIX)
     return _DUE_TEXT.sub(lambda found: local.strftime(found[1]), value)
 
 

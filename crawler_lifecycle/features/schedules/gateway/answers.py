@@ -39,8 +39,8 @@ _DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 ScheduleName = Annotated[str, Path(max_length=NAME_MAX)]
 
 
-class DueFilters(Paging):
-    """Filters of ``GET /v1/schedules/{name}/due``."""
+class FiringFilters(Paging):
+    """Filters of ``GET /v1/schedules/{name}/firings``."""
 
     decision: Decision | None = None
 
@@ -125,7 +125,7 @@ class SchedulePage(BaseModel):
     next_page_token: str | None
 
 
-class Due(OfRow):
+class Firing(OfRow):
     """One firing: a due time and its result."""
 
     due_at: datetime
@@ -152,17 +152,17 @@ class Due(OfRow):
         )
 
 
-class DuePage(BaseModel):
+class FiringPage(BaseModel):
     """A page of firings of a schedule, the latest first."""
 
-    due: list[Due]
+    firings: list[Firing]
     next_page_token: str | None
 
 
 class RequestedFirings(BaseModel):
     """The firings that a person asked for, the earliest first."""
 
-    due: list[Due]
+    firings: list[Firing]
     note: str | None
 
 
@@ -196,10 +196,8 @@ class ScheduleViews:
 
         ``troubled``: only those whose last due time was missed or ended badly.
         """
-        found: list[ScheduleRow] = []
-        while page := self.schedules.page(found[-1].schedule_id if found else 0, 200):
-            found += page
-        now, found = self.clock(), [row for row in found if fits(row)]
+        now = self.clock()
+        found = [row for row in self.schedules.every() if fits(row)]
         last = self.schedules.latest_due()
         if troubled:
             found = [
@@ -211,7 +209,7 @@ class ScheduleViews:
             spec, unreadable = spec_of(row)
             more = {
                 "next": next(iter(upcoming(row, spec, now, 1)), None),
-                "last": due and Due.of(due).model_dump(),
+                "last": due and Firing.of(due).model_dump(),
             }
             rows.append(self.of(row).model_dump() | more | {"unreadable": unreadable})
         return rows
@@ -222,14 +220,16 @@ class ScheduleViews:
             lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler
         )
 
-    def due(self, row: ScheduleRow, filters: DueFilters) -> tuple[list[DueRow], str | None]:
+    def due(self, row: ScheduleRow, filters: FiringFilters) -> tuple[list[DueRow], str | None]:
         """Return a page of firings, the latest first, and the token of the next page. Blocks.
 
-        If the workflow of a firing is missing or does not continue, its reason says so.
+        If the workflow of a firing is missing or does not continue, its reason shows this.
         """
         before = decode("due", filters.page_token)
         at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
-        rows = self.schedules.list_due(row.schedule_id, at, filters.page_size + 1, filters.decision)
+        rows = self.schedules.list_firings(
+            row.schedule_id, at, filters.page_size + 1, filters.decision
+        )
         page, token = cut("due", rows, filters.page_size, lambda one: int(one.due_at.timestamp()))
         shown = []
         for one in page:
@@ -242,7 +242,7 @@ class ScheduleViews:
     def _explained(self, row: ScheduleRow) -> ScheduleRow:
         """Return the row.
 
-        ``trouble`` also says which workflow of its firings is missing or does not continue.
+        ``trouble`` also names which workflow of its firings is missing or does not continue.
         """
         mine = due_workflow_id(row.name)
         bad = [name for name in self.blocked.names() if name[:-_DUE_LETTERS] == mine]
@@ -254,7 +254,7 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
 
 
 def spec_of(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
-    """Return the definition, or the reason why it cannot be read, with the cure.
+    """Return the definition, or the reason why it cannot be read, with the fix.
 
     Somebody may have edited the row.
     """

@@ -18,8 +18,9 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from crawler_lifecycle.domain.due_ids import due_graph_key
+from crawler_lifecycle.domain.status_words import state_word
 from crawler_lifecycle.gateway.cursors import encode
-from crawler_lifecycle.gateway.page.parts.rendering import query, span
+from crawler_lifecycle.gateway.ui.parts.rendering import query, span
 from crawler_lifecycle.subjects import GRAPH, SCHEDULE
 
 from ..domain.calendar import read_zone
@@ -96,7 +97,9 @@ def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
             else Outcome("", "?", "not on record any more")
         )
     bad = status in BAD_ENDS
-    return Outcome("failed" if bad else "processing", "▲" if bad else "◆", status.lower())
+    return Outcome(
+        "failed" if bad else "processing", "▲" if bad else "◆", state_word(status).lower()
+    )
 
 
 def path_of(one: DueRow) -> str | None:

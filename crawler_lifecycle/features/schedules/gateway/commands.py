@@ -153,8 +153,12 @@ def _manager(body: StartManager) -> dict[str, Any]:
 def _graph(body: StartGraph) -> dict[str, Any]:
     body.check()
     body.spec()
-    found = {"steps": body.steps, "context": body.context, "tags": list(body.tags)}
-    found["options"] = dataclasses.asdict(body.options)
+    found = {
+        "steps": body.steps,
+        "context": body.context,
+        "tags": list(body.tags),
+        "options": dataclasses.asdict(body.options),
+    }
     return {**found, **({} if body.name is None else {"name": body.name})}
 
 
@@ -196,7 +200,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
             self.store.known_pools.check(request.pool, project)
             return self.crawlers.note()
         if body.manager is not None:
-            _, note = await self.managers.check_plan(body.manager, project)
+            _, note = await self.managers.check_user_code(body.manager, project)
             return note
         if body.graph is not None:
             graph = await in_turn(math.inf, body.graph.spec)

@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.lists import named_page
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, cut
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import OfProject
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.gateway.runs.requests import IdempotencyKey, same_id
@@ -20,9 +19,9 @@ from crawler_lifecycle.web.problems import JsonBody
 from ..ports import ScheduleRow
 from .answers import (
     AcceptedSchedule,
-    Due,
-    DueFilters,
-    DuePage,
+    Firing,
+    FiringFilters,
+    FiringPage,
     RequestedFirings,
     ScheduleDetail,
     ScheduleName,
@@ -93,7 +92,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             name, signed(body), key=same_id(body.request_id, idempotency_key)
         )
         done.mark(response)
-        return RequestedFirings(due=[Due.of(line) for line in done.row], note=done.note)
+        return RequestedFirings(firings=[Firing.of(line) for line in done.row], note=done.note)
 
     @app.post("/v1/schedules/{name}/backfill", status_code=202)
     async def backfill_schedule(name: ScheduleName, body: _Backfill) -> RequestedFirings:
@@ -103,18 +102,13 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         There may be at most 500. Targets start one after the other, unless they may overlap.
         """
         lines, note = await commands.backfill(name, signed(body))
-        return RequestedFirings(due=[Due.of(line) for line in lines], note=note)
+        return RequestedFirings(firings=[Firing.of(line) for line in lines], note=note)
 
     @app.get("/v1/schedules", **documents(SchedulePage))
     def list_schedules(filters: Annotated[OfProject, Query()], request: Request) -> Response:
         """All schedules, in the order in which they were created."""
-        after = decode("schedule", filters.page_token) or 0
-        with narrowed(filters.project):
-            rows = views.schedules.page(after, filters.page_size + 1)
-        page, token = cut("schedule", rows, filters.page_size, lambda row: row.schedule_id)
-        return conditional(
-            request, SchedulePage(schedules=[views.of(row) for row in page], next_page_token=token)
-        )
+        page = named_page(views.schedules, filters, views.of)
+        return conditional(request, SchedulePage(**page))
 
     @app.get("/v1/schedules/{name}", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
@@ -123,12 +117,12 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         """
         return conditional(request, await views.detail(await commands.find(name)))
 
-    @app.get("/v1/schedules/{name}/due", **documents(DuePage))
-    async def list_due(
-        name: ScheduleName, filters: Annotated[DueFilters, Query()], request: Request
+    @app.get("/v1/schedules/{name}/firings", **documents(FiringPage))
+    async def list_firings(
+        name: ScheduleName, filters: Annotated[FiringFilters, Query()], request: Request
     ) -> Response:
         """The firings of a schedule with their results, the latest first."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)
         return conditional(
-            request, DuePage(due=[Due.of(one) for one in page], next_page_token=token)
+            request, FiringPage(firings=[Firing.of(one) for one in page], next_page_token=token)
         )

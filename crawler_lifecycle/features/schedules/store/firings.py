@@ -208,8 +208,13 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     crawler = (
         (row["definition"].get(kind.value) or {}).get("crawler") if kind is TargetKind.RUN else None
     )
-    body |= {"name": row["name"], "count": len(firings), "kind": kind.value, "crawler": crawler}
-    body["project"] = row["project"]
+    body |= {
+        "name": row["name"],
+        "count": len(firings),
+        "kind": kind.value,
+        "crawler": crawler,
+        "project": row["project"],
+    }
     # A due time is unique for its schedule, in this database and in every other one.
     about = {
         "subject": schedule_subject(row["name"]),
@@ -330,12 +335,14 @@ def target_of(firing: Row) -> TargetRef | None:
 
 def due_row(firing: Row, name: str) -> DueRow:
     """Return the firing as a value of the port."""
-    more = {
-        "decision": Decision(firing["decision"]),
-        "target": target_of(firing),
-        "status": firing.get("status"),
-    }
-    return made(DueRow, firing, name=name, **more)
+    return made(
+        DueRow,
+        firing,
+        name=name,
+        decision=Decision(firing["decision"]),
+        target=target_of(firing),
+        status=firing.get("status"),
+    )
 
 
 # --- retention ------------------------------------------------------------------------------------

@@ -84,8 +84,11 @@ class ScheduleStore(NamedPart[ScheduleRow]):
                 return made(ScheduleRow, row)
             now = self._clock()
             tell = list[Row]()
-            values: dict[str, Any] = {"pause_reason": reason, "updated_at": now}
-            values["paused_at"] = None if reason is None else at or now
+            values: dict[str, Any] = {
+                "pause_reason": reason,
+                "updated_at": now,
+                "paused_at": None if reason is None else at or now,
+            }
             if reason is None:
                 tell = firings.note_all(conn, row, now)
                 newest = (
@@ -464,7 +467,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             for row in rows
         }
 
-    def list_due(
+    def list_firings(
         self,
         schedule_id: int,
         before: datetime | None = None,

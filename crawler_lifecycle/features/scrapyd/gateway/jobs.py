@@ -141,8 +141,8 @@ class Jobs:
                 problem.detail = (
                     f"jobid: {shown(jobid)} is already used by another request; give another one"
                 )
-            # A recorded run starts by itself. A client that gets an error could repeat it with
-            # another id.
+            # A recorded run starts without another request. A client that gets an error could
+            # repeat it with another id.
             if problem.code != "temporal_unavailable" or problem.run_id is None:
                 raise
             present_call().about.append(("run", str(problem.run_id), None, True))

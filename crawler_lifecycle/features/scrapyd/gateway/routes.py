@@ -39,7 +39,7 @@ _ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
 _NOT_HERE = (
     "crawlers cannot be uploaded or deleted here: they are entries of the catalogue "
     "(crawlers.yaml, "
-    "LIFECYCLE_CRAWLERS) of the scheduler service; add, change or remove one there. "
+    "LIFECYCLE_CATALOGUE) of the scheduler service; add, change or remove one there. "
     "listspiders.json lists all crawlers"
 )
 

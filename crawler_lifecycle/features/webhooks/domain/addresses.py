@@ -106,8 +106,8 @@ def refused(text: str, networks: Sequence[Network] = (), *, loopback: bool = Fal
 
 
 def _refusal(host: str, why: str) -> InvalidRequest:
-    cure = f"give a public address, or have {_SETTING}NETWORKS allow it"
-    return InvalidRequest(f"url: {host} may not be called: {why}; {cure}")
+    fix = f"give a public address, or have {_SETTING}NETWORKS allow it"
+    return InvalidRequest(f"url: {host} may not be called: {why}; {fix}")
 
 
 def _inner(address: Address) -> list[Address]:

@@ -24,31 +24,24 @@ LINE_MAX = 1000
 SLACK_MAX = 2800
 DISCORD_MAX = 4000
 DISCORD_TITLE_MAX = 250
-#: Event type -> its words in a title. Events without words here are told by their status.
+#: Event type -> its words in a title. Events without words here are described by their status.
 _WORDS: Mapping[str, str] = {
-    **{
-        "run.started": "started",
-        "run.stopped": "stopped",
-        "run.blocked": "its workflow cannot go on",
-    },
-    **{
-        "run.stale": "nobody knows how it stands, its look is overdue",
-        "webhook.test": "this is a test",
-    },
-    **{
-        "correction.made": "a recorded status was wrong",
-        "webhook.paused": "paused, it delivers nothing",
-    },
-    **{
-        "schedule.missed": "a due time began nothing",
-        "schedule.skipped": "a due time began nothing",
-    },
-    **{"webhook.missed": "events were removed before they were delivered"},
-    **{"run.empty": "it brought nothing", "run.dropped": "it brought less than usual"},
+    "run.started": "started",
+    "run.stopped": "stopped",
+    "run.blocked": "its workflow cannot continue",
+    "run.stale": "nobody knows how it stands, its poll is overdue",
+    "webhook.test": "this is a test",
+    "correction.made": "a recorded status was wrong",
+    "webhook.paused": "paused, it delivers nothing",
+    "schedule.missed": "a due time began nothing",
+    "schedule.skipped": "a due time began nothing",
+    "webhook.missed": "events were removed before they were delivered",
+    "run.empty": "it brought nothing",
+    "run.dropped": "it brought less than usual",
 }
-_CAUSES = ("cause", "error", "why", "reason", "look_error", "waiting")
+_CAUSES = ("cause", "error", "why", "reason", "poll_error", "waiting")
 _COUNTS = ("tasks", "jobs", "steps", "pages", "items", "errors", "count", "events")
-#: Statuses and ends of types that mean trouble.
+#: Statuses and ends of types that mean a problem.
 _BAD = ("FAILED", "discarded")
 _TROUBLES = (".stale", ".blocked", ".made", ".missed", ".paused")
 #: Characters that Slack and Discord read as marks -> their quoted form. Slack has no quoted form of
@@ -66,7 +59,8 @@ class Alert:
     line: str
     """The counts."""
     link: str | None
-    """The address of the page about it; ``None``: nobody said where the page is."""
+    """The address of its page in the web UI; ``None``: the address of the web UI is not configured.
+    """
     bad: bool
 
     @property
@@ -76,7 +70,7 @@ class Alert:
 
 
 def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None) -> Alert:
-    """Return the alert about an event. ``page``: the address of the page."""
+    """Return the alert about an event. ``page``: the address of the web UI."""
     plural, _, key = subject.partition("/")
     name = f"{key} of {body.get('crawler')}" if plural == "runs" else str(body.get("name") or key)
     status = str(body.get("status") or body.get("state"))
@@ -124,7 +118,7 @@ def _slack(alert: Alert) -> dict[str, Any]:
         "*`{}`*": alert.title,
         "```{}```": alert.cause,
         "`{}`": alert.line,
-        "<{}|Open the page>": alert.link,
+        "<{}|Open the web UI>": alert.link,
     }
     parts = [form.format(_quoted(text, SLACK_MAX, _SLACK)) for form, text in texts.items() if text]
     # verbatim: Slack makes no links and no mentions of its own.
@@ -146,7 +140,7 @@ def _teams(alert: Alert) -> dict[str, Any]:
         if run["text"]
     ]
     links = (
-        [{"type": "Action.OpenUrl", "title": "Open the page", "url": alert.link}]
+        [{"type": "Action.OpenUrl", "title": "Open the web UI", "url": alert.link}]
         if alert.link
         else []
     )

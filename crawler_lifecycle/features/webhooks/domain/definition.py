@@ -40,12 +40,20 @@ CHATS = ("slack", "teams", "discord")
 KINDS = (WEBHOOK, *CHATS, EMAIL)
 #: The events of alerts whose definition names none: what ended, and what needs a person.
 ALERTS = (
-    *("run.ended", "run.attention", "run.empty", "run.dropped", "manager.ended", "graph.ended"),
-    *("run.blocked", "run.stale", "schedule.missed", "webhook.paused"),
+    "run.ended",
+    "run.attention",
+    "run.empty",
+    "run.dropped",
+    "manager.ended",
+    "graph.ended",
+    "run.blocked",
+    "run.stale",
+    "schedule.missed",
+    "webhook.paused",
 )
 #: The most addresses of one e-mail.
 RECIPIENTS_MAX = 20
-#: The end of an address that answers show in place of the secret part.
+#: The end of an address that answers show instead of the secret part.
 HIDDEN = "/…"
 
 _RECIPIENT = re.compile(
@@ -110,7 +118,7 @@ def check_webhook_name(name: object) -> None:
 class WebhookSpec:
     """The definition of a webhook.
 
-    Raises ``InvalidRequest`` naming the field, the value and the cure.
+    Raises ``InvalidRequest`` naming the field, the value and the fix.
 
     An event is delivered if it matches at least one value of each filter. An empty filter matches
     every event.
@@ -205,8 +213,8 @@ class WebhookSpec:
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
         """Return whether an event with these facts (``event_facts``) is delivered.
 
-        A filter does not match if the event does not have its field. People are told of a verdict
-        once.
+        A filter does not match if the event does not have its field. People are notified of a
+        verdict once.
         """
         types = self.types
         if type == EVENT_WEBHOOK_TEST or type not in types:
@@ -249,21 +257,21 @@ def _is_reference(text: object) -> bool:
 def _check_recipients(found: Sequence[str]) -> None:
     wrong = [event for event in found if not _RECIPIENT.fullmatch(event)]
     if wrong or len(found) > RECIPIENTS_MAX:
-        cure = (
+        fix = (
             f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, with commas "
             "between them"
         )
-        raise refusal("url", wrong[0] if wrong else len(found), cure)
+        raise refusal("url", wrong[0] if wrong else len(found), fix)
 
 
-def check_url(url: object, *, hidden: bool = False) -> None:
+def check_url(url: object, *, hidden: bool) -> None:
     """Raise ``InvalidRequest`` unless the text is a valid address.
 
     ``WebhookRules`` decides if it may be called.
 
     ``hidden``: the message does not show the address, because it is a secret.
     """
-    cure = "give an address such as https://hooks.example.com/crawls"
+    fix = "give an address such as https://hooks.example.com/crawls"
     said = "…" if hidden else url
     if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
         # The message does not show the address, because it may contain a password.
@@ -281,7 +289,7 @@ def check_url(url: object, *, hidden: bool = False) -> None:
         raise refusal(
             "url",
             said,
-            f"{cure}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names",
+            f"{fix}, of at most {URL_MAX} plain characters: %C3%BC for ü, and xn--… in names",
         )
     try:
         parts = urlsplit(url)
@@ -290,11 +298,11 @@ def check_url(url: object, *, hidden: bool = False) -> None:
         if NUMBER.fullmatch(host):
             ipaddress.ip_address(host)
     except ValueError:
-        raise refusal("url", said, cure) from None
+        raise refusal("url", said, fix) from None
     named = f"[{host}]" if ":" in host else host
     exact = parts.netloc.lower() == (named if port is None else f"{named}:{port}")
     if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or not exact:
-        raise refusal("url", said, cure)
+        raise refusal("url", said, fix)
     if port is not None and port not in _PORTS:
         raise refusal("url", said, "give a port from 1024 to 65535, or leave it out")
     if parts.fragment or "#" in url:
@@ -327,8 +335,8 @@ def _has(value: object, wanted: Collection[str]) -> bool:
     )
 
 
-def cure(name: str, through_seq: int, *, fails: bool) -> str:
-    """Return the cure for a paused or failing webhook.
+def fix(name: str, through_seq: int, *, fails: bool) -> str:
+    """Return the fix for a paused or failing webhook.
 
     ``through_seq``: the number of the last delivered event. ``fails``: the delivery of the next
         event fails.

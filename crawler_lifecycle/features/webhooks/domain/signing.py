@@ -36,12 +36,12 @@ def read_secret(reference: str, text: str | None) -> bytes:
     except (binascii.Error, ValueError):
         key = b""
     if not LEAST <= len(key) <= MOST:
-        cure = (
+        fix = (
             f"whsec_ and {LEAST} to {MOST} random bytes in base64: echo whsec_$(openssl rand "
             "-base64 32)"
         )
         raise InvalidRequest(
-            f"secrets: the value of the variable {name} is no secret of a webhook; give {cure}"
+            f"secrets: the value of the variable {name} is no secret of a webhook; give {fix}"
         )
     return key
 
@@ -54,7 +54,7 @@ def message_id(event_id: str) -> str:
     return quote(event_id, safe="/-_~:", errors="replace").replace(".", "_")
 
 
-def signed_headers(id: str, at: int, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:
+def signed_headers(id: str, at: int | str, body: bytes, keys: Sequence[bytes]) -> Mapping[str, str]:
     """Return the headers of one try at the time ``at`` (seconds since 1970), with one signature for
     each key.
     """
@@ -67,3 +67,11 @@ def signed_headers(id: str, at: int, body: bytes, keys: Sequence[bytes]) -> Mapp
         "webhook-timestamp": str(at),
         "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
     }
+
+
+def verified(headers: Mapping[str, str], body: bytes, key: bytes) -> bool:
+    """Return whether a delivery with these headers has a signature that was made with this key."""
+    id = headers.get("webhook-id", "")
+    own = signed_headers(id, headers.get("webhook-timestamp", ""), body, [key])
+    theirs = headers.get("webhook-signature", "").encode().split()
+    return any(hmac.compare_digest(own["webhook-signature"].encode(), given) for given in theirs)

@@ -39,7 +39,7 @@ class Webhook(OfRow):
     project: str
     """The project whose events it gets; ``*``: all projects."""
     definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put. The address of a chat has ``…`` in place of
+    """The definition, in the form of the body of a put. The address of a chat has ``…`` instead of
     its secret end.
     """
     revision: int

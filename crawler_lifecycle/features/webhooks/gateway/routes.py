@@ -7,11 +7,10 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.lists import named_page
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import OfProject, cut
-from crawler_lifecycle.gateway.cursors import decode
+from crawler_lifecycle.gateway.api.paging import OfProject
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import CommandResult
 from crawler_lifecycle.web.problems import JsonBody
@@ -88,13 +87,8 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/webhooks", **documents(WebhookPage))
     def list_webhooks(filters: Annotated[OfProject, Query()], request: Request) -> Response:
         """All webhooks, in the order in which they were created."""
-        after = decode("webhook", filters.page_token) or 0
-        with narrowed(filters.project):
-            rows = views.webhooks.page(after, filters.page_size + 1)
-        page, token = cut("webhook", rows, filters.page_size, lambda row: row.webhook_id)
-        return conditional(
-            request, WebhookPage(webhooks=[views.of(row) for row in page], next_page_token=token)
-        )
+        page = named_page(views.webhooks, filters, views.of)
+        return conditional(request, WebhookPage(**page))
 
     @app.get("/v1/webhooks/{name}", **documents(Webhook))
     async def get_webhook(name: WebhookName, request: Request) -> Response:

@@ -14,7 +14,7 @@ def base_url(site: str | None) -> str:
     A crawl without one cannot start.
     """
     if not site:
-        raise ValueError("tell me which site to crawl: -a site=http://127.0.0.1:8400")
+        raise ValueError("give the site to crawl: -a site=http://127.0.0.1:8400")
     parts = urlsplit(site)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"not the address of a site: {site!r}")

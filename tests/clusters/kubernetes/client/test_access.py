@@ -299,7 +299,7 @@ def test_every_thread_that_was_refused_with_the_old_certificate_shows_the_new_on
 def test_new_credentials_never_lead_to_another_server(
     server: FakeApiServer, tmp_path: Path
 ) -> None:
-    """Somebody chose another context in the middle of a look: nothing of ours is there, and that
+    """Somebody chose another context in the middle of a poll: nothing of ours is there, and that
     means nothing.
     """
     (tmp_path / "other").mkdir()

@@ -32,7 +32,7 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import (
 )
 from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S
 
-#: One object and a page of each kind that is listed by looks.
+#: One object and a page of each kind that is listed by polls.
 _OBJECTS = [partial(read, kind) for read in (decode, decode_page) for kind in (Job, Pod)]
 META = {"name": "a", "uid": "u"}
 POD: dict[str, Any] = {

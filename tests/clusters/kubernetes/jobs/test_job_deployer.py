@@ -251,7 +251,7 @@ def test_whether_it_took_effect_or_not_there_is_one_job(
     assert answer.uid == bench.server.job("crawl-7-0-1")["metadata"]["uid"]
     assert answer.state in ("created", "existing")
     methods = [request.method for request in bench.server.requests]
-    assert methods[:2] == ["POST", "GET"], "the first look is cheaper than a second creation"
+    assert methods[:2] == ["POST", "GET"], "the first poll is cheaper than a second creation"
     assert methods.count("POST") == (1 if answer.state == "existing" else 2)
 
 

@@ -1,4 +1,4 @@
-"""What is worth a look, and that nothing which is gets lost, whatever a watch leaves out, repeats
+"""What is worth a poll, and that nothing which is gets lost, whatever a watch leaves out, repeats
 or tells late.
 """
 
@@ -61,7 +61,7 @@ def test_a_usual_life_is_told_twice() -> None:
     (DEAD, seen(RUN, OVER, "deleted", "j"), False),
     (FRESH, seen(RUN, PENDING, "deleted", "j"), True),
 ])  # fmt: skip
-def test_what_is_worth_a_look(before: ObjectState, after: ObjectState, told: bool) -> None:
+def test_what_is_worth_a_poll(before: ObjectState, after: ObjectState, told: bool) -> None:
     changes = Changes(LONG)
     changes.pod("p", before, 0)
     assert changes.pod("p", after, 1) == ({RUN} if told else set())
@@ -131,13 +131,13 @@ STEP = st.tuples(
 
 
 class Story:
-    """What is true, what the observer was told of it, and what looks saw that came of it."""
+    """What is true, what the observer was told of it, and what polls saw that came of it."""
 
     def __init__(self) -> None:
         self.changes = Changes(LONG)
         self.now = 0
         self.true: dict[str, ObjectState] = {}
-        self.looked: dict[str, ObjectState] = {}
+        self.polled: dict[str, ObjectState] = {}
         self.places: dict[tuple[str, int], tuple[int, int]] = {}
         self.coming: list[tuple[str, ObjectState | None]] = []
         self.told: list[tuple[str, ObjectState | None]] = []
@@ -167,36 +167,36 @@ class Story:
             self.told += self.coming
             self.coming, coming = [], again + self.coming
             for uid, state in coming:
-                self._look(self._deliver(uid, state))
+                self._poll(self._deliver(uid, state))
 
     def _deliver(self, uid: str, state: ObjectState | None) -> set[TaskKey]:
         return self.changes.one(Pod if uid.startswith("pod") else Job, uid, state, self.now)
 
-    def _look(self, tasks: set[TaskKey]) -> None:
-        self.looked = {uid: state for uid, state in self.looked.items() if state.key not in tasks}
-        self.looked |= {uid: state for uid, state in self.true.items() if state.key in tasks}
+    def _poll(self, tasks: set[TaskKey]) -> None:
+        self.polled = {uid: state for uid, state in self.polled.items() if state.key not in tasks}
+        self.polled |= {uid: state for uid, state in self.true.items() if state.key in tasks}
 
     def lists(self) -> None:
         for name, kind in (("pod", Pod), ("job", Job)):
             there = {uid: state for uid, state in self.true.items() if uid.startswith(name)}
-            self._look(self.changes.listed(kind, there, self.now))
+            self._poll(self.changes.listed(kind, there, self.now))
 
     def rest(self) -> None:
         """The list that comes sooner or later, and time."""
         self.lists()
         self.now += int(LONG) + 1
-        self._look(self.changes.slow(self.now))
+        self._poll(self.changes.slow(self.now))
 
     def unseen(self, kind: str) -> list[tuple[str, ObjectState | None, ObjectState | None]]:
-        """What no look has seen as it is now. An end is seen once, whatever follows it."""
+        """What no poll has seen as it is now. An end is seen once, whatever follows it."""
         found = []
-        for uid in {uid for uid in (*self.true, *self.looked) if uid.startswith(kind)}:
-            true, looked = self.true.get(uid), self.looked.get(uid)
+        for uid in {uid for uid in (*self.true, *self.polled) if uid.startswith(kind)}:
+            true, polled = self.true.get(uid), self.polled.get(uid)
             ended = (
-                looked is not None and looked.stage == OVER and (true is None or true.stage == OVER)
+                polled is not None and polled.stage == OVER and (true is None or true.stage == OVER)
             )
-            if true != looked and not ended:
-                found.append((uid, true, looked))
+            if true != polled and not ended:
+                found.append((uid, true, polled))
         return found
 
 
@@ -208,10 +208,10 @@ def test_at_rest_every_change_has_been_told(steps: list[Any]) -> None:
         story.step("pod" if is_pod else "job", *step)
     story.rest()
     assert story.unseen("pod") == []
-    before = dict(story.looked)
-    story.looked = {}
+    before = dict(story.polled)
+    story.polled = {}
     story.lists()
-    assert story.looked == {}, f"a list that shows nothing new tells nothing: {before}"
+    assert story.polled == {}, f"a list that shows nothing new tells nothing: {before}"
 
 
 @settings(max_examples=examples(200))

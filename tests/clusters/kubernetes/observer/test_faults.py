@@ -477,7 +477,7 @@ def test_a_list_that_is_not_complete_says_nothing(
 
 
 @pytest.mark.parametrize("writes", [1, 12])
-def test_a_stale_list_costs_looks_and_never_a_change(
+def test_a_stale_list_costs_polls_and_never_a_change(
     server: FakeApiServer, api: Api, writes: int
 ) -> None:
     names = [put(api, run_id) for run_id in (1, 2, 3)]

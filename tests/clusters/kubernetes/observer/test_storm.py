@@ -1,5 +1,5 @@
 """Random clusters under random faults: at rest again, every change has been told to somebody who
-then looked.
+then polled.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ LIST_FAULTS: list[Fault] = [
 ]
 
 
-class Looks:
-    """Whoever is told looks, and sees what is true at that moment."""
+class Polls:
+    """Whoever is told polls, and sees what is true at that moment."""
 
     def __init__(self, reader: Api, met: set[str]) -> None:
         self.reader = reader
@@ -99,7 +99,7 @@ class Looks:
         with self._lock:
             self._told.add(run_id)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """As the wake-ups do: outside the observer's thread, once for all that was told of a run
         until now.
         """
@@ -117,10 +117,10 @@ class Looks:
         return found
 
     def unseen(self) -> list[tuple[int, dict[str, ObjectState], dict[str, ObjectState]]]:
-        """Runs whose last look saw something else than what is true. An end needs to be seen once.
+        """Runs whose last poll saw something else than what is true. An end needs to be seen once.
 
-        A look may see a pod that comes and goes between two lists while the observer is blind.
-        Nobody can tell its end: the look that is due finds it.
+        A poll may see a pod that comes and goes between two lists while the observer is blind.
+        Nobody can tell its end: the poll that is due finds it.
         """
         true, wrong = self.true(), []
         for run_id in {*true, *self.seen}:
@@ -155,27 +155,27 @@ def test_at_rest_every_change_has_been_told(
 ) -> None:
     chosen = random.Random(seed)
     api, reader = patient(server), patient(server)
-    looks, over = Looks(reader, met), threading.Event()
+    polls, over = Polls(reader, met), threading.Event()
     observer = KubernetesObserver(api, pace=PACE, long_s=0.3)
-    thread = threading.Thread(target=observer.watch, args=(looks, over))
+    thread = threading.Thread(target=observer.watch, args=(polls, over))
     thread.start()
     try:
         for _ in range(STEPS):
             _fault(server, chosen)
             _event(server, reader, chosen)
-            looks.look()
+            polls.poll()
             over.wait(chosen.choice([0.0, 0.0, 0.02]))
         # And nothing more: what is not told now waits for the list that comes now and then.
         server.faults.clear()
 
         def rests() -> bool:
-            looks.look()
-            return observer.health().up and looks.unseen() == []
+            polls.poll()
+            return observer.health().up and polls.unseen() == []
 
         try:
             wait_until(rests)
         except AssertionError:
-            pytest.fail(f"seed {seed}: never told: {looks.unseen()}; {observer.health()}")
+            pytest.fail(f"seed {seed}: never told: {polls.unseen()}; {observer.health()}")
     finally:
         over.set()
         thread.join(60)

@@ -1,1 +1,0 @@
-"""Looks: the state of tasks, read from complete lists of Jobs and pods."""

@@ -1,0 +1,1 @@
+"""Polls: the state of tasks, read from complete lists of Jobs and pods."""

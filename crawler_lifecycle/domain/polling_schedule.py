@@ -1,0 +1,77 @@
+"""The times between polls of the cluster: the polling schedule 1, 2, 3, 5, 8, 15 minutes, and its
+rules.
+
+All functions are pure. They take and return seconds, except for ``poll_minutes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Minutes between polls; the last value repeats. A new run is polled often, an old run rarely.
+POLLING_MINUTES: tuple[float, ...] = (1, 2, 3, 5, 8, 15)
+#: Seconds between polls while a stop waits for its proof; the last value repeats.
+STOP_POLLING_SECONDS: tuple[float, ...] = (1, 2, 3, 5, 8, 15, 30, 60)
+#: No two polls of one run are closer together than this.
+MIN_GAP_SECONDS = 1.0
+#: The largest stretch of an interval, and the seconds beyond which none is stretched: the polling
+#: schedule's longest interval.
+STRETCH_MAX = 10.0
+STRETCHED_MAX_SECONDS = POLLING_MINUTES[-1] * 60.0
+#: A poll that begins this many seconds late shows that the workers or Temporal have too much to do.
+OVERLOADED_S = 0.25
+#: The share of its interval by which such a poll is late at least. A minute is not doubled because
+#: of a moment.
+OVERLOADED_SHARE = 0.2
+#: What such a poll multiplies the run's stretch with. Any other poll gives back this part of the
+#: planned rate. Doubled intervals and small steps back lead all runs to about the same stretch.
+STRETCH_GROWS = 2.0
+RATE_GROWS = 0.1
+#: A change that is found within this many seconds after its due poll is lag. Found later, it is a
+#: correction.
+LATE_TOLERANCE_SECONDS = 5.0
+
+
+def interval(step: int, polling_schedule: Sequence[float]) -> float:
+    """Return the value at the position ``step`` of a polling schedule. The last value repeats."""
+    return polling_schedule[min(step, len(polling_schedule) - 1)]
+
+
+def poll_interval(
+    step: int, poll_minutes: Sequence[float] | None, last_poll_seconds: float = 0.0
+) -> float:
+    """Return the seconds to wait before the poll of the position ``step``.
+
+    ``last_poll_seconds`` is the duration of the last poll. The wait is at least twice as long, so
+    that polls do not load a slow cluster all the time. It is also at least ``MIN_GAP_SECONDS``.
+    """
+    minutes = interval(step, poll_minutes or POLLING_MINUTES)
+    return max(minutes * 60.0, MIN_GAP_SECONDS, 2.0 * last_poll_seconds)
+
+
+def stretched(gap_s: float, before: float, late_s: float) -> float:
+    """Return the seconds to the next poll, where ``gap_s`` are planned: more after a poll that came
+    ``late_s`` late.
+
+    ``before`` is the stretch of the run's last interval; 1: none. Each poll changes it by one step.
+    So an outage, after which all polls come at once, stretches each interval a little, and a
+    lasting overload as far as it needs.
+    """
+    overloaded = late_s >= max(OVERLOADED_S, gap_s * OVERLOADED_SHARE)
+    factor = before * STRETCH_GROWS if overloaded else 1 / (1 / before + RATE_GROWS)
+    return max(gap_s, min(gap_s * min(factor, STRETCH_MAX), STRETCHED_MAX_SECONDS))
+
+
+def stop_interval(step: int, last_poll_seconds: float) -> float:
+    """Return the seconds to wait before the next poll for the proof of a stop."""
+    return max(interval(step, STOP_POLLING_SECONDS), MIN_GAP_SECONDS, 2.0 * last_poll_seconds)
+
+
+def start_check_interval(tries: int, start_check_s: float) -> float:
+    """Return the seconds between two checks whether the main task has started.
+
+    The first ten waits take ``start_check_s``. Then each wait is 1.5 times as long, up to a minute.
+    """
+    if tries <= 10:
+        return max(start_check_s, 0.05)
+    return max(min(max(start_check_s, 0.05) * 1.5 ** min(tries - 10, 40), 60.0), start_check_s)

@@ -1,0 +1,369 @@
+"""The web pages of schedules: a list, a page for each schedule with its firings and buttons, and a
+form.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar
+from zoneinfo import available_timezones
+
+from fastapi import FastAPI, Query, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.api.paging import Moment
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.ui.parts import forms as fields
+from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page, pretty
+from crawler_lifecycle.subjects import SCHEDULE, Subject
+from crawler_lifecycle.web.problems import JsonBody, Problem, refused
+from crawler_lifecycle.web.turns import in_turn
+
+from ..domain.definition import Overlap, ScheduleSpec, TargetKind, kind_of
+from ..ports import ScheduleRow
+from .answers import (
+    TIME_MAX,
+    FiringFilters,
+    ScheduleName,
+    put_form,
+    spec_of,
+    upcoming,
+)
+from .calendar import COUNTED, MARKS, READ, calendar, path_of, zone_of
+from .commands import (
+    AskSchedule,
+    Backfill,
+    PauseSchedule,
+    PutSchedule,
+    ScheduleCommands,
+)
+
+_PUT = JsonBody(PutSchedule)
+_PAUSE = JsonBody(PauseSchedule)
+_NUMBERS = ("every_s", "offset_s", "jitter_s", "catch_up_s", "pause_after_failures")
+_TEXTS = ("cron", "time_zone", "start_at", "end_at", "overlap")
+_TARGET = ("crawler", "args", "plan", "argv", "target_name", "tags", "request")
+_KNOWN = (
+    "name",
+    "revision",
+    "kind",
+    *_TARGET,
+    *_NUMBERS,
+    *_TEXTS,
+    "excluded",
+    "paused",
+    "was_paused",
+    "reason",
+)
+_REQUEST = 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}'
+_NEW = {"kind": "run", "time_zone": "UTC"}
+#: For each field that an error of the API names, the field of the form. ``request`` has the other
+#: fields of a target.
+_PLACES = {
+    **{
+        name: name
+        for name in (
+            "name",
+            "excluded",
+            "args",
+            "crawler",
+            "plan",
+            "argv",
+            "tags",
+            *_NUMBERS,
+            *_TEXTS,
+        )
+    },
+    **{f"run.{name}": name for name in ("crawler", "args", "tags")},
+    **{f"manager.{name}": name for name in ("plan", "argv", "tags")},
+    "manager.name": "target_name",
+    "graph.name": "target_name",
+    "graph.tags": "tags",
+    "run": "kind",
+    "reason": "reason",
+    "request": "request",
+}
+OVERLAPS = {
+    Overlap.SKIP: "skip the new one",
+    Overlap.QUEUE: "start when the other has ended",
+    Overlap.STOP_PREVIOUS: "stop the other, then start",
+    Overlap.ALLOW: "start at the same time",
+}
+
+
+def add_form(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes that show and receive the form."""
+    commands = gateway.schedule_commands
+
+    @app.get("/schedules/new", operation_id="showPutSchedule")
+    async def show_put(request: Request, name: str = "") -> Response:
+        """Show the form for a new schedule, or for changes of an existing one."""
+        return await shown(request, of_row(await commands.find(name)) if name else _NEW)
+
+    @app.post("/schedules/new", operation_id="pressPutSchedule")
+    async def press_put(request: Request) -> Response:
+        """Create a schedule, or change its definition. A repeat changes nothing."""
+        given = fields.typed(await form(request), _KNOWN)
+
+        async def kept() -> str:
+            size = len(await request.body())
+            raw = await in_turn(size, lambda: json.dumps(body_of(given)).encode())
+            body = await in_turn(size, _PUT.read, raw)
+            await fields.keep(commands, given, body, _PAUSE.read(fields.reason(given)))
+            return SCHEDULE.path(given["name"].strip())
+
+        return await fields.sent(kept, functools.partial(shown, request, given))
+
+    async def shown(
+        request: Request, given: Mapping[str, str], problem: Problem | None = None
+    ) -> Response:
+        known, _ = await gateway.crawlers.last()
+        wrong = problem and fields.placed(problem, _PLACES, tuple(TargetKind), "request")
+        return answer(
+            request,
+            "schedule_form.html",
+            status=problem.status if problem else 200,
+            given=given,
+            wrong=wrong,
+            crawlers=sorted(known),
+            overlaps=OVERLAPS,
+            zones=await run_in_threadpool(_zones),
+        )
+
+
+@functools.cache
+def _zones() -> list[str]:
+    """Return all time zones of this machine. The first call reads a file for each zone."""
+    return sorted(available_timezones())
+
+
+def body_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the body of the API for the values of the form.
+
+    Raises ``Problem`` 422 for a value that cannot be read.
+    """
+    body: dict[str, Any] = {name: given[name].strip() for name in _TEXTS if name in given}
+    body |= {name: fields.whole(given[name]) for name in _NUMBERS if name in given}
+    if "excluded" in given:
+        body["excluded"] = fields.lines(given["excluded"])
+    kind = given.get("kind", "")
+    if kind in list(TargetKind):
+        body[kind] = _target(kind, given)
+    return body
+
+
+def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    if kind == TargetKind.RUN:
+        own |= {"crawler": given["crawler"].strip()} if "crawler" in given else {}
+        own |= {"args": fields.assignments("args", given["args"])} if "args" in given else {}
+    else:
+        own |= {"name": given["target_name"].strip()} if "target_name" in given else {}
+    if kind == TargetKind.MANAGER:
+        own |= {"plan": given["plan"].strip()} if "plan" in given else {}
+        own |= {"argv": fields.words("argv", given["argv"])} if "argv" in given else {}
+    own |= {"tags": fields.parts(given["tags"])} if "tags" in given else {}
+    more = (
+        fields.read_json("request", given["request"], dict, _REQUEST) if "request" in given else {}
+    )
+    for name in own:
+        if name in more:
+            raise refused(
+                "request", f"{name}: the form has a field for it above; leave it out here"
+            )
+    return {**more, **own}
+
+
+def of_row(row: ScheduleRow) -> dict[str, str]:
+    """Return the values of the form for a schedule. If they are sent unchanged, nothing changes."""
+    definition = put_form(row.definition)
+    kind = kind_of(definition)
+    more = dict(definition[kind])
+    given: dict[str, str | None] = {"name": row.name, "revision": str(row.revision), "kind": kind}
+    given |= {
+        name: str(definition[name])
+        for name in (*_NUMBERS, *_TEXTS)
+        if definition.get(name) is not None
+    }
+    if not fields.can_be_typed([given.get("cron") or ""]):
+        given["cron"] = " ".join(str(definition["cron"]).split())
+    given["excluded"] = "\n".join(definition.get("excluded", ()))
+    own = {"tags": fields.as_parts(more.get("tags"))}
+    if kind is TargetKind.RUN:
+        own |= {"crawler": more.get("crawler"), "args": fields.as_assignments(more.get("args"))}
+    else:
+        own["target_name"] = more.get("name")
+    if kind is TargetKind.MANAGER:
+        own |= {"plan": more.get("plan"), "argv": fields.as_words(more.get("argv"))}
+    for name, text in own.items():
+        if text:  # the JSON keeps parts that no field can contain
+            more.pop("name" if name == "target_name" else name)
+    given |= own | {"request": pretty(more) if more else None}
+    if row.paused_at is not None:
+        given |= {"paused": "yes", "was_paused": "yes"}
+    return {name: text for name, text in given.items() if text}
+
+
+#: The number of future due times on the page, and the most past due times that are counted for a
+#: backfill.
+NEXT = 10
+COUNTED_MAX = 500
+#: The facts of a schedule that its page names before its definition.
+_NAMED = (
+    "begins",
+    "with",
+    "due",
+    "overlap",
+    "start_at",
+    "end_at",
+    "pause_after_failures",
+    "project",
+)
+
+
+class ScheduleForm(ActionForm):
+    """The form of a schedule."""
+
+    subject: ClassVar[Subject] = SCHEDULE
+    after: Moment | None = None
+    until: Moment | None = None
+    counted: int | None = None
+    """The number of due times of a backfill that the page showed before, if any."""
+    seen: int | None = Field(default=None, ge=0, le=TIME_MAX)
+    """The due time of the latest firing when the form was shown, as seconds since 1970."""
+
+
+def add_schedules(app: FastAPI, gateway: Gateway) -> None:
+    """Add the web pages of schedules."""
+    commands = gateway.schedule_commands
+    views = gateway.schedule_views
+    schedules = views.schedules
+    clock = views.clock
+
+    @app.get("/schedules")
+    def show_schedules(
+        request: Request, search: Annotated[str, Query(max_length=200)] = "", troubled: bool = False
+    ) -> Response:
+        """List schedules with their next due time and their last firing.
+
+        ``search`` selects names with this text, ``troubled`` those whose last due time was missed
+        or ended badly."""
+        rows = views.listed(lambda row: search.lower() in row.name.lower(), troubled=troubled)
+        return answer(
+            request, "schedules.html", now=clock(), rows=rows, search=search, troubled=troubled
+        )
+
+    @app.get("/schedules/{name}")
+    async def show_schedule(name: ScheduleName, request: Request) -> Response:
+        """Show one schedule: its next due times, its last firings with their targets, and its
+        definition.
+        """
+        filters = query_of(request, FiringFilters)
+        return await run_in_threadpool(shown, request, await commands.find(name), filters)
+
+    def shown(request: Request, row: ScheduleRow, filters: FiringFilters) -> Response:
+        now = clock()
+        (due, token) = views.due(row, filters)
+        newest = schedules.list_firings(row.schedule_id, None, READ)
+        spec, unreadable = spec_of(row)
+        schedule = views.of(row)
+        zone = zone_of(row)
+        comes = None if row.paused_at else spec
+        values: dict[str, Any] = {
+            "schedule": schedule,
+            "next": upcoming(row, comes, now, NEXT),
+            "due": due,
+            "now": now,
+            "more": next_page(filters, token),
+            "definition": put_form(row.definition),
+            "page_of": path_of,
+            "unreadable": unreadable,
+            "days": calendar(schedules, row, comes, newest, now),
+            "read": len(newest),
+            "facts": [one for one in SCHEDULE.known(schedule.model_dump()) if one[0] in _NAMED],
+            "failure": next((one for one in newest if one.trouble), None),
+            "seen": int(newest[0].due_at.timestamp()) if newest else 0,
+            "overlaps": OVERLAPS,
+            "zone": zone,
+            "today": now.astimezone(zone).date(),
+            "marks": MARKS,
+            "counted": COUNTED,
+        }
+        return answer(request, "schedule.html", filters=filters, **values)
+
+    @app.post("/schedules/{name}")
+    async def press_schedule(name: ScheduleName, request: Request) -> Response:
+        """Pause, resume, run now, backfill or delete a schedule."""
+        asked = read(ScheduleForm, await form(request))
+        if (
+            asked.do == "backfill"
+            and (count := await _uncounted(commands, name, asked)) is not None
+        ):
+            present_call().admitted = False  # a question: nothing is done yet
+            return answer(
+                request, "backfill.html", name=name, asked=asked, count=count, now=clock()
+            )
+        act = functools.partial(_carried_out, commands, name, asked)
+        return await fields.carry_out(request, gateway.once, asked, name, act, clock())
+
+
+async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:
+    """Return the number of due times of a backfill; ``None`` if the page has already shown this
+    number.
+    """
+    body = _window(asked)
+    row = await commands.find(name)
+
+    def count() -> int:
+        if body.until is None or body.after >= body.until:
+            return 0
+        found = ScheduleSpec.read(row.definition).due_times(body.after, body.until)
+        return sum(1 for _ in itertools.islice(found, COUNTED_MAX + 1))
+
+    counted = await run_in_threadpool(count)
+    return None if counted == asked.counted else counted
+
+
+def _window(asked: ScheduleForm) -> Backfill:
+    if asked.after is None or asked.until is None:
+        raise InvalidRequest(
+            "after: missing; give both times, with an offset, such as 2026-11-20T12:00:00Z"
+        )
+    return Backfill(after=asked.after, until=asked.until)
+
+
+async def _carried_out(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> str:
+    """Carry out the action of the form. Return a sentence about the result."""
+    if asked.do in ("trigger", "backfill"):
+        if asked.do == "trigger":
+            seen = None if asked.seen is None else datetime.fromtimestamp(asked.seen, UTC)
+            begun = await commands.trigger(name, signed(AskSchedule()), seen)
+            lines = begun.row
+            note = begun.note
+        else:
+            lines, note = await commands.backfill(name, signed(_window(asked)))
+        words = ", ".join(
+            f"{line.due_at:%Y-%m-%d %H:%M:%S} UTC {line.decision}" for line in lines[:5]
+        )
+        more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
+        return " ".join(
+            filter(
+                None,
+                (f"{len(lines)} due: {words}{more}." if lines else "Nothing was due then.", note),
+            )
+        )
+    if asked.do == "pause":
+        done = await commands.pause(name, signed(PauseSchedule(reason=asked.reason)))
+    else:
+        done = await (commands.resume(name) if asked.do == "resume" else commands.delete(name))
+    return asked.sentence(done.fresh or asked.do == "delete", done.note)

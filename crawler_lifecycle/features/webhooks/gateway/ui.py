@@ -1,0 +1,211 @@
+"""The web pages of webhooks: a list, a page for each webhook with its deliveries and buttons, and a
+form.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from fastapi import FastAPI, Request
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.names import EVENT_TYPES
+from crawler_lifecycle.gateway.access.operations import caller_name, signed
+from crawler_lifecycle.gateway.api.paging import Id
+from crawler_lifecycle.gateway.parts import Gateway
+from crawler_lifecycle.gateway.ui.parts import forms as fields
+from crawler_lifecycle.gateway.ui.parts.forms import ActionForm, form, query_of, read
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, next_page
+from crawler_lifecycle.subjects import WEBHOOK, Subject
+from crawler_lifecycle.web.problems import JsonBody, Problem
+
+from ..domain.definition import FILTERS, KINDS
+from ..domain.definition import shown as shown_definition
+from ..ports import WebhookRow
+from .answers import DeliveryFilters, WebhookName
+from .commands import (
+    PauseWebhook,
+    PutWebhook,
+    WebhookCommands,
+)
+
+_PUT = JsonBody(PutWebhook)
+_PAUSE = JsonBody(PauseWebhook)
+_SECRETS = ("secret", "next_secret")
+_KNOWN = (
+    "name",
+    "revision",
+    "kind",
+    "url",
+    *_SECRETS,
+    "events",
+    *FILTERS,
+    "paused",
+    "was_paused",
+    "reason",
+)
+_PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "reason")} | {
+    "secrets": "secret"
+}
+#: The types of events in the form: first all types of each kind, then each type.
+EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
+
+
+def add_form(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes that show and receive the form."""
+    commands = gateway.webhook_commands
+
+    @app.get("/webhooks/new", operation_id="showPutWebhook")
+    async def show_put(request: Request, name: str = "") -> Response:
+        """Show the form for a new webhook, or for changes of an existing one."""
+        return await shown(request, of_row(await commands.find(name)) if name else {})
+
+    @app.post("/webhooks/new", operation_id="pressPutWebhook")
+    async def press_put(request: Request) -> Response:
+        """Create a webhook, or change its definition. A repeat changes nothing."""
+        given = fields.typed(await form(request), _KNOWN, several=["events"])
+
+        async def kept() -> str:
+            body = _PUT.read(json.dumps(body_of(given)).encode())
+            name = given.get("name", "").strip()
+            row = await commands.seen(name)
+            body = body.over(row)
+            # Check boxes have no order.
+            if row is not None and set(body.events) == set(row.definition.get("events", [])):
+                body = body.model_copy(update={"events": list(row.definition.get("events", []))})
+            await fields.keep(commands, given, body, _PAUSE.read(fields.reason(given)))
+            return WEBHOOK.path(name)
+
+        return await fields.sent(kept, functools.partial(shown, request, given))
+
+    async def shown(
+        request: Request, given: Mapping[str, str], problem: Problem | None = None
+    ) -> Response:
+        # A value without ``env:`` may be the secret itself, so it is not written into the page.
+        given = {
+            name: text
+            for name, text in given.items()
+            if name not in _SECRETS or text.startswith("env:")
+        }
+        wrong = problem and fields.placed(problem, _PLACES)
+        return answer(
+            request,
+            "webhook_form.html",
+            status=problem.status if problem else 200,
+            given=given,
+            wrong=wrong,
+            events=EVENTS,
+            filters=FILTERS,
+            kinds=KINDS,
+            ticked=given.get("events", "").split("\n"),
+        )
+
+
+def body_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the body of the API for the values of the form."""
+    body: dict[str, Any] = {
+        name: fields.lines(given[name]) for name in ("events", *FILTERS) if name in given
+    }
+    body |= {name: given[name].strip() for name in ("kind", "url") if name in given}
+    return body | {"secrets": [given[name].strip() for name in _SECRETS if name in given]}
+
+
+def of_row(row: WebhookRow) -> dict[str, str]:
+    """Return the form's values for a webhook.
+
+    If they are sent unchanged, nothing changes. Raises ``Problem`` 409.
+    """
+    definition = shown_definition(row.definition)
+    given = {
+        "name": row.name,
+        "revision": str(row.revision),
+        "url": str(definition["url"]),
+        "kind": definition.get("kind", ""),
+        **dict(zip(_SECRETS, definition.get("secrets", ()), strict=False)),
+    }
+    for name in ("events", *FILTERS):
+        values = definition.get(name, [])
+        given[name] = "\n".join(values)
+        if fields.lines(given[name]) != values or not fields.can_be_typed(values):
+            fix = f"change it by PUT /v1/webhooks/{row.name}"
+            raise Problem(
+                409, "not_in_this_state", f"{name}: has a value that a form cannot contain; {fix}"
+            )
+    if row.paused_at is not None:
+        given |= {"paused": "yes", "was_paused": "yes"}
+    return {name: text for name, text in given.items() if text}
+
+
+class WebhookForm(ActionForm):
+    """The form of a webhook."""
+
+    subject: ClassVar[Subject] = WEBHOOK
+    seen: int | None = Field(default=None, ge=0, le=ID_MAX)
+    """The number of the newest event when the form was shown."""
+    seq: Id | None = None
+    """The number of an event to skip."""
+
+    @property
+    def request_key(self) -> str:
+        return f"{super().request_key}.{self.seq}"
+
+
+def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
+    """Add the web pages of webhooks."""
+    commands = gateway.webhook_commands
+    views = gateway.webhook_views
+    clock = views.clock
+
+    @app.get("/webhooks")
+    def show_webhooks(request: Request) -> Response:
+        """List all webhooks with their states."""
+        rows = [views.of(row).model_dump() for row in views.webhooks.every()]
+        return answer(request, "webhooks.html", rows=rows, now=clock())
+
+    @app.get("/webhooks/{name}")
+    async def show_webhook(name: WebhookName, request: Request) -> Response:
+        """Show one webhook and its deliveries."""
+        filters = query_of(request, DeliveryFilters)
+        row = await commands.find(name)
+        page = await run_in_threadpool(views.deliveries, row, filters)
+        return answer(
+            request,
+            "webhook.html",
+            more=next_page(filters, page.next_page_token),
+            webhook=views.of(row),
+            deliveries=page.deliveries,
+            now=clock(),
+            seen=await run_in_threadpool(gateway.store.events.last_event_seq),
+        )
+
+    @app.post("/webhooks/{name}")
+    async def press_webhook(name: WebhookName, request: Request) -> Response:
+        """Test, pause, resume or delete a webhook."""
+        asked = read(WebhookForm, await form(request))
+        act = functools.partial(_carried_out, commands, name, asked)
+        return await fields.carry_out(request, gateway.once, asked, name, act, clock())
+
+
+async def _carried_out(commands: WebhookCommands, name: str, asked: WebhookForm) -> str:
+    """Carry out the action of the form. Return a sentence about the result."""
+    match asked.action.path:
+        case "test":
+            event, note = await commands.test(name, caller_name(), asked.seen)
+            return " ".join(
+                filter(
+                    None, (f"The test has the number {event.seq} in the list of deliveries.", note)
+                )
+            )
+        case "pause":
+            done = await commands.pause(name, signed(PauseWebhook(reason=asked.reason)))
+        case "delete":
+            done = await commands.delete(name)
+        case _:
+            done = await commands.resume(name, **asked.action.body, skip_seq=asked.seq)
+    return asked.sentence(True, done.note)

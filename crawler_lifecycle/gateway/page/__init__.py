@@ -1,1 +1,0 @@
-"""The page: HTML for people, over the same readers and commands as the API."""

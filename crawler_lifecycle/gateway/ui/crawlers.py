@@ -1,0 +1,248 @@
+"""The web pages of the catalogue and of one crawler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from operator import attrgetter
+from statistics import median
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Path, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.runs.commands import mapping_of
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.recent import RecentRuns, brought_less
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, number, query, span
+from crawler_lifecycle.ports.runs import BriefRun, RecentRun
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.subjects import GRAPH
+from crawler_lifecycle.web.problems import Problem
+
+#: The height of a chart, and the width of one run in it, in units of the SVG; the same of the chart
+#: of one crawler.
+HEIGHT = 40
+WIDTH = 10
+LARGE = 72
+WIDE = 16
+#: The runs on the page of a crawler, the newest good ones that are compared with those before, and
+#: the fewest of these.
+EACH = 50
+NEWEST = 10
+BEFORE_MIN = 5
+#: The most reasons of failures, and schedules or starters, that the page lists; days for which it
+#: counts good runs.
+REASONS = 8
+LISTED_MAX = 20
+DAYS = (7, 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One run of a chart."""
+
+    run: RecentRun
+    kind: str
+    """What became of it: ``completed``, ``failed``, ``stopped`` by a person, or ``open``."""
+    x: int
+    items: float
+    """The height of the bar of items. The run with the most items has the full height."""
+    errors: float
+    duration: float
+    title: str
+
+
+def add_crawlers(
+    app: FastAPI,
+    store: Store,
+    recent: RecentRuns,
+    crawlers: Crawlers,
+    schedules: Callable[[str], list[dict[str, Any]]],
+) -> None:
+    """Add the web pages of the catalogue and of one crawler."""
+
+    @app.get("/crawlers")
+    async def show_crawlers(request: Request) -> Response:
+        """Show the crawlers that can be started, with charts of their last runs."""
+        try:
+            found = await recent.read()
+            known = await crawlers.all()
+        except LifecycleError as error:
+            return answer(
+                request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock()
+            )
+        rows = [
+            (known.get(crawler.crawler), crawler, bars(crawler.runs)) for crawler in found.crawlers
+        ]
+        return answer(
+            request,
+            "crawlers.html",
+            rows=rows,
+            away=crawlers.note(),
+            left_out=found.left_out,
+            now=found.at,
+            height=HEIGHT,
+            width=WIDTH,
+        )
+
+    @app.get("/crawlers/{crawler}")
+    async def show_crawler(
+        crawler: Annotated[str, Path(max_length=200)], request: Request
+    ) -> Response:
+        """Show one crawler, also one that left the catalogue: its last runs, and their outcomes."""
+        known, away = await crawlers.last()
+        runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
+        if not runs and crawler not in known:
+            near = (f"is {match_} meant?" for match_ in get_close_matches(crawler, known, 1, 0.5))
+            fix = next(near, away or "see the list of crawlers")
+            raise Problem(
+                404,
+                "unknown_crawler",
+                f"There is no crawler {crawler[:100]!r}, nor any run of it; {fix}",
+            )
+        return await run_in_threadpool(shown, request, crawler, known.get(crawler), runs, away)
+
+    def shown(
+        request: Request,
+        name: str,
+        crawler: CrawlerDefinition | None,
+        runs: list[BriefRun],
+        away: str | None,
+    ) -> Response:
+        now = recent.clock()
+        last = store.runs.list_runs(crawler=name, limit=1)
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        rates = []
+        for days in DAYS:
+            ends = store.runs.ends_of(name, since := hour - timedelta(days=days), REASONS)
+            rates.append((days, ends, {"crawler": name, "created_from": since.isoformat()}))
+        good = [run for run in runs if run.status == RunStatus.COMPLETED]
+        values: dict[str, Any] = {
+            "name": name,
+            "crawler": crawler,
+            "runs": runs,
+            "away": away,
+            "now": now,
+            "bars": bars(runs, LARGE, WIDE),
+            "height": LARGE,
+            "width": WIDE,
+            "each": EACH,
+            "rates": rates,
+            "less": brought_less(runs),
+            "usual": usual(good),
+            "fields": fields(good, crawler),
+            "schedules": schedules(name)[:LISTED_MAX],
+            "starters": starters(runs)[:LISTED_MAX],
+            "args": mapping_of(last[0].request.get("args")) if last else {},
+        }
+        return answer(request, "crawler.html", **values)
+
+
+def bars(runs: Sequence[RecentRun], height: int = HEIGHT, width: int = WIDTH) -> list[Bar]:
+    """Return the bars of a chart. ``runs`` have the newest one first, which is on the right."""
+    runs = list(reversed(runs))
+    items, errors = (
+        max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors")
+    )
+    longest = max((_seconds(run) or 0.0 for run in runs), default=0.0)
+
+    def part(value: float | None, most: float) -> float:
+        return round(height * (value or 0) / most, 1) if most else 0.0
+
+    made = []
+    for n, run in enumerate(runs):
+        took = _seconds(run)
+        words = [
+            f"run {run.run_id}: {run.status}",
+            run.outcome or "",
+            f"{number(run.items)} items",
+            f"{number(run.errors)} errors",
+            span(took) if took is not None else "",
+        ]
+        parts = (part(run.items, items), part(run.errors, errors), part(took, longest))
+        made.append(
+            Bar(run, _kind(run), n * width, *parts, ", ".join(word for word in words if word))
+        )
+    return made
+
+
+def _kind(run: RecentRun) -> str:
+    if run.status == RunStatus.FAILED:
+        return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
+    return "completed" if run.status == RunStatus.COMPLETED else "open"
+
+
+def _seconds(run: RecentRun) -> float | None:
+    if run.started_at is None or run.ended_at is None:
+        return None
+    return max((run.ended_at - run.started_at).total_seconds(), 0.0)
+
+
+def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:
+    """Return for each figure of these good runs, which have the newest one first: its name, the
+    last value, the median, the median of the newest runs, and the part by which this differs from
+    the median of the runs before them.
+
+    The last two are ``None`` when too few runs came before.
+    """
+    found = []
+    for name in ("items", "pages", "errors", "duration"):
+        read = _seconds if name == "duration" else attrgetter(name)
+        values: list[float] = [value for run in good if (value := read(run)) is not None]
+        before = values[NEWEST:]
+        late = median(values[:NEWEST]) if len(before) >= BEFORE_MIN else None
+        change = late / early - 1 if late is not None and (early := median(before)) else None
+        found += [(name, values[0], median(values), late, change)] if values else []
+    return found
+
+
+def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[dict[str, Any]]:
+    """Return for each field of the items of these good runs: the share of items of the last run
+    that fill it, the usual share, the least one that is expected, and a line of all shares in units
+    of the SVG.
+
+    ``good`` has the newest one first.
+    """
+    known = [run.fields for run in good if run.fields is not None]
+    expected = crawler.expected.parts if crawler is not None else {}
+    if not known:
+        return []
+    by_share = sorted(known[0].shares, key=lambda name: -known[0].shares[name])
+    found = []
+    for name in list(dict.fromkeys([*expected, *by_share]))[:FIELDS_MAX]:
+        shares = [one.share(name) for one in known]
+        before = [share for share in shares[1 : RUNS + 1] if share is not None]
+        middle = median(before) if before else None
+        least = expected[name] * middle if name in expected and middle is not None else None
+        drawn = [(EACH - n, share) for n, share in enumerate(shares) if share is not None]
+        points = " ".join(f"{2 * x},{15 - 14 * share:.3g}" for x, share in reversed(drawn))
+        found.append(
+            {"name": name, "share": shares[0], "usual": middle, "least": least, "points": points}
+        )
+    return found
+
+
+def starters(runs: Sequence[BriefRun]) -> list[tuple[str, str]]:
+    """Return the managers and graphs that started these runs: the name of each, and the address of
+    its page.
+    """
+    found = {}
+    for parent in dict.fromkeys(run.parent for run in runs if run.parent):
+        if (manager := names_of_workflow(parent)) is not None:
+            name, flow_id = manager
+            found[f"manager {name} of flow {flow_id}"] = "/managers" + query(
+                {"name": name, "flow_id": flow_id}
+            )
+        elif (key := graph_key_of(parent)) is not None:
+            found[f"graph {key}"] = GRAPH.path(key)
+    return list(found.items())

@@ -1,0 +1,472 @@
+"""Forms of web pages: strict reading, conversion between fields and bodies of the API, and the
+results of actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import math
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+)
+from starlette.responses import RedirectResponse, Response
+
+from crawler_lifecycle.domain.errors import LifecycleError, NotInThisState
+from crawler_lifecycle.domain.projects import only
+from crawler_lifecycle.domain.status_words import state_word
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.access.recorder import present_call
+from crawler_lifecycle.gateway.named import NamedCommands
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.subjects import Action, Subject
+from crawler_lifecycle.web.problems import Problem, check_json, invalid, of_error, refused
+from crawler_lifecycle.web.turns import in_turn
+
+#: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its
+#: fields: 10,000 tasks.
+FIELDS_MAX = 2000
+LINES_MAX = 11_000
+_KIND = "application/x-www-form-urlencoded"
+
+T = TypeVar("T", bound=BaseModel)
+R = TypeVar("R")
+J = TypeVar("J")
+
+Pairs = Sequence[tuple[str, str]]
+
+
+async def form(request: Request) -> list[tuple[str, str]]:
+    """Return the fields of a form in their order. Raises ``Problem`` 400, 415 or 422."""
+    kind = request.headers.get("content-type", "nothing")
+    if kind.partition(";")[0].strip().lower() != _KIND:
+        raise Problem(
+            415, "unsupported_type", f"Content-Type: {kind[:100]} is not accepted; send {_KIND}"
+        )
+    try:
+        text = (await request.body()).decode("ascii")
+        parse = functools.partial(
+            parse_qsl, keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict"
+        )
+        pairs = await in_turn(len(text), parse, text)
+    except UnicodeDecodeError:
+        raise Problem(
+            400, "bad_request", "body: not valid UTF-8; send the form from its page"
+        ) from None
+    except ValueError:
+        raise Problem(
+            422, "invalid_request", f"body: more than {FIELDS_MAX} fields; select fewer"
+        ) from None
+    if (many := sum(value.count("\n") for _, value in pairs)) > LINES_MAX:
+        raise refused(
+            "body", f"{many} lines are too many; write at most {LINES_MAX}, or use the API"
+        )
+    return pairs
+
+
+def read(kind: type[T], pairs: Pairs) -> T:
+    """Convert the fields to a ``kind``, without empty fields.
+
+    Raises ``Problem`` 422, which names each wrong field.
+
+    A field may be given only once, unless ``kind`` has a list for it.
+    """
+    lists = {name for name, field in kind.model_fields.items() if "list" in str(field.annotation)}
+    values: dict[str, object] = {}
+    for name, value in pairs:
+        if value == "":
+            continue
+        if name in lists:
+            entry = values.setdefault(name, [])
+            assert isinstance(entry, list)
+            entry.append(value)
+        elif name in values:
+            raise refused(name, "given twice; give it once")
+        else:
+            values[name] = value
+    return validated(kind, values)
+
+
+def query_of(request: Request, kind: type[T]) -> T:
+    """Convert the query of a page's address to a ``kind``, as ``read`` does.
+
+    Raises ``Problem`` 422.
+    """
+    return read(kind, request.query_params.multi_items())
+
+
+def validated(kind: type[T], values: Mapping[str, object]) -> T:
+    """Convert the values, which may be texts, to a ``kind``.
+
+    Raises ``Problem`` 422, which names each wrong field.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise invalid(error.errors(include_url=False), kind.model_json_schema()) from None
+
+
+#: The most actions that are remembered.
+KEPT_MAX = 2000
+
+Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+
+
+class KeyedForm(BaseModel):
+    """A form with a key. Every form of an action sends one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: Key
+
+
+class ActionForm(KeyedForm):
+    """The form of a subject. It names one of the subject's actions."""
+
+    subject: ClassVar[Subject]
+    acts: ClassVar[tuple[str, ...]] = ()
+    """The names of the actions that it offers; empty: all of the subject."""
+
+    do: str
+    reason: str | None = Field(default=None, max_length=2000)
+
+    @field_validator("do")
+    @classmethod
+    def _known(cls, do: str) -> str:
+        known = cls.acts or [action.name for action in cls.subject.actions]
+        if do not in known:
+            raise ValueError(f"choose from {', '.join(known)}")
+        return do
+
+    @property
+    def action(self) -> Action:
+        return self.subject.action(self.do)
+
+    @property
+    def request_key(self) -> str:
+        """The key of this action. An action with the same key is carried out only once."""
+        return f"{self.key}.{self.do}"
+
+    def sentence(self, fresh: bool, note: str | None, **values: object) -> str:
+        """Return a sentence about the result.
+
+        ``fresh``: something was changed. ``values`` are used in the sentence.
+        """
+        text = (self.action.done if fresh else self.action.before).format(**values)
+        return f"{text} {note}" if note else text
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an action on one thing."""
+
+    name: str
+    href: str
+    done: bool
+    text: str
+
+
+def check_shown(shown: int, row: Any) -> None:
+    """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the
+    form showed.
+    """
+    if shown != row.attempt:
+        status = getattr(row, "status", None) or state_word(row.state)
+        words = f"it is {status} in attempt {row.attempt} now, but the form showed attempt {shown}"
+        raise NotInThisState(f"Nothing was changed: {words}. Load the page again first.")
+
+
+class Once:
+    """The actions of this process, by the keys of their forms.
+
+    A form that is sent again gets the same outcome.
+
+    Another gateway, or this one after a restart, does not know the key, so the sentence may then
+    differ. The database ensures that no action is done twice (docs/web-ui.md, "Several gateways").
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str | None, str], asyncio.Task[Any]] = {}
+
+    async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Return the outcome of the action.
+
+        A failure is not kept, so that the form may be sent again.
+        """
+        own = only(), key
+        asked = self._asked.get(own)
+        if asked is None:
+            while len(self._asked) >= KEPT_MAX:
+                del self._asked[next(iter(self._asked))]
+            asked = self._asked[own] = asyncio.create_task(act())
+        try:
+            outcome: R = await asyncio.shield(asked)
+        except Exception:
+            self._asked.pop(own, None)
+            raise
+        return outcome
+
+
+def outcomes_page(request: Request, word: str, outcomes: list[Outcome], now: datetime) -> Response:
+    """Return the page with the results of an action, and record them in the access log."""
+    for outcome in outcomes:
+        kind, _, subject = outcome.name.partition(" ")
+        present_call().about.append(
+            (kind if subject else None, subject or None, word, outcome.done)
+        )
+    return answer(request, "outcomes.html", word=word, outcomes=outcomes, now=now)
+
+
+async def carry_out(
+    request: Request,
+    once: Once,
+    asked: ActionForm,
+    key: object,
+    act: Callable[[], Awaitable[str]],
+    now: datetime,
+) -> Response:
+    """Carry out an action once, and return the page with its result.
+
+    ``act`` carries it out, and returns a sentence about the result. ``NotInThisState`` is a result,
+    too."""
+    name = f"{asked.subject.noun} {key}"
+    href = asked.subject.path(key)
+
+    async def carried_out() -> Outcome:
+        try:
+            text = await act()
+        except NotInThisState as error:
+            return Outcome(name, href, False, str(error))
+        return Outcome(
+            name, f"/{asked.subject.plural}" if asked.do == "delete" else href, True, text
+        )
+
+    return outcomes_page(
+        request, asked.action.title, [await once(asked.request_key, carried_out)], now
+    )
+
+
+#: The most characters of a typed command line: to split it takes some microseconds for each
+#: character. The most texts between commas.
+_WORDS_MAX = 16 * 1024
+_PARTS_MAX = 1000
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The errors in a form that was sent."""
+
+    detail: str
+    fields: Mapping[str, str]
+    """A sentence for each wrong field, by its name."""
+
+
+def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
+    """Return the fields without the empty ones.
+
+    A field of ``several`` may be given more than once; then its text has one value in each line.
+
+    Raises ``Problem`` 422 for an unknown field, or for a field that is given twice.
+    """
+    known, several, found = set(known), set(several), dict[str, list[str]]()
+    for name, value in pairs:
+        if name not in known:
+            raise refused(name, "unknown field; load the form again")
+        if name in found and name not in several:
+            raise refused(name, "given twice; give it once")
+        if value.strip():
+            # Browsers send line ends in this form.
+            found.setdefault(name, []).append(value.replace("\r\n", "\n"))
+    return {name: "\n".join(values) for name, values in found.items()}
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines of a text, without spaces around them, and without empty lines."""
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def parts(text: str) -> list[str]:
+    """Return the texts between commas."""
+    return [part.strip() for part in text.split(",", _PARTS_MAX) if part.strip()]
+
+
+def assignments(field: str, text: str) -> dict[str, str]:
+    """Read lines of ``NAME=VALUE``. Values are not changed. Raises ``Problem`` 422."""
+    found: dict[str, str] = {}
+    for n, line in enumerate(text.split("\n"), 1):
+        name, equals, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not equals or not name.strip() or name.strip() in found:
+            raise refused(field, f"line {n}: write NAME=VALUE, each name once")
+        found[name.strip()] = value
+    return found
+
+
+def words(field: str, text: str) -> list[str]:
+    """Split a text into words, as a shell does. Raises ``Problem`` 422."""
+    if len(text) > _WORDS_MAX:
+        raise refused(
+            field,
+            f"{len(text)} characters are too many; give at most {_WORDS_MAX}, or argv as JSON",
+        )
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise refused(field, f"{error}; quote as on a command line") from None
+
+
+def whole(text: str) -> int | str:
+    """Return the number in a text.
+
+    Another text is returned unchanged, and the API refuses it later.
+    """
+    return int(text) if _WHOLE.fullmatch(text.strip()) else text
+
+
+def read_json(field: str, text: str, kind: type[J], fix: str) -> J:
+    """Read JSON as strictly as a body of the API.
+
+    Raises ``Problem`` 422, with the ``fix`` for another ``kind``.
+    """
+    try:
+        found = check_json(text.encode())
+    except Problem as problem:
+        raise refused(field, f"{fix} ({problem.detail.removeprefix('body: ')})") from None
+    if not isinstance(found, kind):
+        raise refused(field, fix)
+    return found
+
+
+def objects(field: str, text: str) -> list[dict[str, Any]]:
+    """Read one JSON object in each line that is not empty. Raises ``Problem`` 422."""
+    fix = 'write the arguments as JSON, such as {"page": "2"}'
+    lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [read_json(field, line, dict, f"line {n}: {fix}") for n, line in lines]
+
+
+def can_be_typed(texts: Iterable[str]) -> bool:
+    """Return whether a form with one line sends these texts back unchanged."""
+    return not any(set("\r\n\0") & set(text) for text in texts)
+
+
+def as_assignments(values: object) -> str | None:
+    """Return the text for ``assignments``, or ``None`` for values that have no such text."""
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        return None
+    text = "\n".join(f"{name}={value}" for name, value in values.items())
+    plain = can_be_typed([*values, *values.values()])
+    return text if plain and assignments("", text) == values else None
+
+
+def as_words(values: object) -> str | None:
+    """Return the text for ``words``, or ``None`` for values that have no such text."""
+    text = shlex.join(values) if _are_texts(values) else ""
+    return text if text and len(text) <= _WORDS_MAX else None
+
+
+def as_parts(values: object) -> str | None:
+    """Return the text for ``parts``, or ``None`` for values that have no such text."""
+    text = ", ".join(values) if _are_texts(values) else ""
+    return text if parts(text) == values else None
+
+
+def _are_texts(values: object) -> TypeGuard[list[str]]:
+    return (
+        isinstance(values, list)
+        and all(isinstance(value, str) for value in values)
+        and can_be_typed(values)
+    )
+
+
+def placed(
+    problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None
+) -> Wrong:
+    """Assign the errors of the API to the fields of a form.
+
+    ``names`` maps fields of the API to fields of the form. A field of the API may begin with one of
+    ``kinds``, such as ``run`` in ``run.crawler``. ``names`` then has it as ``run.crawler``;
+    otherwise it belongs to the field ``rest``.
+    """
+    found: dict[str, str] = {}
+    for error in problem.errors:
+        kind, dot, inner = error.field.partition(".")
+        within = kind in kinds and bool(dot)
+        path = inner if within else error.field
+        first = re.split(r"[.\[]", path)[0]
+        own = (names.get(f"{kind}.{first}") if within else names.get(first)) or rest
+        place = (
+            path
+            if own == rest and path not in (own, "body")
+            else path.removeprefix(first).lstrip(".")
+        )
+        if own:
+            found.setdefault(own, f"{place}: {error.message}" if place else error.message)
+    return Wrong(problem.detail, found)
+
+
+async def keep(
+    commands: NamedCommands[Any], given: Mapping[str, str], body: Any, pause: Any
+) -> None:
+    """Create or change the schedule or webhook that a form names.
+
+    Then pause or resume it, as the form requests.
+    """
+    name = given.get("name", "").strip()
+    row = await commands.seen(name)
+    spec = await in_turn(math.inf, body.spec)
+    if row is None or row.definition != spec.document():
+        check_seen(given, None if row is None else row.revision)
+        await commands.put(name, signed(body))
+    if "paused" in given and "was_paused" not in given:
+        await commands.pause(name, signed(pause))
+    elif "was_paused" in given and "paused" not in given:
+        await commands.resume(name)
+
+
+def reason(given: Mapping[str, str]) -> bytes:
+    """Return the body of a pause as JSON."""
+    return json.dumps({"reason": given.get("reason")}).encode()
+
+
+async def sent(
+    carry_out: Callable[[], Awaitable[str]], shown: Callable[[Problem], Awaitable[Response]]
+) -> Response:
+    """Redirect to the page that ``carry_out`` returns, or show the form again with its errors."""
+    try:
+        return RedirectResponse(await carry_out(), 303)
+    except (Problem, LifecycleError) as error:
+        return await shown(of_error(error))
+
+
+def check_seen(given: Mapping[str, str], revision: int | None) -> None:
+    """Raise ``Problem`` if the form showed another revision than the present one: it would
+    overwrite a change.
+    """
+    shown = given.get("revision")
+    if shown == (None if revision is None else str(revision)):
+        return
+    if shown is None:
+        raise refused("name", "this name already exists; change that one, or give another name")
+    what = "it was deleted" if revision is None else "somebody changed it"
+    raise Problem(
+        409,
+        "not_in_this_state",
+        f"Nothing was saved: {what} after you opened the form. Open it again.",
+    )

@@ -1,0 +1,211 @@
+"""The web pages of a run's log, files and items."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.activities.run_files import FileList, RunFiles
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.gateway.access.slots import Slots
+from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
+from crawler_lifecycle.gateway.runs.commands import undeleted
+from crawler_lifecycle.gateway.runs.deliveries import reading
+from crawler_lifecycle.gateway.runs.items import RunItems
+from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, logged_task, missing
+from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
+from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
+from crawler_lifecycle.gateway.streams.responses import StreamedResponse
+from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer
+from crawler_lifecycle.runner.item_files import is_items
+from crawler_lifecycle.store.runs.reads import RunReader
+from crawler_lifecycle.web.problems import Problem
+
+#: The most lines and bytes of a log in the first answer of the page.
+LINES = 500
+BYTES = 256 * 1024
+#: The most items on one page.
+ROWS = 200
+#: Escape sequences of terminals, all other control characters except line end and tab, and
+#: characters that change the direction of text.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ "
+    r"-/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    "|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+class ShownItems(ItemsChoice):
+    """The parameters of the API, and ``stats``, which also shows statistics."""
+
+    stats: bool = False
+
+
+def plain(data: bytes) -> str:
+    """Return the output of a task as text, without characters that a terminal or a page could
+    misread.
+    """
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    return _ESCAPES.sub("", text)
+
+
+def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
+    """Add the page of a log, and the download of the whole log."""
+
+    @app.get("/runs/{run_id}/log")
+    async def show_log(
+        run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request
+    ) -> Response:
+        """Show the end of a task's log, or the lines around its last error, or the reason why it is
+        not here.
+        """
+        row = await run_in_threadpool(undeleted, reader.runs, run_id)
+        task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
+        # The stream of the page moves the status only: the lines come from the stream of the log.
+        text, away = (
+            ("", None)
+            if ALONE in request.scope
+            else await _part(reader, task, at_error=choice.at_error)
+        )
+        run = views.of(row, views.clock())
+        return answer(
+            request,
+            "log.html",
+            lines=LINES,
+            at_error=choice.at_error,
+            run=run,
+            task=task,
+            text=text,
+            away=away,
+            now=views.clock(),
+        )
+
+    @app.get("/runs/{run_id}/log/whole")
+    async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> StreamedResponse:
+        """Send the whole log of a task up to now, byte by byte."""
+        asked = await logged_task(reader, run_id, choice.task)
+        named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'
+        return reader.answer(
+            await reader.whole(asked), TEXT, {**HEADERS, "Content-Disposition": named}
+        )
+
+
+async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple[str, str | None]:
+    """Return the last lines, or those around the last error, or an empty text and the reason."""
+    try:
+        if at_error:
+            return plain((await reader.at_error(task))[0]), None
+        chunks = await reader.read(task, LINES, follow=False)
+    except (Problem, LifecycleError) as error:
+        return "", str(error)
+    kept = b""
+    async for chunk in chunks:
+        kept = (kept + chunk)[-BYTES:]
+    return plain(kept), None
+
+
+#: The most bytes of a text, and of a picture, that the page shows.
+TEXT_MAX = 256 * 1024
+PICTURE_MAX = 2 * 1024 * 1024
+#: Types of pictures by their first bytes, as a crawler may choose any file name. SVG is left out:
+#: it may run scripts.
+_PICTURES = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+def add_files(app: FastAPI, files: RunFiles, views: RunViews, runs: RunReader) -> None:
+    """Add the web pages of the list of files, and of one file."""
+    threads = Slots(*FILES_AT_ONCE)
+
+    @app.get("/runs/{run_id}/files")
+    async def show_files(run_id: RunId, request: Request) -> Response:
+        """List the files of a run, from the folders of its tasks or from its archive."""
+
+        def listed() -> FileList:
+            row = undeleted(runs, run_id)
+            with reading(run_id):
+                return files.list(row)
+
+        here = await threads.run(request, listed)
+        rows = [(file, urlencode({"name": file.name}), is_items(file.name)) for file in here.files]
+        return answer(
+            request, "files.html", run_id=run_id, listed=here, rows=rows, now=views.clock()
+        )
+
+    @app.get("/runs/{run_id}/file")
+    async def show_file(
+        run_id: RunId, choice: Annotated[NameChoice, Query()], request: Request
+    ) -> Response:
+        """Show the beginning of one file, as text or as a picture."""
+
+        def begin() -> tuple[int, bytes]:
+            row = undeleted(runs, run_id)
+            with reading(run_id):
+                opened = files.open(row, choice.name)
+                if opened is None:
+                    raise missing(run_id, f"name: {choice.name!r}")
+                return opened.size, b"".join(opened.part(0, PICTURE_MAX))
+
+        size, data = await threads.run(request, begin)
+        kind = next((kind for mark, kind in _PICTURES.items() if data.startswith(mark)), None)
+        picture = (
+            f"data:{kind};base64,{base64.b64encode(data).decode()}"
+            if kind and size <= PICTURE_MAX
+            else None
+        )
+        text = None if kind or _BINARY.search(data[:TEXT_MAX]) else plain(data[:TEXT_MAX])
+        values: dict[str, Any] = {
+            "run_id": run_id,
+            "name": choice.name,
+            "size": size,
+            "picture": picture,
+            "text": text,
+            "short": PurePosixPath(choice.name).name,
+            "cut": size > TEXT_MAX,
+            "items": is_items(choice.name),
+        }
+        return answer(
+            request,
+            "file.html",
+            asked=urlencode({"name": choice.name}),
+            now=views.clock(),
+            **values,
+        )
+
+
+def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
+    """Add the web page of items: a table, a filter, and optional statistics of the fields."""
+
+    @app.get("/runs/{run_id}/items")
+    async def show_items(
+        run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request
+    ) -> Response:
+        """Show items as a table. The fields that most items have are the first columns."""
+        table = await items.tables.run(request, items.table, run_id, choice, ROWS)
+        stats = (
+            await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None
+        )
+        asked = choice.model_dump(exclude_none=True, exclude={"offset", "stats"})
+        return answer(
+            request,
+            "items.html",
+            now=views.clock(),
+            link=lambda **more: urlencode(asked | more),
+            run_id=run_id,
+            choice=choice,
+            table=table,
+            stats=stats,
+            before=max(0, table.offset - ROWS) if table.offset else None,
+        )

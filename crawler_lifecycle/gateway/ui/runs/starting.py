@@ -1,0 +1,194 @@
+"""The form that starts a run: empty for a crawler of the catalogue, or with the values of an
+earlier run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from crawler_lifecycle.domain.pools import DEFAULT
+from crawler_lifecycle.domain.run import Limits
+from crawler_lifecycle.gateway.access.operations import signed
+from crawler_lifecycle.gateway.api.paging import Id
+from crawler_lifecycle.gateway.runs.commands import Commands, mapping_of
+from crawler_lifecycle.gateway.runs.crawlers import Crawlers
+from crawler_lifecycle.gateway.runs.requests import StartRun
+from crawler_lifecycle.gateway.ui.parts import forms as fields
+from crawler_lifecycle.gateway.ui.parts.rendering import answer
+from crawler_lifecycle.ports.runs import RunRow
+from crawler_lifecycle.store.runs.tasks import TaskReader
+from crawler_lifecycle.store.store import Store
+from crawler_lifecycle.web.problems import Problem, refused
+from crawler_lifecycle.web.turns import in_turn
+
+#: The most tasks of an earlier run that the form contains. Runs with more tasks must be started
+#: through the API.
+TASKS_SHOWN_MAX = 2000
+LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
+_PLAIN = (
+    "crawler",
+    "max_parallel_tasks",
+    "flow_id",
+    "pool",
+    "priority",
+    "tags",
+    "settings",
+    "tasks",
+    "cpu",
+    "memory",
+    "project",
+)
+_KNOWN = frozenset((*_PLAIN, "key", *(f"limit.{name}" for name in LIMITS)))
+
+
+def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store) -> None:
+    """Add the routes that show and receive the form."""
+
+    @app.get("/runs/new")
+    async def show_start(
+        request: Request,
+        crawler: str | None = None,
+        like: Id | None = None,
+    ) -> Response:
+        """Show the form of a crawler.
+
+        ``like`` is the number of a run whose values fill the form.
+        """
+        given: dict[str, str] = {}
+        note = None
+        if like is not None:
+            row = await commands.find(like)
+            given, note = await run_in_threadpool(_of_run, row, store.tasks)
+            crawler = crawler or row.crawler
+        return await shown(
+            request, {**given, **({"crawler": crawler} if crawler else {})}, note=note
+        )
+
+    @app.post("/runs/new")
+    async def press_start(request: Request) -> Response:
+        """Start a run and redirect to its page. A form that is sent again starts no second run."""
+        pairs = await fields.form(request)
+        given = dict(pairs)
+
+        async def started() -> str:
+            body = await in_turn(len(await request.body()), _body, pairs)
+            outcome = await commands.start(signed(body), given.get("key"))
+            return f"/runs/{outcome.row.run_id}"
+
+        async def again(problem: Problem) -> Response:
+            if not given.get("crawler"):
+                raise problem
+            return await shown(request, given, problem=problem)
+
+        return await fields.sent(started, again)
+
+    async def shown(
+        request: Request,
+        given: Mapping[str, str],
+        *,
+        note: str | None = None,
+        problem: Problem | None = None,
+    ) -> Response:
+        known, away = await crawlers.last()
+        pools = store.pools.known_pools
+        # A refused form keeps its key: it started nothing, and a double click still starts only one
+        # run.
+        key = given.get("key") or uuid.uuid4().hex
+        values: dict[str, Any] = {
+            "known": sorted(known),
+            "crawler": known.get(given.get("crawler", "")),
+            "away": away,
+            "wrong": problem and _wrong(problem),
+            "pools": [DEFAULT, *sorted({*pools.named} - {DEFAULT})] if pools.counted else [],
+            "given": given,
+            "key": key,
+            "limits": LIMITS,
+            "note": note,
+        }
+        return answer(request, "start.html", status=problem.status if problem else 200, **values)
+
+
+def _body(pairs: fields.Pairs) -> StartRun:
+    """Return the body of the API for the form.
+
+    Raises ``Problem`` 422, which names each wrong field.
+    """
+    given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
+    if not given.get("key"):
+        raise refused("key", "missing; load the form again")
+    body: dict[str, Any] = {
+        name: given[name] for name in ("crawler", "flow_id", "pool", "project") if name in given
+    }
+    body |= {name: given[name] for name in ("max_parallel_tasks", "priority") if name in given}
+    body["args"] = {
+        name.removeprefix("arg."): value for name, value in given.items() if name.startswith("arg.")
+    }
+    body["limits"] = {name: given[f"limit.{name}"] for name in LIMITS if f"limit.{name}" in given}
+    body["resources"] = {name: given[name] for name in ("cpu", "memory") if name in given}
+    body["tags"] = fields.parts(given.get("tags", ""))
+    settings = fields.assignments("settings", given.get("settings", ""))
+    body["settings"] = {name: value.strip() for name, value in settings.items()}
+    if "tasks" in given:
+        body["tasks"] = [{"args": args} for args in fields.objects("tasks", given["tasks"])]
+    return fields.validated(StartRun, body)
+
+
+def _wrong(problem: Problem) -> fields.Wrong:
+    """Return the errors by the names of the form's fields."""
+    names: dict[str, str] = {}
+    for error in problem.errors:
+        first, _, rest = error.field.partition(".")
+        own = {"args": f"arg.{rest}", "limits": f"limit.{rest}", "resources": rest}.get(
+            first, first.partition("[")[0]
+        )
+        names.setdefault(own, error.message)
+    return fields.Wrong(problem.detail, names)
+
+
+def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]:
+    """Return the values of the form that would start this run again, and a note about values that
+    are missing.
+    """
+    stored = row.request
+    plain = {
+        name: stored.get(name)
+        for name in ("flow_id", "pool", "priority", "max_parallel_tasks", "project")
+    }
+    plain |= {f"arg.{name}": value for name, value in mapping_of(stored.get("args")).items()}
+    plain |= {f"limit.{name}": value for name, value in mapping_of(stored.get("limits")).items()}
+    plain |= mapping_of(stored.get("resources"))
+    given = {name: str(value) for name, value in plain.items() if value is not None}
+    given["settings"] = "\n".join(
+        f"{name}={value}" for name, value in mapping_of(stored.get("settings")).items()
+    )
+    tags = stored.get("tags")
+    given["tags"] = ", ".join(str(tag) for tag in tags) if isinstance(tags, list) else ""
+    notes = [
+        (
+            f"The run had an empty text for {name}. This form cannot send one, so the "
+            "default would "
+            "be used."
+        )
+        for name, value in given.items()
+        if name.startswith("arg.") and not value.strip()
+    ]
+    if row.multi:
+        own = tasks.list_tasks(row.run_id, limit=TASKS_SHOWN_MAX + 1)
+        if len(own) > TASKS_SHOWN_MAX:
+            notes.append(
+                f"The run has more than {TASKS_SHOWN_MAX} tasks, which are left out. Use the API "
+                "to start it."
+            )
+        else:
+            given["tasks"] = "\n".join(
+                json.dumps(dict(task.args), ensure_ascii=False) for task in own
+            )
+    return given, " ".join(notes) or None

@@ -1,0 +1,244 @@
+"""The story of a run: a sentence, its four stages with their times, and a picture of what was
+recorded and was true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.gateway.runs.answers import RunDetail
+from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
+from crawler_lifecycle.gateway.ui.parts.rendering import number, span
+from crawler_lifecycle.ports.runs import TaskRow
+from crawler_lifecycle.subjects import TERMINAL
+
+#: The size of the picture: its width, the room for names, the height of a row, and the room for the
+#: two rows of a lane.
+WIDTH = 960
+NAMES = 70
+ROW = 16
+LANE = 62
+#: The most lanes of tasks. Tasks whose status was wrong come first.
+LANES_MAX = 6
+#: The least width of a band, and the width of a letter in it.
+LEAST = 2.0
+LETTER = 7.5
+#: Statuses of tasks in the words of a sentence.
+_WORDS = {
+    "RUNNING": "executing",
+    "QUEUED": "waiting",
+    "SUCCEEDED": "succeeded",
+    "CANCELLED": "cancelled",
+}
+_DRAWN = ("attempt", "status", "task", "correction")
+_DEPLOYED = ("PENDING", "RUNNING")
+#: Stage -> what its time is.
+STAGES = {
+    "initiation": "requested",
+    "deployment": "first task deployed",
+    "reconciliation": "main task executes",
+    "completion": "verdict",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage: the time that is on record for it, the time of the next one, and how it stands:
+    done, now or later.
+    """
+
+    name: str
+    words: str
+    at: datetime | None
+    until: datetime | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A rectangle of the picture, with the words to show over it, and inside of it if they fit."""
+
+    x: float
+    y: int
+    width: float
+    height: int
+    kind: str
+    title: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The recorded and the true statuses of the run and its tasks, in two rows for each."""
+
+    lanes: list[tuple[int, str]]
+    bands: list[Band]
+    height: int
+    begin: datetime
+    end: datetime
+    wrong: int
+
+
+def told(
+    run: RunDetail, tasks: Sequence[TaskRow], entries: Sequence[TimelineEntry], *, whole: bool
+) -> dict[str, Any]:
+    """Return the values of the page.
+
+    ``entries`` are those of the timeline, oldest first; ``whole``: all of them.
+    """
+    mine = [entry for entry in entries if entry.attempt == run.attempt]
+    failed = [
+        task
+        for task in tasks
+        if task.attempt == run.attempt and task.status in ("FAILED", "LOST") and task.cause
+    ]
+    last = max(failed, key=lambda one: one.ended_at or run.created_at, default=None)
+    known = last is not None and str(last.cause) in (run.cause or "")
+    drawn = picture(run, mine, {task.task_id: task.task_index for task in tasks}) if whole else None
+    return {
+        "story": sentence(run),
+        "failed": last,
+        "known": known,
+        "steps": steps(run, mine),
+        "picture": drawn,
+    }
+
+
+def sentence(run: RunDetail) -> str:
+    """Return what the run is doing, or its outcome."""
+    counted = ", ".join(
+        f"{number(n)} {_WORDS.get(one, one.lower())}" for one, n in run.tasks.items() if n
+    )
+    after = (
+        f" after {span((run.ended_at - run.started_at).total_seconds())}"
+        if run.ended_at and run.started_at
+        else ""
+    )
+    if run.status == "COMPLETED":
+        return f"It completed{after}."
+    if run.status == "FAILED" and run.ended_by == EndedBy.PERSON:
+        return f"It was stopped{after}."
+    if run.status == "FAILED":
+        return f"It failed{after}" + (f", {counted}." if len(run.tasks) > 1 else ".")
+    doing = {"INITIALIZING": "It is being started", "STOPPING": "It is being stopped"}.get(
+        run.status, "It crawls"
+    )
+    return f"{doing}; its tasks: {counted or 'none yet'}."
+
+
+def steps(run: RunDetail, entries: Sequence[TimelineEntry]) -> list[Step]:
+    """Return the four stages with their times, as far as they are on record."""
+    ends = {entry.to_status: entry.at for entry in entries if entry.kind == "status"}
+    at = {
+        "initiation": next((entry.at for entry in entries if entry.kind == "attempt"), None),
+        "deployment": next(
+            (
+                entry.at
+                for entry in entries
+                if entry.kind == "task" and entry.to_status in _DEPLOYED
+            ),
+            None,
+        ),
+        "reconciliation": ends.get("PROCESSING") or run.started_at,
+        "completion": next((ends[one] for one in TERMINAL if one in ends), run.ended_at),
+    }
+    names = list(STAGES)
+    ended = run.status in TERMINAL
+    stands = names.index(run.stage)
+    found = []
+    for n, name in enumerate(names):
+        how = "later" if n > stands else "now" if n == stands and not ended else "done"
+        until = next((at[later] for later in names[n + 1 :] if at[later]), None)
+        found.append(Step(name, STAGES[name], at[name], until, how))
+    return found
+
+
+def picture(
+    run: RunDetail, entries: Sequence[TimelineEntry], indexes: Mapping[int, int]
+) -> Picture | None:
+    """Draw the changes of this attempt; ``None`` if none is on record.
+
+    ``indexes``: id of a task -> its number.
+    """
+    changes: dict[int | None, list[TimelineEntry]] = {}
+    wrong: dict[int | None, list[TimelineEntry]] = {}
+    for one in entries:
+        if one.kind in _DRAWN:
+            (wrong if one.kind == "correction" else changes).setdefault(one.task_id, []).append(one)
+    tasks = sorted(
+        (change for change in changes if change is not None), key=lambda one: one not in wrong
+    )[:LANES_MAX]
+    if None not in changes:
+        return None
+    times = [
+        when
+        for entry in entries
+        if entry.kind in _DRAWN
+        for when in (entry.at, entry.cluster_time or entry.at)
+    ]
+    # Nothing is known about the time after the last poll.
+    begin = min(times)
+    end = max(*times, run.ended_at or run.verified_at or times[0])
+    scale = (WIDTH - NAMES) / max((end - begin).total_seconds(), 1.0)
+    lanes = []
+    bands = list[Band]()
+
+    def band(
+        y: int,
+        since: datetime,
+        until: datetime,
+        kind: str,
+        words: str,
+        text: str = "",
+        height: int = ROW,
+    ) -> None:
+        x = min(NAMES + max((since - begin).total_seconds(), 0.0) * scale, WIDTH - LEAST)
+        width = min(max((until - since).total_seconds() * scale, LEAST), WIDTH - x)
+        title = (
+            f"{words}, from {since:%H:%M:%S} to {until:%H:%M:%S} UTC, "
+            f"{span((until - since).total_seconds())}"
+        )
+        bands.append(
+            Band(
+                round(x, 1),
+                y,
+                round(width, 1),
+                height,
+                kind,
+                title,
+                text if len(text) * LETTER < width else "",
+            )
+        )
+
+    for n, key in enumerate([None, *tasks]):
+        y = n * LANE + ROW + 4
+        mine = changes[key]
+        name = (
+            "Run"
+            if key is None
+            else f"Task {indexes[key]}"
+            if key in indexes
+            else f"Task with id {key}"
+        )
+        lanes.append((y, name))
+        for one in wrong.get(key, ()):
+            record = one.record or {}
+            since = record.get("truth_since") or one.at - timedelta(
+                milliseconds=record.get("lag_ms") or 0
+            )
+            words = f"{name}: recorded was {record.get('believed')}, true was {record.get('truth')}"
+            band(y - 3, since, one.at, "wrong", words, height=2 * ROW + 8)
+        for row, when in enumerate(
+            ([one.at for one in mine], [one.cluster_time or one.at for one in mine])
+        ):
+            for one, since, until in zip(mine, when, [*when[1:], end], strict=True):
+                status = one.to_status or ""
+                words = f"{name}: {('recorded as', 'truly')[row]} {status}"
+                band(y + row * (ROW + 2), since, max(since, until), status.lower(), words, status)
+    return Picture(
+        lanes, bands, len(lanes) * LANE + 2 * ROW, begin, end, sum(map(len, wrong.values()))
+    )

@@ -1,0 +1,276 @@
+"""Values of polls: observers, findings of a poll, corrections, and findings of audits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import Change, Counters, Observation, TaskState
+from crawler_lifecycle.ports.runs import TaskCounts
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverHealth:
+    """The state of an observer: whether it can watch now, and the reason if it cannot."""
+
+    up: bool
+    problem: str | None = None
+    """The reason why it cannot watch."""
+    watched: int = 0
+    """The number of tasks that it watches."""
+    place: int = 0
+    """The number of observers of the same cluster that come before this one. Earlier observers wake
+    runs at once; later ones wait a moment for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounters:
+    """The present counters of the crawler of one executing task, read between polls."""
+
+    run: RunRef
+    attempt: int
+    index: int
+    counters: Counters
+    at: datetime | None = None
+    """The time when the crawler last wrote its counters; ``None``: the crawler does not report it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """One complete reading of the cluster for one run.
+
+    An incomplete reading is an error, not a poll.
+    """
+
+    observed_at: datetime
+    seconds: float
+    observations: Sequence[Observation]
+    again_s: float | None = None
+    """Seconds after which the cluster requests another poll, because something is not proved
+    yet.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """Debugging information about one task, read from the cluster."""
+
+    task_id: int
+    log_tail: str | None = None
+    counters: Counters = field(default_factory=Counters)
+    peak_memory: int | None = None
+    statistics: Mapping[str, int | float] | None = None
+    """The statistics that the crawler reported at its end, cut to their limits; ``None``: it
+    reported none.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class PollReport:
+    """The changes that a poll found, as the store has staged them, and the state of the run."""
+
+    changed: int
+    active: int
+    queued: int
+    stop: StopIntent | None = None
+    """The recorded stop intent. The gateway may have recorded it without the workflow."""
+    quiet: timedelta = timedelta(0)
+    """The time without progress that polls have confirmed (``domain.stall``)."""
+    pages: int | None = None
+    items: int | None = None
+    errors: int | None = None
+    details: int = 0
+    """The number of ended tasks whose debugging information is not written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedState:
+    """The recorded state of a run, for its workflow."""
+
+    counts: TaskCounts
+    started: bool
+    started_at: datetime | None
+    stop: StopIntent | None
+    details: int
+    """The number of ended tasks whose debugging information is not written yet."""
+
+
+#: The number of recorded polls, stops and changes of tasks of a run, and the time of its last poll.
+#: It orders the polls of two processes, whatever their clocks show. The time is compared because
+#: builds before migration 0008 count no polls.
+Revision = tuple[int, datetime | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a run, as a poll found it."""
+
+    at: datetime | None
+    """The earliest start of a task; ``None``: the cluster does not know it."""
+    next_look_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundState:
+    """The recorded state of a run with which a poll is compared, read in one transaction."""
+
+    tasks: Sequence[TaskState]
+    stop: StopIntent | None
+    next_look_at: datetime | None
+    last_progress_at: datetime | None
+    counters: Counters
+    crawler: str
+    revision: Revision = (0, None)
+    complete: bool = True
+    """False if ``tasks`` are only some tasks of the run."""
+    poll_minutes: Sequence[float] | None = None
+    resuming: bool = False
+    """True if the run was resumed and its ended tasks are not queued again yet."""
+    waiting_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinding:
+    """One change that a poll found, and the observation that proves it.
+
+    It is staged until ``sync_statuses``.
+    """
+
+    change: Change
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionRow:
+    """One row of the table ``correction``: a recorded status that was untrue."""
+
+    id: int
+    run_id: int
+    task_id: int | None
+    attempt: int
+    kind: str
+    believed: str
+    believed_since: datetime | None
+    truth: str
+    truth_since: datetime | None
+    found_by: str
+    lag_ms: int | None
+    evidence: Mapping[str, object]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A recorded status that turned out to be untrue.
+
+    ``CorrectionStore.record_corrections`` records the correction.
+
+    ``believed`` is the recorded status and ``truth`` is the true one. Either may be another word of
+    at most 20 characters.
+    """
+
+    kind: CorrectionKind
+    believed: str
+    truth: str
+    task_id: int | None = None
+    """The task that had the untrue status; ``None``: the run itself had it."""
+    attempt: int | None = None
+    """The attempt; ``None``: the attempt of the task, or the present attempt of the run."""
+    believed_since: datetime | None = None
+    """The time when the untrue status was recorded; ``None``: the database finds this time."""
+    truth_since: datetime | None = None
+    """The time since which the status ``truth`` is true; ``None``: unknown."""
+    evidence: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChanged:
+    """One transition of a task, as it was committed."""
+
+    status: str
+    source: str
+    lag_ms: int | None
+    """Milliseconds from the time of the change on the cluster to ``committed_at`` of the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedCorrection:
+    """One correction as it was committed, and the cause that its task has now."""
+
+    row: CorrectionRow
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedChanges:
+    """The transitions and corrections that one transaction added."""
+
+    run_id: int
+    attempt: int
+    changes: Sequence[TaskChanged]
+    corrections: Sequence[CommittedCorrection]
+    took: timedelta
+    """The time from the timestamp in the new rows to the end of the transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionTotal:
+    """The number of corrections of one kind, and the longest time for which a recorded status was
+    untrue.
+    """
+
+    kind: str
+    count: int
+    worst_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionSummary:
+    """The corrections of all runs since the time ``since``, by kind."""
+
+    since: datetime
+    kinds: Sequence[CorrectionTotal]
+    """The totals of the kinds in alphabetical order. Kinds without corrections are left out."""
+
+    @property
+    def count(self) -> int:
+        return sum(total.count for total in self.kinds)
+
+    @property
+    def worst_ms(self) -> int | None:
+        """Return the longest time for which a recorded status was untrue, in milliseconds.
+
+        ``None``: no status was untrue, or the time is unknown.
+        """
+        return max(
+            (total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FindingRow:
+    """One row of ``audit_finding``: a fault that audits found, and its state."""
+
+    id: int
+    subject: str
+    kind: str
+    status: str
+    """``open``, ``repaired``, or ``gone``: later audits did not find the fault, and nobody repaired
+    it.
+    """
+    run_id: int | None
+    task_id: int | None
+    workflow_id: str | None
+    detail: str
+    evidence: Mapping[str, object]
+    first_seen: datetime
+    last_seen: datetime
+    repair: str | None
+    repaired_at: datetime | None
+    tries: int
+    """The number of unsuccessful takeovers in a row."""

@@ -1,0 +1,261 @@
+"""Two processes poll one run while it is stopped: in every order, the record is true and each
+change is there once.
+
+One of them records at once, as a process with an observer does. The other stages what it finds and
+applies it later, as the activities of a workflow do. Their clocks may differ by an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from crawler_lifecycle.activities.poll_step import PollStep, Recorder, ref_of
+from crawler_lifecycle.activities.retries import Policies
+from crawler_lifecycle.domain.ends import NO_ENDS
+from crawler_lifecycle.domain.errors import ClusterUnavailable, Overtaken
+from crawler_lifecycle.domain.retries import Retries
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.task import TaskStatus
+from crawler_lifecycle.ports.polls import FoundState, Poll
+from crawler_lifecycle.ports.runs import Fence, TaskRef
+from crawler_lifecycle.store.runs.polls import FEW
+from tests.activities.world import World
+from tests.support.fakes.cluster import FINISHED, Behaviour
+
+#: What each step touches: the one who records at once reads the record, polls the cluster and
+#: writes; the one who stages what it finds applies it as well. Capitals write.
+A, B = ("r", "l", "R"), ("r", "l", "R", "R")
+#: What happens meanwhile: a stop is recorded and given to the tasks on record; or a task ends, and
+#: then comes a stop.
+STOPPED, ENDED = ("R", "rL"), ("L", "R")
+#: What happens meanwhile, one step at a time.
+Meanwhile = Callable[[World, Fence], Iterator[None]]
+#: Hours by which the clock of the one who records at once differs.
+SKEWS = (0, -1, 1)
+
+
+def policies(world: World) -> Policies:
+    return Policies(world.store.retries, world.catalogue, Retries(), NO_ENDS)
+
+
+def orders(left: dict[str, int], begun: str = "") -> Iterator[str]:
+    """Every order of these turns."""
+    if not any(left.values()):
+        yield begun
+    for who, turns in left.items():
+        if turns:
+            yield from orders({**left, who: turns - 1}, begun + who)
+
+
+def different(meanwhile: Sequence[str]) -> list[str]:
+    """One of all orders that differ by nothing but steps that do not touch the same, or only read
+    it.
+    """
+    steps = [
+        (who, n, what)
+        for who, whats in (("a", A), ("b", B), ("c", meanwhile))
+        for n, what in enumerate(whats)
+    ]
+    meeting = [
+        (one[:2], two[:2])
+        for one, two in combinations(steps, 2)
+        if one[0] != two[0]
+        and any(x.lower() == y.lower() and (x + y).lower() != x + y for x in one[2] for y in two[2])
+    ]
+    found: dict[tuple[bool, ...], str] = {}
+    for order in orders({"a": len(A), "b": len(B), "c": len(meanwhile)}):
+        at = {(who, order[:place].count(who)): place for place, who in enumerate(order)}
+        found.setdefault(tuple(at[one] < at[two] for one, two in meeting), order)
+    return list(found.values())
+
+
+#: Of 2 * 1,260 orders those that can end differently.
+ORDERS = {"stopped": different(STOPPED), "ended": different(ENDED)}
+#: The first part is in `make test`.
+PARTS = 7
+
+
+def test_the_orders_are_those_that_can_differ() -> None:
+    assert {name: len(set(found)) for name, found in ORDERS.items()} == {
+        "stopped": 220,
+        "ended": 118,
+    }
+
+
+def polled(world: World, fence: Fence, state: FoundState, hours: int = 0) -> Poll:
+    poll = world.cluster.poll(fence.run, [ref_of(task) for task in state.tasks])
+    return replace(poll, observed_at=poll.observed_at + timedelta(hours=hours))
+
+
+def details(world: World, step: PollStep) -> None:
+    step.fetch_details()
+    world.store.polls.apply_details(step.fence)
+
+
+def at_once(world: World, fence: Fence, hours: int) -> Iterator[None]:
+    step = PollStep(world.store.polls, world.cluster, fence)
+    while True:
+        state = world.store.polls.found_state(fence)
+        yield
+        poll = polled(world, fence, state, hours)
+        yield
+        try:
+            step.record_at_once(state, poll, "wake", world.clock())
+        except Overtaken:
+            continue
+        break
+    yield
+    details(world, step)
+
+
+def staged(world: World, fence: Fence) -> Iterator[None]:
+    step = PollStep(world.store.polls, world.cluster, fence)
+    while True:
+        state = world.store.polls.found_state(fence)
+        yield
+        poll = polled(world, fence, state)
+        yield
+        try:
+            step.record(
+                state, poll, "look", next_look_at=world.clock() + timedelta(minutes=1), gap_s=60
+            )
+        except Overtaken:
+            continue
+        break
+    yield
+    world.store.polls.apply_findings(fence, "look", poll.observed_at, details_follow=True)
+    yield
+    details(world, step)
+
+
+def stopped(world: World, fence: Fence) -> Iterator[None]:
+    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
+    yield
+    for task in world.store.polls.found_state(fence).tasks:
+        world.cluster.stop(fence.run, ref_of(task))
+
+
+def ended(world: World, fence: Fence) -> Iterator[None]:
+    world.cluster.end_now(fence.run_id, 0, end=FINISHED)
+    yield
+    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
+
+
+def check(world: World, fence: Fence) -> None:
+    """Nothing is recorded as ended that lives."""
+    alive = {index for _, index, _ in world.cluster.alive(fence.run_id)}
+    for task in world.store.tasks.list_tasks(fence.run_id):
+        assert not (TaskStatus(task.status).terminal and task.task_index in alive)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Fence]:
+    """A run of two tasks that execute, of which each order gets a copy."""
+    world = World.over(tmp_path_factory.mktemp("begun") / "world")
+    world.cluster.behaviour = Behaviour(executes=None)
+    return world, world.started(2)
+
+
+@pytest.mark.parametrize("events", [stopped, ended])
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(n, marks=pytest.mark.troubles) for n in range(1, PARTS))]
+)
+def test_every_order_of_two_pollers_and_a_stop(
+    begun: tuple[World, Fence], tmp_path: Path, events: Meanwhile, part: int
+) -> None:
+    original, fence = begun
+    for number, order in enumerate(ORDERS[events.__name__][part::PARTS]):
+        world = original.twin(tmp_path / order)
+        turns = {
+            "a": at_once(world, fence, SKEWS[number % 3]),
+            "b": staged(world, fence),
+            "c": events(world, fence),
+        }
+        for who in [*order, *"aaaaaabbbbbbbbcc"]:
+            if who in turns:
+                world.forward(0.01)
+                if next(turns[who], turns) is turns:
+                    del turns[who]
+                check(world, fence)
+        assert not turns, order
+        world.forward(5)
+        world.round(fence)
+        tasks = world.store.tasks.list_tasks(fence.run_id)
+        moves = [t for t in world.store.runs.transitions(fence.run_id) if t.task_id]
+        for task in tasks:
+            ends = [
+                t.to_status
+                for t in moves
+                if t.task_id == task.task_id and TaskStatus(t.to_status).terminal
+            ]
+            assert ends in ([str(task.status)], []), order
+        if events is stopped:
+            assert {str(task.status) for task in tasks} == {"CANCELLED"}, order
+        else:
+            assert str(tasks[0].status) == "SUCCEEDED", order
+        assert world.store.tasks.log_tail(tasks[0].task_id), order
+        assert world.store.corrections.list_corrections(run_id=fence.run_id) == [], order
+        world.close()
+
+
+def test_a_poll_at_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(
+    world: World,
+) -> None:
+    world.cluster.behaviour = Behaviour(executes=None)
+    fence = world.started(FEW + 10)
+    asked = list[int]()
+    poll = world.cluster.poll
+
+    def counted(run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
+        asked.append(len(tasks))
+        return poll(run, tasks)
+
+    world.cluster.poll = counted  # type: ignore[method-assign]
+    recorder = Recorder(world.store.polls, world.store.retries, world.cluster, policies(world))
+    before = world.row()
+    world.forward(3)
+    world.cluster.end_now(1, 7, end=FINISHED)
+    recorded = recorder.record(fence, "wake", frozenset({(7, 1), (8, 1)}))
+    assert recorded is not None
+    assert (recorded.changed, asked) == (1, [2])
+    assert [n for n, status in enumerate(world.statuses()) if status == "SUCCEEDED"] == [7]
+    assert (world.row().verified_at, world.row().next_look_at) == (
+        before.verified_at,
+        before.next_look_at,
+    )
+    recorder.record(fence, "wake", None)
+    assert asked == [2, FEW + 9]
+    assert world.row().verified_at == world.clock()
+
+
+def test_the_run_starts_with_its_first_task_and_details_follow_the_status(world: World) -> None:
+    fence = world.deployed()
+    recorder = Recorder(world.store.polls, world.store.retries, world.cluster, policies(world))
+    world.forward(1)
+    recorder.record(fence, "wake")
+    assert (str(world.row().status), world.statuses()) == ("PROCESSING", ["RUNNING"])
+    starts = [
+        t for t in world.store.runs.transitions(1) if t.to_status in ("PROCESSING", "RUNNING")
+    ]
+    assert len({t.committed_at for t in starts}) == 1
+    world.forward(30)
+    world.cluster.fail_with(ClusterUnavailable("503"), "details")
+    recorder.record(fence, "wake")
+    assert world.statuses() == ["SUCCEEDED"], "the status does not wait for the log"
+    [task] = world.tasks()
+    assert world.store.tasks.log_tail(task.task_id) is None
+    [row] = world.store.tasks.recorded_tasks([(1, 0, 1)])
+    assert row.staged, "so its pod is kept"
+    assert world.call("count_alive_tasks", 1).details == 1, "the workflow fetches them"
+    world.cluster.fail_with(None)
+    world.call("get_bulk_task_history_data", fence)
+    world.call("reconcile_tasks", fence)
+    assert world.store.tasks.log_tail(task.task_id)
+    assert world.call("count_alive_tasks", 1).details == 0

@@ -1,0 +1,231 @@
+"""The page of a crawler and the overview of the runs: what they say is true, and each number is
+that of its list.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.coverage import Coverage
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.ui.crawlers import fields, usual
+from crawler_lifecycle.gateway.ui.runs import commands
+from crawler_lifecycle.ports.polls import Correction
+from crawler_lifecycle.ports.runs import BriefRun
+from tests.gateway.gateway_world import Clock, World
+from tests.gateway.keys import Keys
+from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.test_things import words
+
+ANN = {"Accept": "text/html"}
+
+
+def rows_of(browser: TestClient, link: str) -> int:
+    """The length of the list at this address: all its pages."""
+    text = browser.get(html.unescape(link), headers=ANN).text
+    if link.startswith("/schedules"):
+        return text.count('<th scope="row">')
+    if link.startswith("/corrections"):
+        return text.count('<th scope="row"><a href="/runs/')
+    more = re.search(r'rel="next" href="([^"]+)"', text)
+    return text.count('<tr id="run-') + (rows_of(browser, more[1]) if more else 0)
+
+
+def start(browser: TestClient, world: World, status: RunStatus | None = None, **more: Any) -> int:
+    run_id = int(browser.post("/v1/runs", json={"crawler": "plain", **more}).json()["run_id"])
+    if status is not None:
+        world.claim(run_id)
+        world.end(run_id, status)
+    return run_id
+
+
+def test_each_number_of_a_crawler_is_that_of_its_list(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
+    first = world.clock.now
+    ends = [(-29, "FAILED"), (-20, "COMPLETED"), (-3, "COMPLETED"), (-2, "FAILED")]
+    for n, (days, status) in enumerate(sorted(ends * 2)):
+        world.clock.now = first + timedelta(days=days)
+        start(browser, world, RunStatus(status), args={"page": str(n)})
+    start(browser, world)
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+        database.execute(
+            "UPDATE run_history SET outcome = 'cancelled', ended_by = 'person' WHERE run_id = 8"
+        )
+        database.execute(
+            "UPDATE run_history SET outcome = 'oom', cause = 'Out of <memory>' WHERE run_id IN (1, 7)"
+        )
+    world.clock.now = first
+    page = browser.get("/crawlers/plain")
+    said = words(page)
+    assert "Last 9 runs" in said
+    assert "7 days 66.7 % 2 2 1 30 days 57.1 % 4 4 1" in said
+    assert "oom by crawler 2 7 2 d ago Out of <memory>" in said
+    assert "cancelled" not in said.partition("Why runs failed")[2], "a person wanted that"
+    counted = re.findall(r'<td class="n"><a href="([^"]+)">(\d+)</a>', page.text)
+    assert len(counted) == 6
+    for link, many in counted:
+        assert rows_of(browser, link) == int(many), link
+    assert page.text.count('<a href="/runs/') >= 9
+    assert '<a href="/runs/new?like=9">Start with the last arguments</a>' in page.text
+
+
+def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has_none(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.runs.crawlers.FRESH_S", 0.0)
+    start(browser, world, args={"page": "7"})
+    assert "This crawler has no run yet." in words(browser.get("/crawlers/strict"))
+    del world.scheduler.catalogue.crawlers["plain"]
+    with world.client(world.new_app()) as later:
+        left = as_browser(later).get("/crawlers/plain")
+        assert "The catalogue has no crawler with this name any more" in words(left)
+        assert "Start" not in words(left).partition("All runs")[0]
+        assert "page – 7 not in the catalogue" in words(left)
+        for name, fix in (
+            ("strickt", "is strict meant?"),
+            ("x" * 63, "see the list"),
+            ("%00%E2%80%AE", "see the"),
+        ):
+            gone = later.get(f"/crawlers/{name}")
+            assert (gone.status_code, fix in gone.text) == (404, True)
+        assert later.get(f"/crawlers/{'x' * 201}").status_code == 422
+
+
+def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
+    world: World, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path, "a", "b")
+    with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
+        asked = {"crawler": "plain", "args": {"page": "zebra"}, "tags": ["zebra"]}
+        assert (
+            client.post("/v1/runs", json=asked, headers=keys.headers("a-operate")).status_code
+            == 202
+        )
+        client.put(
+            "/v1/schedules/zebra",
+            json={"run": asked, "every_s": 60},
+            headers=keys.headers("a-operate"),
+        )
+        pages = {
+            who: client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")})
+            for who in "ab"
+        }
+        assert ["zebra" in pages[who].text for who in "ab"] == [True, False]
+        assert "This crawler has no run yet." in words(pages["b"])
+        del world.scheduler.catalogue.crawlers["plain"]
+    with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
+        found = [
+            client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")})
+            for who in "ab"
+        ]
+        assert [one.status_code for one in found] == [200, 404]
+
+
+def run(number: int, items: int, price: float | None = None) -> BriefRun:
+    now = Clock().now
+    about = (
+        f"{number}",
+        "COMPLETED",
+        "finished",
+        now,
+        now,
+        now + timedelta(seconds=items),
+        3 * items,
+        items,
+        0,
+    )
+    shares = None if price is None else Coverage(items, {"price": price, "title": 1.0})
+    return BriefRun(number, *about, fields=shares)  # type: ignore[arg-type]
+
+
+def test_what_is_usual_is_told_with_its_change() -> None:
+    runs = [run(20 - n, 50) for n in range(10)] + [run(10 - n, 100) for n in range(5)]
+    assert usual(runs)[0] == ("items", 50, 50, 50, -0.5)
+    assert usual(runs[:-1])[0][3:] == (None, None), "too few runs to compare with"
+    assert usual([]) == []
+
+
+def test_a_field_that_lacks_is_seen_beside_what_is_usual() -> None:
+    crawler = CrawlerDefinition(
+        "x", CrawlerKind.COMMAND, command=["true"], expect={"price": 0.5, "gone": 1.0}
+    )
+    price, gone, title = fields(
+        [run(9, 5, 0.25), *(run(8 - n, 5, 0.75) for n in range(4)), run(1, 5)], crawler
+    )
+    points = price.pop("points")
+    assert price == {"name": "price", "share": 0.25, "usual": 0.75, "least": 0.375}
+    assert (gone["share"], gone["usual"], title["name"]) == (0.0, 0.0, "title")
+    assert points.split() == ["92,4.5", "94,4.5", "96,4.5", "98,4.5", "100,11.5"]
+
+
+def test_each_number_of_the_overview_is_that_of_its_list(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(commands, "HEALTH_WAIT_S", 60.0)
+    said = words(browser.get("/"))
+    for calm in (
+        "Nothing runs now.",
+        "Nothing waits.",
+        "needs attention.",
+        "Every schedule did what was due.",
+    ):
+        assert calm in said
+    for status in (RunStatus.FAILED, RunStatus.FAILED, RunStatus.COMPLETED, None, None, None, None):
+        start(browser, world, status, args={"page": f"{status}"}, pool="default")
+    for name in ("nightly", "weekly", "quiet"):
+        browser.put(f"/v1/schedules/{name}", json={"run": {"crawler": "plain"}, "every_s": 3600})
+    for name in ("nightly", "weekly"):
+        world.store.schedules.note_due(
+            world.schedule(name).schedule_id, world.clock.now + timedelta(hours=2)
+        )
+    world.claim(4)
+    wrong = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
+    world.store.corrections.record_corrections(4, [wrong])
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+        begun, now = (
+            f"{world.clock.now - timedelta(minutes=n):%Y-%m-%d %H:%M:%S}.000000" for n in (3, 0)
+        )
+        running = (
+            "status = 'PROCESSING', pages = 90, items = 30, started_at = ?, last_progress_at = ?"
+        )
+        database.execute(f"UPDATE run_history SET {running} WHERE run_id = 4", (begun, now))
+        refused = "waiting_for = 'scheduler service: 503', owner_run_id = 'x'"
+        database.execute(f"UPDATE run_history SET {refused} WHERE run_id = 5")
+        columns = "run_id, pool, priority, since, waits_since, wanted"
+        database.execute(
+            f"INSERT INTO pool_ticket ({columns}) VALUES (6, 'default', 3, ?, ?, 1)", (begun, begun)
+        )
+    with world.client(world.new_app()) as other:
+        page = as_browser(other).get("/", headers=ANN)
+        said, above = (
+            words(page),
+            page.text.partition('class="overview"')[2].partition('id="day"')[0],
+        )
+        assert "30 pages and 10 items a minute" in said
+        assert (
+            "for the scheduler service ; the oldest is run 5 : the scheduler service has accepted no deployment"
+            in said
+        )
+        assert "2 finished plain: It is over" in said
+        assert ["weekly" in above, "quiet" in above] == [True, False]
+        counted = re.findall(r'<a[^>]* href="(/[^"]*[?][^"]*|/corrections)"[^>]*>(\d+)', above)
+        assert {html.unescape(link): int(many) for link, many in counted} == {
+            **{"/?status=PROCESSING": 1, "/?status=INITIALIZING": 3, "/?attention=true": 2},
+            **{"/?waits=pool&pool=default": 1, "/?waits=scheduler": 1, "/?waits=worker": 1},
+            **{"/schedules?troubled=true": 2, "/corrections": 1},
+        }
+        for link, many in counted:
+            assert rows_of(other, link) == int(many), link
+        filtered = other.get("/?status=PROCESSING", headers=ANN).text
+        assert 'class="overview"' not in filtered, "a list with filters is about other runs"

@@ -1,0 +1,444 @@
+"""What a page says is true, and said so that somebody who has never seen it reads it rightly."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle import sqlite_files
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.due_ids import due_request_id
+from crawler_lifecycle.features.schedules.domain.decision import (
+    Circumstances,
+    decide,
+    too_many_failures,
+)
+from crawler_lifecycle.features.schedules.domain.definition import Overlap
+from crawler_lifecycle.gateway import health
+from crawler_lifecycle.gateway.ui.parts.rendering import step
+from crawler_lifecycle.gateway.ui.runs import commands as runs
+from crawler_lifecycle.gateway.ui.runs import day
+from crawler_lifecycle.gateway.ui.runs.run import BLOCK, SQUARES_MAX, squares
+from crawler_lifecycle.ports.polls import Correction
+from crawler_lifecycle.ports.runs import DrawnTask
+from crawler_lifecycle.store.base import search
+from crawler_lifecycle.store.runs.tables import run_history
+from tests.gateway.gateway_world import World
+from tests.gateway.ui.test_things import words
+
+
+def test_what_nobody_knows_yet_is_no_alarm(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Task queues take seconds to tell; until they have, the page says that it asks."""
+    monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
+    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
+
+    async def silent(*_: Any) -> list[Any]:
+        await asyncio.sleep(3600)
+        return []
+
+    monkeypatch.setattr(world.workflows, "task_queues", silent)
+    page = words(browser.get("/"))
+    assert "the workers of the task queues are being checked" in page
+    assert "Some parts are still being checked; the others work" in page
+    assert "A part needs attention" not in page
+
+
+BARS = {"10:00 to 11:00": 2, "08:00 to 09:00": 1, "09:00 to 10:00": 1}
+
+
+def test_the_bars_of_the_day_lead_to_the_runs_that_they_count(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
+    assert "No run was accepted in the last 24 hours" in words(browser.get("/"))
+    with world.client(world.new_app()) as other:  # it has kept no answer
+        for hours in (-2, 0, 22, 1):
+            world.clock.forward(3600 * hours)
+            browser.post("/v1/runs", json={"crawler": "plain"})
+        page = other.get("/", headers={"Accept": "text/html"}).text
+        links = dict(re.findall(r'<a href="([^"]+)" aria-label="([^"]+)"', page))
+        counts = dict(re.findall(r'<a href="([^"]+)">(\d+) not ended</a>', page))
+        hours_shown = [f"{one} UTC: {many} open" for one, many in BARS.items()]
+        assert (list(links.values()), list(counts.values())) == (hours_shown, ["4"])
+        for link, said in [
+            *links.items(),
+            *((link, f": {many} open") for link, many in counts.items()),
+        ]:
+            shown = other.get(html.unescape(link), headers={"Accept": "text/html"}).text
+            rows = shown.count('<tr id="run-')
+            assert said.endswith(f": {rows} open")
+            assert 'id="day"' not in shown, "a list with filters has no bars of other runs"
+
+
+def test_one_failed_run_among_thousands_is_seen() -> None:
+    hours = [
+        Counter(completed=9_000, failed=1),
+        Counter[str](),
+        Counter(completed=1, open=1, stopped=1, failed=9_999),
+    ]
+    many, none, other = day.drawn(datetime(2026, 11, 20, tzinfo=UTC), hours).bars
+    assert [(kind, high) for kind, _, _, _, high in many.parts] == [
+        ("completed", 25),
+        ("failed", 3),
+    ]
+    assert not none.parts
+    for bar in (many, other):
+        bottom = day.HEIGHT
+        for _, x, y, width, high in bar.parts:
+            assert (y + high, bar.x <= x, x + width <= bar.x + day.WIDTH) == (bottom, True, True)
+            bottom = y
+        assert bottom >= 0
+
+
+def test_a_rung_of_the_ladder_has_its_unit() -> None:
+    for minutes, text in [
+        (0.02, "1.2 s"),
+        (0.1, "6 s"),
+        (0.001, "0.06 s"),
+        (1, "1 min"),
+        (15, "15 min"),
+        (1.5, "1.5 min"),
+        (100, "100 min"),
+    ]:
+        assert step(minutes) == text, minutes
+
+
+def test_the_ladder_of_a_run_is_its_own(world: World, browser: TestClient) -> None:
+    for asked in ({}, {"poll_minutes": [0.02, 1, 15]}):
+        browser.post("/v1/runs", json={"crawler": "plain", **asked})
+    assert "Time between checks 1 min 2 min 3 min 5 min 8 min 15 min " in words(
+        browser.get("/runs/1")
+    )
+    assert "Time between checks 1.2 s 1 min 15 min " in words(browser.get("/runs/2"))
+
+
+def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
+    steps = [{"path": "walk", "kind": "crawl", "job": {"crawler": "plain"}}]
+    browser.post("/v1/graphs", json={"id": "7f2c", "name": "prices", "steps": steps})
+    browser.post("/v1/graphs", json={"id": "9a1b", "steps": steps})
+    assert words(browser.get("/graphs/7f2c")).startswith("Graph prices 7f2c, attempt 1")
+    assert words(browser.get("/graphs/9a1b")).startswith("Graph 9a1b attempt 1")
+    assert re.findall(r'href="/graphs/\w+">(\w+)<', browser.get("/graphs").text) == [
+        "9a1b",
+        "7f2c",
+        "prices",
+    ]
+
+
+def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
+    world: World, browser: TestClient
+) -> None:
+    asked = "status=FAILED&status=COMPLETED&crawler=plain&tag=a&parent=graph/x&search=%3Cb%3E&sort=-took&attention=true"
+    page = browser.get(f"/?{asked}").text
+    chips = {
+        " ".join(re.sub(r"<[^>]+>|×|remove", " ", text).split()): parse_qs(
+            urlsplit(html.unescape(link)).query
+        )
+        for link, text in re.findall(r'<a class="chip" href="([^"]+)"[^>]*>(.*?)</a>', page)
+    }
+    whole = {name: values for name, values in parse_qs(asked).items() if name != "attention"} | {
+        "attention": ["True"]
+    }
+    without = {
+        "Status: FAILED": ("status", ["COMPLETED"]),
+        "Status: COMPLETED": ("status", ["FAILED"]),
+    }
+    without |= {
+        "Crawler: plain": ("crawler", None),
+        "Tag: a": ("tag", None),
+        "Parent: graph/x": ("parent", None),
+    }
+    without |= {"Text: &lt;b&gt;": ("search", None), "Order: took, largest first": ("sort", None)}
+    without |= {"Needs attention": ("attention", None)}
+    assert chips == {
+        word: {one: values for one, values in {**whole, name: left}.items() if values}
+        for word, (name, left) in without.items()
+    }
+    assert '<a class="chip"' not in browser.get("/").text
+    kept = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
+    assert {
+        "crawler": "plain",
+        "parent": "graph/x",
+        "sort": "-took",
+        "attention": "true",
+    }.items() <= kept.items()
+
+
+def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient) -> None:
+    for tag in ("<b>", "b c"):
+        browser.post("/v1/runs", json={"crawler": "plain", "tags": [tag]})
+    with world.client(world.new_app()) as other:  # it has kept no answer
+        page = other.get("/?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
+    menus = dict(
+        re.findall(
+            r'<summary(?: class="on")?>(\w+)</summary><ul class="drop">(.*?)</ul>', page, re.DOTALL
+        )
+    )
+    links = {
+        word: re.findall(r'href="([^"]+)"[^>]*>([^<]+)<', menu) for word, menu in menus.items()
+    }
+    assert [text for _, text in links["Tag"]] == ["&lt;b&gt;", "b c"]
+    assert [text for _, text in links["Crawler"]] == ["gone", "plain"], (
+        "also what was chosen and is not there"
+    )
+    assert links["Tag"][0][0] == "/?crawler=gone&amp;tag=b+c&amp;tag=%3Cb%3E"
+    assert links["Tag"][1][0] == "/?crawler=gone", "what is chosen leads to the list without it"
+
+
+def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
+    assert (
+        browser.post("/v1/runs", json={"crawler": "plain", "tags": ["x"] * 10_000}).status_code
+        == 422
+    )
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+        tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
+        database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
+    with world.client(world.new_app()) as other:  # it has kept no answer
+        page = other.get("/", headers={"Accept": "text/html"}).text
+    menu = re.findall(r"<summary>Tag</summary><ul class=\"drop\">(.*?)</ul>", page, re.DOTALL)
+    assert menu[0].count("<li>") == 100
+    assert "<b><b>" not in page
+
+
+def test_a_part_of_a_word_finds_runs_in_any_case(
+    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        body = {
+            "crawler": "plain",
+            "args": {"site": f"http://Shop{n}.example"},
+            "tags": ["Österreich"] if n else [],
+        }
+        browser.post("/v1/runs", json=body)
+
+    def found(query: str) -> tuple[list[str], str]:
+        page = browser.get(f"/?{query}")
+        assert page.status_code == 200, page.text
+        total = re.search(r'id="total">([^<]*)<', page.text)
+        return re.findall(r'<tr id="run-(\d+)"', page.text), total[1] if total else ""
+
+    assert found("search=shop1") == (["2"], "1 run")
+    assert found("search=+%C3%B6STER+") == (["3", "2"], "2 runs")
+    assert found("search=LAI&sort=-started_at") == (["3", "2", "1"], "3 runs")
+    assert found("search=%25") == ([], "0 runs")
+    assert found("search=+") == (["3", "2", "1"], "3 runs")
+    assert found("search=%00%F0%9F%98%80%22%5C%27") == ([], "0 runs")
+    assert browser.get("/?search=" + "x" * 201).status_code == 422
+    assert "choose from crawler" in browser.get("/?sort=request").text
+    token = browser.get("/v1/runs?search=plain&page_size=1").json()["next_page_token"]
+    assert found(f"search=plain&page_size=1&page_token={token}") == (["2"], "at least 2 runs")
+    monkeypatch.setattr(search, "WINDOW", 2)
+    assert found("search=shop1") == (["2"], "at least 1 run"), (
+        "older ones were not searched for arguments"
+    )
+    assert found("search=shop0") == ([], "0 runs")
+    assert (
+        "Arguments were searched only in the newest 2 runs that meet the other filters."
+        in browser.get("/?search=shop0").text
+    )
+    assert found("search=plain&page_size=1") == (["3"], "at least 2 runs")
+    assert found("sort=started_at&page_size=1") == (["3"], "3 runs"), (
+        "without a value the newest is first"
+    )
+    assert (
+        "Only the newest 2 runs that meet the other filters were put in this order."
+        in browser.get("/?sort=took").text
+    )
+    page = browser.get("/v1/runs?search=ShOp2&page_size=1").json()
+    assert ([run["run_id"] for run in page["runs"]], page["fits"], page["next_page_token"]) == (
+        [3],
+        1,
+        None,
+    )
+    first = browser.get("/v1/runs?sort=-started_at&page_size=1").json()
+    second = browser.get(
+        f"/v1/runs?sort=-started_at&page_size=1&page_token={first['next_page_token']}"
+    ).json()
+    assert [run["run_id"] for run in (*first["runs"], *second["runs"])] == [3, 2]
+    left = browser.get("/v1/runs?search=plain&page_size=1").json()
+    none = browser.get("/v1/runs?search=shop0").json()
+    totals = [(one["total"], one["total_exact"]) for one in (page, first, second, left, none)]
+    assert totals == [(1, False), (3, True), (None, None), (2, False), (0, False)], (
+        "older arguments were not searched"
+    )
+    lists = (browser.get(f"/v1/{plural}").json() for plural in ("managers", "graphs"))
+    assert [(one["total"], one["total_exact"]) for one in lists] == [(0, True), (0, True)]
+
+
+def test_what_a_button_does_is_called_as_the_button_first() -> None:
+    late = decide(
+        Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False)
+    )
+    assert (late[1] or "").endswith("Backfill begins it (crawlctl schedule backfill)")
+    assert (too_many_failures([True], 1) or "").endswith(
+        "Resume starts it again (crawlctl schedule resume)"
+    )
+
+
+def test_the_list_says_why_tasks_wait_and_how_many_are_where(
+    world: World, browser: TestClient, tmp_path: Path
+) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}] * 3})
+    world.claim(1)
+    world.deploy(1)
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+        database.execute(
+            "UPDATE run_history SET status = 'PROCESSING', stage = 'reconciliation', waiting_for = NULL"
+        )
+        database.execute("UPDATE task_history SET status = 'RUNNING' WHERE task_index = 0")
+        database.execute(
+            "UPDATE task_history SET reason = 'waiting: 4 of 4 slots in use' WHERE task_index = 2"
+        )
+    row = words(browser.get("/"))
+    assert "2 tasks PENDING: 4 of 4 slots in use" in row
+    assert "2 PENDING, 1 RUNNING" in row
+    waiting = browser.get("/v1/runs").json()["runs"][0]["waiting"]
+    assert waiting == browser.get("/v1/runs/1").json()["waiting"], "as on its own page"
+
+
+def test_a_run_leads_to_what_began_it(world: World, browser: TestClient) -> None:
+    due = due_request_id("nightly", world.clock())
+    for more in ({"parent": "manager/walks/f 1"}, {"parent": "graph/a/b"}, {"parent": "else"}):
+        browser.post("/v1/runs", json={"crawler": "plain", **more})
+    browser.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": due})
+    pages = [browser.get(f"/runs/{n}").text for n in (1, 2, 3, 4)]
+    assert 'href="/managers?name=walks&amp;flow_id=f+1"' in pages[0]
+    assert 'href="/graphs/a%2Fb"' in pages[1]
+    assert "<code>else</code>" in pages[2]
+    assert 'href="/schedules/nightly"' in pages[3]
+
+
+def test_a_run_leads_to_those_that_share_its_flow(browser: TestClient) -> None:
+    """A flow may be called as the default pool and project are, which are not shown."""
+    browser.post("/v1/runs", json={"crawler": "plain", "flow_id": "default"})
+    page = browser.get("/runs/1").text
+    assert '<dt>Flow</dt><dd><a href="/?flow_id=default">default</a></dd>' in page
+    assert not {"<dt>Pool</dt>", "<dt>Project</dt>"} & set(re.findall("<dt>[^<]*</dt>", page))
+
+
+class Squares(HTMLParser):
+    """A block of squares as it is seen."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._layers: list[list[str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if "id" in given:
+            self.lines = (given.get("data-tasks") or "").split("\n")
+        elif tag == "span":
+            self._layers.append([])
+
+    def handle_data(self, data: str) -> None:
+        self._layers[-1].append(data)
+
+    def rows(self) -> list[str]:
+        whole = [
+            "".join(max(letters) for letters in zip(*layers, strict=True))
+            for layers in self._layers
+        ]
+        return "\n".join(whole).split("\n") if whole else []
+
+
+def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
+    empty = dict.fromkeys(DrawnTask._fields, None)
+    return DrawnTask(**empty | {"task_id": task_id, "task_index": index, "status": status} | known)
+
+
+@pytest.mark.parametrize(("fields", "told"), [
+    ({"items": 12, "shares": {"<b>": 0.005, "title": 1}}, "&lt;b&gt; 0.5 %</span> of 12 items"),
+    ({"items": "many", "shares": {"title": 1}}, None),
+], ids=["told", "by another hand"])  # fmt: skip
+def test_a_run_shows_the_fields_of_its_items(
+    world: World, browser: TestClient, fields: dict[str, Any], told: str | None
+) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    with world.store.database.writer.begin() as conn:
+        conn.execute(run_history.update().values(fields=fields))
+    assert browser.get("/v1/runs/1").json()["fields"] == (fields | {"note": None} if told else None)
+    page = browser.get("/runs/1").text
+    assert told is None or told in page
+    assert ("<dt>Fields</dt>" in page) is (told is not None)
+
+
+def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:
+    reason = 'x" onmouseover="y\n<b>'
+    tasks = [
+        drawn(900 + n, n, "RUNNING" if n % 2 else "FAILED", reason=reason, exit_code=1)
+        for n in range(303)
+    ]
+    blocks = squares(tasks)
+    assert len(blocks) == SQUARES_MAX // BLOCK
+    first, second, third = (Squares(one) for one in blocks[:3])
+    assert first.rows() == ["FR" * 12 + "F", "RF" * 12 + "R"] * 5
+    assert second.rows() == ["FR" * 12 + "F", "RF" * 12 + "R", "FRF"]
+    assert third.rows() == []
+    assert second.lines[-1] == '1202 302: FAILED, x" onmouseover="y <b>, exit 1'
+    assert len(first.lines) == BLOCK
+    assert blocks[0].count("<") < 10, "ten thousand elements keep a browser busy for seconds"
+    wordy = squares([drawn(n, n, "FAILED", cause="why " * 5000) for n in range(2)])
+    assert len(wordy[0]) < 1000, "a page of them has megabytes otherwise"
+    strange = squares([drawn(0, 0, "LOST"), drawn(1, 1, "<i>")])
+    assert Squares(strange[0]).rows() == ["L?"]
+
+
+def test_corrections_have_the_newest_first(world: World, browser: TestClient) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    for truth in ("A", "B", "C"):
+        world.store.corrections.record_corrections(
+            1, [Correction(CorrectionKind.LATE, "LOST", truth)]
+        )
+        world.clock.forward(86400 * 4)
+    asked = "/corrections?page_size=1&since=2026-11-23T00:00:00Z"
+
+    def truths(address: str) -> list[str]:
+        return re.findall(r"<td>LOST</td><td>(\w)</td>", browser.get(address).text)
+
+    first = browser.get(asked).text
+    [more] = re.findall(r'rel="next" href="([^"]*)"', first)
+    assert (truths(asked), truths(html.unescape(more))) == (["C"], ["B"])
+    assert 'rel="next"' not in browser.get(html.unescape(more)).text, (
+        "what lies before the time that was asked for"
+    )
+
+
+def test_every_time_is_an_age_with_the_time_in_its_title(world: World, browser: TestClient) -> None:
+    """A browser writes all of them anew each second: another text in one would be lost."""
+    browser.put("/v1/schedules/nightly", json={"run": {"crawler": "plain"}, "every_s": 3600})
+    browser.post("/v1/schedules/nightly/trigger", json={})
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    browser.post("/v1/runs/1/stop", json={"reason": "why"})
+    for path in (
+        "/",
+        "/runs/1",
+        "/schedules",
+        "/schedules/nightly",
+        "/corrections",
+        "/audit",
+        "/crawlers",
+    ):
+        times = re.findall(r"<time[^>]*>[^<]*</time>", browser.get(path).text)
+        assert times, path
+        for one in times:
+            assert re.fullmatch(
+                r'<time datetime="[^"]+Z" title="[-0-9]+ [:0-9]+ UTC">(\d.* ago|in \d.*)</time>',
+                one,
+            ), one

@@ -1,0 +1,169 @@
+"""The story at the top of a run's page: a sentence, the stages, and what was recorded beside what
+was true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.run import StopIntent
+from crawler_lifecycle.domain.task import Counters as Counts
+from crawler_lifecycle.gateway.runs.answers import RunDetail
+from crawler_lifecycle.gateway.streams.timeline import TimelineEntry
+from crawler_lifecycle.gateway.ui.runs.counters import counters_of
+from crawler_lifecycle.gateway.ui.runs.story import NAMES, WIDTH, picture
+from crawler_lifecycle.ports.polls import Correction, LiveCounters
+from crawler_lifecycle.ports.runs import Event
+from tests.gateway.gateway_world import World
+from tests.gateway.ui.test_things import words
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def test_a_run_tells_what_it_does_how_it_ended_and_which_stages_it_had(
+    world: World, browser: TestClient
+) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    said = words(browser.get("/runs/1"))
+    assert "It is being started; its tasks: 1 waiting." in said
+    assert re.search(
+        r"initiation now requested .* deployment not yet reconciliation not yet completion not yet",
+        said,
+    )
+    world.claim(1)
+    world.clock.forward(5)
+    world.deploy(1)
+    page = browser.get("/runs/1")
+    assert re.search(
+        r"initiation requested .*, then 5 s deployment now first task deployed", words(page)
+    )
+    world.clock.forward(60)
+    [task] = world.store.tasks.list_tasks(1)
+    wrong = Correction(CorrectionKind.LATE, "PENDING", "LOST", task_id=task.task_id)
+    world.store.corrections.record_corrections(1, [wrong])
+    titles = re.findall(r"<title>([^<]*)</title><rect", browser.get("/runs/1").text)
+    assert "Run: recorded as INITIALIZING, from 12:00:00 to 12:01:05 UTC, 65 s" in titles
+    assert "Task 0: recorded as PENDING, from 12:00:05 to 12:01:05 UTC, 60 s" in titles
+    assert any(one.startswith("Task 0: recorded was PENDING, true was LOST") for one in titles)
+
+
+def entry(
+    kind: Any, status: str, at: float, true: float | None = None, task: int | None = None
+) -> TimelineEntry:
+    when, since = (
+        NOON + timedelta(seconds=at),
+        None if true is None else NOON + timedelta(seconds=true),
+    )
+    times = {"at": when, "committed_at": when, "cluster_time": since}
+    return TimelineEntry(
+        key=f"{at}", kind=kind, text="", attempt=1, task_id=task, to_status=status, **times
+    )
+
+
+def drawn(entries: Sequence[TimelineEntry], verified: float) -> Any:
+    run = RunDetail.model_construct(ended_at=None, verified_at=NOON + timedelta(seconds=verified))
+    return picture(run, entries, {7: 0})
+
+
+def test_the_truth_began_before_its_record_and_ends_with_the_last_poll() -> None:
+    found = drawn(
+        [
+            entry("attempt", "INITIALIZING", 0),
+            entry("task", "PENDING", 10, task=7),
+            entry("task", "FAILED", 80, true=50, task=7),
+            TimelineEntry(
+                **{"key": "c", "kind": "correction", "text": "", "attempt": 1, "task_id": 7},
+                at=NOON + timedelta(seconds=80),
+                record={
+                    "believed": "PENDING",
+                    "truth": "FAILED",
+                    "truth_since": NOON + timedelta(seconds=50),
+                },
+            ),
+        ],
+        verified=100,
+    )
+    scale = (WIDTH - NAMES) / 100
+    of_task = {
+        (one.kind, one.title.split(",")[0]): (one.x, one.x + one.width) for one in found.bands
+    }
+    assert of_task["pending", "Task 0: recorded as PENDING"] == (
+        NAMES + 10 * scale,
+        NAMES + 80 * scale,
+    )
+    assert of_task["pending", "Task 0: truly PENDING"] == (NAMES + 10 * scale, NAMES + 50 * scale)
+    assert of_task["failed", "Task 0: truly FAILED"] == (NAMES + 50 * scale, WIDTH)
+    assert of_task["wrong", "Task 0: recorded was PENDING"] == (
+        NAMES + 50 * scale,
+        NAMES + 80 * scale,
+    )
+    assert found.wrong == 1
+
+
+def test_nothing_leaves_the_picture_whatever_the_clocks_said() -> None:
+    """A cluster's clock is an hour behind, then a day ahead; everything happened at once; there are
+    many tasks.
+    """
+    mixed = [
+        entry("attempt", "INITIALIZING", 0),
+        entry("task", "RUNNING", 1, -3600, 7),
+        entry("task", "X", 2, 86400, 7),
+    ]
+    once = [
+        entry("attempt", "INITIALIZING", 0),
+        *(entry("task", "PENDING", 0, task=n) for n in range(199)),
+    ]
+    for entries in (mixed, once):
+        found = drawn(entries, verified=3)
+        for one in found.bands:
+            assert NAMES <= one.x <= one.x + one.width <= WIDTH + 0.1
+            assert one.width > 0
+            assert one.y + one.height <= found.height
+        assert len(found.lanes) <= 7
+    assert drawn([entry("task", "RUNNING", 0, task=7)], verified=3) is None, (
+        "a page of a resumed run's later entries"
+    )
+
+
+def test_counters_are_drawn_where_they_are_on_record(world: World, browser: TestClient) -> None:
+    browser.post("/v1/runs", json={"crawler": "plain"})
+    world.claim(1)
+    world.deploy(1)
+    assert "Counters over time" not in browser.get("/runs/1").text, "nothing is known of any time"
+    for pages in (10, 400):
+        world.clock.forward(60)
+        counted = LiveCounters(world.ref(1), 1, 0, Counts(pages=pages, items=pages // 10))
+        assert world.store.live_counters.record_counts(world.ref(1), [counted]) == 1
+        if pages == 10:
+            world.store.stops.record_stop(1, StopIntent(world.clock()), None)
+    page = browser.get("/runs/1").text.partition('id="run-counters"')[2].partition("</section>")[0]
+    assert re.findall('points="([^"]*)"', page) == ["0.0,58.5 320.0,0.0 ", "0.0,58.5 320.0,0.0 "]
+    assert "pages, 400 at most" in page
+    assert re.findall('<td class="n">([^<]*)</td>', page) == ["10", "1", "–", "400", "40", "–"]
+
+
+def test_odd_counters_and_very_many_of_them_are_drawn_as_far_as_they_go() -> None:
+    run = RunDetail.model_construct(
+        attempt=2, ended_at=None, last_progress_at=None, pages=2000, items=None, errors=None
+    )
+
+    def event(n: int, attempt: int = 2, **body: Any) -> Event:
+        return Event(n, 1, "u", attempt, "run.changed", body, NOON + timedelta(seconds=n), "runs/1")
+
+    odd = [event(0, 1, pages=9), event(1, pages="x", items=True, errors=[1]), event(2)]
+    odd += [event(n, pages=n) for n in range(3, 300)]
+    found = counters_of(run, odd[::-1], NOON + timedelta(seconds=400))
+    assert found is not None
+    assert (found.whole, [line.name for line in found.lines], len(found.rows)) == (
+        False,
+        ["pages"],
+        50,
+    )
+    assert (found.rows[0][1][0], found.rows[-1][1][0], found.lines[0].most) == (3, 2000, 2000)
+    assert counters_of(run, [event(1, pages="x")], NOON) is None

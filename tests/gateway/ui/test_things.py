@@ -1,0 +1,255 @@
+"""Schedules, webhooks, managers, graphs and audits: what is pressed about them is carried out, and
+once.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import uuid
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle.domain.audits.audit import AuditReport
+from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
+from tests.gateway.gateway_world import World
+
+SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
+
+
+def press(browser: TestClient, path: str, do: str, **more: Any) -> Any:
+    return browser.post(path, data={"key": uuid.uuid4().hex, "do": do, **more})
+
+
+def words(answer: Any) -> str:
+    """The page's main part as text."""
+    assert answer.status_code == 200, answer.text
+    main = answer.text.partition("<main")[2].partition("<footer")[0]
+    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", main.partition(">")[2]).split()))
+
+
+@pytest.fixture
+def nightly(browser: TestClient) -> str:
+    assert browser.put("/v1/schedules/nightly", json=SCHEDULE).status_code == 200
+    return "/schedules/nightly"
+
+
+def test_a_schedule_shows_what_comes_and_what_came(
+    world: World, browser: TestClient, nightly: str
+) -> None:
+    page = words(browser.get(nightly))
+    assert "Active" in page
+    assert page.count("+0000") == 10
+    press(browser, nightly, "trigger")
+    page = words(browser.get(nightly))
+    assert "started" in page or "queued" in page
+    assert "nightly" in words(browser.get("/schedules?search=NIGHT"))
+    assert "No schedule has this text" in words(browser.get("/schedules?search=weekly"))
+
+
+def test_a_schedule_is_paused_with_a_reason_and_resumed(
+    world: World, browser: TestClient, nightly: str
+) -> None:
+    assert "It is paused." in words(press(browser, nightly, "pause", reason="a <migration>"))
+    assert "a <migration>" in words(browser.get(nightly))
+    assert "a <migration>" in words(browser.get("/schedules"))
+    assert "It continues." in words(press(browser, nightly, "resume"))
+    assert "It is deleted" in words(press(browser, nightly, "delete"))
+    assert "There are no schedules yet" in words(browser.get("/schedules"))
+
+
+def test_a_backfill_is_counted_before_it_begins(
+    world: World, browser: TestClient, nightly: str
+) -> None:
+    window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z"}
+    asked = press(browser, nightly, "backfill", **window)
+    assert "3 due times are after" in words(asked)
+    row = world.schedule()
+    assert world.store.schedules.list_firings(row.schedule_id) == []
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
+    assert fields.pop("do") == "backfill"
+    assert "3 due: 2026-11-19 01:00:00 UTC" in words(
+        browser.post(nightly, data={**fields, "do": "backfill"})
+    )
+    assert len(world.store.schedules.list_firings(row.schedule_id)) == 3
+    missing = press(browser, nightly, "backfill")
+    assert (missing.status_code, "give both times" in missing.text) == (422, True)
+
+
+def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: TestClient) -> None:
+    form = {
+        "name": "portal",
+        "url": "https://hooks.example.com/<x>",
+        "secret": "env:CRAWL_HOOK",
+        "events": "run.ended",
+    }
+    assert browser.post("/webhooks/new", data=form).headers["location"] == "/webhooks/portal"
+    assert "https://hooks.example.com/<x>" in words(browser.get("/webhooks"))
+    test = {"key": uuid.uuid4().hex, "do": "test"}
+    first, again = (words(browser.post("/webhooks/portal", data=test)) for _ in range(2))
+    assert first == again
+    assert "It is paused." in words(press(browser, "/webhooks/portal", "pause", reason="why"))
+    assert "paused" in words(browser.get("/webhooks/portal"))
+    assert "It continues." in words(press(browser, "/webhooks/portal", "skip"))
+    row, seq = (
+        world.store.webhooks.follow_webhook("portal", "f"),
+        world.store.webhooks.test_webhook("portal", None).seq,
+    )
+    world.store.webhooks.note_tries(
+        row.webhook_id, "f", [DeliveryAttempt(seq, "it said <no>")], seq - 1, settled=False
+    )
+    failing = words(browser.get("/webhooks/portal"))
+    assert f"does not accept event {seq}: it said <no>" in failing
+    assert "Repair the receiver" in failing
+    assert "It continues." in words(press(browser, "/webhooks/portal", "skip_one", seq=str(seq)))
+    assert "skipped" in words(browser.get("/webhooks/portal"))
+    assert press(browser, "/webhooks/portal", "skip_one", seq=str(seq)).status_code == 422, (
+        "it does not fail any more"
+    )
+    assert "It is deleted" in words(press(browser, "/webhooks/portal", "delete"))
+    assert browser.get("/webhooks/portal").status_code == 404
+
+
+def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClient) -> None:
+    assert (
+        browser.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).status_code == 202
+    )
+    browser.post("/v1/managers/1/jobs", json={"jobs": [{"spider_args": {"page": "<7>"}}]})
+    path, seen = "/managers/1", {"attempt": "1"}
+    assert "page=<7>" in words(browser.get(path))
+    assert "starts no more jobs" in words(press(browser, path, "pause", **seen))
+    assert "The limit is 3." in words(press(browser, path, "limit", cap="3", **seen))
+    assert "0 live of at most 3" in words(browser.get(path))
+    assert "attempt 1 now" in words(press(browser, path, "stop", attempt="2"))
+    assert world.manager(1).stop is None
+    assert "The stop is recorded." in words(press(browser, path, "stop", reason="enough", **seen))
+    assert "enough" in words(browser.get(path))
+    assert press(browser, path, "limit", cap="-1", **seen).status_code == 422
+
+
+def test_steps_of_a_graph_are_cancelled_and_retried(world: World, browser: TestClient) -> None:
+    steps = [{"path": name, "kind": "crawl", "job": {"crawler": "plain"}} for name in ("a", "b")]
+    assert browser.post("/v1/graphs", json={"id": "nightly: 1", "steps": steps}).status_code == 202
+    path = "/graphs/nightly%3A%201"
+    page = browser.get(path)
+    assert 'data-source="/v1/graphs/nightly%3A%201/picture"' in page.text
+    attempt = re.findall(r'name="attempt" value="(\d+)"', page.text)[0]
+    form = {"key": uuid.uuid4().hex, "do": "cancel", "attempt": attempt, "step": "a"}
+    first, again = (words(browser.post(path, data=form)) for _ in range(2))
+    assert first == again
+    assert "1 step changed" in first
+    assert "cancelled" in words(browser.get(f"{path}?state=cancelled"))
+    assert "1 step changed" in words(press(browser, path, "retry", attempt=attempt, step="a"))
+    assert "The stop is recorded." in words(press(browser, path, "stop", attempt=attempt))
+
+
+def told(answer: Any) -> list[tuple[str, str, str]]:
+    """What became of each chosen thing: its name, whether it was carried out, and the words."""
+    found = re.findall(
+        r'<a href="[^"]*">([^<]*)</a></th><td>(yes|no)</td><td>(.*?)</td>', answer.text
+    )
+    return [(name, done, html.unescape(text)) for name, done, text in found]
+
+
+def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
+    world: World, browser: TestClient
+) -> None:
+    for flow in "abc":
+        assert (
+            browser.post("/v1/managers", json={"crawler": "plain", "flow_id": flow}).status_code
+            == 202
+        )
+    page = browser.get("/managers?sort=name").text
+    assert re.findall(r'name="manager" value="([^"]*)"', page) == ["3.1", "2.1", "1.1"]
+    paused = told(press(browser, "/managers", "pause", manager=["1.1", "2.7", "99.1"]))
+    assert [one[:2] for one in paused] == [
+        ("manager 1", "yes"),
+        ("manager 2", "no"),
+        ("manager 99", "no"),
+    ]
+    assert ("attempt 1 now" in paused[1][2], "99" in paused[2][2]) == (True, True)
+    assert [world.manager(n).paused for n in (1, 2, 3)] == [True, False, False]
+    key = uuid.uuid4().hex
+    for do, own, pauses in [
+        ("pause", key, True),
+        ("resume", uuid.uuid4().hex, False),
+        ("pause", key, False),
+    ]:
+        assert [
+            one[1] for one in told(press(browser, "/managers", do, manager=["2.1", "3.1"], key=own))
+        ] == ["yes"] * 2
+        assert [world.manager(n).paused for n in (2, 3)] == [pauses] * 2, (
+            "a form that is sent again does nothing"
+        )
+    asked = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="3")
+    assert "Force stop 2 managers" in words(asked)
+    assert world.manager(3).stop is None
+    forced = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="2", reason="<why>")
+    assert told(forced) == [(f"manager {n}", "yes", "The forced stop is recorded.") for n in (1, 3)]
+    assert "Go to the managers" in words(forced)
+    for wrong in (
+        {"manager": []},
+        {"manager": ["1"]},
+        {"manager": ["x.1"]},
+        {"manager": ["1.1"], "cap": "2"},
+    ):
+        assert press(browser, "/managers", "stop", **wrong).status_code == 422, wrong
+    assert press(browser, "/managers", "limit", manager=["1.1"]).status_code == 422
+
+
+def test_chosen_graphs_are_stopped_and_retried_whatever_they_are_called(
+    world: World, browser: TestClient
+) -> None:
+    step, names = (
+        {"path": "a", "kind": "crawl", "job": {"crawler": "plain"}},
+        ["v1.2", 'odd "x" & <b>'],
+    )
+    for name in names:
+        assert browser.post("/v1/graphs", json={"id": name, "steps": [step]}).status_code == 202
+    page = browser.get("/graphs").text
+    chosen = [html.unescape(one) for one in re.findall(r'name="graph" value="([^"]*)"', page)]
+    assert chosen == [f"{name}.1" for name in reversed(names)]
+    assert len(set(re.findall(r'<tr id="([^"]*)"', page))) == 2
+    assert press(browser, "/graphs", "stop", graph=chosen, reason="x" * 256).status_code == 422
+    assert [one[1] for one in told(press(browser, "/graphs", "stop", graph=chosen))] == [
+        "yes",
+        "yes",
+    ]
+    assert {one["stop"]["force"] for one in browser.get("/v1/graphs").json()["graphs"]} == {False}
+    assert press(browser, "/graphs", "fresh", graph=chosen).status_code == 422
+
+
+@pytest.mark.parametrize("do", ["stop", "cancel"])
+def test_a_reason_that_is_too_long_for_a_graph_is_refused(browser: TestClient, do: str) -> None:
+    browser.post(
+        "/v1/graphs",
+        json={"id": "g", "steps": [{"path": "a", "kind": "crawl", "job": {"crawler": "plain"}}]},
+    )
+    for length, status in ((255, 200), (256, 422), (2001, 422)):
+        form = {"key": f"{length:032x}", "attempt": "1", "do": do, "reason": "x" * length}
+        answer = browser.post("/graphs/g", data=form)
+        assert (answer.status_code, "at most 255" in answer.text) == (status, status == 422), (
+            answer.text
+        )
+    assert 'name="reason" maxlength="255"' in browser.get("/graphs/g").text
+
+
+def test_an_audit_is_made_once_for_each_form(world: World, browser: TestClient) -> None:
+    world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=True)
+    form = {"key": uuid.uuid4().hex, "repair": "true"}
+    for _ in range(2):
+        assert "Found 0, repaired 0, left 0." in words(browser.post("/audit", data=form))
+    assert world.workflows.audits == [True]
+    world.workflows.down = True
+    failed = browser.post("/audit", data={"key": "1" * 32})
+    assert failed.status_code == 503
+    world.workflows.down = False
+    assert browser.post("/audit", data={"key": "1" * 32}).status_code == 200
+
+
+def test_corrections_are_those_of_the_week_unless_asked(browser: TestClient) -> None:
+    assert "No corrections since then." in words(browser.get("/corrections"))
+    assert browser.get("/corrections?kind=nonsense").status_code == 422
+    assert browser.get("/corrections?since=2026-01-01T00:00:00Z&kind=late").status_code == 200

@@ -1,0 +1,63 @@
+"""One stack and one Chromium for all journeys, and people who poll it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.world import World
+from tests.ui.browser import Visitor, chromium
+
+Visits = Callable[..., Visitor]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="package")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "16")
+        world = World(tmp_path_factory.mktemp("page") / "state")
+        try:
+            world.start()
+            yield world
+        finally:
+            world.end()
+
+
+@pytest.fixture
+def world(stack: World) -> World:
+    """The stack, whole: every part ready and no run of an earlier test open."""
+    stack.healthy()
+    return stack
+
+
+@pytest.fixture
+def visits(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]:
+    """Make visitors: ``visits(origin, **options of the profile)``.
+
+    All are judged when the test is over.
+    """
+    made: list[Visitor] = []
+
+    def visit(origin: str, **options: Any) -> Visitor:
+        made.append(Visitor(browser, origin.rstrip("/"), options))
+        return made[-1]
+
+    yield visit
+    for visitor in made:
+        visitor.leave()
+
+
+@pytest.fixture
+def visitor(visits: Visits, world: World) -> Visitor:
+    """Somebody who opens the page of the stack."""
+    return visits(str(world.stack.addresses["gateway"]))

@@ -1,0 +1,108 @@
+"""What people do on the page, in few words, and the gateway that asks them who they are."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from crawler_lifecycle.cli.stack import processes
+from crawler_lifecycle.cli.stack.supervise import Part
+from crawler_lifecycle.gateway.access.tokens import new_token
+from tests.e2e.world import ENDLESS, QUICK, World
+from tests.support.builds import command
+
+
+def start(world: World, crawler: str = "plain", **request: Any) -> int:
+    """Start a run through the API, as a programme does beside the page; one without arguments goes
+    on until a stop.
+    """
+    if crawler == "plain":
+        request.setdefault("args", ENDLESS)
+    return int(
+        world.gateway.start({"crawler": crawler, **QUICK, **request}, uuid.uuid4().hex)["run_id"]
+    )
+
+
+def row(page: Page, run_id: int) -> Locator:
+    """The row of a run in the list."""
+    return page.locator(f"#run-{run_id}")
+
+
+def now(page: Page) -> Locator:
+    """What the page of a run says about it now."""
+    return page.get_by_role("region", name="Now")
+
+
+def number(page: Page) -> int:
+    """The run that a page is about."""
+    expect(page).to_have_url(re.compile(r"/runs/\d+$"))
+    return int(page.url.rpartition("/")[2])
+
+
+def reach(target: Locator) -> None:
+    """Press the tabulator until this has the focus, which must then be seen."""
+    for _ in range(80):
+        if target.evaluate("e => e === document.activeElement"):
+            break
+        target.page.keyboard.press("Tab")
+    expect(target).to_be_focused()
+    expect(target).to_be_in_viewport()
+    assert target.evaluate("e => getComputedStyle(e).outlineStyle") != "none", (
+        "the focus cannot be seen"
+    )
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A gateway that asks for tokens, beside the open one of the stack."""
+
+    url: str
+    tokens: dict[str, str]
+    file: Path
+    entries: dict[str, str]
+
+    def take_back(self, name: str) -> None:
+        """Take a token out of the file."""
+        self.file.write_text(
+            "\n".join(text for known, text in self.entries.items() if known != name)
+        )
+
+
+@contextmanager
+def guarded(
+    world: World, port: int | None = None, more: Mapping[str, str] | None = None
+) -> Iterator[Guarded]:
+    """One with a token for each role, named as the role; with ``more`` variables."""
+    made = {role: new_token(role, role, "*") for role in ("read", "operate", "admin")}
+    file = world.folder / "tokens.toml"
+    entries = {role: entry for role, (_, entry) in made.items()}
+    file.write_text("\n".join(entries.values()))
+    port = port or processes.free_port()
+    usual = world.stack.supervisor._kept["gateway"].part
+    env = {
+        key: value for key, value in usual.env.items() if key != "LIFECYCLE_GATEWAY__AUTH_DISABLED"
+    }
+    env |= {
+        "LIFECYCLE_GATEWAY__PORT": str(port),
+        "LIFECYCLE_GATEWAY__CALLERS_FILE": str(file),
+        **(more or {}),
+    }
+    part = Part("guarded", command("gateway"), f"http://127.0.0.1:{port}/readyz", env)
+    world.stack.supervisor.start([part])
+    try:
+        world.stack.supervisor.wait_healthy(["guarded"])
+        yield Guarded(
+            f"http://127.0.0.1:{port}",
+            {role: token for role, (token, _) in made.items()},
+            file,
+            entries,
+        )
+    finally:
+        world.undeploy("guarded")

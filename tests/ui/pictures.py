@@ -1,0 +1,124 @@
+"""``python -m tests.ui.pictures FOLDER``: pictures of the page for the documentation, taken of a
+real stack.
+
+It brings a stack up and makes the scene of ``scene.py``. Besides, a crawler brings less than
+before, and a worker is away over a due time, so that a schedule has missed it. That takes some
+minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import os
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.e2e.world import World, until
+from tests.ui.browser import Visitor, chromium
+from tests.ui.people import start
+from tests.ui.scene import PAGES, prepare
+
+#: What docs/web-ui.md shows: the page, the heading that it begins at (or its head), and how many
+#: pixels of it are shown.
+SHOWN: dict[str, tuple[str, str | None, int]] = {
+    "runs": ("runs", None, 1000),
+    "waiting": ("waiting", None, 330),
+    "stopped": ("stopped", None, 330),
+    "killed": ("killed", "Corrections", 125),
+    "crawlers": ("crawlers", None, 520),
+    "crawler": ("crawler", None, 700),
+    "missed": ("schedule", "Last", 165),
+    "graph": ("graph", None, 420),
+    "log": ("log", None, 420),
+    "items": ("items", None, 360),
+}
+WIDTH = 1200
+#: A letter is sharp at this quality, and a picture has some 30 KB.
+QUALITY = 80
+
+
+def give_less(world: World) -> None:
+    """A crawler whose last run brings far less than those before."""
+    for pages in ("20", "20", "20", "20", "5"):
+        run_id = start(world, "operations", args={"max_pages": pages}, tags=["shops"])
+        until(lambda one=run_id: world.status(one) == "COMPLETED", "its end")  # type: ignore[misc]
+
+
+def take(page: Page, heading: str | None, height: int) -> bytes:
+    """What somebody sees who has scrolled there."""
+    page.set_viewport_size({"width": WIDTH, "height": height})
+    page.wait_for_timeout(1500)  # the stream has brought what was new by then
+    if heading:
+        page.get_by_role("heading", name=heading, exact=True).evaluate("e => e.scrollIntoView()")
+    shot = page.context.new_cdp_session(page).send(
+        "Page.captureScreenshot", {"format": "webp", "quality": QUALITY}
+    )
+    return base64.b64decode(shot["data"])
+
+
+def miss_a_due_time(world: World) -> None:
+    """A schedule of every minute, which nobody serves over one of them."""
+    about = {
+        "run": {"crawler": "plain", "args": {"max_pages": "3"}},
+        "every_s": 60,
+        "catch_up_s": 10,
+    }
+    world.gateway.put("/v1/schedules/nightly", about)
+    lines = lambda: world.gateway.get("/v1/schedules/nightly/firings")["firings"]  # noqa: E731
+    until(
+        lambda: [line for line in lines() if line["decision"] == "started"],
+        "a due time that begins a run",
+    )
+    worker = world.stack.supervisor._kept["worker"].part
+    world.undeploy("worker")
+    now = datetime.now(UTC)
+    time.sleep(60 - now.second + 20)
+    world.stack.supervisor.start([worker])
+    world.stack.supervisor.wait_healthy(["worker"])
+    until(
+        lambda: [line for line in lines() if line["decision"] == "missed"],
+        "the line of the missed due time",
+    )
+
+
+def main() -> int:
+    """Take them all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ui.pictures", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    target = parser.parse_args().folder
+    target.mkdir(parents=True, exist_ok=True)
+    os.environ["LIFECYCLE_CLUSTER__SLOTS"] = "16"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        world = World(Path(folder) / "state")
+        try:
+            world.start()
+            give_less(world)
+            scene = prepare(world)
+            miss_a_due_time(world)
+            with chromium() as browser:
+                visitor = Visitor(
+                    browser, str(world.stack.addresses["gateway"]), {"color_scheme": "light"}
+                )
+                first = visitor.open("/")
+                expect(first.get_by_text("Everything works")).to_be_visible()
+                first.close()
+                for name, (what, heading, height) in SHOWN.items():
+                    page = visitor.open(PAGES[what].format(**scene))
+                    (target / f"{name}.webp").write_bytes(take(page, heading, height))
+                    page.close()
+                visitor.leave()
+        finally:
+            world.end()
+    kilobytes = sum(file.stat().st_size for file in target.glob("*.webp")) / 1024
+    print(f"{target}: {len(SHOWN)} pictures, {kilobytes:.0f} KiB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""A stack with something on every page: runs of all kinds, a manager, a graph, schedules, a
+webhook, a correction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from examples.story_checks import task_processes
+from tests.e2e.world import World, until
+from tests.ui.people import start
+
+#: A page of each kind; what stands in braces is a key of what ``prepare`` returns.
+PAGES = {
+    "runs": "/",
+    "attention": "/?attention=true",
+    "found": "/?search=pla&status=COMPLETED&sort=-pages&all=true",
+    "start": "/runs/new?crawler=plain",
+    "again": "/runs/new?like={stopped}",
+    "stopped": "/runs/{stopped}",
+    "waiting": "/runs/{waiting}",
+    "killed": "/runs/{killed}",
+    "tasks": "/runs/{waiting}/tasks",
+    "timeline": "/runs/{stopped}/timeline",
+    "log": "/runs/{done}/log",
+    "files": "/runs/{done}/files",
+    "items": "/runs/{done}/items?{file}",
+    "crawlers": "/crawlers",
+    "crawler": "/crawlers/plain",
+    "pools": "/pools",
+    "corrections": "/corrections",
+    "audit": "/audit",
+    "access": "/access",
+    "schedules": "/schedules",
+    "schedule": "/schedules/nightly",
+    "schedule-form": "/schedules/new",
+    "managers": "/managers",
+    "manager-form": "/start/manager?plan=examples.managers:Walks",
+    "graph-form": "/start/graph?plan=examples.graphs:nightly",
+    "manager": "/managers/{manager}",
+    "graphs": "/graphs",
+    "graph": "/graphs/{graph}",
+    "webhooks": "/webhooks",
+    "webhook": "/webhooks/shop",
+    "webhook-form": "/webhooks/new",
+    "login": "/login",
+}
+
+
+def prepare(world: World) -> Mapping[str, object]:
+    """Make it, and return what addresses need of it."""
+    gateway = world.gateway
+    gateway.put(
+        "/v1/schedules/nightly",
+        {"run": {"crawler": "plain", "args": {"max_pages": "3"}}, "cron": "30 2 * * *"},
+    )
+    gateway.put(
+        "/v1/webhooks/shop",
+        {"url": "https://hooks.example.com/crawls", "secrets": ["env:CRAWL_HOOK"]},
+    )
+    manager = gateway.start(
+        {"plan": "examples.managers:Walks", "flow_id": "walks"}, "scene", "manager"
+    )["manager_id"]
+    graph = json.loads(
+        world.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json").stdout
+    )["id"]
+    given = [
+        start(world, args={"max_pages": "24", "delay": "0"}, tags=["nightly"]) for _ in range(5)
+    ]
+    killed, stopped = start(world), start(world, tags=["prices"])
+    letters = ("a-c", "d-i", "j-q", "r-z")
+    tasks = [{"args": {"letters": some}} for some in letters]
+    waiting = start(
+        world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
+    )
+    start(world, "broken")
+    until(
+        lambda: all(world.tasks(one).get("RUNNING") for one in (killed, stopped, waiting)),
+        "crawlers that run",
+    )
+    os.killpg(task_processes(world.places, killed)["0/1"][2], signal.SIGKILL)
+    gateway.stop(stopped, reason="The shop asked us to pause", requested_by="Ada")
+    until(lambda: all(world.status(one) == "COMPLETED" for one in given), "the end of what is good")
+    done = start(world, args={"max_pages": "6", "delay": "0"}, tags=["nightly"])
+    until(lambda: world.status(done) == "COMPLETED", "the run that brought less")
+    until(lambda: not set(world.open_runs()) & {killed, stopped}, "the end of what was stopped")
+    ended = [gateway.run(one)["status"] for one in (killed, stopped)]
+    assert ended == ["FAILED", "FAILED"]
+    found = {"killed": killed, "stopped": stopped, "waiting": waiting, "done": done}
+    files = gateway.get(f"/v1/runs/{done}/files")["files"]
+    (items,) = (file["name"] for file in files if file["name"].endswith("items.jsonl"))
+    return {**found, "manager": manager, "graph": graph, "file": urlencode({"name": items})}

@@ -1,0 +1,101 @@
+"""Journeys of whoever wants to know: what a crawler prints, what it brought, and what was wrong on
+record.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+from playwright.sync_api import expect
+
+from examples.story_checks import task_processes
+from tests.e2e.world import World, until
+from tests.ui.browser import Visitor
+from tests.ui.people import now, start
+
+
+def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -> None:
+    run_id = start(world, args={"max_pages": "100000", "delay": "0.3"})
+    page = visitor.open(f"/runs/{run_id}")
+    page.get_by_role("link", name="Log of the main task").click()
+    log, state = page.get_by_role("log"), page.get_by_role("main").get_by_role("status")
+    expect(state).to_have_text("New lines are shown as they come.")
+    expect(log).to_contain_text("200 http://")
+    seen = len(log.inner_text())
+    page.wait_for_function(
+        "seen => document.getElementById('log').innerText.length > seen", arg=seen
+    )
+    page.get_by_label("Search").fill("robots")
+    expect(state).to_contain_text("lines contain it")
+    expect(log).not_to_contain_text("200 http://")
+    assert page.url.endswith("#search=robots"), "whoever gets this address sees the same lines"
+    page.get_by_label("Search").fill("")
+    expect(log).to_contain_text("200 http://")
+    page.get_by_label("Level").select_option("errors")
+    expect(state).to_contain_text("lines have this level")
+    expect(log).not_to_contain_text("200 http://")
+    page.get_by_label("Level").select_option("all lines")
+    expect(log).to_contain_text("200 http://")
+    page.get_by_role("button", name="Pause").click()
+    expect(state).to_contain_text("Paused")
+    visitor.poll(page)
+    page.get_by_role("button", name="Pause").click()
+    world.gateway.stop(run_id, reason="the log is read")
+    expect(state).to_contain_text("This is the end of the log.")
+    with page.expect_download() as fetched:
+        page.get_by_role("link", name="Download the whole log").click()
+    assert "200 http://" in fetched.value.path().read_text()
+
+
+def test_items_are_looked_through_while_they_come_and_in_the_archive(
+    world: World, visitor: Visitor
+) -> None:
+    run_id = start(world, args={"max_pages": "4", "delay": "0"})
+    until(lambda: world.status(run_id) == "COMPLETED", "its end")
+    page = visitor.open(f"/runs/{run_id}")
+    page.get_by_role("link", name=re.compile("iles")).first.click()
+    files = page.get_by_role("region", name="Files")
+    expect(files).to_contain_text("items.jsonl")
+    visitor.poll(page)
+    files.get_by_role("row").filter(has_text="items.jsonl").get_by_role(
+        "link", name="items", exact=True
+    ).click()
+    expect(page.get_by_role("main")).to_contain_text("4 items")
+    expect(page.get_by_role("region", name="Items").get_by_role("row")).to_have_count(5)
+    page.goto("/crawlers")
+    expect(page.get_by_role("row").filter(has_text="plain")).to_contain_text("4 items")
+
+
+def test_a_square_says_what_its_task_is_and_leads_to_it(world: World, visitor: Visitor) -> None:
+    tasks = [{"args": {"letters": some}} for some in ("a-c", "d-i", "j-q")]
+    run_id = start(
+        world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
+    )
+    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    page = visitor.open(f"/runs/{run_id}")
+    squares = page.locator("#squares")
+    second = {"x": 0.8 * 16 * 1.5, "y": 5.0}
+    page.locator("#squares-0").hover(position=second)
+    expect(squares).to_have_attribute("title", re.compile("^1: QUEUED"))
+    page.locator("#squares-0").click(position=second)
+    expect(page).to_have_url(re.compile(r"/tasks\?task=\d+$"))
+    expect(page.get_by_role("region", name="Tasks").get_by_role("rowheader").first).to_contain_text(
+        "1 id"
+    )
+    world.gateway.stop(run_id)
+
+
+def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(
+    world: World, visitor: Visitor
+) -> None:
+    run_id = start(world)
+    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    page = visitor.open(f"/runs/{run_id}")
+    os.killpg(task_processes(world.places, run_id)["0/1"][2], signal.SIGKILL)
+    expect(now(page)).to_contain_text("FAILED")
+    table = page.get_by_role("table").filter(has=page.get_by_role("columnheader", name="True"))
+    expect(table).to_contain_text("killed")
+    table.get_by_text("show", exact=True).first.click()
+    expect(table.locator("pre").first).to_be_visible()

@@ -1,0 +1,219 @@
+"""Journeys of whoever runs crawls: start, watch, stop, force, resume, run again, many at once."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.e2e.world import World, until
+from tests.ui.browser import Visitor
+from tests.ui.conftest import Visits
+from tests.ui.people import now, number, row, start
+
+
+def test_a_run_is_started_from_its_form_and_watched_to_its_end(
+    world: World, visitor: Visitor
+) -> None:
+    page = visitor.open("/")
+    page.get_by_role("link", name="Start a run").click()
+    page.get_by_label("Crawler").select_option("plain")
+    page.get_by_role("button", name="Show its form").click()
+    page.get_by_label("max_pages").fill("5")
+    page.get_by_role("button", name="Start", exact=True).click()
+    run_id = number(page)
+    list_of_runs = visitor.open("/")
+    expect(row(list_of_runs, run_id)).to_contain_text("COMPLETED")
+    visitor.show(page)
+    expect(now(page)).to_contain_text("COMPLETED")
+    expect(now(page)).to_contain_text("finished")
+    assert world.status(run_id) == "COMPLETED"
+
+
+def test_a_stop_names_who_and_why_until_the_run_has_ended(world: World, visitor: Visitor) -> None:
+    run_id = start(world)
+    page = visitor.open(f"/runs/{run_id}")
+    expect(now(page)).to_contain_text("PROCESSING")
+    page.get_by_label("Reason").fill("the shop <b>closes</b>")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out, 0 not")
+    page.get_by_role("link", name=f"Go to run {run_id}").click()
+    expect(now(page)).to_contain_text("the shop <b>closes</b>")
+    expect(now(page)).to_contain_text("FAILED")
+    expect(now(page)).to_contain_text("cancelled")
+    expect(page.get_by_role("table").filter(has_text="Received")).to_contain_text(
+        "the shop <b>closes</b>"
+    )
+    assert world.status(run_id) == "FAILED"
+
+
+def test_a_force_asks_for_the_number_first(world: World, visitor: Visitor) -> None:
+    run_id = start(world)
+    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    page = visitor.open(f"/runs/{run_id}")
+    page.get_by_role("button", name="Force stop").click()
+    typed = page.get_by_label("Number of the run")
+    typed.fill(str(run_id + 1))
+    page.get_by_role("button", name="Force stop").click()
+    expect(typed).to_have_attribute("aria-invalid", "true")
+    visitor.poll(page)
+    assert world.query("SELECT * FROM cancellation_log WHERE run_id = ?", run_id) == []
+    typed.fill(str(run_id))
+    page.get_by_role("button", name="Force stop").click()
+    page.get_by_role("link", name=f"Go to run {run_id}").click()
+    expect(now(page)).to_contain_text("Forced stop")
+    expect(now(page)).to_contain_text("FAILED")
+
+
+def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
+    world: World, visits: Visits
+) -> None:
+    run_id = start(world, "broken")
+    until(lambda: world.status(run_id) == "FAILED", "the end of the first attempt")
+    # Without scripts nothing brings the form up to date after Back.
+    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(
+        f"/runs/{run_id}"
+    )
+    page.get_by_role("button", name="Resume").click()
+    told = page.get_by_role("main")
+    expect(told).to_contain_text("1 carried out, 0 not")
+    page.go_back()
+    page.get_by_role("button", name="Resume").click()
+    expect(told).to_contain_text("0 carried out, 1 not")
+    expect(told).to_contain_text("the form showed attempt 1")
+    page.get_by_role("link", name=f"Go to run {run_id}").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
+
+
+def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: Visitor) -> None:
+    chosen, other = [start(world), start(world)], start(world)
+    page = visitor.open("/?crawler=plain&status=PROCESSING&status=INITIALIZING")
+    for run_id in chosen:
+        page.get_by_role("checkbox", name=f"Run {run_id}", exact=True).check()
+    page.get_by_label("Reason").fill("too many")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("main").get_by_role("status")).to_contain_text("2 carried out, 0 not")
+    for run_id in chosen:
+        expect(
+            page.get_by_role("row").filter(has=page.get_by_role("link", name=str(run_id)))
+        ).to_contain_text("yes")
+    page.get_by_role("link", name="Go to the runs").click()
+    for run_id in chosen:
+        expect(row(page, run_id)).to_contain_text("stopped")
+    expect(row(page, other)).to_contain_text("PROCESSING")
+    page.get_by_role("link", name="Choose all that fit").click()
+    boxes = page.get_by_role("checkbox", name=re.compile(r"^Run \d+$"), checked=False)
+    expect(boxes).to_have_count(0)
+    world.gateway.stop(other, reason="while it is chosen")
+    expect(row(page, other)).to_contain_text("stopped")
+    expect(boxes).to_have_count(0)
+
+
+def test_keys_find_choose_and_open_a_run(world: World, visitor: Visitor) -> None:
+    runs = [
+        start(world, args={"max_pages": "1", "delay": "0"}, tags=[tag])
+        for tag in ("by xQz", "by mouse")
+    ]
+    until(lambda: all(world.status(one) == "COMPLETED" for one in runs), "the end of both")
+    page = visitor.open("/")
+    press = page.keyboard.press
+    press("/")
+    page.keyboard.type("xqZ")
+    expect(row(page, runs[1])).to_have_count(0)
+    expect(row(page, runs[0])).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_have_value("xqZ")
+    expect(page).to_have_url(re.compile(r"/\?search=xqZ$"))
+    expect(page.get_by_text("1 run", exact=True)).to_be_visible()
+    press("j")
+    expect(page.get_by_role("searchbox")).to_have_value("xqZj")
+    press("Backspace")
+    expect(row(page, runs[0])).to_be_visible()
+    press("Escape")
+    press("j")
+    press("x")
+    expect(page.get_by_text("1 chosen")).to_be_visible()
+    press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    visitor.poll(page)
+    press("Escape")
+    press("v")
+    page.get_by_label("Name").fill("<b>mine")
+    press("Enter")
+    expect(page.get_by_role("link", name="<b>mine")).to_have_attribute("href", "/?search=xqZ")
+    press("Escape")
+    page.get_by_role("link", name=str(runs[0]), exact=True).press("Enter")
+    expect(page).to_have_url(re.compile(rf"/runs/{runs[0]}$"))
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value("xqZ")
+    expect(row(page, runs[0])).to_be_visible()
+    expect(row(page, runs[1])).to_have_count(0)
+    page.go_forward()
+    expect(now(page)).to_contain_text("COMPLETED")
+
+
+def test_on_a_phone_the_first_run_is_in_the_first_screen(world: World, visits: Visits) -> None:
+    runs = [start(world, "broken", tags=["t" * 200, "\u202eRTL", "\U0001f577"]), start(world)]
+    until(lambda: world.status(runs[0]) == "FAILED", "its end")
+    visitor = visits(str(world.stack.addresses["gateway"]), viewport={"width": 390, "height": 844})
+    page = visitor.open("/")
+    expect(page.get_by_role("link", name="Webhooks")).to_be_hidden()
+    page.get_by_text("Menu").click()
+    expect(page.get_by_role("link", name="Webhooks")).to_be_visible()
+    page.get_by_text("Menu").click()
+    for run_id in runs:
+        expect(row(page, run_id)).to_be_in_viewport(ratio=1)
+        status = row(page, run_id).locator(".status")
+        expect(status).to_be_in_viewport(ratio=1)
+        assert status.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth"), "it is not cut"
+    assert row(page, runs[0]).bounding_box()["height"] < 60, "two lines"  # type: ignore[index]
+
+
+def test_eight_tabs_move_at_the_same_time(world: World, visitor: Visitor) -> None:
+    run_id = start(world)
+    tabs = [visitor.open(f"/runs/{run_id}") for _ in range(8)]
+    world.gateway.stop(run_id, reason="for all to see")
+    for tab in tabs:
+        visitor.show(tab)
+        expect(now(tab)).to_contain_text("FAILED")
+
+
+def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(
+    world: World, visitor: Visitor
+) -> None:
+    """A browser has six connections to us for all of its tabs: a seventh page would never come."""
+    run_id = start(world)
+    for path in ["", *["/log"] * 7]:
+        tab = visitor.context.new_page()
+        tab.add_init_script(
+            "Object.defineProperty(document, 'hidden', {value: true, configurable: true})"
+        )
+        tab.goto(f"/runs/{run_id}{path}")
+    visitor.show(tab)
+    expect(tab.get_by_text("New lines are shown as they come.")).to_be_visible()
+
+
+#: Widths of the window: a small laptop, the pictures of the README, and large screens.
+WIDTHS = (800, 1024, 1200, 1344, 1440, 1920)
+#: The cells of the list whose visible content reaches into the next cell.
+OVERLAPPING = """() => [...document.querySelectorAll(".runs tr")].flatMap((row) => {
+  const cells = [...row.children].filter((cell) => cell.getClientRects().length);
+  return cells.slice(0, -1).filter((cell, n) => {
+    const inner = [...cell.children].map((one) => one.getBoundingClientRect().right);
+    const clipped = getComputedStyle(cell).overflowX === "hidden";
+    const right = clipped ? cell.getBoundingClientRect().right : Math.max(0, ...inner);
+    return right > cells[n + 1].getBoundingClientRect().left + 1;
+  }).map((cell) => cell.className);
+})"""
+
+
+def test_no_two_columns_of_the_list_overlap(world: World, visitor: Visitor) -> None:
+    """The README's own picture once showed an outcome printed over the tasks."""
+    run_id = start(world)
+    page = visitor.open("/")
+    expect(row(page, run_id)).to_contain_text("PROCESSING")
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate(OVERLAPPING) == [], f"at {width} pixels"
+        reason = row(page, run_id).locator(".reason")
+        assert reason.evaluate("cell => cell.clientWidth") >= 100, f"at {width} pixels"
+    world.gateway.stop(run_id, reason="it was looked at")

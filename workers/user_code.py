@@ -1,0 +1,11 @@
+"""A worker for the classes of crawl managers: each has a process of its own.
+
+``python -m workers.user-code``; see ``crawler_lifecycle.worker.process``.
+"""
+
+import sys
+
+from crawler_lifecycle.cli.main import main
+
+if __name__ == "__main__":
+    main(["worker", "user-code", *sys.argv[1:]])
