@@ -226,4 +226,5 @@ def test_live_is_as_in_memory(world: World, bench: Bench, users: Any, shape: lis
 
 def run(bench: Bench, graphed: Graphed) -> None:
     bench.run(graphed)
-    assert all(state.final for state in graphed.states().values())  # type: ignore[union-attr]
+    states = graphed.states()
+    assert all(state.final for state in states.values()), states  # type: ignore[union-attr]

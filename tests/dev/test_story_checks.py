@@ -132,5 +132,5 @@ def test_the_export_failed(places: Slots) -> None:
 def test_the_end_was_not_told(places: Slots) -> None:
     with pytest.raises(Untrue, match=r"run\.ended"):
         CHECKS["events"](places, _run(places, attempt=2))
-    with pytest.raises(Untrue, match="told was COMPLETED"):
+    with pytest.raises(Untrue, match="reported was COMPLETED"):
         CHECKS["events"](places, _run(places, status="FAILED"))

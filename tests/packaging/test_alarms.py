@@ -27,9 +27,9 @@ _POOL = 'lifecycle_pool_%s{pool="shop"}'
 def _pool(wait: str, in_use: str, most: str, reserved: str) -> dict[str, str]:
     values = {
         "oldest_wait_seconds": wait,
-        "places_in_use": in_use,
-        "places_max": most,
-        "places_reserved": reserved,
+        "slots_in_use": in_use,
+        "slots_max": most,
+        "slots_reserved": reserved,
     }
     return {_POOL % name: value for name, value in values.items()}
 
