@@ -186,7 +186,7 @@ def test_one_sigterm_ends_in_order_and_the_crawl_can_go_on(
 @pytest.mark.parametrize(
     ("spider", "arguments", "complaint"),
     [
-        ("services", [], "which site to crawl"),
+        ("services", [], "give the site to crawl"),
         ("operations", ["site=ftp://x"], "not the address of a site"),
         ("operations", ["site=http://127.0.0.1:9", "letters=1-3"], "letters must look like"),
     ],

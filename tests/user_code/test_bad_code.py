@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 BAD_SOURCES = {
     "blocks for an hour": (
         "time.sleep(3600)\nyield {}",
-        r"more than 0\.5 s and was killed.*PAGE_S",
+        r"more than 0\.5 s and was killed.*PAGE_TIMEOUT_S",
     ),
     "never yields": ("while True: pass\nyield {}", r"more than 0\.5 s and was killed"),
     "leaves at once": ("os._exit(3)\nyield {}", r"ended with exit code 3"),
