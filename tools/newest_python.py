@@ -54,7 +54,7 @@ TESTS = (
     )),
     *(f"tests/gateway/{name}.py" for name in (
         "access/test_guard", "access/test_limits", "access/test_oidc", "access/test_shares", "access/test_task_tokens",
-        "page/test_login", "streams/test_stream", "test_connections",
+        "ui/test_login", "streams/test_stream", "test_connections",
     )),
     *(f"tests/observability/{name}.py" for name in (
         "test_failures", "test_line_writer", "test_logs", "test_redaction", "test_replaying",
