@@ -205,7 +205,7 @@ def test_every_order_of_two_pollers_and_a_stop(
         world.close()
 
 
-def test_a_poll_at_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(
+def test_a_poll_of_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(
     world: World,
 ) -> None:
     world.cluster.behaviour = Behaviour(executes=None)

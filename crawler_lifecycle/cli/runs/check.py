@@ -118,7 +118,7 @@ def check(
         "args": args,
         "settings": pairs(setting, "-s"),
         "requested_by": by or user(),
-        **filled({"project": project}),
+        **filled({"project": project or None}),
     }
     with current().gateway() as gateway:
         entry = gateway.crawler(crawler)

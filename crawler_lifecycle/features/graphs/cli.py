@@ -124,7 +124,7 @@ def start(
         if build is not None
         else _document(str(file), content_of(file or Path()))
     )
-    found |= filled({"id": id, "name": name, "tags": tag})
+    found |= filled({"id": id or None, "name": name or None, "tags": tag})
     spec, pages, whose = _checked(found)
     if dry_run:
         emit(found, names=[found.get("id")], table=lambda: print(as_json(found)))
@@ -135,7 +135,7 @@ def start(
         "pages": len(pages),
         "fingerprint": whose,
         "requested_by": by or user(),
-        **filled({"parent": parent, "project": project}),
+        **filled({"parent": parent or None, "project": project or None}),
     }
     with current().gateway() as gateway:
         started = gateway.send_graph(body, pages)

@@ -345,7 +345,7 @@ def test_what_it_knows_of_a_task_makes_its_row_again(harness: Harness) -> None:
     assert harness.cluster.task_records(RunRef(run.run_id, "f" * 32)) == []
 
 
-def test_a_poll_at_some_of_the_tasks_says_of_them_what_a_poll_at_all_says(harness: Harness) -> None:
+def test_a_poll_of_some_of_the_tasks_says_of_them_what_a_poll_of_all_says(harness: Harness) -> None:
     harness.deploy(tasks=2)
     harness.until(Phase.EXECUTING)
     harness.until_saturated(1)

@@ -308,7 +308,7 @@ def add(
     if each is None and not given and not seal:
         raise WrongUsage("nothing to add", "give -a name=value, --each FILE or --seal")
     with current().gateway() as gateway:
-        more = filled({"spider": spider, "tags": tag})
+        more = filled({"spider": spider or None, "tags": tag})
         sender = Sender(gateway, manager, checked_id(request_id), more)
         if each is not None:
             found = gateway.get(MANAGER.path(manager))

@@ -222,7 +222,7 @@ def _listed(world: World) -> list[tuple[str, int]]:
     ]
 
 
-def test_a_poll_at_few_tasks_lists_only_what_is_theirs(world: World) -> None:
+def test_a_poll_of_few_tasks_lists_only_what_is_theirs(world: World) -> None:
     world.deploy(5)
     world.server.pod_ends(world.name(3), 0, "Completed", WELL)
     world.forget_calls()

@@ -79,7 +79,7 @@ def test_whoever_lists_everything_finds_everything(
     assert reader(heavy) == 1 + HEAVY
 
 
-def test_a_poll_at_the_heavy_run_itself(heavy: World) -> None:
+def test_a_poll_of_the_heavy_run_itself(heavy: World) -> None:
     heavy.uids.clear()  # those of the other run
     poll = heavy.cluster.poll(run_ref(RUN + 1), [heavy.ref(index) for index in range(HEAVY)])
     assert [seen.phase for seen in poll.observations] == [Phase.EXECUTING] * HEAVY
