@@ -23,8 +23,8 @@ from benchmarks import (
     graphs,
     history,
     items,
+    kubernetes_harness,
     kubernetes_poll,
-    kubernetes_world,
     large_histories,
     managers,
     pools,
@@ -69,8 +69,8 @@ BENCHMARKS = {
     "webhooks": webhooks.main,
     "rest": truth_faults.rest,
     "kubernetes-poll": kubernetes_poll.main,
-    "kubernetes-kwok": kubernetes_world.kwok,
-    "kubernetes-kubelet": kubernetes_world.kubelet,
+    "kubernetes-kwok": kubernetes_harness.kwok,
+    "kubernetes-kubelet": kubernetes_harness.kubelet,
 }
 #: Take many minutes, or want the programs of the test cluster (make kube-binaries), so they run
 #: only when named.

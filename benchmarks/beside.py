@@ -22,7 +22,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from benchmarks.sizes import SMALL, size
-from benchmarks.truth_faults import Bench, bench
+from benchmarks.truth_faults import Benchmark, benchmark
 from crawler_lifecycle.cli.stack.layout import MODULES
 
 JOBS = size(100, 4)
@@ -49,16 +49,16 @@ class Slow(GeneratorCrawlManager):
 
 async def main() -> None:
     """Print every figure."""
-    with _stack() as (world, calls):
-        client = await Client.connect(str(world.stack.addresses["temporal"]))
-        await _flooded(world, client)
-        await _lost(world, client)
-        await asyncio.to_thread(_hooks, world, calls)
-        await asyncio.to_thread(world.clear)
+    with _stack() as (harness, calls):
+        client = await Client.connect(str(harness.stack.addresses["temporal"]))
+        await _flooded(harness, client)
+        await _lost(harness, client)
+        await asyncio.to_thread(_hooks, harness, calls)
+        await asyncio.to_thread(harness.clear)
 
 
 @contextlib.contextmanager
-def _stack() -> Iterator[tuple[Bench, Path]]:
+def _stack() -> Iterator[tuple[Benchmark, Path]]:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
         (folder / "slow.py").write_text(_CLASS)
@@ -66,15 +66,15 @@ def _stack() -> Iterator[tuple[Bench, Path]]:
         patch.setenv(MODULES, json.dumps(["slow"]))
         patch.setenv("LIFECYCLE_USER_CODE__FOLDER", name)
         patch.setenv("LIFECYCLE_USER_CODE__ENVIRONMENT", json.dumps(["CALLS"]))
-        with bench() as world:
-            yield world, folder / "calls"
+        with benchmark() as harness:
+            yield harness, folder / "calls"
 
 
-async def _flooded(world: Bench, client: Client) -> None:
+async def _flooded(harness: Benchmark, client: Client) -> None:
     """Signals that nobody knows, to a run that executes; then a stop."""
-    (run_id,) = world.start(1)
-    await asyncio.to_thread(world.executing, [run_id])
-    handle = client.get_workflow_handle(str(world.gateway.run(run_id)["workflow_id"]))
+    (run_id,) = harness.start(1)
+    await asyncio.to_thread(harness.executing, [run_id])
+    handle = client.get_workflow_handle(str(harness.gateway.run(run_id)["workflow_id"]))
     left = iter(range(SIGNALS))
 
     async def lane() -> None:
@@ -85,36 +85,38 @@ async def _flooded(world: Bench, client: Client) -> None:
 
     await asyncio.gather(*(lane() for _ in range(LANES)))
     began = time.monotonic()
-    await asyncio.to_thread(world.gateway.stop, run_id, reason="benchmark")
-    await asyncio.to_thread(world.until, lambda: world.gateway.run(run_id)["ended_at"] is not None)
+    await asyncio.to_thread(harness.gateway.stop, run_id, reason="benchmark")
+    await asyncio.to_thread(
+        harness.until, lambda: harness.gateway.run(run_id)["ended_at"] is not None
+    )
     print(
         f"{SIGNALS:,} unknown signals, then a stop: proved after {time.monotonic() - began:.1f} s "
         "(reach: <= 30)"
     )
 
 
-async def _lost(world: Bench, client: Client) -> None:
+async def _lost(harness: Benchmark, client: Client) -> None:
     """Workflows that are terminated while the worker is idle: until the answers tell it, until
     another one is open.
     """
-    manager = world.gateway.post(
+    manager = harness.gateway.post(
         "/v1/managers", {"crawler": "idle", "name": "lost", "flow_id": "f"}
     )
     path = f"/v1/managers/{manager['manager_id']}"
-    world.gateway.post(f"{path}/jobs", {"jobs": [{}]})
+    harness.gateway.post(f"{path}/jobs", {"jobs": [{}]})
     job = {"crawler": "idle"}
-    graph = world.gateway.post(
+    graph = harness.gateway.post(
         "/v1/graphs", {"id": "lost", "steps": [{"path": "a", "kind": "crawl", "job": job}]}
     )
     lost = [("manager", manager, path), ("graph", graph, "/v1/graphs/lost")]
     # Each waits for the next audit, up to a minute.
     for what, subject, where in lost[: 1 if SMALL else 2]:
-        await asyncio.to_thread(_seconds_until, partial(_has_run, world, subject))
+        await asyncio.to_thread(_seconds_until, partial(_has_run, harness, subject))
         handle = client.get_workflow_handle(str(subject["workflow_id"]))
         await handle.terminate("benchmark")
-        reported = await asyncio.to_thread(_seconds_until, partial(_is_reported, world, where))
+        reported = await asyncio.to_thread(_seconds_until, partial(_is_reported, harness, where))
         healed = reported + await asyncio.to_thread(
-            _seconds_until, lambda where=where: not _is_reported(world, where)
+            _seconds_until, lambda where=where: not _is_reported(harness, where)
         )
         if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
             raise RuntimeError(f"{what}: no workflow is open")
@@ -125,12 +127,12 @@ async def _lost(world: Bench, client: Client) -> None:
         print(f"healed after {healed:.0f} s (<= 60)", flush=True)
 
 
-def _has_run(world: Bench, subject: Mapping[str, Any]) -> bool:
-    return bool(world.gateway.runs(parent=str(subject["workflow_id"]), status="PROCESSING"))
+def _has_run(harness: Benchmark, subject: Mapping[str, Any]) -> bool:
+    return bool(harness.gateway.runs(parent=str(subject["workflow_id"]), status="PROCESSING"))
 
 
-def _is_reported(world: Bench, where: str) -> bool:
-    return "workflow" in str(world.gateway.get(where)["waiting"])
+def _is_reported(harness: Benchmark, where: str) -> bool:
+    return "workflow" in str(harness.gateway.get(where)["waiting"])
 
 
 def _seconds_until(fact: Callable[[], bool]) -> float:
@@ -140,17 +142,17 @@ def _seconds_until(fact: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def _hooks(world: Bench, calls: Path) -> None:
+def _hooks(harness: Benchmark, calls: Path) -> None:
     """Many ends at once: from the last end of a run to the manager's own."""
-    manager = world.gateway.post("/v1/managers", {"plan": "slow:Slow", "flow_id": "f"})
+    manager = harness.gateway.post("/v1/managers", {"plan": "slow:Slow", "flow_id": "f"})
     path = f"/v1/managers/{manager['manager_id']}"
-    world.until(lambda: world.gateway.get(path)["ended_at"] is not None, 900)
+    harness.until(lambda: harness.gateway.get(path)["ended_at"] is not None, 900)
     ends = sorted(
         str(run["ended_at"])
-        for run in world.gateway.runs(parent=str(manager["workflow_id"]), limit=500)
+        for run in harness.gateway.runs(parent=str(manager["workflow_id"]), limit=500)
     )
     first, last, settled = (
-        datetime.fromisoformat(text) for text in (ends[0], ends[-1], _ended(world, path))
+        datetime.fromisoformat(text) for text in (ends[0], ends[-1], _ended(harness, path))
     )
     told = calls.read_text().split()
     print(
@@ -166,5 +168,5 @@ def _hooks(world: Bench, calls: Path) -> None:
     print(f"for {len(set(told))} ends (reach: {JOBS} for {JOBS})")
 
 
-def _ended(world: Bench, path: str) -> str:
-    return str(world.gateway.get(path)["ended_at"])
+def _ended(harness: Benchmark, path: str) -> str:
+    return str(harness.gateway.get(path)["ended_at"])

@@ -31,11 +31,11 @@ from temporalio.client import Client
 
 from benchmarks.gateway_streams import _memory
 from benchmarks.history import actions
+from benchmarks.kubernetes_harness import BenchmarkHarness
 from benchmarks.kubernetes_poll import requests
-from benchmarks.kubernetes_world import BenchWorld
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu
-from tests.e2e.world import until
+from tests.e2e.harness import until
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.filling import patient_engine
 from tests.support.mariadb import running_mariadb
@@ -85,7 +85,7 @@ class Cost:
     """MiB of each part at the end."""
 
 
-class Measured(BenchWorld):
+class Measured(BenchmarkHarness):
     """The stack of the benchmark on a database server."""
 
     def __init__(self, folder: Path, cluster: Cluster, url: str) -> None:
@@ -110,14 +110,14 @@ class Measured(BenchWorld):
             return {str(name): int(size) for name, size in found}
 
 
-def begin(world: BenchWorld, tasks: int, rate: float) -> list[int]:
+def begin(harness: BenchmarkHarness, tasks: int, rate: float) -> list[int]:
     """Start runs at a steady rate of tasks; their numbers."""
     began, runs = time.monotonic(), -(-tasks // EACH)
     request = {"crawler": "brief", "poll_minutes": [1, 2, 3, 5, 8, 15], "tasks": [{}] * EACH}
 
     def start(number: int) -> int:
         time.sleep(max(0.0, began + number * EACH / rate - time.monotonic()))
-        return int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
+        return int(harness.gateway.start(request, uuid.uuid4().hex)["run_id"])
 
     with ThreadPoolExecutor(STARTERS) as threads:
         found = list(threads.map(start, range(runs)))
@@ -129,18 +129,18 @@ def begin(world: BenchWorld, tasks: int, rate: float) -> list[int]:
     return found
 
 
-def measure(world: Measured, tasks: int, rate: float) -> Cost:
+def measure(harness: Measured, tasks: int, rate: float) -> Cost:
     """Play the load once, after a few runs that warm up, and divide by its tasks."""
-    _end_of(world, begin(world, 10 * EACH, rate))
-    pids = {part: world.stack.supervisor.pids()[part] for part in PARTS}
+    _end_of(harness, begin(harness, 10 * EACH, rate))
+    pids = {part: harness.stack.supervisor.pids()[part] for part in PARTS}
     cpu = {part: _cpu(pid) for part, pid in pids.items()}
-    calls, size, began = requests(world.cluster), world.size(), time.monotonic()
-    runs = begin(world, tasks, rate)
-    waited = _end_of(world, runs)
+    calls, size, began = requests(harness.cluster), harness.size(), time.monotonic()
+    runs = begin(harness, tasks, rate)
+    waited = _end_of(harness, runs)
     took = time.monotonic() - began
     used = {part: (_cpu(pid) - cpu[part]) / tasks for part, pid in pids.items()}
-    asked = {key: (n - calls.get(key, 0)) / tasks for key, n in requests(world.cluster).items()}
-    grown = {name: (n - size.get(name, 0)) / tasks for name, n in world.size().items()}
+    asked = {key: (n - calls.get(key, 0)) / tasks for key, n in requests(harness.cluster).items()}
+    grown = {name: (n - size.get(name, 0)) / tasks for name, n in harness.size().items()}
     logs = grown.get("task_log", 0.0) + grown.get("task_stats", 0.0)
     details = sum(grown.get(name, 0.0) for name in ("outbox_event", "outbox_delivery"))
     print(
@@ -149,14 +149,14 @@ def measure(world: Measured, tasks: int, rate: float) -> Cost:
         flush=True,
     )
     resident = {part: _memory(pid)["VmRSS"] for part, pid in pids.items()}
-    acts = asyncio.run(_actions(world, runs)) / EACH
+    acts = asyncio.run(_actions(harness, runs)) / EACH
     stays = sum(grown.values()) - logs - details
     ours = {key: asked.get(key, 0.0) for key in OURS}
     return Cost(used, {"for ever": stays, "details": details, "logs": logs}, acts, ours, resident)
 
 
 @contextmanager
-def standing(world: Measured, tasks: int) -> Iterator[None]:
+def standing(harness: Measured, tasks: int) -> Iterator[None]:
     """Hold so many tasks of one run executing, and print what they cost while nothing else
     happens.
     """
@@ -165,50 +165,56 @@ def standing(world: Measured, tasks: int) -> Iterator[None]:
         return
     began = time.monotonic()
     run = {"crawler": "pretended", "tasks": [{}] * tasks, "limits": {"stop_grace_s": 60}}
-    run_id = int(world.gateway.start(run, uuid.uuid4().hex)["run_id"])
+    run_id = int(harness.gateway.start(run, uuid.uuid4().hex)["run_id"])
     until(
-        lambda: world.tasks(run_id).get("RUNNING", 0) == tasks, f"{tasks} tasks that execute", 1800
+        lambda: harness.tasks(run_id).get("RUNNING", 0) == tasks,
+        f"{tasks} tasks that execute",
+        1800,
     )
     print(f"{tasks} tasks of a run execute after {time.monotonic() - began:.0f} s", flush=True)
-    before = {part: _cpu(world.stack.supervisor.pids()[part]) for part in PARTS}
+    before = {part: _cpu(harness.stack.supervisor.pids()[part]) for part in PARTS}
     time.sleep(STANDING_S)
     used = {
-        part: (_cpu(world.stack.supervisor.pids()[part]) - cpu) / STANDING_S
+        part: (_cpu(harness.stack.supervisor.pids()[part]) - cpu) / STANDING_S
         for part, cpu in before.items()
     }
-    memory = {part: _memory(world.stack.supervisor.pids()[part])["VmRSS"] for part in PARTS}
+    memory = {part: _memory(harness.stack.supervisor.pids()[part])["VmRSS"] for part in PARTS}
     parts = ", ".join(f"{part} {used[part]:.3f} core, {memory[part]:.0f} MiB" for part in PARTS)
     print(f"    while nothing else happens, {STANDING_S} s: {parts}", flush=True)
     yield
     began = time.monotonic()
-    world.gateway.stop(run_id)
+    harness.gateway.stop(run_id)
     until(
-        lambda: world.status(run_id) not in ("PROCESSING", "STOPPING"), "the end of that run", 1800
+        lambda: harness.status(run_id) not in ("PROCESSING", "STOPPING"),
+        "the end of that run",
+        1800,
     )
-    counts = world.tasks(run_id)
+    counts = harness.tasks(run_id)
     print(
         f"{tasks} tasks stopped, {counts} on record after {time.monotonic() - began:.0f} s",
         flush=True,
     )
 
 
-def _end_of(world: BenchWorld, runs: list[int]) -> float:
+def _end_of(harness: BenchmarkHarness, runs: list[int]) -> float:
     began, last = time.monotonic(), max(runs)
     sql = (
         "SELECT COUNT(*) FROM run_history WHERE run_id >= ? AND run_id <= ? AND status IN "
         "('COMPLETED', 'FAILED')"
     )
-    until(lambda: world.query(sql, min(runs), last)[0][0] >= len(runs), "the end of all runs", 1800)
+    until(
+        lambda: harness.query(sql, min(runs), last)[0][0] >= len(runs), "the end of all runs", 1800
+    )
     return time.monotonic() - began
 
 
-async def _actions(world: BenchWorld, runs: list[int]) -> float:
+async def _actions(harness: BenchmarkHarness, runs: list[int]) -> float:
     """Billable actions of a run by its history, the median of some; heartbeats and retries are not
     in it.
     """
-    client, counts = await Client.connect(str(world.stack.addresses["temporal"])), []
+    client, counts = await Client.connect(str(harness.stack.addresses["temporal"])), []
     for run_id in runs[:: max(1, len(runs) // SAMPLE)]:
-        ((workflow_id,),) = world.query(
+        ((workflow_id,),) = harness.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
         )
         counts.append(

@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from benchmarks.sizes import size
-from benchmarks.truth_faults import Bench, bench
+from benchmarks.truth_faults import Benchmark, benchmark
 from crawler_lifecycle.cli.admin.audit import _awaited
 from crawler_lifecycle.domain.polling_schedule import STRETCH_MAX
 
@@ -48,19 +48,19 @@ REST: dict[str, Any] = {"poll_minutes": [600.0]}
 class Classes:
     """One stack, and the longest wait of each class under the present load."""
 
-    def __init__(self, world: Bench) -> None:
-        self.world = world
+    def __init__(self, harness: Benchmark) -> None:
+        self.harness = harness
         self.worst = dict.fromkeys(BOUNDS_S, 0.0)
 
     def measure(self) -> None:
         """Ask for one of each class, some times."""
-        watched = self.world.start(MEASURED, poll_minutes=[WATCHED_S / 60])
-        self.world.executing(watched)
+        watched = self.harness.start(MEASURED, poll_minutes=[WATCHED_S / 60])
+        self.harness.executing(watched)
         for _ in range(MEASURED):
             run_id, other = self._started(), self._started()
             self._note("stop", self._stopped(other))
-            self.world.end(run_id)
-            ended = self.world.ended(run_id)
+            self.harness.end(run_id)
+            ended = self.harness.ended(run_id)
             self._note(
                 "end",
                 self._row(run_id, "status_transition", "committed_at", "to_status = 'SUCCEEDED'")
@@ -77,25 +77,25 @@ class Classes:
 
     def _started(self) -> int:
         began = time.monotonic()
-        (run_id,) = self.world.start(1, **REST)
-        self.world.until(lambda: bool(self.world._count([run_id], "status = 'PROCESSING'")))
+        (run_id,) = self.harness.start(1, **REST)
+        self.harness.until(lambda: bool(self.harness._count([run_id], "status = 'PROCESSING'")))
         self._note("start", time.monotonic() - began)
-        self.world.ready([run_id])
+        self.harness.ready([run_id])
         return run_id
 
     def _stopped(self, run_id: int) -> float:
-        self.world.gateway.stop(run_id, reason="benchmark")
+        self.harness.gateway.stop(run_id, reason="benchmark")
         accepted = time.time()
-        return max(0.0, self.world.told(run_id) - accepted)
+        return max(0.0, self.harness.told(run_id) - accepted)
 
     def _row(self, run_id: int, table: str, column: str, which: str) -> float:
         """The time of a row about the run, as soon as there is one (epoch seconds)."""
         sql = f"SELECT {column} FROM {table} WHERE run_id = ? AND {which}"
-        self.world.until(lambda: bool(self.world.query(sql, run_id)))
-        return _epoch(self.world.query(sql, run_id)[0][0])
+        self.harness.until(lambda: bool(self.harness.query(sql, run_id)))
+        return _epoch(self.harness.query(sql, run_id)[0][0])
 
     def _audited(self) -> float:
-        began, gateway = time.monotonic(), self.world.gateway
+        began, gateway = time.monotonic(), self.harness.gateway
         answer = gateway.post("/v1/audit", {"repair": False})
         if not answer.get("report"):
             _awaited(gateway, str(answer["audit_id"]))
@@ -105,7 +105,7 @@ class Classes:
         """Seconds by which the next poll of the run is late now, counted from its interval without
         a stretch.
         """
-        ((verified_at,),) = self.world.query(
+        ((verified_at,),) = self.harness.query(
             "SELECT verified_at FROM run_history WHERE run_id = ?", run_id
         )
         return max(0.0, time.time() - _epoch(verified_at) - WATCHED_S)
@@ -139,26 +139,26 @@ def _again_and_again(
 
 
 @contextlib.contextmanager
-def nothing(world: Bench) -> Iterator[None]:
+def nothing(harness: Benchmark) -> Iterator[None]:
     """No load."""
     yield
 
 
 @contextlib.contextmanager
-def polls(world: Bench) -> Iterator[None]:
+def polls(harness: Benchmark) -> Iterator[None]:
     """Runs with so short an interval.
 
     First all of them must begin, beside the polls of each other.
     """
     began = time.monotonic()
-    run_ids = world.start(RUNS, poll_minutes=[POLLED_S / 60])
-    world.executing(run_ids)
+    run_ids = harness.start(RUNS, poll_minutes=[POLLED_S / 60])
+    harness.executing(run_ids)
     print(
         f"{RUNS} runs polled every {POLLED_S:g} s: all execute after "
         f"{time.monotonic() - began:.1f} s (reach: <= 60)"
     )
     yield
-    stretched = world.query(
+    stretched = harness.query(
         "SELECT COUNT(*) FROM run_history WHERE ended_at IS NULL AND waiting_for LIKE 'polls %'"
     )
     print(
@@ -168,7 +168,7 @@ def polls(world: Bench) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def starts(world: Bench) -> Iterator[None]:
+def starts(harness: Benchmark) -> Iterator[None]:
     """Runs that end at once, with an archive each."""
     each_s = LANES / STARTS_PER_S
     stamp = time.time_ns()
@@ -176,48 +176,52 @@ def starts(world: Bench) -> Iterator[None]:
     def ask(number: int) -> None:
         if number >= STARTS:
             return
-        world.gateway.start({"crawler": "moment", "args": {"n": str(number)}}, f"{stamp}-{number}")
+        harness.gateway.start(
+            {"crawler": "moment", "args": {"n": str(number)}}, f"{stamp}-{number}"
+        )
 
     with _again_and_again(ask, each_s, LANES):
         yield
 
 
 @contextlib.contextmanager
-def ends(world: Bench) -> Iterator[None]:
+def ends(harness: Benchmark) -> Iterator[None]:
     """Runs that all end now, with an archive each."""
-    run_ids = world.start(RUNS, **REST)
-    world.executing(run_ids)
+    run_ids = harness.start(RUNS, **REST)
+    harness.executing(run_ids)
     for run_id in run_ids:
-        world.end(run_id)
+        harness.end(run_id)
     yield
 
 
 @contextlib.contextmanager
-def stops(world: Bench) -> Iterator[None]:
+def stops(harness: Benchmark) -> Iterator[None]:
     """Runs that are all stopped now."""
-    run_ids = iter(world.start(RUNS, **REST))
+    run_ids = iter(harness.start(RUNS, **REST))
     with _again_and_again(
-        lambda _: world.gateway.stop(next(run_ids), reason="benchmark"), 0.1, LANES
+        lambda _: harness.gateway.stop(next(run_ids), reason="benchmark"), 0.1, LANES
     ):
         yield
 
 
 @contextlib.contextmanager
-def audits(world: Bench) -> Iterator[None]:
+def audits(harness: Benchmark) -> Iterator[None]:
     """Audits, one after the other in each lane."""
-    with _again_and_again(lambda _: world.gateway.post("/v1/audit", {"repair": False}), 0.0, LANES):
+    with _again_and_again(
+        lambda _: harness.gateway.post("/v1/audit", {"repair": False}), 0.0, LANES
+    ):
         yield
 
 
 def play() -> None:
     """Print the longest wait of each class under each load, and which missed its bound."""
     print("bounds: " + ", ".join(f"{what} {bound:g} s" for what, bound in BOUNDS_S.items()))
-    with bench() as world:
+    with benchmark() as harness:
         for load in (nothing, polls, starts, ends, stops, audits):
-            found = Classes(world)
-            with load(world):
+            found = Classes(harness)
+            with load(harness):
                 found.measure()
-            world.clear()
+            harness.clear()
             waits = ", ".join(f"{what} {seconds:.1f}" for what, seconds in found.worst.items())
             missed = [what for what, seconds in found.worst.items() if seconds > BOUNDS_S[what]]
             verdict = f"MISSED: {', '.join(missed)}" if missed else "all within their bounds"

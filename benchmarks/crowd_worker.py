@@ -38,7 +38,7 @@ from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.cluster import Behaviour
 from tests.support.filling import patient_engine
-from tests.support.lab import Lab, laboratory
+from tests.support.testbed import WorkflowHarness, open_testbed
 
 ROLES = ("workflows", "cluster", "control", "export")
 REQUEST: dict[str, Any] = {"crawler": "books", "poll_minutes": [15], "limits": {"start_check_s": 0}}
@@ -53,25 +53,25 @@ async def main(address: str, folder: str, runs: str, cache: str) -> None:
     place, settings = Path(folder), WorkerSettings(cache=cache, grace_s=1)
     url = f"sqlite:///{folder}/state.db"
     async with AsyncExitStack() as stack:
-        lab = await stack.enter_async_context(
-            laboratory(client, place, clock=utc_now, workers=False, database=url)
+        testbed = await stack.enter_async_context(
+            open_testbed(client, place, clock=utc_now, workers=False, database=url)
         )
-        lab.cluster.behaviour = Behaviour(executes=36000.0, counters=Counters(1, 1, 0))
-        _telling(lab, place)
-        await production_workers(stack, lab, ROLES, settings)
-        seeded = _copies(lab, url, await _one(client), int(runs))
+        testbed.cluster.behaviour = Behaviour(executes=36000.0, counters=Counters(1, 1, 0))
+        _telling(testbed, place)
+        await production_workers(stack, testbed, ROLES, settings)
+        seeded = _copies(testbed, url, await _one(client), int(runs))
         (place / "seeded.json").write_text(json.dumps(seeded))
         print("ready", flush=True)
         await over.wait()
         os._exit(0)  # thousands of runs are open
 
 
-def _telling(lab: Lab, folder: Path) -> None:
+def _telling(testbed: WorkflowHarness, folder: Path) -> None:
     """Write down when a run is polled, deployed, and asked to end, by the clock and by our use
     of the processor.
     """
     log = os.open(folder / "told.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    cluster: Any = lab.cluster
+    cluster: Any = testbed.cluster
 
     def telling(
         what: str, method: Callable[..., Any], run_id: Callable[[Any], int]
@@ -103,7 +103,7 @@ async def _one(client: Client) -> int:
         await asyncio.sleep(0.1)
 
 
-def _copies(lab: Lab, url: str, first: int, count: int) -> list[tuple[int, str]]:
+def _copies(testbed: WorkflowHarness, url: str, first: int, count: int) -> list[tuple[int, str]]:
     """So many runs like this one; number and uid of each.
 
     Run N is owned by the workflow ``open/N``.
@@ -121,7 +121,7 @@ def _copies(lab: Lab, url: str, first: int, count: int) -> list[tuple[int, str]]
             .mappings()
             .one()
         )
-    like = lab.cluster._tasks[first, 0, 1]
+    like = testbed.cluster._tasks[first, 0, 1]
     task.pop("task_id")
     later = utc_now() + timedelta(minutes=15)
     for number in range(1000, 1000 + count):
@@ -129,7 +129,7 @@ def _copies(lab: Lab, url: str, first: int, count: int) -> list[tuple[int, str]]
         mine = {"run_id": number, "run_uid": uid, "request_id": owner, "owner_workflow_id": owner}
         runs.append(run | mine | {"owner_run_id": owner, "next_look_at": later})
         tasks.append(task | {"run_id": number, "cluster_uid": cluster_uid})
-        lab.cluster._tasks[number, 0, 1] = dataclasses.replace(
+        testbed.cluster._tasks[number, 0, 1] = dataclasses.replace(
             like, run=RunRef(number, uid), uid=cluster_uid
         )
         seeded.append((number, uid))

@@ -54,7 +54,7 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
-        url = f"sqlite:///{folder / 'lab.db'}"
+        url = f"sqlite:///{folder / 'testbed.db'}"
         upgrade(url)
         worker = _worker(stack, "executing", address, folder)
         with running_gateway(folder, url, address) as gateway:
@@ -71,7 +71,7 @@ async def streams() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         address = await asyncio.to_thread(_server, stack, folder)
-        url = f"sqlite:///{folder / 'lab.db'}"
+        url = f"sqlite:///{folder / 'testbed.db'}"
         upgrade(url)
         with running_gateway(folder, url, address) as gateway:
             await gateway_streams.measure(gateway.url, gateway.process.pid, url)

@@ -108,22 +108,22 @@ async def main() -> None:
         user_code = partial(_user_code, stack, address, folder, **settings)
         worker, functions = workflows(), user_code()
         store = stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}"))
-        bench = _Bench(client, store, users, [worker.pid, functions.pid])
-        await bench.run(parts)
+        benchmark = _Benchmark(client, store, users, [worker.pid, functions.pid])
+        await benchmark.run(parts)
         if "gateway" in parts:
-            await asyncio.to_thread(bench.taken, folder, address)
+            await asyncio.to_thread(benchmark.taken, folder, address)
         if "chancy" in parts:
-            await asyncio.to_thread(bench.beside, folder)
+            await asyncio.to_thread(benchmark.beside, folder)
         if "killed" in parts:
             other = workflows()
-            await bench.killed("workflows", worker)
+            await benchmark.killed("workflows", worker)
             user_code()
-            await bench.killed("functions", functions)
+            await benchmark.killed("functions", functions)
             _end(other)
         if "rest" in parts:
             _end(worker)
             resting = _worker(stack, "resting", address, folder)
-            await bench.rest(resting.pid)
+            await benchmark.rest(resting.pid)
 
 
 def _built(users: Any) -> None:
@@ -141,7 +141,7 @@ def _wide(key: str, users: Any, size: int, **options: Any) -> Workflow:
     return fan.add_cascade("total", users.total, deps="wide")
 
 
-class _Bench:
+class _Benchmark:
     """Graphs over one store and one worker of each kind."""
 
     def __init__(self, client: Client, store: Store, users: Any, workers: list[int]) -> None:

@@ -16,8 +16,8 @@ from temporalio.api.history.v1 import HistoryEvent
 
 from crawler_lifecycle.workflows import calls
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
+from tests.support.testbed import WorkflowHarness, open_testbed
 
 #: What Temporal Cloud counts as an action, by the event that shows it. Retries and heartbeats of
 #: activities are actions without an event of their own; the waiting benchmark therefore speaks of
@@ -73,17 +73,17 @@ async def _measure() -> None:
     async with temporal_server(skipping=True) as env:
         for measure in (_quiet_day, _hour_of_waiting):
             with tempfile.TemporaryDirectory() as folder:
-                async with laboratory(env.client, Path(folder)) as lab:
-                    await measure(lab)
+                async with open_testbed(env.client, Path(folder)) as testbed:
+                    await measure(testbed)
 
 
-async def _quiet_day(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=24 * 3600)
-    handle = await lab.start({"crawler": "books"})
+async def _quiet_day(testbed: WorkflowHarness) -> None:
+    testbed.cluster.behaviour = Behaviour(executes=24 * 3600)
+    handle = await testbed.start({"crawler": "books"})
     await handle.result()
-    [history] = await lab.chain(handle)
+    [history] = await testbed.chain(handle)
     total, _ = _count(history.events)
-    polls = (await lab.events(handle)).count("get_history_statuses_to_sync")
+    polls = (await testbed.events(handle)).count("get_history_statuses_to_sync")
     size = sum(e.ByteSize() for e in history.events)
     print(
         f"quiet run of 24 h: {polls} polls, {total} events (reach: <= 2000), ",
@@ -97,10 +97,10 @@ async def _quiet_day(lab: Lab) -> None:
     )
 
 
-async def _hour_of_waiting(lab: Lab) -> None:
+async def _hour_of_waiting(testbed: WorkflowHarness) -> None:
     async def events_after(hours: float) -> int:
-        lab.cluster.behaviour = Behaviour(waits=hours * 3600, executes=1)
-        handle = await lab.start({"crawler": "books"})
+        testbed.cluster.behaviour = Behaviour(waits=hours * 3600, executes=1)
+        handle = await testbed.start({"crawler": "books"})
         await handle.result()
         return _count((await handle.fetch_history()).events)[0]
 

@@ -28,7 +28,7 @@ from crawler_lifecycle.features.user_code.functions import Functions
 from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.files import FileSource
 from tests.contracts.store.graphing import Graphed, crawl
-from tests.contracts.store.world import Clock, World, opened
+from tests.contracts.store.harness import Clock, Harness, opened
 
 ITEMS = size(1_000_000, 2_000, "BENCHMARK_ITEMS")
 MODULE = "items_of_benchmark"
@@ -59,7 +59,7 @@ def _read(folder: Path, *, archived: bool) -> None:
     (folder / f"{MODULE}.py").write_text(SOURCE)
     clock, functions = Clock(), Functions([MODULE], Rules(folder=folder), 1024 * 1024)
     with opened(f"sqlite:///{folder / 'state.db'}", clock=clock) as store, closing(functions):
-        world, archive = World(store, clock), open_archive((folder / "archive").as_uri())
+        harness, archive = Harness(store, clock), open_archive((folder / "archive").as_uri())
         files = RunFiles(store.tasks, store.exports, LocalFiles(folder), ArchivedFiles(archive), "")
         if archived:
             files = replace(files, live=None)
@@ -73,7 +73,7 @@ def _read(folder: Path, *, archived: bool) -> None:
         )
         called = {"call": f"{MODULE}:count", "style": "plain"}
         count = StepSpec("count", StepKind.FUNCTION, called, ["shop"], timeout_s=900)
-        graph = Graphed.made(world, [crawl("shop"), count])
+        graph = Graphed.made(harness, [crawl("shop"), count])
         graph.advance()
         (run,) = graph.begin_runs().values()
         left = folder / "tasks" / f"{run.run_id}-{run.run_uid}" / "0" / "1" / "files"

@@ -19,7 +19,7 @@ from pathlib import Path
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer
 
-from benchmarks.graphs import MODULE, SOURCE, _Bench, _wide
+from benchmarks.graphs import MODULE, SOURCE, _Benchmark, _wide
 from benchmarks.managers import _managed, _store, _user_code
 from benchmarks.sizes import size
 from benchmarks.throughput import _end, _server, _worker
@@ -50,7 +50,7 @@ async def main() -> None:
             "LIFECYCLE_USER_CODE__FOLDER": name,
         }
         _user_code(stack, address, folder, **settings)
-        bench = _Bench(
+        benchmark = _Benchmark(
             client,
             stack.enter_context(_store(f"sqlite:///{folder / 'state.db'}")),
             users,
@@ -59,9 +59,9 @@ async def main() -> None:
         chain = Workflow(id="chain")
         for n in range(ITEMS):
             chain.add_cascade(f"s{n}", users.link, deps=f"s{n - 1}" if n else [])
-        await bench._graph(_wide("fan", users, ITEMS).spec(), "fan")
-        await bench._graph(chain.spec(), "chain")
-        await _managed(client, bench.store, 0, ITEMS)
+        await benchmark._graph(_wide("fan", users, ITEMS).spec(), "fan")
+        await benchmark._graph(chain.spec(), "chain")
+        await _managed(client, benchmark.store, 0, ITEMS)
         _end(worker)
         _worker(stack, "bare", address, folder)
         await _show(

@@ -189,15 +189,15 @@ def _overload(weights: Mapping[str, float]) -> None:
     """All pools have more work than there are slots; who got how many slot-seconds, by the
     journal.
     """
-    with _stack(weights) as world:
+    with _stack(weights) as harness:
         # What the first pool takes before the others wait is part of its share, and counts.
         begun = time.time()
         for pool in weights:
-            world.start(pool, TASKS, (1, LONGEST_S))
+            harness.start(pool, TASKS, (1, LONGEST_S))
         time.sleep(OVERLOAD_S + LONGEST_S + 1)
         # What executes now is not in the journal, so the time of the longest task is left out.
         end, used = time.time() - LONGEST_S - 1, collections.Counter[str]()
-        for pool, first, last in world.journal():
+        for pool, first, last in harness.journal():
             used[pool] += max(0.0, min(last, end) - max(first, begun))
     total, weight = sum(used.values()), sum(weights.values())
     worst = max(abs(used[pool] / total / (one / weight) - 1) for pool, one in weights.items())
@@ -213,16 +213,16 @@ def _overload(weights: Mapping[str, float]) -> None:
 
 def _urgent() -> None:
     """A task of priority 1 behind very many of priority 5: how many others begin while it waits."""
-    with _stack({"p": 1.0}) as world:
-        world.start("p", BEHIND, (3, 6), priority=5)
+    with _stack({"p": 1.0}) as harness:
+        harness.start("p", BEHIND, (3, 6), priority=5)
         time.sleep(size(15.0, 5.0))
         accepted = time.time()
-        world.start("p", 1, (0, 0.1), priority=1)
-        while not (mine := [first for _, first, last in world.journal() if last - first < 1]):
+        harness.start("p", 1, (0, 0.1), priority=1)
+        while not (mine := [first for _, first, last in harness.journal() if last - first < 1]):
             time.sleep(0.2)
         time.sleep(8)
         between = sum(
-            accepted < first < mine[0] for _, first, last in world.journal() if last - first >= 1
+            accepted < first < mine[0] for _, first, last in harness.journal() if last - first >= 1
         )
     print(
         f"a task of priority 1 behind {BEHIND} of priority 5: began after {mine[0] - accepted:.1f} "

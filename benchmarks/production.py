@@ -1,9 +1,9 @@
-"""Temporal's production server for a benchmark:
-``BENCHMARK_TEMPORAL=production python -m benchmarks burst``.
+"""Temporal's production server for a benchmark: ``BENCHMARK_TEMPORAL=production python -m
+benchmarks burst``.
 
-That of the fault bench (all services in one process, 4 history shards) on PostgreSQL 15, without a
-proxy between. It needs root, Debian's PostgreSQL, and the programs of
-``python3 -m tools fault-programs``.
+That of the fault benchmark (all services in one process, 4 history shards) on PostgreSQL 15,
+without a proxy between. It needs root, Debian's PostgreSQL, and the programs of ``python3 -m tools
+fault-programs``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from crawler_lifecycle.temporal.operator.server import register_search_attributes
 from tools.faults.build import available
-from tools.faults.world import World
+from tools.faults.harness import Harness
 
 
 def server(stack: ExitStack, folder: Path) -> str:
@@ -26,15 +26,15 @@ def server(stack: ExitStack, folder: Path) -> str:
     place.mkdir()
     for one in (folder, place):
         one.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
-    world = World(place, lambda text: print(text, flush=True))
-    world.logs.mkdir()
-    world.ports["proxy of postgres"] = world.port("postgres")
-    stack.callback(world._end)
-    world._postgres()
-    world._temporal(
-        *world._production(available()), [str(Path(sys.executable).with_name("temporal"))]
+    harness = Harness(place, lambda text: print(text, flush=True))
+    harness.logs.mkdir()
+    harness.ports["proxy of postgres"] = harness.port("postgres")
+    stack.callback(harness._end)
+    harness._postgres()
+    harness._temporal(
+        *harness._production(available()), [str(Path(sys.executable).with_name("temporal"))]
     )
-    address = f"127.0.0.1:{world.port('temporal')}"
+    address = f"127.0.0.1:{harness.port('temporal')}"
     asyncio.run(_registered(address))
     return address
 

@@ -25,14 +25,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.kubernetes_world import BenchWorld, world
+from benchmarks.kubernetes_harness import BenchmarkHarness, harness
 from benchmarks.sizes import size
 from benchmarks.truth_lag import _line
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
 from crawler_lifecycle.clusters.kubernetes.polls.predicates import ended, executing
-from tests.e2e.world import until
+from tests.e2e.harness import until
 
 EVICTIONS = size(60, 2, "BENCHMARK_EVICTIONS")
 NODES = 9
@@ -51,7 +51,7 @@ class Watches:
     they ended.
     """
 
-    def __init__(self, made: BenchWorld) -> None:
+    def __init__(self, made: BenchmarkHarness) -> None:
         self._api = made.api
         self.over: dict[Key, float] = {}
         self.there: dict[Key, float] = {}
@@ -124,7 +124,7 @@ def _key(known: Any) -> Key:
     return known[labels.RUN], known[labels.TASK], known[labels.ATTEMPT]
 
 
-def _begin(made: BenchWorld, seen: Watches, runs: int, tasks: int) -> list[int]:
+def _begin(made: BenchmarkHarness, seen: Watches, runs: int, tasks: int) -> list[int]:
     """So many runs of so many tasks that execute until they are told to finish."""
     request = {"crawler": "leaves", "tasks": [{"args": {}}] * tasks, "poll_minutes": [1]}
     run_ids = [int(made.gateway.start(request, uuid.uuid4().hex)["run_id"]) for _ in range(runs)]
@@ -133,7 +133,7 @@ def _begin(made: BenchWorld, seen: Watches, runs: int, tasks: int) -> list[int]:
 
 
 def _finish(
-    made: BenchWorld, seen: Watches, run_ids: list[int], at_once: int | None = None
+    made: BenchmarkHarness, seen: Watches, run_ids: list[int], at_once: int | None = None
 ) -> None:
     """Let every pod finish that executes, so many in each fifth of a second, until the runs have
     ended.
@@ -152,7 +152,7 @@ def _finish(
             time.sleep(0.2)
 
 
-def soon(made: BenchWorld, seen: Watches) -> None:
+def soon(made: BenchmarkHarness, seen: Watches) -> None:
     """Evictions one after the other, each in a run of its own: polls of one run keep a distance."""
     chosen, run_ids = random.Random(7), _begin(made, seen, EVICTIONS, 1)
     for name in list(seen.executing):
@@ -177,7 +177,7 @@ def soon(made: BenchWorld, seen: Watches) -> None:
     _finish(made, seen, run_ids)
 
 
-def drained(made: BenchWorld, seen: Watches) -> None:
+def drained(made: BenchmarkHarness, seen: Watches) -> None:
     """A third of the nodes leave, each at a moment of its own, and come back when their pods have
     gone.
     """
@@ -235,7 +235,7 @@ def drained(made: BenchWorld, seen: Watches) -> None:
     assert not wrong, "\n".join(wrong[:20])
 
 
-def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
+def _judged(made: BenchmarkHarness, seen: Watches, run_id: int) -> list[str]:
     """What is on record and is not what our watches have seen."""
     mine = [key for key in seen.interrupted if key[0] == str(run_id)]
     doubts = Counter(index for run, index, _ in seen.doubtful if run == str(run_id))
@@ -276,7 +276,7 @@ def _judged(made: BenchWorld, seen: Watches, run_id: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _out_of_use(made: BenchWorld, node: str) -> Iterator[None]:
+def _out_of_use(made: BenchmarkHarness, node: str) -> Iterator[None]:
     made.cluster.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": [REPAIR]}})
     yield
     made.cluster.admin.patch(f"/api/v1/nodes/{node}", {"spec": {"taints": []}})
@@ -285,7 +285,7 @@ def _out_of_use(made: BenchWorld, node: str) -> Iterator[None]:
 def on_kwok() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFECYCLE_RETRIES", '{"backoff_s": 0}')
-        with world(real=False, kwok=NODES) as made:
+        with harness(real=False, kwok=NODES) as made:
             seen = Watches(made)
             soon(made, seen)
             drained(made, seen)

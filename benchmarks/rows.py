@@ -29,8 +29,8 @@ from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Counters
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.cluster import Behaviour
 from tests.support.filling import patient_engine
-from tests.support.lab import laboratory
 from tests.support.mariadb import running_mariadb
+from tests.support.testbed import open_testbed
 
 RUNS = size(60, 3, "BENCHMARK_RUNS")
 EACH = size(20, 2, "BENCHMARK_EACH")
@@ -126,8 +126,8 @@ async def main() -> None:
 async def _played(client: Client, folder: Path, title: str, url: str) -> None:
     engine = patient_engine(url)
     logging.disable(logging.WARNING)
-    async with laboratory(client, folder, clock=utc_now, database=url) as lab:
-        lab.cluster.behaviour, lab.outside.sends = behaviour, True
+    async with open_testbed(client, folder, clock=utc_now, database=url) as testbed:
+        testbed.cluster.behaviour, testbed.outside.sends = behaviour, True
         for each, runs in ((1, RUNS), (EACH, max(1, RUNS // EACH))):
             before = await asyncio.to_thread(used, engine)
             numbers = iter(range(runs))

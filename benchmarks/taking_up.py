@@ -1,9 +1,9 @@
 """What it costs a worker to take up a run that it does not remember, and to remember it; beside a
 bare workflow.
 
-Open runs on the last step of the polling schedule, and bare workflows with as many activities behind them.
-Their worker leaves, a new one is asked about each of them, and so replays each: processor and
-memory of the new one, for each run.
+Open runs on the last step of the polling schedule, and bare workflows with as many activities
+behind them. Their worker leaves, a new one is asked about each of them, and so replays each:
+processor and memory of the new one, for each run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.worker import BARE_QUEUE
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunSnapshot, Stage
 from crawler_lifecycle.temporal.plugin import plugin
-from tests.support.lab import NO_ANSWER
+from tests.support.testbed import NO_ANSWER
 
 RUNS = size(300, 10)
 AT_ONCE = 10

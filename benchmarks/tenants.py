@@ -47,7 +47,7 @@ async def main() -> None:
         (folder / "tokens.toml").write_text(lines)
         (folder / "tokens.toml").chmod(0o600)
         address = await asyncio.to_thread(_server, stack, folder)
-        url = f"sqlite:///{folder / 'lab.db'}"
+        url = f"sqlite:///{folder / 'testbed.db'}"
         upgrade(url)
         access = {"LIFECYCLE_GATEWAY__CALLERS_FILE": str(folder / "tokens.toml")}
         with running_gateway(folder, url, address, access) as gateway:

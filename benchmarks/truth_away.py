@@ -21,7 +21,7 @@ from temporalio.client import Client
 from benchmarks.history import actions, retries
 from benchmarks.sizes import size
 from benchmarks.throughput import _cpu
-from benchmarks.truth_lag import NEVER, POLL_S, World, _epoch, _line, _verdicts, in_turns, world
+from benchmarks.truth_lag import NEVER, POLL_S, Harness, _epoch, _line, _verdicts, harness, in_turns
 
 ENDS = 3
 FROZEN_S = size(50.0, 4.0, "BENCHMARK_AWAY_S")
@@ -31,32 +31,32 @@ PARTS = ("worker", "temporal", "gateway", "scheduler")
 
 
 @contextlib.contextmanager
-def frozen(bench: World) -> Iterator[None]:
+def frozen(benchmark: Harness) -> Iterator[None]:
     """Temporal stands still, and goes on afterwards."""
-    bench.stack.supervisor.kill("temporal", signal.SIGSTOP)
+    benchmark.stack.supervisor.kill("temporal", signal.SIGSTOP)
     try:
         yield
     finally:
-        bench.stack.supervisor.kill("temporal", signal.SIGCONT)
+        benchmark.stack.supervisor.kill("temporal", signal.SIGCONT)
 
 
 def ends(build: str = "") -> None:
     """Crawls end while Temporal is away."""
-    with world(build, wake_ups=True) as bench:
-        tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", **NEVER)]
-        bench.ready(tasks)
-        with frozen(bench):
+    with harness(build, wake_ups=True) as benchmark:
+        tasks = [(run_id, 0) for run_id in benchmark.start(ENDS, "held", **NEVER)]
+        benchmark.ready(tasks)
+        with frozen(benchmark):
             until = time.monotonic() + FROZEN_S
             for task in tasks:
-                bench.end(task)
+                benchmark.end(task)
                 time.sleep(FROZEN_S / 4 / ENDS)
             time.sleep(max(0.0, until - time.monotonic()))
         back = time.time()
-        late = bench.steps(tasks).committed
+        late = benchmark.steps(tasks).committed
         _line(f"Temporal frozen for {FROZEN_S:g} s, end of a process -> row", late, "2 s")
         last = max(
-            after + bench.ended(task)
-            for after, task in zip(_verdicts(bench, tasks), tasks, strict=True)
+            after + benchmark.ended(task)
+            for after, task in zip(_verdicts(benchmark, tasks), tasks, strict=True)
         )
         print(f"    all verdicts {last - back:.2f} s after its return (reach: <= 10 s)", flush=True)
 
@@ -65,14 +65,16 @@ def unobserved(build: str = "") -> None:
     """Nobody observes the cluster, and Temporal is away: the age of the last poll of a run that
     executes.
     """
-    with world(build, wake_ups=False) as bench:
-        tasks = [(run_id, 0) for run_id in bench.start(ENDS, "held", poll_minutes=[POLL_S / 60])]
-        bench.ready(tasks)
+    with harness(build, wake_ups=False) as benchmark:
+        tasks = [
+            (run_id, 0) for run_id in benchmark.start(ENDS, "held", poll_minutes=[POLL_S / 60])
+        ]
+        benchmark.ready(tasks)
         oldest = 0.0
-        with frozen(bench):
+        with frozen(benchmark):
             until = time.monotonic() + FROZEN_S
             while time.monotonic() < until:
-                ((verified,),) = bench.query("SELECT MIN(verified_at) FROM run_history")
+                ((verified,),) = benchmark.query("SELECT MIN(verified_at) FROM run_history")
                 oldest = max(oldest, datetime.now(UTC).timestamp() - _epoch(verified))
                 time.sleep(0.5)
         print(
@@ -85,9 +87,9 @@ def unobserved(build: str = "") -> None:
 
 def cost(build: str = "") -> None:
     """Runs of one task, one after the other."""
-    with world(build, wake_ups=True) as bench:
-        _one_after_the_other(bench, 3)  # what is imported and compiled once is no cost of a run
-        pids = {part: bench.stack.supervisor.pids()[part] for part in PARTS}
+    with harness(build, wake_ups=True) as benchmark:
+        _one_after_the_other(benchmark, 3)  # what is imported and compiled once is no cost of a run
+        pids = {part: benchmark.stack.supervisor.pids()[part] for part in PARTS}
         before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
         time.sleep(IDLE_S)
         idle = {
@@ -95,13 +97,13 @@ def cost(build: str = "") -> None:
             for part, pid in pids.items()
         }
         before, began = {part: _cpu(pid) for part, pid in pids.items()}, time.monotonic()
-        runs = _one_after_the_other(bench, RUNS)
+        runs = _one_after_the_other(benchmark, RUNS)
         took = time.monotonic() - began
         used = {
             part: (_cpu(pid) - before[part] - idle[part] * took) / RUNS
             for part, pid in pids.items()
         }
-        counted = asyncio.run(_actions(bench, runs))
+        counted = asyncio.run(_actions(benchmark, runs))
         acts, again = (statistics.median(values) for values in zip(*counted, strict=True))
         print(
             f"a run of one task: {acts:g} Temporal actions (reach: <= 22), and {again:g} retries",
@@ -118,23 +120,23 @@ def cost(build: str = "") -> None:
         )
 
 
-def _one_after_the_other(bench: World, count: int) -> list[int]:
+def _one_after_the_other(benchmark: Harness, count: int) -> list[int]:
     run_ids = []
     for _ in range(count):
-        run_ids += bench.start(1, "instant", **NEVER)
+        run_ids += benchmark.start(1, "instant", **NEVER)
         sql = (
             "SELECT 1 FROM run_history r JOIN export_record x ON x.run_id = r.run_id WHERE "
             "r.run_id = ?"
         )
-        bench.until(lambda: bool(bench.query(sql, run_ids[-1])))  # noqa: B023
+        benchmark.until(lambda: bool(benchmark.query(sql, run_ids[-1])))  # noqa: B023
     return run_ids
 
 
-async def _actions(bench: World, runs: list[int]) -> list[tuple[int, int]]:
+async def _actions(benchmark: Harness, runs: list[int]) -> list[tuple[int, int]]:
     """Actions and retries of each run."""
-    client, found = await Client.connect(str(bench.stack.addresses["temporal"])), []
+    client, found = await Client.connect(str(benchmark.stack.addresses["temporal"])), []
     for run_id in runs:
-        ((workflow_id,),) = bench.query(
+        ((workflow_id,),) = benchmark.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
         )
         events = (await client.get_workflow_handle(str(workflow_id)).fetch_history()).events

@@ -72,7 +72,7 @@ _CATALOGUE = """
 """
 
 
-class Bench:
+class Benchmark:
     """One stack, its gateway, and its database read past the services."""
 
     def __init__(self, stack: Stack) -> None:
@@ -177,7 +177,7 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(database: str | None = None, *, threads: int = 16) -> Iterator[Bench]:
+def benchmark(database: str | None = None, *, threads: int = 16) -> Iterator[Benchmark]:
     """A stack of real processes with the waiting crawler in its catalogue."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
@@ -196,7 +196,7 @@ def bench(database: str | None = None, *, threads: int = 16) -> Iterator[Bench]:
         )
         stack.start()
         try:
-            yield Bench(stack)
+            yield Benchmark(stack)
         finally:
             stack.stop(kill_crawls=True)
 
@@ -217,25 +217,25 @@ def stops() -> None:
     """From HTTP 202 of a stop to the signal in the crawler: all well, and with the other queues
     stuck.
     """
-    with bench(threads=4) as world:
+    with benchmark(threads=4) as harness:
         for every_s in POLLS_EVERY_S:
-            run_ids = world.start(STOPS, poll_minutes=[every_s / 60])
-            world.executing(run_ids)
+            run_ids = harness.start(STOPS, poll_minutes=[every_s / 60])
+            harness.executing(run_ids)
             what = f"stop, 202 to SIGTERM, beside {STOPS} runs with a poll every {every_s:g} s"
-            _line(what, [_stop(world, run_id) for run_id in run_ids], "p99 <= 1 s")
-        victims = world.start(STUCK_STOPS)
-        world.executing(victims)
+            _line(what, [_stop(harness, run_id) for run_id in run_ids], "p99 <= 1 s")
+        victims = harness.start(STUCK_STOPS)
+        harness.executing(victims)
         # A scheduler service that takes calls and never answers: its callers hold every place of
         # the cluster queue.
-        world.stack.supervisor.kill("scheduler", signal.SIGSTOP)
+        harness.stack.supervisor.kill("scheduler", signal.SIGSTOP)
         try:
-            asyncio.run(_start_past_the_gateway(str(world.stack.addresses["temporal"]), 40))
+            asyncio.run(_start_past_the_gateway(str(harness.stack.addresses["temporal"]), 40))
             time.sleep(5)
-            delays = [_stop(world, run_id) for run_id in victims]
+            delays = [_stop(harness, run_id) for run_id in victims]
         finally:
-            world.stack.supervisor.kill("scheduler", signal.SIGCONT)
+            harness.stack.supervisor.kill("scheduler", signal.SIGCONT)
         _line("stop, cluster queue stuck (4 places, 40 hanging deployments)", delays, "<= 30 s")
-        world.clear()
+        harness.clear()
 
 
 async def _start_past_the_gateway(address: str, count: int) -> None:
@@ -250,38 +250,38 @@ async def _start_past_the_gateway(address: str, count: int) -> None:
         )
 
 
-def _stop(world: Bench, run_id: int) -> float:
-    world.ready([run_id])
-    world.gateway.stop(run_id, reason="benchmark")
+def _stop(harness: Benchmark, run_id: int) -> float:
+    harness.ready([run_id])
+    harness.gateway.stop(run_id, reason="benchmark")
     accepted = time.time()
-    return max(0.0, world.told(run_id) - accepted)
+    return max(0.0, harness.told(run_id) - accepted)
 
 
 def kills(seed: int = 5) -> None:
     """A worker killed at random moments: how long until every run was verified again."""
     moments = random.Random(seed)
-    with bench() as world:
-        run_ids = world.start(6)
-        world.executing(run_ids)
+    with benchmark() as harness:
+        run_ids = harness.start(6)
+        harness.executing(run_ids)
         delays, back, first = [], [], []
         for _ in range(KILLS):
             time.sleep(moments.uniform(0.0, 3.0))
             # Each kill is a first one: what is measured is not how patiently a supervisor restarts
             # what dies often.
-            world.stack.supervisor._kept["worker"].delay = 0.0
-            world.stack.supervisor.kill("worker")
+            harness.stack.supervisor._kept["worker"].delay = 0.0
+            harness.stack.supervisor.kill("worker")
             killed, began = datetime.now(UTC), time.monotonic()
             # Before it is healthy, which waits for the processes with users' code too: runs do not.
-            world.until(lambda: any(world.verified_since([one], killed) for one in run_ids))  # noqa: B023
+            harness.until(lambda: any(harness.verified_since([one], killed) for one in run_ids))  # noqa: B023
             first.append(time.monotonic() - began)
-            world.until(lambda: world.verified_since(run_ids, killed))  # noqa: B023
+            harness.until(lambda: harness.verified_since(run_ids, killed))  # noqa: B023
             delays.append(time.monotonic() - began)
-            world.stack.supervisor.wait_healthy(["worker"])
+            harness.stack.supervisor.wait_healthy(["worker"])
             back.append(time.monotonic() - began)
         _line("worker killed, until it is healthy again", back, "-")
         _line("worker killed, until its work goes on: a run was verified", first, "<= 2.5 s")
         _line("worker killed, until all 6 runs were verified again", delays, "<= 15 s")
-        world.clear()
+        harness.clear()
 
 
 def outage() -> None:
@@ -290,13 +290,13 @@ def outage() -> None:
     """
     # What was committed survives a killed server, as it does in production.
     durable = "--innodb-flush-log-at-trx-commit=2"
-    with running_mariadb(durable) as mariadb, mariadb.database() as url, bench(url) as world:
-        run_ids = _in_all_phases(world)
+    with running_mariadb(durable) as mariadb, mariadb.database() as url, benchmark(url) as harness:
+        run_ids = _in_all_phases(harness)
         mariadb.kill()
         time.sleep(OUTAGE_S)
         mariadb.restart()
         back, began = datetime.now(UTC), time.monotonic()
-        world.until(lambda: world.verified_since(run_ids, back))
+        harness.until(lambda: harness.verified_since(run_ids, back))
         took = time.monotonic() - began
         print(
             f"database down {OUTAGE_S:g} s with {len(run_ids)} runs in all phases: all caught up "
@@ -304,28 +304,30 @@ def outage() -> None:
             "was back (reach: <= 30 s)",
             flush=True,
         )
-        _blame(world, run_ids)
-        world.clear()
+        _blame(harness, run_ids)
+        harness.clear()
 
 
-def _in_all_phases(world: Bench) -> list[int]:
+def _in_all_phases(harness: Benchmark) -> list[int]:
     """Runs that execute, end meanwhile, are being stopped, and are only just accepted."""
     part = RUNS_OF_AN_OUTAGE // 5
-    executing = world.start(2 * part)
+    executing = harness.start(2 * part)
     several = {"crawler": "idle", "tasks": [{}] * 4, "max_parallel_tasks": 2, **QUICK}
-    multi = [int(str(world.gateway.start(several, f"several-{n}")["run_id"])) for n in range(part)]
-    ending = world.start(part, "brief")
-    world.executing(executing)
+    multi = [
+        int(str(harness.gateway.start(several, f"several-{n}")["run_id"])) for n in range(part)
+    ]
+    ending = harness.start(part, "brief")
+    harness.executing(executing)
     stopped = executing[:part]
     for run_id in stopped:
-        world.gateway.stop(run_id, reason="just before the outage")
-    return [*executing, *multi, *ending, *world.start(RUNS_OF_AN_OUTAGE - 4 * part)]
+        harness.gateway.stop(run_id, reason="just before the outage")
+    return [*executing, *multi, *ending, *harness.start(RUNS_OF_AN_OUTAGE - 4 * part)]
 
 
-def _blame(world: Bench, run_ids: Sequence[int]) -> None:
+def _blame(harness: Benchmark, run_ids: Sequence[int]) -> None:
     """Print how many runs failed for another reason than a stop."""
     marks = ", ".join("?" * len(run_ids))
-    rows = world.query(
+    rows = harness.query(
         f"SELECT status, outcome, COUNT(*) FROM run_history WHERE run_id IN ({marks}) GROUP BY "
         "status, outcome",
         *run_ids,
@@ -337,7 +339,9 @@ def _blame(world: Bench, run_ids: Sequence[int]) -> None:
 
 
 async def rest() -> None:
-    """A worker with a thousand open runs on the last step of the polling schedule: processor and memory."""
+    """A worker with a thousand open runs on the last step of the polling schedule: processor and
+    memory.
+    """
     minutes = size(30.0, 0.1, "BENCHMARK_REST_MINUTES")
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)

@@ -29,7 +29,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from benchmarks.sizes import size
-from benchmarks.truth_faults import Bench
+from benchmarks.truth_faults import Benchmark
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.domain import names
@@ -97,7 +97,7 @@ class Steps:
         )
 
 
-class World(Bench):
+class Harness(Benchmark):
     """The stack with crawlers that end when they are told to."""
 
     def __init__(self, stack: Stack, pipes: Path) -> None:
@@ -217,7 +217,7 @@ def _epoch(text: object) -> float:
 
 
 @contextlib.contextmanager
-def world(build: str = "", *, wake_ups: bool) -> Iterator[World]:
+def harness(build: str = "", *, wake_ups: bool) -> Iterator[Harness]:
     """A stack of real processes; with ``build``, a commit, they are of that one."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         folder = Path(name)
@@ -241,7 +241,7 @@ def world(build: str = "", *, wake_ups: bool) -> Iterator[World]:
         )
         stack.start()
         try:
-            yield World(stack, pipes)
+            yield Harness(stack, pipes)
         finally:
             stack.stop(kill_crawls=True)
 
@@ -275,25 +275,25 @@ def single_runs(build: str = "") -> None:
     """Runs of one process that start and end at random moments, beside others that go on: quiet,
     and beside others.
     """
-    with world(build, wake_ups=True) as bench:
-        bench.ready([(run_id, 0) for run_id in bench.start(IDLE, "held", **NEVER)])
+    with harness(build, wake_ups=True) as benchmark:
+        benchmark.ready([(run_id, 0) for run_id in benchmark.start(IDLE, "held", **NEVER)])
         for beside, reach in ((0, "p50 0.15, p99 0.5 s"), (BUSY, "p99 2 s")):
             with busy(beside):
-                tasks = bench.start_all(RUNS, SECONDS)
-                bench.ready(tasks)
+                tasks = benchmark.start_all(RUNS, SECONDS)
+                benchmark.ready(tasks)
                 what = f"{RUNS} runs beside {IDLE}" + (
                     f" and {beside} busy processes" if beside else ""
                 )
-                _line(f"start of a process -> row RUNNING, {what}", bench.starts(tasks), reach)
-                bench.end_all(tasks, SECONDS)
-                steps = bench.steps(tasks)
-                asyncio.run(bench.trace(tasks, steps))
+                _line(f"start of a process -> row RUNNING, {what}", benchmark.starts(tasks), reach)
+                benchmark.end_all(tasks, SECONDS)
+                steps = benchmark.steps(tasks)
+                asyncio.run(benchmark.trace(tasks, steps))
                 _line(f"end of a process -> row and event, {what}", steps.committed, reach)
                 steps.show()
-                _line("the same -> verdict of the run", _verdicts(bench, tasks), "row + 1 s")
+                _line("the same -> verdict of the run", _verdicts(benchmark, tasks), "row + 1 s")
 
 
-def _verdicts(bench: World, tasks: Sequence[Task]) -> list[float]:
+def _verdicts(benchmark: Harness, tasks: Sequence[Task]) -> list[float]:
     found = dict[int, float]()
 
     def known() -> bool:
@@ -301,26 +301,26 @@ def _verdicts(bench: World, tasks: Sequence[Task]) -> list[float]:
             "SELECT run_id, committed_at FROM status_transition WHERE task_id IS NULL AND "
             "to_status = 'COMPLETED'"
         )
-        found.update((int(run_id), _epoch(at)) for run_id, at in bench.query(sql))
+        found.update((int(run_id), _epoch(at)) for run_id, at in benchmark.query(sql))
         return {run_id for run_id, _ in tasks} <= set(found)
 
-    bench.until(known, 120)
-    return [found[task[0]] - bench.ended(task) for task in tasks]
+    benchmark.until(known, 120)
+    return [found[task[0]] - benchmark.ended(task) for task in tasks]
 
 
 def one_run(build: str = "", count: int = TASKS, seconds: float = SECONDS) -> None:
     """The tasks of one run end at random moments."""
-    with world(build, wake_ups=True) as bench:
-        (run_id,) = bench.start(1, "held", tasks=[{"args": {}}] * count, **NEVER)
+    with harness(build, wake_ups=True) as benchmark:
+        (run_id,) = benchmark.start(1, "held", tasks=[{"args": {}}] * count, **NEVER)
         tasks = [(run_id, index) for index in range(count)]
-        bench.ready(tasks)
-        bench.end_all(tasks, seconds)
-        steps = bench.steps(tasks)
+        benchmark.ready(tasks)
+        benchmark.end_all(tasks, seconds)
+        steps = benchmark.steps(tasks)
         _line(f"the same within one run of {count} tasks", steps.committed, "p99 3 s")
-        ((workflow_id,),) = bench.query(
+        ((workflow_id,),) = benchmark.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
         )
-        asyncio.run(_signals(str(bench.stack.addresses["temporal"]), str(workflow_id)))
+        asyncio.run(_signals(str(benchmark.stack.addresses["temporal"]), str(workflow_id)))
 
 
 async def _signals(address: str, workflow_id: str) -> None:
@@ -337,38 +337,40 @@ def wide(build: str = "") -> None:
     """One run of very many tasks, some of which execute at a time: starts and ends come all the
     time.
     """
-    with world(build, wake_ups=True) as bench:
-        (run_id,) = bench.start(
+    with harness(build, wake_ups=True) as benchmark:
+        (run_id,) = benchmark.start(
             1, "brief", tasks=[{"args": {}}] * WIDE, max_parallel_tasks=AT_ONCE, **NEVER
         )
         began = time.monotonic()
-        while bench.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1"):
+        while benchmark.query("SELECT 1 FROM run_history WHERE ended_at IS NULL LIMIT 1"):
             if time.monotonic() - began > 120 + 20 * WIDE / CHANGES:
                 raise RuntimeError("the wide run did not end")
             time.sleep(1.0)
         tasks = [(run_id, index) for index in range(WIDE)]
-        moments = [*map(bench.began, tasks), *map(bench.ended, tasks)]
+        moments = [*map(benchmark.began, tasks), *map(benchmark.ended, tasks)]
         what = (
             f"one run of {WIDE} tasks, {len(moments) / (max(moments) - min(moments)):.1f} "
             "changes a second"
         )
         _line(
             f"start of a process -> row RUNNING, {what} ({CHANGES:g} wanted)",
-            bench.starts(tasks),
+            benchmark.starts(tasks),
             "p99 2 s",
         )
-        steps = bench.steps(tasks)
+        steps = benchmark.steps(tasks)
         _line("the same, end of a process -> row and event", steps.committed, "p99 2 s")
         steps.show()
 
 
 def unwatched(build: str = "", count: int = UNWATCHED, seconds: float = 4 * POLL_S) -> None:
     """Without an observer, polls every ``POLL_S``."""
-    with world(build, wake_ups=False) as bench:
-        held = [(run_id, 0) for run_id in bench.start(count, "held", poll_minutes=[POLL_S / 60])]
-        bench.ready(held)
-        bench.end_all(held, seconds)
-        steps = bench.steps(held)
+    with harness(build, wake_ups=False) as benchmark:
+        held = [
+            (run_id, 0) for run_id in benchmark.start(count, "held", poll_minutes=[POLL_S / 60])
+        ]
+        benchmark.ready(held)
+        benchmark.end_all(held, seconds)
+        steps = benchmark.steps(held)
         _line(
             f"observer off, a poll every {POLL_S:g} s",
             steps.committed,

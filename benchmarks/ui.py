@@ -28,7 +28,7 @@ from benchmarks.gateway import Gateway, running_gateway
 from benchmarks.sizes import size
 from benchmarks.throughput import _server
 from benchmarks.ui_browser import Visit, chromium, middle, visiting
-from benchmarks.ui_world import UiWorld
+from benchmarks.ui_harness import UiHarness
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.store.store import open_store
@@ -82,24 +82,24 @@ async def _measure(
     stack.callback(store.close)
     async with chromium() as browser:
         with starting() as gateway:
-            world = UiWorld(folder, store, server, gateway, browser)
+            harness = UiHarness(folder, store, server, gateway, browser)
             if "first" in wanted:
                 await _server_time(gateway)
                 await _first_visit(browser, gateway)
             if "press" in wanted:
-                await ui_live.presses(world)
+                await ui_live.presses(harness)
             if "live" in wanted:
-                await ui_live.measure(world)
+                await ui_live.measure(harness)
             if "many" in wanted:
-                await ui_live.many(world)
+                await ui_live.many(harness)
             if "run" in wanted:
-                await ui_large.run(world)
+                await ui_large.run(harness)
             if "graph" in wanted:
-                await ui_large.graphs(world)
+                await ui_large.graphs(harness)
             if "log" in wanted:
-                await ui_open.log(world)
+                await ui_open.log(harness)
             if "open" in wanted:
-                await ui_open.half_a_day(world)
+                await ui_open.half_a_day(harness)
 
 
 def _fill(url: str) -> None:

@@ -13,7 +13,7 @@ import httpx
 import sqlalchemy as sa
 
 from benchmarks.ui_browser import Visit, answers_within, middle, most, visiting
-from benchmarks.ui_world import UiWorld
+from benchmarks.ui_harness import UiHarness
 from crawler_lifecycle.domain.names import graph_subject, run_subject
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages, fingerprint
 from crawler_lifecycle.features.graphs.ports import NewGraph
@@ -38,41 +38,43 @@ addEventListener('DOMContentLoaded', () => {
 """
 
 
-async def graphs(world: UiWorld) -> None:
+async def graphs(harness: UiHarness) -> None:
     """Print the figures of graphs."""
-    await _graph(world, "layers", _layers(STEPS), GRAPH_S)
-    await _graph(world, "fan", _fan(STEPS), GRAPH_S)
-    await _graph(world, "many", _layers(MANY), MANY_S)
+    await _graph(harness, "layers", _layers(STEPS), GRAPH_S)
+    await _graph(harness, "fan", _fan(STEPS), GRAPH_S)
+    await _graph(harness, "many", _layers(MANY), MANY_S)
 
 
-async def run(world: UiWorld) -> None:
+async def run(harness: UiHarness) -> None:
     """Print the figures of a run."""
-    large, t = world.new_large_run(TASKS), task_history.c
-    _move_tasks(world, large.run_id, 1, TASKS // 2, "SUCCEEDED")
+    large, t = harness.new_large_run(TASKS), task_history.c
+    _move_tasks(harness, large.run_id, 1, TASKS // 2, "SUCCEEDED")
 
     def move(n: int) -> None:
         changed = sa.update(task_history).where(
             t.run_id == large.run_id, t.task_index == TASKS // 2 + n
         )
-        with world.store.database.writing() as connection:
+        with harness.store.database.writing() as connection:
             connection.execute(changed.values(status="SUCCEEDED", ended_at=datetime.now(UTC)))
             _tell(connection, run_subject(large.run_id), large.run_uid, large.run_id)
 
     path = f"/runs/{large.run_id}"
-    await _report(world, f"page of a run of {TASKS:,} tasks", path, RUN_S, "#squares > span", move)
+    await _report(
+        harness, f"page of a run of {TASKS:,} tasks", path, RUN_S, "#squares > span", move
+    )
 
 
-def _move_tasks(world: UiWorld, run_id: int, first: int, last: int, status: str) -> None:
+def _move_tasks(harness: UiHarness, run_id: int, first: int, last: int, status: str) -> None:
     t = task_history.c
     some = sa.update(task_history).where(t.run_id == run_id, t.task_index.between(first, last))
-    with world.store.database.writing() as connection:
+    with harness.store.database.writing() as connection:
         connection.execute(some.values(status=status, ended_at=datetime.now(UTC)))
 
 
-async def _graph(world: UiWorld, key: str, graph: Workflow, reach_s: float) -> None:
+async def _graph(harness: UiHarness, key: str, graph: Workflow, reach_s: float) -> None:
     spec = graph.spec()
     pages = encode_pages(spec)
-    graphs, key = world.store.graphs, f"page-{key}"
+    graphs, key = harness.store.graphs, f"page-{key}"
     row, _ = graphs.reserve_graph(
         NewGraph(key, fingerprint(spec), len(pages), options=spec.options)
     )
@@ -83,15 +85,20 @@ async def _graph(world: UiWorld, key: str, graph: Workflow, reach_s: float) -> N
     def move(n: int) -> None:
         s = graph_step.c
         changed = sa.update(graph_step).where(s.graph_id == row.graph_id, s.number == n)
-        with world.store.database.writing() as connection:
+        with harness.store.database.writing() as connection:
             connection.execute(changed.values(state="completed"))
             _tell(connection, graph_subject(key), row.graph_uid)
 
     await _report(
-        world, f"graph of {len(spec.steps):,} steps ({key})", f"/graphs/{key}", reach_s, DRAWN, move
+        harness,
+        f"graph of {len(spec.steps):,} steps ({key})",
+        f"/graphs/{key}",
+        reach_s,
+        DRAWN,
+        move,
     )
     async with visiting(
-        world.browser, world.gateway.url + f"/graphs/{key}", NOTE_DRAWN, until=DRAWN
+        harness.browser, harness.gateway.url + f"/graphs/{key}", NOTE_DRAWN, until=DRAWN
     ) as visit:
         since = await visit.now()
         await visit.page.click("#drawing .unfold-all")
@@ -150,12 +157,17 @@ def _tell(connection: sa.Connection, subject: str, uid: str, run_id: int | None 
 
 
 async def _report(
-    world: UiWorld, title: str, path: str, reach_s: float, until: str, move: Callable[[int], None]
+    harness: UiHarness,
+    title: str,
+    path: str,
+    reach_s: float,
+    until: str,
+    move: Callable[[int], None],
 ) -> None:
     """The server alone, visitors with an empty cache, and then what moves under the eyes of one of
     them.
     """
-    async with httpx.AsyncClient(base_url=world.gateway.url, timeout=30) as http:
+    async with httpx.AsyncClient(base_url=harness.gateway.url, timeout=30) as http:
         times = []
         for _ in range(VISITS):
             began = time.perf_counter()
@@ -167,7 +179,7 @@ async def _report(
     usable, tasks = [], []
     for _ in range(VISITS):
         async with visiting(
-            world.browser, world.gateway.url + path, NOTE_DRAWN, until=until
+            harness.browser, harness.gateway.url + path, NOTE_DRAWN, until=until
         ) as visit:
             drawn = await visit.page.evaluate("window.drawnAt ?? 0")
             usable.append(max(visit.usable_ms, drawn))
@@ -180,7 +192,9 @@ async def _report(
     )
     print(f"(reach: <= {reach_s:g} s; fastest {min(usable):.0f}), {size:.0f} KB; ", end="")
     print(f"longest task of the main thread until then {middle(tasks):.0f} ms")
-    async with visiting(world.browser, world.gateway.url + path, NOTE_DRAWN, until=until) as visit:
+    async with visiting(
+        harness.browser, harness.gateway.url + path, NOTE_DRAWN, until=until
+    ) as visit:
         await asyncio.sleep(5)
         await _moving(visit, move)
 

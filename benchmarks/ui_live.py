@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from benchmarks.gateway import quantile
 from benchmarks.throughput import _cpu
 from benchmarks.ui_browser import NOTE_PRESSES, most, resident, visiting
-from benchmarks.ui_world import UiWorld, Writer
+from benchmarks.ui_harness import UiHarness, Writer
 from crawler_lifecycle.store.runs.tables import run_history
 
 ROWS, RATE, SETTLE_S, SECONDS = 50, 20.0, 4.0, 20.0
@@ -94,43 +94,45 @@ class Screens:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def measure(world: UiWorld) -> None:
+async def measure(harness: UiHarness) -> None:
     """Print the figures for one screen, ten and a hundred, one of which is a real browser's."""
-    writer = Writer(world.store, [world.new_run() for _ in range(ROWS)])
-    alone = await _cost(world, writer)
+    writer = Writer(harness.store, [harness.new_run() for _ in range(ROWS)])
+    alone = await _cost(harness, writer)
     print(
         f"{RATE:g} changes a second and nobody polls: gateway {alone[0]:.2f} cores, {alone[1]:.1f} "
         "SELECTs/s in all"
     )
     for count in SCREENS:
-        await _poll(world, writer, count, alone[1])
+        await _poll(harness, writer, count, alone[1])
 
 
-async def _cost(world: UiWorld, writer: Writer) -> tuple[float, float]:
+async def _cost(harness: UiHarness, writer: Writer) -> tuple[float, float]:
     """Cores of the gateway and SELECTs a second while rows change."""
-    cpu, asked, began = _cpu(world.gateway.process.pid), world.statements(), time.perf_counter()
+    cpu, asked, began = _cpu(harness.gateway.process.pid), harness.statements(), time.perf_counter()
     await writer.write(SECONDS, RATE)
     seconds = time.perf_counter() - began
-    return (_cpu(world.gateway.process.pid) - cpu) / seconds, (world.statements() - asked) / seconds
+    return (_cpu(harness.gateway.process.pid) - cpu) / seconds, (
+        harness.statements() - asked
+    ) / seconds
 
 
-async def _poll(world: UiWorld, writer: Writer, count: int, without: float) -> None:
+async def _poll(harness: UiHarness, writer: Writer, count: int, without: float) -> None:
     async with visiting(
-        world.browser, world.gateway.url + "/", NOTE_ROWS, until="#runs tr"
+        harness.browser, harness.gateway.url + "/", NOTE_ROWS, until="#runs tr"
     ) as visit:
         path = str(await visit.page.get_attribute("#live", "data-stream"))
-        screens = Screens(world.gateway.url, path)
+        screens = Screens(harness.gateway.url, path)
         await screens.add(count - 1)
         await asyncio.sleep(SETTLE_S)
         writer.committed.clear()
         screens.bytes = 0
-        cores, asked = await _cost(world, writer)
+        cores, asked = await _cost(harness, writer)
         sent = screens.bytes
         await asyncio.sleep(2)
         painted = [
             (int(run), int(pages), at) for run, pages, at in await visit.page.evaluate("rowTimes")
         ]
-        memory = resident(world.gateway.process.pid)
+        memory = resident(harness.gateway.process.pid)
         await screens.close()
     browser = _late(writer, painted)
     wires = [late for seen in screens.seen for late in _late(writer, seen)]
@@ -158,27 +160,27 @@ async def _poll(world: UiWorld, writer: Writer, count: int, without: float) -> N
     print(f"memory {memory:.0f} MB", flush=True)
 
 
-async def many(world: UiWorld) -> None:
+async def many(harness: UiHarness) -> None:
     """Print what many open pages cost one gateway while very many runs live."""
-    pid = world.gateway.process.pid
-    runs = await asyncio.to_thread(lambda: [world.new_run() for _ in range(LIVE_RUNS)])
-    with world.store.database.writing() as connection:
+    pid = harness.gateway.process.pid
+    runs = await asyncio.to_thread(lambda: [harness.new_run() for _ in range(LIVE_RUNS)])
+    with harness.store.database.writing() as connection:
         live = sa.update(run_history).where(run_history.c.run_id.in_([one.run_id for one in runs]))
         connection.execute(live.values(status="PROCESSING", stage="reconciliation"))
-    writer = Writer(world.store, runs)
-    async with httpx.AsyncClient(base_url=world.gateway.url, timeout=30) as http:
+    writer = Writer(harness.store, runs)
+    async with httpx.AsyncClient(base_url=harness.gateway.url, timeout=30) as http:
         addresses = ["/", *(f"/runs/{one.run_id}" for one in runs[-PAGES // 2 :])]
         paths = []
         for address in addresses:
             answer = (await http.get(address, headers={"Accept": "text/html"})).raise_for_status()
             [path] = re.findall(r'data-stream="([^"]+)"', answer.text)
             paths.append(unescape(path))
-    alone, before = await _cost(world, writer), resident(pid)
-    screens = [Screens(world.gateway.url, path) for path in paths]
+    alone, before = await _cost(harness, writer), resident(pid)
+    screens = [Screens(harness.gateway.url, path) for path in paths]
     for n, one in enumerate(screens):
         await one.add(1 if n else PAGES // 2)
     await asyncio.sleep(SETTLE_S)
-    cores, asked = await _cost(world, writer)
+    cores, asked = await _cost(harness, writer)
     more = resident(pid) - before
     sent = sum(one.bytes for one in screens)
     for one in screens:
@@ -199,11 +201,11 @@ async def many(world: UiWorld) -> None:
     print(f"{sent / 1024 / 1024:.1f} MB sent", flush=True)
 
 
-async def presses(world: UiWorld) -> None:
+async def presses(harness: UiHarness) -> None:
     """Print how long a press takes until the next paint, while rows change."""
-    writer = Writer(world.store, [world.new_run() for _ in range(ROWS)])
+    writer = Writer(harness.store, [harness.new_run() for _ in range(ROWS)])
     async with visiting(
-        world.browser, world.gateway.url + "/", NOTE_PRESSES, until="#runs tr"
+        harness.browser, harness.gateway.url + "/", NOTE_PRESSES, until="#runs tr"
     ) as visit:
         page = visit.page
         changes = asyncio.create_task(writer.write(SECONDS, RATE))

@@ -31,8 +31,8 @@ from benchmarks.ui_browser import (
     resident,
     visiting,
 )
+from benchmarks.ui_harness import UiHarness, Writer
 from benchmarks.ui_live import NOTE_ROWS, Screens
-from benchmarks.ui_world import UiWorld, Writer
 
 LOG_S, LOG_RATE, ANSWER_MS = 60.0, 10 * MEGABYTE, 100.0
 #: Where the runner of a task begins a new file.
@@ -46,15 +46,15 @@ STREAMS, AT_ONCE = 1_000, 50
 # --- a log ----------------------------------------------------------------------------------------
 
 
-async def log(world: UiWorld) -> None:
+async def log(harness: UiHarness) -> None:
     """Print the figures of a log of ten megabytes a second."""
-    run = world.new_large_run(1)
-    folder = world.folder / "cluster" / "tasks" / f"{run.run_id}-{run.run_uid}" / "0" / "1"
+    run = harness.new_large_run(1)
+    folder = harness.folder / "cluster" / "tasks" / f"{run.run_id}-{run.run_uid}" / "0" / "1"
     folder.mkdir(parents=True)
     path = folder / "log"
     path.write_bytes(LINE % 0)
     async with visiting(
-        world.browser, f"{world.gateway.url}/runs/{run.run_id}/log", until="#log"
+        harness.browser, f"{harness.gateway.url}/runs/{run.run_id}/log", until="#log"
     ) as visit:
         at_rest = await answers_within(visit.page, 3)
         since, over = await visit.now(), threading.Event()
@@ -63,7 +63,7 @@ async def log(world: UiWorld) -> None:
         try:
             for _ in range(6):
                 answers += await answers_within(visit.page, LOG_S / 6)
-                memory.append(await renderers(world.browser))
+                memory.append(await renderers(harness.browser))
                 heaps.append(await visit.heap())
             lines = await visit.page.evaluate(
                 "[...document.querySelectorAll('#log > div')].reduce((n, one) => n + one.lines, 0)"
@@ -95,7 +95,7 @@ async def log(world: UiWorld) -> None:
     )
     print(
         f"{lines:,} lines are kept; it says: {said}; gateway "
-        f"{resident(world.gateway.process.pid):.0f} MB",
+        f"{resident(harness.gateway.process.pid):.0f} MB",
         flush=True,
     )
 
@@ -192,22 +192,22 @@ async def _between(url: str) -> AsyncIterator[tuple[Between, str]]:
         server.close()
 
 
-async def half_a_day(world: UiWorld) -> None:
+async def half_a_day(harness: UiHarness) -> None:
     """Print the figures of a page that is left open."""
-    writer = Writer(world.store, [world.new_run() for _ in range(50)])
-    await _updates(world)
-    await _cuts(world, writer)
-    await _comings(world)
+    writer = Writer(harness.store, [harness.new_run() for _ in range(50)])
+    await _updates(harness)
+    await _cuts(harness, writer)
+    await _comings(harness)
 
 
-async def _updates(world: UiWorld) -> None:
+async def _updates(harness: UiHarness) -> None:
     told: list[bytes] = []
     heaps, nodes, memory = [], [], []
-    async with _between(world.gateway.url) as (between, url):
-        async with visiting(world.browser, url + "/", until="#runs tr") as first:
+    async with _between(harness.gateway.url) as (between, url):
+        async with visiting(harness.browser, url + "/", until="#runs tr") as first:
             path = str(await first.page.get_attribute("#live", "data-stream"))
         told = await _recorded(
-            world.gateway.url, re.sub("(seen=.{8})[^&]*", r"\1", path)
+            harness.gateway.url, re.sub("(seen=.{8})[^&]*", r"\1", path)
         )  # of the frame alone: all rows come
         rows = told[-1]
         began = time.perf_counter()
@@ -222,20 +222,20 @@ async def _updates(world: UiWorld) -> None:
                     await _taken(visits[0], n)
                     heaps.append(await visits[0].heap())
                     nodes.append(await visits[0].nodes())
-                    memory.append(await renderers(world.browser))
+                    memory.append(await renderers(harness.browser))
                 yield _renumbered(rows, n)
                 if n % 20 == 19:  # what was sent is no more than what is shown, and some
                     await _taken(visits[0], n - 200)
             await _taken(visits[0], MESSAGES)
             heaps.append(await visits[0].heap())
             nodes.append(await visits[0].nodes())
-            memory.append(await renderers(world.browser))
+            memory.append(await renderers(harness.browser))
             over.set()
             await asyncio.sleep(3600)
 
         over = asyncio.Event()
         between.stand_in = messages()
-        async with visiting(world.browser, url + "/", COUNT, until="#runs tr") as visit:
+        async with visiting(harness.browser, url + "/", COUNT, until="#runs tr") as visit:
             visits.append(visit)
             visit_ready.set()
             await asyncio.wait_for(over.wait(), 600)
@@ -295,11 +295,11 @@ def _renumbered(rows: bytes, n: int) -> bytes:
     return b"data: " + text + b"\n\n"
 
 
-async def _cuts(world: UiWorld, writer: Writer) -> None:
+async def _cuts(harness: UiHarness, writer: Writer) -> None:
     """After each cut a change has to get to the screen; then the gateway is away for a while."""
     waits: list[float] = []
-    async with _between(world.gateway.url) as (between, url):
-        async with visiting(world.browser, url + "/", NOTE_ROWS, until="#runs tr") as visit:
+    async with _between(harness.gateway.url) as (between, url):
+        async with visiting(harness.browser, url + "/", NOTE_ROWS, until="#runs tr") as visit:
             port = between.port
             for n in range(CUTS):
                 await asyncio.sleep(0.1 * (n % 7))
@@ -338,15 +338,15 @@ async def _shown(visit: Visit, writer: Writer) -> float:
     return time.perf_counter() - began
 
 
-async def _comings(world: UiWorld) -> None:
+async def _comings(harness: UiHarness) -> None:
     """Tabs that are shown and hidden: streams come and go."""
-    pid = world.gateway.process.pid
-    async with visiting(world.browser, world.gateway.url + "/", until="#runs tr") as visit:
+    pid = harness.gateway.process.pid
+    async with visiting(harness.browser, harness.gateway.url + "/", until="#runs tr") as visit:
         path = str(await visit.page.get_attribute("#live", "data-stream"))
     memory = []
     for _ in range(5):
         for _ in range(STREAMS // AT_ONCE // 4):
-            screens = Screens(world.gateway.url, path)
+            screens = Screens(harness.gateway.url, path)
             await screens.add(AT_ONCE)
             await screens.close()
         memory.append(resident(pid))

@@ -92,7 +92,7 @@ def _filled(folder: Path, count: int) -> tuple[Store, list[Fence]]:
 
 
 def _hook(store: Store, receiver: Receiver) -> None:
-    store.webhooks.put("bench", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), None)
+    store.webhooks.put("benchmark", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), None)
 
 
 def _tell(store: Store, fences: list[Fence], count: int) -> None:
@@ -105,7 +105,7 @@ def _tell(store: Store, fences: list[Fence], count: int) -> None:
 def _follow(store: Store, shift_s: float) -> threading.Thread:
     outside = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     acts = WebhookActivities(store.webhooks, outside, shift_s=shift_s)
-    order = WebhookOrder("bench")
+    order = WebhookOrder("benchmark")
     thread = threading.Thread(target=lambda: ActivityEnvironment().run(acts.follow_webhook, order))
     thread.start()
     return thread
@@ -113,6 +113,6 @@ def _follow(store: Store, shift_s: float) -> threading.Thread:
 
 def _end(store: Store, following: threading.Thread) -> None:
     """Its next turn finds that it was deleted."""
-    store.webhooks.delete("bench")
+    store.webhooks.delete("benchmark")
     following.join()
     store.close()

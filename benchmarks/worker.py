@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():  # the bare workflow needs none o
 
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import WorkerSettings
-    from tests.support.lab import Lab
+    from tests.support.testbed import WorkflowHarness
 
 BARE_QUEUE = "benchmark-bare"
 
@@ -115,7 +115,7 @@ class Telling:
 
 
 async def production_workers(
-    stack: AsyncExitStack, lab: Lab, roles: Sequence[str], settings: WorkerSettings
+    stack: AsyncExitStack, testbed: WorkflowHarness, roles: Sequence[str], settings: WorkerSettings
 ) -> None:
     """Poll the queues of these roles with the workers of production."""
     from crawler_lifecycle.worker.polling import worker
@@ -123,7 +123,7 @@ async def production_workers(
     for role in roles:
         threads = stack.enter_context(ThreadPoolExecutor(settings.threads))
         await stack.enter_async_context(
-            worker(lab.client, role, lab.parts, settings, threads, None)
+            worker(testbed.client, role, testbed.parts, settings, threads, None)
         )
 
 
@@ -134,8 +134,8 @@ async def main(kind: str, address: str, folder: str) -> None:
     from crawler_lifecycle.domain.task import Counters
     from crawler_lifecycle.settings import WorkerSettings
     from tests.support.fakes.cluster import Behaviour
-    from tests.support.lab import laboratory
-    from tests.support.managing import manager_lab
+    from tests.support.managing import manager_testbed
+    from tests.support.testbed import open_testbed
 
     logging.disable(logging.WARNING)
     client = await Client.connect(address, plugins=[] if kind == "bare" else [plugin()])
@@ -155,15 +155,15 @@ async def main(kind: str, address: str, folder: str) -> None:
             await stack.enter_async_context(bare)
         else:
             database = f"sqlite:///{folder}/state.db" if kind in ("managers", "resting") else None
-            opened = laboratory(
+            opened = open_testbed(
                 client, Path(folder), workers=False, clock=utc_now, database=database
             )
-            lab = await stack.enter_async_context(opened)
-            await production_workers(stack, lab, tuple(ROLES), WorkerSettings())
+            testbed = await stack.enter_async_context(opened)
+            await production_workers(stack, testbed, tuple(ROLES), WorkerSettings())
             executes = 3600.0 if kind in ("executing", "resting") else 0.0
             if database is not None:
-                manager_lab(lab)  # a crawler whose run is polled without waiting
-            lab.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
+                manager_testbed(testbed)  # a crawler whose run is polled without waiting
+            testbed.cluster.behaviour = Behaviour(executes=executes, counters=Counters(1, 1, 0))
         print("ready", flush=True)
         await over.wait()
 

@@ -31,7 +31,7 @@ from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest, RunStatu
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.features.managers.activities.cycles import CycleAnswer
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask
-from tests.activities.world import CRAWLERS, OTHER, OWNER, World
+from tests.activities.harness import CRAWLERS, OTHER, OWNER, Harness
 from tests.support.fakes.cluster import KILLED, Behaviour
 from tests.support.run_refs import run_ref
 
@@ -47,8 +47,8 @@ class Case:
 
     activity: str
     title: str
-    prepare: Callable[[World], Any]
-    effect: Callable[[World, Any], None]
+    prepare: Callable[[Harness], Any]
+    effect: Callable[[Harness, Any], None]
     renews: frozenset[str] = frozenset()
     """What a second execution seven seconds later may write again, as ``table.column``."""
     same: Callable[[Any], Any] = lambda answer: answer
@@ -110,7 +110,7 @@ def _poll_found(answer: Any) -> Any:
 # --- 1. initiation --------------------------------------------------------------------------------
 
 
-def _created(w: World, handle: Any) -> None:
+def _created(w: Harness, handle: Any) -> None:
     row = w.row(handle.run_id)
     assert (handle.run_id, handle.attempt, handle.resumed, handle.multi) == (1, 1, False, True)
     assert (row.status, row.stage, row.request_id, row.owner_run_id) == (
@@ -123,7 +123,7 @@ def _created(w: World, handle: Any) -> None:
     assert len(w.store.runs.transitions(1)) == 1
 
 
-def _claimed(w: World, handle: Any) -> None:
+def _claimed(w: Harness, handle: Any) -> None:
     assert (handle.run_id, handle.attempt, handle.resumed) == (1, 2, True)
     assert (w.row().attempt, w.row().owner_run_id, w.row().status) == (
         2,
@@ -136,52 +136,52 @@ def _claimed(w: World, handle: Any) -> None:
     )  # fmt: skip
 
 
-def _prepare_claim(w: World) -> Any:
+def _prepare_claim(w: Harness) -> Any:
     w.cluster.behaviour = FAILS
     w.judged()
     return w.order(None, "", OTHER, crawler=None, run_id=1)
 
 
-def _prepare_takeover(w: World) -> Any:
+def _prepare_takeover(w: Harness) -> Any:
     """The former workflow closed in the middle of the run: the directory is asked."""
     w.cluster.behaviour = UNTIL_STOPPED
     w.started()
     return w.order(None, "", OTHER, crawler=None, run_id=1)
 
 
-def _taken_over(w: World, handle: Any) -> None:
+def _taken_over(w: Harness, handle: Any) -> None:
     assert (handle.attempt, handle.resumed) == (2, True)
     assert w.statuses() == ["RUNNING"], "what executes is untouched"
     assert [(t.attempt, t.cluster_uid is not None) for t in w.tasks()] == [(1, True)]
 
 
-def _prepare_reserved(w: World) -> Any:
+def _prepare_reserved(w: Harness) -> Any:
     order = w.order(2)
     w.store.initiation.reserve_run(order.request, "r1")
     return w.order(None, "", crawler=None, run_id=1)
 
 
-def _reserved_is_claimed(w: World, handle: Any) -> None:
+def _reserved_is_claimed(w: Harness, handle: Any) -> None:
     assert (handle.attempt, handle.resumed, w.row().owner_run_id) == (1, False, OWNER.first_run_id)
     assert w.statuses() == ["QUEUED", "QUEUED"]
 
 
-def _prepare_property(w: World) -> Any:
+def _prepare_property(w: Harness) -> Any:
     handle = w.call("create_history_id", w.order())
     return AddWorkflowId(handle.run_id, handle.attempt, "crawl/books/r1")
 
 
-def _property(w: World, _: Any) -> None:
+def _property(w: Harness, _: Any) -> None:
     (found,) = w.store.runs.properties(1)
     assert (found["attempt"], found["name"], found["value"]) == (1, "workflow_id", "crawl/books/r1")
 
 
-def _prepare_more(w: World) -> AddToRun:
+def _prepare_more(w: Harness) -> AddToRun:
     w.cluster.behaviour = UNTIL_STOPPED
     return AddToRun(w.started(), "more", [ChildTask({"shelf": "8"}), ChildTask({"shelf": "9"})])
 
 
-def _more(w: World, added: Any) -> None:
+def _more(w: Harness, added: Any) -> None:
     tasks = w.tasks()
     assert [(t.task_index, t.status, t.args) for t in tasks[1:]] == [
         (1, "QUEUED", {"shelf": "8"}), (2, "QUEUED", {"shelf": "9"}),
@@ -206,7 +206,7 @@ INITIATION = [
 # --- 2. deployment --------------------------------------------------------------------------------
 
 
-def _first_wave(w: World, report: Any) -> None:
+def _first_wave(w: Harness, report: Any) -> None:
     assert w.statuses() == ["PENDING", "PENDING", "QUEUED"]
     assert (report.counts.active, report.counts.queued, report.offered) == (2, 1, 2)
     assert len(w.cluster._tasks) == 2
@@ -214,18 +214,18 @@ def _first_wave(w: World, report: Any) -> None:
     assert [t.cluster_name for t in w.tasks()] == ["crawl-1-0-1", "crawl-1-1-1", None]
 
 
-def _scheduled_wave(w: World, report: Any) -> None:
+def _scheduled_wave(w: Harness, report: Any) -> None:
     _first_wave(w, report)
     assert w.scheduler.calls[0].scheduled
 
 
-def _onetime_wave(w: World, report: Any) -> None:
+def _onetime_wave(w: Harness, report: Any) -> None:
     _first_wave(w, report)
     assert not w.scheduler.calls[0].scheduled
     assert (w.scheduler.calls[0].expires_at - w.now).total_seconds() == 25
 
 
-def _prepare_second_wave(w: World) -> Any:
+def _prepare_second_wave(w: Harness) -> Any:
     w.cluster.behaviour = lambda run, index, attempt: Behaviour() if index == 0 else UNTIL_STOPPED
     fence = w.started(4, max_parallel=2)
     w.forward(30)
@@ -233,17 +233,17 @@ def _prepare_second_wave(w: World) -> Any:
     return Deploy(fence, 2)
 
 
-def _second_wave(w: World, report: Any) -> None:
+def _second_wave(w: Harness, report: Any) -> None:
     assert w.statuses() == ["SUCCEEDED", "RUNNING", "PENDING", "QUEUED"]
     assert (report.counts.active, report.offered) == (2, 1)
 
 
-def _prepare_refusal(w: World) -> Any:
+def _prepare_refusal(w: Harness) -> Any:
     fence = w.created(2, crawler="nobody")
     return Deploy(fence)
 
 
-def _refused(w: World, report: Any) -> None:
+def _refused(w: Harness, report: Any) -> None:
     assert w.statuses() == ["FAILED", "FAILED"]
     assert {t.outcome for t in w.tasks()} == {"deploy_failed"}
     assert "'nobody' is unknown" in (w.tasks()[0].cause or "")
@@ -251,7 +251,7 @@ def _refused(w: World, report: Any) -> None:
     assert report.counts.alive == 0
 
 
-def _prepare_main(w: World) -> Any:
+def _prepare_main(w: Harness) -> Any:
     w.cluster.behaviour = UNTIL_STOPPED
     fence = w.deployed(3)
     w.store.deployment.note_waiting(fence, "waiting: 4 of 4 slots in use")
@@ -259,7 +259,7 @@ def _prepare_main(w: World) -> Any:
     return MainJob(fence, 6)
 
 
-def _main_runs(w: World, report: Any) -> None:
+def _main_runs(w: Harness, report: Any) -> None:
     assert report.ended is False
     assert report.started_at is not None
     assert w.statuses() == ["RUNNING"] * 3, (
@@ -267,51 +267,51 @@ def _main_runs(w: World, report: Any) -> None:
     )
 
 
-def _started(w: World, status: Any) -> None:
+def _started(w: Harness, status: Any) -> None:
     assert status == RunStatus.PROCESSING == w.row().status
     assert (w.row().stage, w.row().waiting_for) == ("reconciliation", None)
     assert w.row().started_at is not None
     assert w.row().next_look_at is not None
 
 
-def _prepare_start(w: World) -> Any:
+def _prepare_start(w: Harness) -> Any:
     fence = w.deployed()
     w.store.deployment.note_waiting(fence, "waiting: 4 of 4 slots in use")
     return StartReport(fence, w.now, w.now + timedelta(minutes=1))
 
 
-def _told_started(w: World, _: Any) -> None:
+def _told_started(w: Harness, _: Any) -> None:
     (event,) = w.notifier.pushed
     assert (event.type, event.body["started"], event.body["run_id"]) == ("run.started", True, 1)
     assert w.store.events.find_event(event_key(w.row().ref, 1, "run.started")) is not None
 
 
-def _told_not_started(w: World, _: Any) -> None:
+def _told_not_started(w: Harness, _: Any) -> None:
     (event,) = w.notifier.pushed
     assert event.body["started"] is False
     assert "'nobody' is unknown" in str(event.body["cause"])
 
 
-def _prepare_failed_start(w: World) -> Any:
+def _prepare_failed_start(w: Harness) -> Any:
     fence = w.created(crawler="nobody")
     w.call("run_onetime_crawler", Deploy(fence))
     return fence
 
 
-def _prepare_requeue(w: World) -> Any:
+def _prepare_requeue(w: Harness) -> Any:
     w.cluster.behaviour = lambda run, index, attempt: Behaviour() if index == 0 else FAILS
     w.judged(3)
     return Requeue(w.resumed())
 
 
-def _requeued(w: World, counts: Any) -> None:
+def _requeued(w: Harness, counts: Any) -> None:
     assert (counts.queued, counts.by_status) == (2, {"SUCCEEDED": 1, "QUEUED": 2})
     rows = w.store.tasks.list_tasks(1, superseded=True)
     assert [(t.task_index, t.attempt) for t in rows] == [(0, 1), (1, 1), (2, 1), (1, 2), (2, 2)]
     assert [t.superseded_by for t in rows[1:3]] == [t.task_id for t in rows[3:]]
 
 
-def _prepare_retry(w: World) -> Any:
+def _prepare_retry(w: Harness) -> Any:
     fence = w.started()
     w.cluster.vanish(1, 0)
     w.forward(60)
@@ -321,7 +321,7 @@ def _prepare_retry(w: World) -> Any:
     return fence
 
 
-def _retried(w: World, report: Any) -> None:
+def _retried(w: Harness, report: Any) -> None:
     assert (report.counts.by_status, report.ended, report.resting.tasks) == ({"QUEUED": 1}, 0, 1)
     first, second = [t for t in w.store.tasks.list_tasks(1, superseded=True) if t.task_index == 0]
     assert (first.status, first.superseded_by, second.attempt, second.retry) == (
@@ -357,7 +357,7 @@ DEPLOYMENT = [
 # --- 3. reconciliation ----------------------------------------------------------------------------
 
 
-def _prepare_poll(w: World) -> Any:
+def _prepare_poll(w: Harness) -> Any:
     """Of three tasks one finished, one was killed behind our back, one goes on."""
     goes_on = Behaviour(executes=None, counts_for=20)
     w.cluster.behaviour = lambda run, index, attempt: (
@@ -369,44 +369,44 @@ def _prepare_poll(w: World) -> Any:
     return w.poll(fence)
 
 
-def _polled(w: World, answer: Any) -> None:
+def _polled(w: Harness, answer: Any) -> None:
     assert (answer.changed, answer.active) == (2, 3)
     assert w.statuses() == ["RUNNING"] * 3, "findings are staged until sync_statuses"
     assert (w.row().verified_at, w.row().next_look_at) == (answer.observed_at, answer.next_look_at)
 
 
-def _prepare_details(w: World) -> Fence:
+def _prepare_details(w: Harness) -> Fence:
     order = _prepare_poll(w)
     w.call("get_history_statuses_to_sync", order)
     return order.fence
 
 
-def _details_staged(w: World, fetched: Any) -> None:
+def _details_staged(w: Harness, fetched: Any) -> None:
     assert fetched == 2
     assert [bool(row["details"]) for row in w.tables()["task_observation"]] == [True, True]
     assert w.store.tasks.log_tail(1) is None
 
 
-def _prepare_reconcile(w: World) -> Fence:
+def _prepare_reconcile(w: Harness) -> Fence:
     fence = _prepare_details(w)
     w.call("get_bulk_task_history_data", fence)
     return fence
 
 
-def _details_written(w: World, written: Any) -> None:
+def _details_written(w: Harness, written: Any) -> None:
     assert written == 2
     assert w.store.tasks.log_tail(1) == w.store.tasks.log_tail(2) == "a line of log\n"
     assert [t.exit_code for t in w.tasks()] == [0, 137, None]
     assert w.tasks()[0].items == 100
 
 
-def _prepare_sync(w: World) -> Sync:
+def _prepare_sync(w: Harness) -> Sync:
     fence = _prepare_reconcile(w)
     w.call("reconcile_tasks", fence)
     return Sync(fence)
 
 
-def _synced(w: World, counts: Any) -> None:
+def _synced(w: Harness, counts: Any) -> None:
     assert counts.by_status == {"SUCCEEDED": 1, "FAILED": 1, "RUNNING": 1}
     assert w.statuses() == ["SUCCEEDED", "FAILED", "RUNNING"]
     assert [
@@ -416,11 +416,11 @@ def _synced(w: World, counts: Any) -> None:
     assert w.tables()["task_observation"] == []
 
 
-def _alive(w: World, counts: Any) -> None:
+def _alive(w: Harness, counts: Any) -> None:
     assert (counts.alive, counts.active, counts.queued) == (3, 2, 1)
 
 
-def _told_changed(w: World, _: Any) -> None:
+def _told_changed(w: Harness, _: Any) -> None:
     (pushed,) = w.notifier.pushed
     assert pushed == w.store.events.last_event(1, "run.changed")
     assert pushed.body["status"] == "PROCESSING"
@@ -448,17 +448,17 @@ RECONCILIATION = [
 # --- stop -----------------------------------------------------------------------------------------
 
 
-def _stopping(w: World) -> Fence:
+def _stopping(w: Harness) -> Fence:
     w.cluster.behaviour = UNTIL_STOPPED
     return w.stopping(3, 2)
 
 
-def _prepare_stop(w: World) -> RecordStop:
+def _prepare_stop(w: Harness) -> RecordStop:
     w.cluster.behaviour = UNTIL_STOPPED
     return w.stop(w.started())
 
 
-def _stop_recorded(w: World, intent: Any) -> None:
+def _stop_recorded(w: Harness, intent: Any) -> None:
     assert (intent.requested_by, intent.force) == ("ada", False)
     assert (w.row().status, w.row().stop) == ("STOPPING", intent)
     (entry,) = w.store.runs.cancellations(1)
@@ -466,30 +466,30 @@ def _stop_recorded(w: World, intent: Any) -> None:
     assert (w.cluster.signals(1), w.statuses()) == (1, ["STOPPING"]), "it is asked at once"
 
 
-def _queued_cancelled(w: World, counts: Any) -> None:
+def _queued_cancelled(w: Harness, counts: Any) -> None:
     assert counts.by_status == {"RUNNING": 2, "CANCELLED": 1}
     assert w.tasks()[2].outcome == "cancelled"
 
 
-def _asked(w: World, report: Any) -> None:
+def _asked(w: Harness, report: Any) -> None:
     assert (report.left, report.more, report.counts.active) == (0, False, 2)
     assert [w.cluster.signals(1, index) for index in (0, 1)] == [1, 1]
     assert w.statuses() == ["STOPPING", "STOPPING", "QUEUED"]
 
 
-def _killed(w: World, _: Any) -> None:
+def _killed(w: Harness, _: Any) -> None:
     assert w.cluster.alive() == []
     assert w.statuses() == ["STOPPING", "STOPPING", "QUEUED"], "the end is for a poll to find"
 
 
-def _logged(w: World, _: Any) -> None:
+def _logged(w: Harness, _: Any) -> None:
     assert [(c["request_id"], c["acted_at"]) for c in w.store.runs.cancellations(1)] == [
         ("s1", w.now),
         ("s2", w.now),
     ]
 
 
-def _prepare_log(w: World) -> RecordStop:
+def _prepare_log(w: Harness) -> RecordStop:
     """One of the two stops has its row already, the other one came meanwhile."""
     fence = _stopping(w)
     first = w.stop(fence)
@@ -497,7 +497,7 @@ def _prepare_log(w: World) -> RecordStop:
     return RecordStop(fence, first.heard + w.stop(fence, "s2", force=True).heard)
 
 
-def _prepare_told(w: World) -> Fence:
+def _prepare_told(w: Harness) -> Fence:
     fence = _stopping(w)
     w.call("cancel_queued_tasks", fence)
     w.call("k8_stop_task", fence)
@@ -506,7 +506,7 @@ def _prepare_told(w: World) -> Fence:
     return fence
 
 
-def _told_stopped(w: World, _: Any) -> None:
+def _told_stopped(w: Harness, _: Any) -> None:
     (event,) = w.notifier.pushed
     assert (event.type, event.body["status"], event.body["outcome"]) == (
         "run.stopped",
@@ -528,12 +528,12 @@ CANCELLATION = [
 # --- 4. completion --------------------------------------------------------------------------------
 
 
-def _prepare_verdict(w: World) -> Fence:
+def _prepare_verdict(w: Harness) -> Fence:
     w.cluster.behaviour = lambda run, index, attempt: FAILS if index == 1 else Behaviour()
     return w.ended(3, crawler="shops")
 
 
-def _verdict(w: World, ended: Any) -> None:
+def _verdict(w: Harness, ended: Any) -> None:
     assert (ended.status, ended.outcome, ended.tasks) == (
         "COMPLETED",
         "partial",
@@ -548,7 +548,7 @@ def _verdict(w: World, ended: Any) -> None:
     assert w.row().ended_at is not None
 
 
-def _prepare_less(w: World) -> Fence:
+def _prepare_less(w: Harness) -> Fence:
     """A run after three others, whose items have fewer prices; another workflow took it over, as an
     audit lets one.
     """
@@ -562,7 +562,7 @@ def _prepare_less(w: World) -> Fence:
     return w.resumed(4)
 
 
-def _less(w: World, ended: Any) -> None:
+def _less(w: Harness, ended: Any) -> None:
     said = "price: 41 % of 1,200 items have it, the usual share is 98 % (median of 3 runs), expected at least 93 %"
     assert (ended.status, ended.outcome, ended.cause) == ("FAILED", "coverage", said)
     assert (w.row(4).status, w.row(4).cause, w.row(4).fields) == (
@@ -575,7 +575,7 @@ def _less(w: World, ended: Any) -> None:
     assert (event.body["outcome"], event.body["cause"]) == ("coverage", said)
 
 
-def _signalled(w: World, seq: Any) -> None:
+def _signalled(w: Harness, seq: Any) -> None:
     (event,) = w.sink.sent
     assert (event.seq, event.type) == (seq, "run.ended")
     assert event.body["status"] == "COMPLETED"
@@ -583,25 +583,25 @@ def _signalled(w: World, seq: Any) -> None:
     assert w.store.events.find_event(event_key(w.row().ref, 1, "run.ended")) is not None
 
 
-def _prepare_export(w: World) -> Fence:
+def _prepare_export(w: Harness) -> Fence:
     fence = w.judged(2)
     w.files(0, 1)
     return fence
 
 
-def _exported(w: World, result: Any) -> None:
+def _exported(w: Harness, result: Any) -> None:
     assert set(w.archive.stored) == {result.url} == {f"memory:///{archive_key(w.row().ref, 1)}"}
     (record,) = w.store.exports.list_exports(1)
     assert (record["status"], record["files"], record["url"]) == ("exported", 2, result.url)
 
 
-def _nothing_exported(w: World, result: Any) -> None:
+def _nothing_exported(w: Harness, result: Any) -> None:
     assert result is None
     assert w.archive.stored == {}
     assert [e["status"] for e in w.store.exports.list_exports(1)] == ["empty"]
 
 
-def _prepare_untold(w: World) -> Fence:
+def _prepare_untold(w: Harness) -> Fence:
     """A run whose push of its start failed."""
     fence = w.judged()
     w.notifier.faults.add(NotDelivered("nobody answers"))
@@ -610,7 +610,7 @@ def _prepare_untold(w: World) -> Fence:
     return fence
 
 
-def _told_at_last(w: World, sent: Any) -> None:
+def _told_at_last(w: Harness, sent: Any) -> None:
     assert sent in (0, 1)
     assert [e.type for e in w.notifier.pushed] == ["run.started"]
     assert [d["status"] for d in w.store.events.deliveries(1) if d["sink"] == w.notifier.name] == [
@@ -649,7 +649,7 @@ GONE = frozenset(
 REPAIR = AuditPage(repair=True)
 
 
-def _after_grace(w: World, activity: str, page: AuditPage = REPAIR) -> AuditPage:
+def _after_grace(w: Harness, activity: str, page: AuditPage = REPAIR) -> AuditPage:
     """Seen once, and again when its grace is over."""
     first = w.call(activity, page)
     assert (sum(first.found.values()), first.repaired) == (1, {})
@@ -657,7 +657,7 @@ def _after_grace(w: World, activity: str, page: AuditPage = REPAIR) -> AuditPage
     return page
 
 
-def _prepare_ghost(w: World) -> AuditPage:
+def _prepare_ghost(w: Harness) -> AuditPage:
     w.cluster.behaviour = UNTIL_STOPPED
     task = QueuedTask(7, 0, {})
     soon = w.now + timedelta(minutes=1)
@@ -668,20 +668,20 @@ def _prepare_ghost(w: World) -> AuditPage:
     return replace(_after_grace(w, "audit_cluster"), unknown=UnknownDecision.END)
 
 
-def _ghost_ended(w: World, part: Any) -> None:
+def _ghost_ended(w: Harness, part: Any) -> None:
     assert (part.found, part.repaired, part.looked) == ({"orphan": 1}, {"orphan": 1}, 1)
     assert w.cluster.alive() == []
     assert w.cluster.signals(77) == 1
 
 
-def _prepare_undead(w: World) -> AuditPage:
+def _prepare_undead(w: Harness) -> AuditPage:
     w.judged()
     task = w.cluster._tasks[1, 0, 1]
     task.ended, task.behaviour = None, UNTIL_STOPPED
     return _after_grace(w, "audit_cluster")
 
 
-def _undead_ended(w: World, part: Any) -> None:
+def _undead_ended(w: Harness, part: Any) -> None:
     assert part.repaired == {"still_alive": 1}
     (correction,) = w.store.corrections.list_corrections(1)
     assert (correction.kind, correction.believed, correction.truth) == (
@@ -693,13 +693,13 @@ def _undead_ended(w: World, part: Any) -> None:
     assert w.cluster.alive() == []
 
 
-def _prepare_lost(w: World) -> AuditPage:
+def _prepare_lost(w: Harness) -> AuditPage:
     w.cluster.behaviour = UNTIL_STOPPED
     w.started()
     return _after_grace(w, "audit_runs")
 
 
-def _taken_over(w: World, part: Any) -> None:
+def _taken_over(w: Harness, part: Any) -> None:
     assert part.repaired == {"no_workflow": 1}
     assert w.directory.begun == {"crawl/books/r1/2": (RunRequest(crawler="books", run_id=1), True)}
     assert [(c.kind, c.truth) for c in w.store.corrections.list_corrections(1)] == [
@@ -707,40 +707,40 @@ def _taken_over(w: World, part: Any) -> None:
     ]
 
 
-def _prepare_reserved(w: World) -> AuditPage:
+def _prepare_reserved(w: Harness) -> AuditPage:
     w.store.initiation.reserve_run(RunRequest(crawler="books"), "res")
     w.forward(LATER_S)
     return REPAIR
 
 
-def _begun(w: World, part: Any) -> None:
+def _begun(w: Harness, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
     assert w.directory.begun == {"crawl/books/res": (RunRequest(crawler="books", run_id=1), True)}
     assert w.store.corrections.list_corrections(1) == []
 
 
-def _prepare_rowless(w: World) -> AuditPage:
+def _prepare_rowless(w: Harness) -> AuditPage:
     w.directory.workflows = [OpenWorkflow("cli/x", "chain-9", w.now, 99, "u")]
     return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
-def _terminated(w: World, part: Any) -> None:
+def _terminated(w: Harness, part: Any) -> None:
     assert part.repaired == {"no_row": 1}
     assert "run 99, which is not in the database" in w.directory.ended["cli/x"]
 
 
-def _prepare_undelivered(w: World) -> AuditPage:
+def _prepare_undelivered(w: Harness) -> AuditPage:
     w.judged()
     w.forward(LATER_S)
     return REPAIR
 
 
-def _ordered_again(w: World, part: Any) -> None:
+def _ordered_again(w: Harness, part: Any) -> None:
     assert part.repaired == {"undelivered": 1}
     assert w.directory.delivered == {Fence(1, 1, OWNER.first_run_id, w.row().run_uid): (True, True)}
 
 
-def _prepare_evidence(w: World) -> AuditPage:
+def _prepare_evidence(w: Harness) -> AuditPage:
     w.cluster.behaviour = UNTIL_STOPPED
     fence = w.started(2)
     w.cluster.vanish(1, 0)
@@ -751,14 +751,14 @@ def _prepare_evidence(w: World) -> AuditPage:
     return REPAIR
 
 
-def _evidence_kept(w: World, part: Any) -> None:
+def _evidence_kept(w: Harness, part: Any) -> None:
     assert part.repaired == {"late_evidence": 1}
     assert w.statuses()[0] == "LOST"
     kinds = [(c.kind, c.believed, c.truth) for c in w.store.corrections.list_corrections(1)]
     assert kinds == [("vanished", "RUNNING", "LOST"), ("late_evidence", "LOST", "FAILED")]
 
 
-def _prepare_close(w: World) -> CloseAudit:
+def _prepare_close(w: Harness) -> CloseAudit:
     w.store.findings.note_findings([AuditFinding("orphan/1", FindingKind.ORPHAN, "it executed", 1)])
     w.forward(60)
     return CloseAudit(
@@ -766,7 +766,7 @@ def _prepare_close(w: World) -> CloseAudit:
     )
 
 
-def _closed(w: World, gone: Any) -> None:
+def _closed(w: Harness, gone: Any) -> None:
     assert gone in (0, 1)
     assert [row.subject for row in w.store.findings.audit_findings("gone")] == ["orphan/1"]
     report = w.store.findings.last_audit()
@@ -817,7 +817,7 @@ AUDIT = [
 # --- managers -------------------------------------------------------------------------------------
 
 
-def _cycled(w: World, answer: CycleAnswer) -> None:
+def _cycled(w: Harness, answer: CycleAnswer) -> None:
     assert (answer.picked, answer.live, answer.over) == (2, 2, False)
     states = [(str(job.state), job.seq) for job in w.store.managers.list_jobs(1)]
     assert states == [("starting", 1), ("starting", 2), ("buffered", None)]

@@ -1,4 +1,4 @@
-"""Worlds for activities: a new one costs a copy of an empty database."""
+"""Harnesses for activities: a new one costs a copy of an empty database."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.activities.world import World
+from tests.activities.harness import Harness
 
 
 @pytest.fixture
-def new_world(tmp_path: Path) -> Iterator[Callable[[], World]]:
-    """Makes a new world each time it is called."""
-    worlds: list[World] = []
+def new_harness(tmp_path: Path) -> Iterator[Callable[[], Harness]]:
+    """Makes a new harness each time it is called."""
+    harnesses: list[Harness] = []
 
-    def make() -> World:
-        worlds.append(World.over(tmp_path / str(len(worlds))))
-        return worlds[-1]
+    def make() -> Harness:
+        harnesses.append(Harness.over(tmp_path / str(len(harnesses))))
+        return harnesses[-1]
 
     yield make
-    for world in worlds:
-        world.close()
+    for harness in harnesses:
+        harness.close()
 
 
 @pytest.fixture
-def world(new_world: Callable[[], World]) -> World:
-    return new_world()
+def harness(new_harness: Callable[[], Harness]) -> Harness:
+    return new_harness()

@@ -7,10 +7,10 @@ from typing import Any
 from crawler_lifecycle.domain.audits.audit import OpenWorkflow
 from crawler_lifecycle.domain.run_ref import RunRef
 from tests.activities.cases import Case
-from tests.activities.world import START, World
+from tests.activities.harness import START, Harness
 
 
-def asked(w: World) -> RunRef:
+def asked(w: Harness) -> RunRef:
     """A run that has ended and was exported, of which a workflow is open, and which is to be
     deleted.
     """
@@ -22,13 +22,13 @@ def asked(w: World) -> RunRef:
     return fence.run
 
 
-def _report(w: World) -> dict[str, Any]:
+def _report(w: Harness) -> dict[str, Any]:
     found = dict(w.row().deletion or {})
     assert (found["requested_by"], found["left"]) == ("ada", {})
     return dict(found["gone"])
 
 
-def _texts(w: World, _: Any) -> None:
+def _texts(w: Harness, _: Any) -> None:
     assert (w.row().cause, [task.args for task in w.tasks()], w.row().status) == (
         None,
         [{}],
@@ -37,22 +37,22 @@ def _texts(w: World, _: Any) -> None:
     assert _report(w)["texts in task_history"] == 1
 
 
-def _histories(w: World, _: Any) -> None:
+def _histories(w: Harness, _: Any) -> None:
     assert (w.directory.workflows, _report(w)) == ([], {"Temporal histories": None})
 
 
-def histories_gone(w: World) -> RunRef:
+def histories_gone(w: Harness) -> RunRef:
     run = asked(w)
     w.call("delete_run_histories", run)
     return run
 
 
-def _first_files(w: World, answer: Any) -> None:
+def _first_files(w: Harness, answer: Any) -> None:
     assert (w.archive.stored, _report(w), answer) == ({}, {"archives": None, "rows": None}, False)
     assert w.row().deletion_ended_at is None
 
 
-def _files(w: World, _: Any) -> None:
+def _files(w: Harness, _: Any) -> None:
     assert (w.archive.stored, _report(w).keys()) == ({}, {"archives", "rows", "Temporal histories"})
     assert w.row().deletion_ended_at == w.now
 

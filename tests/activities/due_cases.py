@@ -15,14 +15,14 @@ from crawler_lifecycle.features.schedules.ports import DueOrder, DueRow
 from crawler_lifecycle.features.schedules.store.tables import schedule_due
 from crawler_lifecycle.ports.runs import Owner
 from tests.activities.cases import GONE, LATER_S, REPAIR, SEEN_AGAIN, Case, _nothing
-from tests.activities.world import START, World
+from tests.activities.harness import START, Harness
 
 RUN = {"crawler": "books", "args": {"shelf": "b"}}
 GRAPH = {"steps": [{"path": "one", "kind": "crawl", "job": RUN}]}
 MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": []}}
 
 
-def _made(w: World, **fields: Any) -> None:
+def _made(w: Harness, **fields: Any) -> None:
     w.store.managers.new_uid = lambda: "uid-of-the-manager"
     w.store.graphs.new_uid = lambda: "uid-of-the-graph"
     target = {} if {"graph", "manager"} & set(fields) else {"run": RUN}
@@ -30,36 +30,36 @@ def _made(w: World, **fields: Any) -> None:
     w.store.schedules.put("nightly", spec.document(), "ann", "shop-a")
 
 
-def _decide(w: World, **fields: Any) -> DueOrder:
+def _decide(w: Harness, **fields: Any) -> DueOrder:
     _made(w, **fields)
     return DueOrder("nightly", START)
 
 
-def _decided(w: World, **fields: Any) -> int:
+def _decided(w: Harness, **fields: Any) -> int:
     _made(w, **fields)
     line = w.store.schedules.decide_due("nightly", START)
     assert line is not None
     return line.due_id
 
 
-def _line(w: World, due_id: int = 1) -> DueRow:
+def _line(w: Harness, due_id: int = 1) -> DueRow:
     found: DueRow = w.store.schedules.get_due(due_id)
     return found
 
 
-def _started(w: World, answer: Any) -> None:
+def _started(w: Harness, answer: Any) -> None:
     assert (answer.decision, answer.begin, answer.stop) == (Decision.STARTED, False, False)
     _begun(w, answer.begun)
 
 
-def _waiting(w: World) -> DueOrder:
+def _waiting(w: Harness) -> DueOrder:
     """It is due again, and what it began goes on."""
     w.call("decide_due", _decide(w, overlap="stop_previous"))
     w.now = START.replace(minute=1)
     return DueOrder("nightly", w.now)
 
 
-def _waits(w: World, answer: Any) -> None:
+def _waits(w: Harness, answer: Any) -> None:
     assert (answer.decision, answer.begin, answer.stop, answer.begun) == (
         Decision.QUEUED,
         True,
@@ -69,12 +69,12 @@ def _waits(w: World, answer: Any) -> None:
     assert len(w.store.runs.list_runs()) == 1
 
 
-def _never(w: World, answer: Any) -> None:
+def _never(w: Harness, answer: Any) -> None:
     assert (answer.decision, answer.begin, answer.begun) == (Decision.FAILED, False, None)
     _refused(w, None)
 
 
-def _begun(w: World, answer: Any) -> None:
+def _begun(w: Harness, answer: Any) -> None:
     [run] = w.store.runs.list_runs()
     assert (run.request_id, run.trigger, run.parent) == (
         due_request_id("nightly", START),
@@ -86,7 +86,7 @@ def _begun(w: World, answer: Any) -> None:
     assert (answer, answer.id) == (_line(w).target, run.run_id)
 
 
-def _graph_begun(w: World, answer: Any) -> None:
+def _graph_begun(w: Harness, answer: Any) -> None:
     row = w.store.graphs.get_graph(answer.id)
     assert row is not None
     assert (row.key, row.state, row.project) == (
@@ -97,7 +97,7 @@ def _graph_begun(w: World, answer: Any) -> None:
     assert _line(w).target == answer
 
 
-def _manager_begun(w: World, answer: Any) -> None:
+def _manager_begun(w: Harness, answer: Any) -> None:
     row = w.store.managers.get_manager(answer.id)
     assert row is not None
     assert (row.name, row.flow_id, row.project) == (
@@ -109,7 +109,7 @@ def _manager_begun(w: World, answer: Any) -> None:
     assert _line(w).target == answer
 
 
-def _refused(w: World, answer: Any) -> None:
+def _refused(w: Harness, answer: Any) -> None:
     assert answer is None
     assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
     line = _line(w)
@@ -117,7 +117,7 @@ def _refused(w: World, answer: Any) -> None:
     assert "'gone' is unknown" in str(line.reason)
 
 
-def _second(w: World, **fields: Any) -> int:
+def _second(w: Harness, **fields: Any) -> int:
     """A due time whose previous one began something that goes on."""
     w.call("begin_due", _decided(w, overlap="stop_previous", **fields))
     w.directory.open |= {
@@ -130,7 +130,7 @@ def _second(w: World, **fields: Any) -> int:
     return int(line.due_id)
 
 
-def _of_another(w: World) -> int:
+def _of_another(w: Harness) -> int:
     """A database that was put back: under the number of a line that stopped others is one that does
     not.
     """
@@ -141,12 +141,12 @@ def _of_another(w: World) -> int:
     return int(line.due_id)
 
 
-def _not_stopped(w: World, answer: Any) -> None:
+def _not_stopped(w: Harness, answer: Any) -> None:
     [run] = w.store.runs.list_runs()
     assert (answer, run.stop, w.directory.stopped) == (True, None, {})
 
 
-def _run_stopped(w: World, answer: Any) -> None:
+def _run_stopped(w: Harness, answer: Any) -> None:
     assert answer is False
     [run] = w.store.runs.list_runs()
     assert (run.status, run.stop.requested_by if run.stop else None) == (
@@ -156,31 +156,31 @@ def _run_stopped(w: World, answer: Any) -> None:
     assert list(w.directory.stopped) == [f"crawl/books/{run.request_id}"]
 
 
-def _manager_stopped(w: World, answer: Any) -> None:
+def _manager_stopped(w: Harness, answer: Any) -> None:
     row = w.store.managers.get_manager(1)
     assert row is not None
     assert (answer, row.status, row.stop is not None) == (False, "STOPPING", True)
 
 
-def _graph_stopped(w: World, answer: Any) -> None:
+def _graph_stopped(w: Harness, answer: Any) -> None:
     row = w.store.graphs.get_graph(1)
     assert row is not None
     assert (answer, row.stop is not None) == (False, True)
 
 
-def _deleted(w: World) -> int:
+def _deleted(w: Harness) -> int:
     due_id = _decided(w)
     w.store.schedules.delete("nightly")
     return due_id
 
 
-def _came_to_nothing(w: World, answer: Any) -> None:
+def _came_to_nothing(w: Harness, answer: Any) -> None:
     assert answer is None
     assert (w.store.runs.list_runs(), _line(w).decision) == ([], Decision.FAILED)
     assert "was deleted before it began" in str(_line(w).reason)
 
 
-def _begun_in_silence(w: World, **fields: Any) -> int:
+def _begun_in_silence(w: Harness, **fields: Any) -> int:
     """It began its target, and died before it could say so."""
     due_id = _decided(w, **fields)
     w.call("begin_due", due_id)
@@ -189,14 +189,14 @@ def _begun_in_silence(w: World, **fields: Any) -> int:
     return due_id
 
 
-def _changed(w: World, **fields: Any) -> int:
+def _changed(w: Harness, **fields: Any) -> int:
     """Then the schedule was made to begin a run."""
     due_id = _begun_in_silence(w, **fields)
     w.store.schedules.put("nightly", ScheduleSpec(every_s=60, run=RUN).document(), "ann")
     return due_id
 
 
-def _renamed(w: World) -> int:
+def _renamed(w: Harness) -> int:
     """Then the schedule was made to begin another manager."""
     due_id = _begun_in_silence(w, manager=MANAGER)
     other = ScheduleSpec(every_s=60, manager=MANAGER | {"name": "other"})
@@ -204,13 +204,13 @@ def _renamed(w: World) -> int:
     return due_id
 
 
-def _begun_and_deleted(w: World) -> DueOrder:
+def _begun_and_deleted(w: Harness) -> DueOrder:
     _begun_in_silence(w, manager=MANAGER)
     w.store.schedules.delete("nightly")
     return DueOrder("nightly", START)
 
 
-def _graph_begun_and_deleted(w: World) -> int:
+def _graph_begun_and_deleted(w: Harness) -> int:
     """It waited, began a graph, and died before it could say so; then its schedule was deleted and
     made anew.
     """
@@ -224,18 +224,18 @@ def _graph_begun_and_deleted(w: World) -> int:
     return due_id
 
 
-def _found(w: World, answer: Any) -> None:
+def _found(w: Harness, answer: Any) -> None:
     assert (answer.kind, w.store.runs.list_runs()) == ("graph", [])
     assert (_line(w).target, _line(w).decision) == (answer, Decision.STARTED)
 
 
-def _manager_found(w: World, answer: Any) -> None:
+def _manager_found(w: Harness, answer: Any) -> None:
     assert w.store.runs.list_runs() == []
     assert [row.name for row in w.store.managers.newest()] == ["stream"]
     _manager_begun(w, getattr(answer, "begun", answer))
 
 
-def _superseded(w: World) -> int:
+def _superseded(w: Harness) -> int:
     """It waits for the proof of a stop, and meanwhile it is due again."""
     w.call("begin_due", _decided(w, overlap="stop_previous"))
     times = [START.replace(minute=n) for n in (1, 2)]
@@ -246,7 +246,7 @@ def _superseded(w: World) -> int:
     return 2
 
 
-def _given_way(w: World) -> int:
+def _given_way(w: Harness) -> int:
     """It gave way before.
 
     A manager of another project has the flow id that its target would have.
@@ -259,7 +259,7 @@ def _given_way(w: World) -> int:
     return due_id
 
 
-def _gave_way(w: World, answer: Any) -> None:
+def _gave_way(w: Harness, answer: Any) -> None:
     assert (answer, _line(w, 2).decision, len(w.store.runs.list_runs())) == (
         None,
         Decision.SKIPPED_OVERLAP,
@@ -268,7 +268,7 @@ def _gave_way(w: World, answer: Any) -> None:
     assert "it was due again, at 2026-03-01T12:02:00Z" in str(_line(w, 2).reason)
 
 
-def _unfired(w: World) -> AuditPage:
+def _unfired(w: Harness) -> AuditPage:
     """Nobody could ask Temporal for an hour."""
     _made(w)
     w.store.schedules.decide_due("nightly", START.replace(minute=7))
@@ -276,7 +276,7 @@ def _unfired(w: World) -> AuditPage:
     return REPAIR
 
 
-def _noted(w: World, part: Any) -> None:
+def _noted(w: Harness, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_fired": 1, "not_told": 1}, {"not_fired": 1})
     # Ten minutes are caught up, and one is for its workflow.
     assert part.findings[0].detail.startswith(
@@ -287,19 +287,19 @@ def _noted(w: World, part: Any) -> None:
     assert [one.due_at.minute for one in lines if one.decision is not Decision.MISSED] == [7]
 
 
-def _not_begun(w: World) -> AuditPage:
+def _not_begun(w: Harness) -> AuditPage:
     _decided(w)
     w.forward(LATER_S)
     return AuditPage(repair=True, what="due time")
 
 
-def _begun_again(w: World, part: Any) -> None:
+def _begun_again(w: Harness, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
     assert list(w.directory.due_begun) == ["crawl-due/nightly-2026-03-01T12:00:00Z"]
     assert due_of_workflow("crawl-due/nightly-2026-03-01T12:00:00Z") == ("nightly", START)
 
 
-def _asked_and_deleted(w: World) -> DueOrder:
+def _asked_and_deleted(w: Harness) -> DueOrder:
     """A person triggers it, and deletes the schedule before a worker is there."""
     _made(w)
     w.store.schedules.ask_due("nightly", [START], "ann", "triggered by ann")
@@ -307,21 +307,21 @@ def _asked_and_deleted(w: World) -> DueOrder:
     return DueOrder("nightly", START)
 
 
-def _begun_all_the_same(w: World, answer: Any) -> None:
+def _begun_all_the_same(w: Harness, answer: Any) -> None:
     assert (answer.decision, answer.begun) == (Decision.STARTED, _line(w).target)
     assert [run.request_id for run in w.store.runs.list_runs()] == [
         due_request_id("nightly", START)
     ]
 
 
-def _started_and_deleted(w: World) -> DueOrder:
+def _started_and_deleted(w: Harness) -> DueOrder:
     """Temporal fired, and the worker died between the line and what it begins."""
     _decided(w)
     w.store.schedules.delete("nightly")
     return DueOrder("nightly", START)
 
 
-def _settled_as_nothing(w: World, answer: Any) -> None:
+def _settled_as_nothing(w: Harness, answer: Any) -> None:
     assert (answer.decision, answer.begun, answer.begin) == (Decision.FAILED, None, False)
     assert "was deleted before it began" in str(_line(w).reason)
 

@@ -36,7 +36,7 @@ from tests.activities.cases import (
     _after_grace,
     _nothing,
 )
-from tests.activities.world import World
+from tests.activities.harness import Harness
 from tests.support.fakes.cluster import Behaviour
 
 GRAPH = Owner(graph_workflow_id("nightly"), "chain-of-the-graph")
@@ -58,7 +58,7 @@ def _manager(path: str) -> StepSpec:
     return StepSpec(path, StepKind.MANAGER, {"name": "stream", "plan": "shop:Stream"})
 
 
-def _made(w: World, *steps: StepSpec) -> int:
+def _made(w: Harness, *steps: StepSpec) -> int:
     graphs = w.store.graphs
     graphs.new_uid = lambda: "uid-of-the-graph"
     w.store.managers.new_uid = lambda: "uid-of-the-manager"
@@ -72,21 +72,21 @@ def _made(w: World, *steps: StepSpec) -> int:
     return graphs.make_graph(row.graph_id).graph_id
 
 
-def _claimed(w: World, *steps: StepSpec) -> GraphFence:
+def _claimed(w: Harness, *steps: StepSpec) -> GraphFence:
     graph_id = _made(w, *steps)
     row = w.store.graphs.claim_graph(graph_id, GRAPH)
     return GraphFence(graph_id, row.attempt, GRAPH.first_run_id)
 
 
-def _advance(w: World, fence: GraphFence) -> None:
+def _advance(w: Harness, fence: GraphFence) -> None:
     w.call("advance_graph", AdvanceGraph(fence, room=9))
 
 
-def _states(w: World) -> dict[str, str]:
+def _states(w: Harness) -> dict[str, str]:
     return {one.path: str(one.state) for one in w.store.graphs.list_steps(1)}
 
 
-def _opened(w: World, answer: Any) -> None:
+def _opened(w: Harness, answer: Any) -> None:
     assert (answer.key, answer.attempt, answer.state, answer.stop) == (
         "nightly",
         1,
@@ -98,7 +98,7 @@ def _opened(w: World, answer: Any) -> None:
     assert row.owner_run_id == GRAPH.first_run_id
 
 
-def _advanced(w: World, answer: Any) -> None:
+def _advanced(w: Harness, answer: Any) -> None:
     assert [(one.number, one.queue, one.long) for one in answer.batches] == [
         (1, None, False),
         (2, "gpu", False),
@@ -114,43 +114,43 @@ def _what_counts(answer: Any) -> Any:
     return (answer.state, answer.batches, answer.begin, answer.counts)
 
 
-def _cancel(w: World) -> CommandGraph:
+def _cancel(w: Harness) -> CommandGraph:
     _claimed(w)
     return CommandGraph(1, "c1", CancelSteps(names=["a"], requested_by="ada"))
 
 
-def _cancelled(w: World, answer: Any) -> None:
+def _cancelled(w: Harness, answer: Any) -> None:
     assert (answer, _states(w)) == (1, {"a": "cancelled", "b": "cancelled", "c": "available"})
 
 
-def _approve(w: World) -> CommandGraph:
+def _approve(w: Harness) -> CommandGraph:
     fence = _claimed(w, StepSpec("ask", StepKind.APPROVAL), _function("a", "ask"))
     _advance(w, fence)
     return CommandGraph(1, "y1", ApproveStep(step="ask", requested_by="ada", at=w.now))
 
 
-def _approved(w: World, answer: Any) -> None:
+def _approved(w: Harness, answer: Any) -> None:
     assert (answer, _states(w)) == (1, {"ask": "completed", "a": "available"})
     assert w.store.graphs.list_steps(1)[0].reason == "approved by ada"
 
 
-def _closed(w: World) -> ClosedBatches:
+def _closed(w: Harness) -> ClosedBatches:
     w.directory.open.add(Owner(graph_batch_workflow_id("nightly", 1), "chain-9"))
     return ClosedBatches("nightly", [1, 2])
 
 
-def _one_is_open(w: World, answer: Any) -> None:
+def _one_is_open(w: Harness, answer: Any) -> None:
     assert answer == [2]
 
 
-def _picked(w: World) -> GraphFence:
+def _picked(w: Harness) -> GraphFence:
     fence = _claimed(w, _crawl("books"), _crawl("nobody", crawler="nobody"), _manager("stream"))
     _advance(w, fence)
     w.catalogue.problem = "line 3 of crawlers.yaml is not read"
     return fence
 
 
-def _begun(w: World, answer: Any) -> None:
+def _begun(w: Harness, answer: Any) -> None:
     [run], [manager] = w.store.runs.list_runs(), w.store.managers.newest()
     assert (run.request_id, run.parent) == (CRAWL, GRAPH.workflow_id)
     assert (run.project, manager.project) == ("shop-a", "shop-a")
@@ -166,7 +166,7 @@ def _begun(w: World, answer: Any) -> None:
     assert "; line 3 of crawlers.yaml is not read" in str(found["nobody"].reason)
 
 
-def _resumed(w: World) -> GraphFence:
+def _resumed(w: Harness) -> GraphFence:
     """The crawl has failed, and somebody wants it to be tried again."""
     w.cluster.behaviour = FAILS
     fence = _claimed(
@@ -183,25 +183,25 @@ def _resumed(w: World) -> GraphFence:
     return fence
 
 
-def _goes_on(w: World, answer: Any) -> None:
+def _goes_on(w: Harness, answer: Any) -> None:
     run = w.row()
     assert (run.attempt, run.status, run.owner_run_id) == (2, "INITIALIZING", None)
     assert _states(w)["books"] == "executing"
     assert w.store.graphs.to_begin(GraphFence(1, 1, GRAPH.first_run_id)) == []
 
 
-def _begin_after_stop(w: World) -> GraphFence:
+def _begin_after_stop(w: Harness) -> GraphFence:
     fence = _picked(w)
     w.store.graphs.record_graph_stop(1, StopIntent(w.now))
     return fence
 
 
-def _none_begun(w: World, answer: Any) -> None:
+def _none_begun(w: Harness, answer: Any) -> None:
     assert answer.stopped
     assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
 
 
-def _stop(w: World, *, lost: bool = False, step: bool = False, untold: bool = False) -> StopRuns:
+def _stop(w: Harness, *, lost: bool = False, step: bool = False, untold: bool = False) -> StopRuns:
     w.call("begin_graph_runs", _picked(w))
     if untold:  # the worker died between the rows of run and manager and those of their steps
         with w.store.database.engine.begin() as conn:
@@ -219,7 +219,7 @@ def _stop(w: World, *, lost: bool = False, step: bool = False, untold: bool = Fa
     return StopRuns(1, intent)
 
 
-def _told(w: World, answer: Any) -> None:
+def _told(w: Harness, answer: Any) -> None:
     assert (answer.live, answer.trouble) == (2, None)
     assert [str(run.status) for run in w.store.runs.list_runs()] == ["STOPPING"]
     row = w.store.managers.get_manager(1)
@@ -229,40 +229,40 @@ def _told(w: World, answer: Any) -> None:
     assert {f"crawl/books/{CRAWL}", "manager/stream/uid-of-the-graph.2"} <= told
 
 
-def _record(w: World) -> RecordParentStop:
+def _record(w: Harness) -> RecordParentStop:
     _claimed(w)
     return RecordParentStop(1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"))
 
 
-def _recorded(w: World, answer: Any) -> None:
+def _recorded(w: Harness, answer: Any) -> None:
     row = w.store.graphs.get_graph(1)
     assert row is not None
     assert (answer.stop, row.state) == (row.stop, "executing")
     assert set(_states(w).values()) == {"cancelled"}
 
 
-def _unowned(w: World) -> AuditPage:
+def _unowned(w: Harness) -> AuditPage:
     _made(w)
     w.forward(LATER_S)
     return PARENTS
 
 
-def _started(w: World, part: Any) -> None:
+def _started(w: Harness, part: Any) -> None:
     assert (part.repaired, part.looked) == ({"not_started": 1}, 1)
     assert w.directory.graphs_begun == {GRAPH.workflow_id: 1}
 
 
-def _lost(w: World) -> AuditPage:
+def _lost(w: Harness) -> AuditPage:
     _claimed(w)
     return _after_grace(w, "audit_parents", PARENTS)
 
 
-def _taken_over(w: World, part: Any) -> None:
+def _taken_over(w: Harness, part: Any) -> None:
     assert (part.repaired, part.looked) == ({"no_workflow": 1}, 1)
     assert w.directory.graphs_begun == {GRAPH.workflow_id: 1}
 
 
-def _strange(w: World) -> AuditPage:
+def _strange(w: Harness) -> AuditPage:
     """Somebody has written other numbers into the rows of two steps."""
     w.call("begin_graph_runs", _picked(w))
     w.store.initiation.reserve_run(RunRequest(crawler="books", parent="nobody"), "r1")
@@ -275,7 +275,7 @@ def _strange(w: World) -> AuditPage:
     return PARENTS
 
 
-def _ends_it(w: World, part: Any) -> None:
+def _ends_it(w: Harness, part: Any) -> None:
     assert (part.found, part.repaired) == ({"no_run": 2}, {"no_run": 2})
     assert set(w.directory.woken) == {GRAPH.workflow_id}
     assert [finding.detail.partition(" executes as ")[2] for finding in part.findings] == [
@@ -283,7 +283,7 @@ def _ends_it(w: World, part: Any) -> None:
     ]  # fmt: skip
 
 
-def _uncounted(w: World) -> AuditPage:
+def _uncounted(w: Harness) -> AuditPage:
     """The worker died between the run's row and the step's; others only say that they are of a
     graph.
     """
@@ -305,7 +305,7 @@ def _uncounted(w: World) -> AuditPage:
     return REPAIR
 
 
-def _woken(w: World, part: Any) -> None:
+def _woken(w: Harness, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_counted": 3}, {"not_counted": 1})
     assert set(w.directory.woken) == {GRAPH.workflow_id}
     assert [finding.repair for finding in part.findings] == [
@@ -318,7 +318,7 @@ def _woken(w: World, part: Any) -> None:
     )
 
 
-def _rowless(w: World) -> AuditPage:
+def _rowless(w: Harness) -> AuditPage:
     _made(w)
     w.directory.workflows = [
         OpenWorkflow(f"graph/{key}", "chain-9", w.now, of_parent=True) for key in ("x", "nightly")
@@ -326,7 +326,7 @@ def _rowless(w: World) -> AuditPage:
     return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
-def _terminated(w: World, part: Any) -> None:
+def _terminated(w: Harness, part: Any) -> None:
     assert part.repaired == {"no_row": 1}
     assert "a graph that is not in the database" in w.directory.ended["graph/x"]
 
@@ -368,13 +368,13 @@ AUDITED = [
 ]
 
 
-def _over(w: World) -> EndGraph:
+def _over(w: Harness) -> EndGraph:
     fence = _claimed(w)
     w.store.graphs.command(1, "c1", CancelSteps().apply)
     return EndGraph(fence, "because")
 
 
-def _ended(w: World, answer: Any) -> None:
+def _ended(w: Harness, answer: Any) -> None:
     row = w.store.graphs.get_graph(1)
     assert row is not None
     assert (answer.state, answer.cause) == (row.state, row.cause) == ("cancelled", "because")
@@ -385,13 +385,13 @@ def _live(answer: Any) -> Any:
     return answer.live
 
 
-def _batch(w: World) -> BatchOrder:
+def _batch(w: Harness) -> BatchOrder:
     fence = _claimed(w, _function("a"), _function("b", "a"), _function("c", "b"))
     _advance(w, fence)
     return BatchOrder(fence, 1)
 
 
-def _called(w: World, answer: Any) -> None:
+def _called(w: Harness, answer: Any) -> None:
     assert w.functions.called == ["a", "b", "c"]
     assert set(_states(w).values()) == {"completed"}
 

@@ -29,7 +29,7 @@ from tests.activities.cases import (
     _after_grace,
     _nothing,
 )
-from tests.activities.world import World
+from tests.activities.harness import Harness
 
 MANAGER = Owner(manager_workflow_id("stream", "f1"), "chain-of-the-manager")
 CHANGED = frozenset({"manager.updated_at"})
@@ -41,23 +41,23 @@ def _jobs(n: int) -> list[Job]:
     return [Job("books", {"shelf": str(k)}) for k in range(n)]
 
 
-def _reserved(w: World) -> ManagerRow:
+def _reserved(w: Harness) -> ManagerRow:
     w.store.managers.new_uid = lambda: "uid-of-the-manager"
     return w.store.managers.reserve_manager(
         NewManager("stream", "f1", "shop:Stream", requested_by="ada", project="shop-a")
     )[0]
 
 
-def _order(w: World) -> Claim:
+def _order(w: Harness) -> Claim:
     return Claim(_reserved(w).manager_id, MANAGER)
 
 
-def _claimed(w: World) -> ManagerFence:
+def _claimed(w: Harness) -> ManagerFence:
     row = w.store.managers.claim_manager(_reserved(w).manager_id, MANAGER)
     return ManagerFence(row.manager_id, row.attempt, MANAGER.first_run_id)
 
 
-def _picked(w: World, good: int = 2) -> ManagerFence:
+def _picked(w: Harness, good: int = 2) -> ManagerFence:
     """A manager that picked jobs which can be, and one that no crawler takes."""
     fence = _claimed(w)
     w.store.managers.new_generation(fence, "print", 0)
@@ -68,18 +68,18 @@ def _picked(w: World, good: int = 2) -> ManagerFence:
     return fence
 
 
-def _row(w: World) -> ManagerRow:
+def _row(w: Harness) -> ManagerRow:
     row = w.store.managers.get_manager(1)
     assert row is not None
     return row
 
 
-def _opened(w: World, answer: Any) -> None:
+def _opened(w: Harness, answer: Any) -> None:
     assert (answer.name, answer.flow_id, answer.attempt, answer.stop) == ("stream", "f1", 1, None)
     assert _row(w).owner_run_id == MANAGER.first_run_id
 
 
-def _runs_begun(w: World, answer: Any) -> None:
+def _runs_begun(w: Harness, answer: Any) -> None:
     runs = sorted(w.store.runs.list_runs(), key=lambda run: run.run_id)
     assert [run.request_id for run in runs] == ["manager/1/1", "manager/1/2"]
     assert {(run.parent, run.flow_id, run.project) for run in runs} == {
@@ -92,18 +92,18 @@ def _runs_begun(w: World, answer: Any) -> None:
     assert (answer.begun, answer.refused, answer.more) == (2, 1, False)
 
 
-def _begin_after_stop(w: World) -> ManagerFence:
+def _begin_after_stop(w: Harness) -> ManagerFence:
     fence = _picked(w)
     w.store.managers.record_manager_stop(1, StopIntent(w.now))
     return fence
 
 
-def _none_begun(w: World, answer: Any) -> None:
+def _none_begun(w: Harness, answer: Any) -> None:
     assert answer.stopped
     assert (w.store.runs.list_runs(), w.directory.begun) == ([], {})
 
 
-def _stop(w: World, *, lost: bool = False) -> StopRuns:
+def _stop(w: Harness, *, lost: bool = False) -> StopRuns:
     w.call("begin_manager_runs", _picked(w, 1))
     if lost:
         w.directory.begun.clear()
@@ -114,7 +114,7 @@ def _stop(w: World, *, lost: bool = False) -> StopRuns:
     return StopRuns(1, intent)
 
 
-def _runs_told(w: World, answer: Any) -> None:
+def _runs_told(w: Harness, answer: Any) -> None:
     assert (answer.live, answer.trouble) == (1, None)
     assert [str(run.status) for run in w.store.runs.list_runs()] == ["STOPPING"]
     told = w.directory.stopped.get("crawl/books/manager/1/1", [])
@@ -122,46 +122,46 @@ def _runs_told(w: World, answer: Any) -> None:
     assert "crawl/books/manager/1/1" in w.directory.begun, "whoever begins sees what is on record"
 
 
-def _noted(w: World, _: Any) -> None:
+def _noted(w: Harness, _: Any) -> None:
     assert (_row(w).waiting_for, _row(w).error) == ("a worker", "it raised")
 
 
-def _jobs_added(w: World, answer: Any) -> None:
+def _jobs_added(w: Harness, answer: Any) -> None:
     assert answer == 3
     assert _row(w).counts.by_state["queued"] == 3
 
 
-def _add(w: World) -> AddManagerJobs:
+def _add(w: Harness) -> AddManagerJobs:
     _claimed(w)
     return AddManagerJobs(1, "page-1", [*_jobs(3), *_jobs(1)])
 
 
-def _record(w: World) -> RecordParentStop:
+def _record(w: Harness) -> RecordParentStop:
     _claimed(w)
     return RecordParentStop(
         1, StopIntent(w.now + timedelta(seconds=1), requested_by="ada"), leave=True
     )
 
 
-def _stop_recorded(w: World, answer: Any) -> None:
+def _stop_recorded(w: Harness, answer: Any) -> None:
     row = _row(w)
     assert (row.status, row.leave, row.stop) == ("STOPPING", True, answer.stop)
 
 
-def _ended(w: World, answer: Any) -> None:
+def _ended(w: Harness, answer: Any) -> None:
     row = _row(w)
     assert (row.status, row.outcome, row.cause) == ("COMPLETED", "finished", "done")
     assert (answer.status, answer.outcome) == ("COMPLETED", "finished")
     assert w.directory.events == {ended_key("manager", row.manager_id, row.manager_uid, 1)}
 
 
-def _over(w: World) -> str:
+def _over(w: Harness) -> str:
     """It has ended, and nobody was told."""
     row = w.store.managers.end_manager(_claimed(w), RunStatus.COMPLETED, "finished", "done")
     return ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
 
 
-def _told(w: World, answer: None) -> None:
+def _told(w: Harness, answer: None) -> None:
     (event,) = w.sink.sent
     assert (event.type, event.subject, event.body["outcome"]) == (
         "manager.ended",
@@ -170,38 +170,38 @@ def _told(w: World, answer: None) -> None:
     )
 
 
-def _lost(w: World) -> AuditPage:
+def _lost(w: Harness) -> AuditPage:
     _claimed(w)
     return _after_grace(w, "audit_parents", PARENTS)
 
 
-def _taken_over(w: World, part: Any) -> None:
+def _taken_over(w: Harness, part: Any) -> None:
     assert (part.repaired, part.looked) == ({"no_workflow": 1}, 1)
     assert w.directory.managers_begun == {MANAGER.workflow_id: 1}
 
 
-def _not_begun(w: World) -> AuditPage:
+def _not_begun(w: Harness) -> AuditPage:
     _reserved(w)
     w.forward(LATER_S)
     return PARENTS
 
 
-def _begun(w: World, part: Any) -> None:
+def _begun(w: Harness, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
     assert w.directory.managers_begun == {MANAGER.workflow_id: 1}
 
 
-def _rowless(w: World) -> AuditPage:
+def _rowless(w: Harness) -> AuditPage:
     w.directory.workflows = [OpenWorkflow("manager/nobody/f1", "chain-9", w.now, of_parent=True)]
     return replace(_after_grace(w, "audit_workflows"), unknown=UnknownDecision.END)
 
 
-def _terminated(w: World, part: Any) -> None:
+def _terminated(w: Harness, part: Any) -> None:
     assert part.repaired == {"no_row": 1}
     assert "manager that is not in the database" in w.directory.ended["manager/nobody/f1"]
 
 
-def _uncounted(w: World) -> AuditPage:
+def _uncounted(w: Harness) -> AuditPage:
     """The worker died between the run's row and the job's; and another run only says that it is the
     manager's.
     """
@@ -216,7 +216,7 @@ def _uncounted(w: World) -> AuditPage:
     return REPAIR
 
 
-def _woken(w: World, part: Any) -> None:
+def _woken(w: Harness, part: Any) -> None:
     assert (part.found, part.repaired) == ({"not_counted": 2}, {"not_counted": 1})
     assert set(w.directory.woken) == {MANAGER.workflow_id}
     assert [finding.repair for finding in part.findings] == [

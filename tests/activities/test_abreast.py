@@ -14,7 +14,7 @@ import pytest
 
 from crawler_lifecycle.activities import abreast
 from crawler_lifecycle.activities.abreast import Abreast
-from tests.support.lab import PATIENCE_S
+from tests.support.testbed import PATIENCE_S
 
 
 @dataclass

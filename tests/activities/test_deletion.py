@@ -25,23 +25,23 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import FilesPlace
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import OWNER, Clock, World, opened
+from tests.contracts.store.harness import OWNER, Clock, Harness, opened
 from tests.support.fakes.services import FakeArchive, FakeDirectory
 from tests.support.s3 import moto_s3, use_aws
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     clock = Clock()
     with opened(f"sqlite:///{tmp_path / 'state.db'}", clock=clock) as store:
-        yield World(store, clock)
+        yield Harness(store, clock)
 
 
 @pytest.fixture
-def fence(world: World) -> Fence:
+def fence(harness: Harness) -> Fence:
     """A run that has ended."""
-    fence = world.deployed()
-    world.finish(fence)
+    fence = harness.deployed()
+    harness.finish(fence)
     return fence
 
 
@@ -57,16 +57,16 @@ def volume(tmp_path: Path, fence: Fence) -> Path:
 
 
 def deletion(
-    world: World, places: Sequence[FilesPlace] = (), archive: Any = None
+    harness: Harness, places: Sequence[FilesPlace] = (), archive: Any = None
 ) -> DeletionActivities:
-    store = world.store
+    store = harness.store
     return DeletionActivities(
         store.deletion, store.runs, FakeDirectory(), archive or FakeArchive(), places
     )
 
 
-def report(world: World, fence: Fence) -> dict[str, Any]:
-    row = world.store.runs.get_run(fence.run_id)
+def report(harness: Harness, fence: Fence) -> dict[str, Any]:
+    row = harness.store.runs.get_run(fence.run_id)
     assert row is not None
     return {**(row.deletion or {}), "ended": row.deletion_ended_at is not None}
 
@@ -78,7 +78,7 @@ def remove(doing: DeletionActivities, run: RunRef) -> object:
 
 
 def test_folders_with_anything_in_them(
-    world: World, fence: Fence, volume: Path, tmp_path: Path
+    harness: Harness, fence: Fence, volume: Path, tmp_path: Path
 ) -> None:
     """Links are not followed, nothing is opened, and what a crawler closed to itself goes."""
     outside = tmp_path / "outside"
@@ -95,30 +95,30 @@ def test_folders_with_anything_in_them(
     (files / "closed" / "below" / "x").touch()
     (files / "closed").chmod(0)
     (volume / "state").symlink_to(outside)
-    world.store.deletion.ask_deletion(fence.run_id, "ada")
-    remove(deletion(world, [VolumePlace(volume)]), fence.run)
+    harness.store.deletion.ask_deletion(fence.run_id, "ada")
+    remove(deletion(harness, [VolumePlace(volume)]), fence.run)
     assert [path.name for path in (volume / "tasks").iterdir()] == [f"99-{'f' * 32}"]
     assert list((volume / TRASH).iterdir()) == []
     assert (outside / "kept").read_text() == "kept"
-    told = report(world, fence)
+    told = report(harness, fence)
     assert (told["left"], told["ended"]) == ({}, True)
 
 
 def test_a_read_only_volume_is_told_and_keeps_nothing_else(
-    world: World, fence: Fence, volume: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, fence: Fence, volume: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
     archive = FakeArchive()
     archive.stored[f"memory:///{fence.run}/1.zip"] = b"x"  # type: ignore[assignment]
-    doing = deletion(world, [VolumePlace(volume)], archive)
-    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    doing = deletion(harness, [VolumePlace(volume)], archive)
+    harness.store.deletion.ask_deletion(fence.run_id, "ada")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", refuse)
         with pytest.raises(NotDelivered, match="the report of the run explains why"):
             remove(doing, fence.run)
-    told = report(world, fence)
+    told = report(harness, fence)
     assert "run it where the volume is mounted writable" in told["left"][f"files in {volume}"]
     assert (told["gone"].keys(), told["ended"]) == (
         {"archives", "rows", "Temporal histories"},
@@ -126,12 +126,12 @@ def test_a_read_only_volume_is_told_and_keeps_nothing_else(
     )
     assert archive.stored == {}
     remove(doing, fence.run)
-    told = report(world, fence)
+    told = report(harness, fence)
     assert (told["left"], told["ended"]) == ({}, True)
     assert not (volume / "tasks" / str(fence.run)).exists()
 
 
-def test_bundles_go(world: World, fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bundles_go(harness: Harness, fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
     with moto_s3() as server:
         use_aws(monkeypatch, server.url)
         bucket = server.bucket()
@@ -142,18 +142,18 @@ def test_bundles_go(world: World, fence: Fence, monkeypatch: pytest.MonkeyPatch)
             others,
         ):
             bucket.client.put_object(Bucket=bucket.name, Key=f"files/{key}", Body=b"x")
-        world.store.deletion.ask_deletion(fence.run_id, "ada")
+        harness.store.deletion.ask_deletion(fence.run_id, "ada")
         place = BundlesPlace(f"s3://{bucket.name}/files/")
-        remove(deletion(world, [place]), fence.run)
+        remove(deletion(harness, [place]), fence.run)
         listed = bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]
         assert [one["Key"] for one in listed] == [f"files/{others}"]
-        assert report(world, fence)["gone"].keys() >= {f"files in {place.where}", "archives"}
+        assert report(harness, fence)["gone"].keys() >= {f"files in {place.where}", "archives"}
 
 
-def test_a_row_of_another_run_is_left_alone(world: World, fence: Fence, volume: Path) -> None:
+def test_a_row_of_another_run_is_left_alone(harness: Harness, fence: Fence, volume: Path) -> None:
     """The database was restored in the middle, and gave the number to another run."""
-    doing, former = deletion(world, [VolumePlace(volume)]), replace(fence.run, uid="e" * 32)
-    theirs = OpenWorkflow("w", "chain", world.clock.now, fence.run_id, fence.run_uid)
+    doing, former = deletion(harness, [VolumePlace(volume)]), replace(fence.run, uid="e" * 32)
+    theirs = OpenWorkflow("w", "chain", harness.clock.now, fence.run_id, fence.run_uid)
     doing.directory.workflows = [theirs]  # type: ignore[attr-defined]
     for step in (doing.delete_run_texts, doing.delete_run_histories, doing.delete_run_files):
         with pytest.raises(Fenced):
@@ -163,44 +163,44 @@ def test_a_row_of_another_run_is_left_alone(world: World, fence: Fence, volume: 
 
 
 def test_a_copy_from_before_the_deletion_is_deleted_again(
-    world: World, fence: Fence, volume: Path
+    harness: Harness, fence: Fence, volume: Path
 ) -> None:
     """The row is back, and nothing else: it is asked for anew, and finds everything gone."""
     VolumePlace(volume).put_aside(fence.run)
-    doing = deletion(world, [VolumePlace(volume)])
-    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    doing = deletion(harness, [VolumePlace(volume)])
+    harness.store.deletion.ask_deletion(fence.run_id, "ada")
     ActivityEnvironment().run(doing.delete_run_texts, fence.run)
     remove(doing, fence.run)
-    assert report(world, fence)["ended"]
+    assert report(harness, fence)["ended"]
 
 
-def test_two_ask_and_two_delete_at_once(world: World, fence: Fence, volume: Path) -> None:
-    doing = deletion(world, [VolumePlace(volume)])
+def test_two_ask_and_two_delete_at_once(harness: Harness, fence: Fence, volume: Path) -> None:
+    doing = deletion(harness, [VolumePlace(volume)])
     with ThreadPoolExecutor(4) as threads:
         asked = list(
-            threads.map(lambda who: world.store.deletion.ask_deletion(fence.run_id, who), "abcd")
+            threads.map(lambda who: harness.store.deletion.ask_deletion(fence.run_id, who), "abcd")
         )
         list(threads.map(lambda _: remove(doing, fence.run), range(4)))
     assert sorted(fresh for _, fresh in asked) == [False, False, False, True]
-    told = report(world, fence)
+    told = report(harness, fence)
     assert (told["left"], told["ended"]) == ({}, True)
 
 
 def test_an_export_in_the_middle_leaves_no_archive_behind(
-    world: World, fence: Fence, tmp_path: Path
+    harness: Harness, fence: Fence, tmp_path: Path
 ) -> None:
     """It is asked for while an export writes: this one is not recorded, and what it stored goes."""
     folder, archive = tmp_path / "files", open_archive((tmp_path / "archive").as_uri())
     folder.mkdir()
     (folder / "items.jsonl").write_text("{}")
-    world.store.exports.begin_export(fence)
-    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    harness.store.exports.begin_export(fence)
+    harness.store.deletion.ask_deletion(fence.run_id, "ada")
     stored = archive.store(
         f"{fence.run}/1.zip", [FileSource("task-0", folder)], {}, lambda *_: None
     )
     with pytest.raises(RunDeleted):
-        world.store.exports.record_export(fence, "exported", stored, None)
-    remove(deletion(world, (), archive), fence.run)
+        harness.store.exports.record_export(fence, "exported", stored, None)
+    remove(deletion(harness, (), archive), fence.run)
     assert list((tmp_path / "archive").iterdir()) == []
 
 
@@ -208,15 +208,15 @@ def test_an_export_in_the_middle_leaves_no_archive_behind(
     "workflow_id", [OWNER.workflow_id, export_workflow_id(RunRef(1, "0" * 32), 1)]
 )
 def test_files_go_before_histories_and_an_open_export_is_told(
-    world: World, fence: Fence, workflow_id: str
+    harness: Harness, fence: Fence, workflow_id: str
 ) -> None:
     """The step is played twice. Only after the histories it ends the deletion."""
-    doing, files = deletion(world), DeletionActivities.delete_run_files
+    doing, files = deletion(harness), DeletionActivities.delete_run_files
     workflow_id = workflow_id.replace("0" * 32, fence.run_uid)
     doing.directory.open = [Owner(workflow_id, "chain")]  # type: ignore[attr-defined]
-    world.store.deletion.ask_deletion(fence.run_id, "ada")
+    harness.store.deletion.ask_deletion(fence.run_id, "ada")
     assert ActivityEnvironment().run(files, doing, fence.run) is True
-    assert report(world, fence)["ended"] is False
+    assert report(harness, fence)["ended"] is False
     doing.directory.open = []  # type: ignore[attr-defined]
     assert remove(doing, fence.run) is False
-    assert report(world, fence)["ended"] is True
+    assert report(harness, fence)["ended"] is True

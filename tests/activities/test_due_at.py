@@ -18,13 +18,13 @@ from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.ports.runs import Deployment, Fence, Owner, RunRow
 from crawler_lifecycle.process_contract import contract_of
-from tests.activities.world import CRAWLERS, START, World
+from tests.activities.harness import CRAWLERS, START, Harness
 
 RUN = {"crawler": "books", "args": {"shelf": "{due:%Y-%m-%d}"}}
 MANAGER = {"name": "stream", "plan": "shop:Stream", "options": {"argv": ["{due:%d}"]}}
 
 
-def due(w: World, days: int = 0, **target: Any) -> None:
+def due(w: Harness, days: int = 0, **target: Any) -> None:
     """The schedule is due some days after the beginning; a catch-up or a backfill gives the same
     orders.
     """
@@ -35,7 +35,7 @@ def due(w: World, days: int = 0, **target: Any) -> None:
     w.call("decide_due", DueOrder("nightly", START - timedelta(days=days)))
 
 
-def environment(w: World, run: RunRow) -> dict[str, str]:
+def environment(w: Harness, run: RunRow) -> dict[str, str]:
     """What the task of a run gets, after it was deployed."""
     owner = Owner(f"crawl/books/{run.request_id}", f"chain-{run.run_id}")
     handle = w.call("create_history_id", w.order(crawler="books", run_id=run.run_id, owner=owner))
@@ -47,30 +47,30 @@ def environment(w: World, run: RunRow) -> dict[str, str]:
     return contract_of(deployment, CRAWLERS[0], deployment.tasks[0])
 
 
-def test_three_due_times_that_are_caught_up_are_three_different_crawls(world: World) -> None:
+def test_three_due_times_that_are_caught_up_are_three_different_crawls(harness: Harness) -> None:
     for days in (3, 2, 1):
-        due(world, days, run=RUN)
-    runs = sorted(world.store.runs.list_runs(), key=lambda run: run.run_id)
+        due(harness, days, run=RUN)
+    runs = sorted(harness.store.runs.list_runs(), key=lambda run: run.run_id)
     assert [run.request["args"]["shelf"] for run in runs] == [
         "2026-02-26",
         "2026-02-27",
         "2026-02-28",
     ]
-    found = [environment(world, run)["CRAWL_DUE_AT"] for run in runs]
+    found = [environment(harness, run)["CRAWL_DUE_AT"] for run in runs]
     assert found == ["2026-02-26T12:00:00Z", "2026-02-27T12:00:00Z", "2026-02-28T12:00:00Z"]
 
 
-def test_the_runs_of_a_manager_have_its_due_time(world: World) -> None:
-    due(world, manager=MANAGER)
-    row = world.store.managers.get_manager(1)
+def test_the_runs_of_a_manager_have_its_due_time(harness: Harness) -> None:
+    due(harness, manager=MANAGER)
+    row = harness.store.managers.get_manager(1)
     assert row is not None
     assert row.options["argv"] == ["01"]
-    manage(world)
-    [run] = world.store.runs.list_runs()
-    assert environment(world, run)["CRAWL_DUE_AT"] == "2026-03-01T12:00:00Z"
+    manage(harness)
+    [run] = harness.store.runs.list_runs()
+    assert environment(harness, run)["CRAWL_DUE_AT"] == "2026-03-01T12:00:00Z"
 
 
-def manage(w: World) -> None:
+def manage(w: Harness) -> None:
     """Let the manager begin one run."""
     row = w.store.managers.get_manager(1)
     assert row is not None
@@ -85,24 +85,24 @@ def manage(w: World) -> None:
     w.call("begin_manager_runs", fence)
 
 
-def test_the_runs_of_a_graph_and_of_its_managers_have_its_due_time(world: World) -> None:
+def test_the_runs_of_a_graph_and_of_its_managers_have_its_due_time(harness: Harness) -> None:
     steps = [
         {"path": "one", "kind": "crawl", "job": RUN},
         {"path": "two", "kind": "manager", "job": MANAGER},
     ]
-    due(world, graph={"steps": steps})
+    due(harness, graph={"steps": steps})
     owner = Owner(graph_workflow_id("schedule.nightly.2026-03-01T12:00:00Z"), "chain-g")
-    world.call("open_graph", Claim(1, owner))
+    harness.call("open_graph", Claim(1, owner))
     fence = GraphFence(1, 1, owner.first_run_id)
-    world.call("advance_graph", AdvanceGraph(fence, room=9))
-    world.call("begin_graph_runs", fence)
-    manage(world)
-    runs = sorted(world.store.runs.list_runs(), key=lambda run: run.run_id)
+    harness.call("advance_graph", AdvanceGraph(fence, room=9))
+    harness.call("begin_graph_runs", fence)
+    manage(harness)
+    runs = sorted(harness.store.runs.list_runs(), key=lambda run: run.run_id)
     assert [run.request["args"] for run in runs] == [{"shelf": "2026-03-01"}, {}]
-    assert {environment(world, run)["CRAWL_DUE_AT"] for run in runs} == {"2026-03-01T12:00:00Z"}
+    assert {environment(harness, run)["CRAWL_DUE_AT"] for run in runs} == {"2026-03-01T12:00:00Z"}
 
 
-def test_a_run_that_no_schedule_started_has_none(world: World) -> None:
-    world.deployed()
-    deployment: Deployment = world.scheduler.calls[-1]
+def test_a_run_that_no_schedule_started_has_none(harness: Harness) -> None:
+    harness.deployed()
+    deployment: Deployment = harness.scheduler.calls[-1]
     assert "CRAWL_DUE_AT" not in contract_of(deployment, CRAWLERS[0], deployment.tasks[0])

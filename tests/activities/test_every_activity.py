@@ -25,12 +25,12 @@ from tests.activities.cases import CASES as OF_RUNS
 from tests.activities.deletion_cases import DELETION
 from tests.activities.due_cases import DUE
 from tests.activities.graph_cases import GRAPHS
+from tests.activities.harness import Breaker, Crash, Harness, differences
 from tests.activities.manager_cases import MANAGING
 from tests.activities.webhook_cases import WEBHOOKS
-from tests.activities.world import Breaker, Crash, World, differences
 from tests.support.activity_modules import activity_modules
 
-Prepared = Callable[[Case], tuple[World, Any]]
+Prepared = Callable[[Case], tuple[Harness, Any]]
 
 #: The activities that the specification names.
 SPECIFIED = {
@@ -73,19 +73,19 @@ OUTSIDE_FIRST = {"k8_stop_task", "k8_stop_pod", "export_supporting_files"}
 
 CASES = [*OF_RUNS, *DELETION, *MANAGING, *GRAPHS, *DUE, *WEBHOOKS]
 #: Of a module, so that all tests of one case come after each other, and one process brings its
-#: world to its state.
+#: harness to its state.
 every_case = pytest.mark.parametrize("case", CASES, ids=str, scope="module")
 
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """The world of a case, brought to its state once, and the input of its activity."""
+    """The harness of a case, brought to its state once, and the input of its activity."""
     folder = tmp_path_factory.mktemp("originals")
 
     @functools.cache
-    def original(case: Case) -> tuple[World, Any]:
-        world = World.over(folder / str(CASES.index(case)))
-        return world, case.prepare(world)
+    def original(case: Case) -> tuple[Harness, Any]:
+        harness = Harness.over(folder / str(CASES.index(case)))
+        return harness, case.prepare(harness)
 
     return original
 
@@ -97,36 +97,36 @@ def _lists_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def prepared(originals: Prepared, tmp_path: Path) -> Iterator[Prepared]:
-    """A world in the state of a case, another one each time it is called, and the input of its
+    """A harness in the state of a case, another one each time it is called, and the input of its
     activity.
     """
-    twins: list[World] = []
+    twins: list[Harness] = []
 
-    def twin(case: Case) -> tuple[World, Any]:
-        world, argument = originals(case)
-        twins.append(world.twin(tmp_path / str(len(twins))))
+    def twin(case: Case) -> tuple[Harness, Any]:
+        harness, argument = originals(case)
+        twins.append(harness.twin(tmp_path / str(len(twins))))
         return twins[-1], argument
 
     yield twin
-    for world in twins:
-        world.close()
+    for harness in twins:
+        harness.close()
 
 
-def test_the_activities_are_the_specifications_and_some_of_ours(world: World) -> None:
+def test_the_activities_are_the_specifications_and_some_of_ours(harness: Harness) -> None:
     assert len(SPECIFIED) == 21
-    assert set(world.activities()) == set(POLICIES) > SPECIFIED
+    assert set(harness.activities()) == set(POLICIES) > SPECIFIED
 
 
-def test_each_is_tested_here_and_says_what_a_second_execution_does(world: World) -> None:
+def test_each_is_tested_here_and_says_what_a_second_execution_does(harness: Harness) -> None:
     tested = {case.activity for case in CASES}
-    for name, method in world.activities().items():
+    for name, method in harness.activities().items():
         assert name in tested, name
         assert "Second execution:" in " ".join((method.__doc__ or "").split()), name
 
 
-def test_none_is_interrupted_at_any_instruction(world: World) -> None:
+def test_none_is_interrupted_at_any_instruction(harness: Harness) -> None:
     """An exception thrown into a thread may take a lock of the whole worker with it."""
-    for name, method in world.activities().items():
+    for name, method in harness.activities().items():
         assert activity._Definition.must_from_callable(method).no_thread_cancel_exception, name
 
 
@@ -146,21 +146,21 @@ def test_effect_and_twice_in_a_row_is_once(
         with beating():
             yield
 
-    world, argument = prepared(case)
+    harness, argument = prepared(case)
     for module in (one for one in activity_modules() if hasattr(one, "beating")):
         monkeypatch.setattr(module, "beating", noted)
-    first = world.call(case.activity, argument)
-    case.effect(world, first)
+    first = harness.call(case.activity, argument)
+    case.effect(harness, first)
     policy = POLICIES[case.activity]
     assert bool(beaten) == (policy.heartbeat_s is not None and not policy.beaten), (
         "one of the two beats, never both"
     )
-    tables, outside = world.tables(), world.outside()
-    world.forward(7)
-    second = world.call(case.activity, argument)
+    tables, outside = harness.tables(), harness.outside()
+    harness.forward(7)
+    second = harness.call(case.activity, argument)
     assert case.same(second) == case.same(first)
-    assert world.outside() == outside
-    assert differences(tables, world.tables()) <= case.renews
+    assert harness.outside() == outside
+    assert differences(tables, harness.tables()) <= case.renews
 
 
 @pytest.mark.troubles
@@ -169,7 +169,7 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
     prepared: Prepared, case: Case
 ) -> None:
     """The worker dies before the first and right after each call that leaves the activity, one
-    world for each death.
+    harness for each death.
 
     Right before a call is right after the one before it: nothing that outlives the worker happens
     between them.
@@ -181,14 +181,14 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
     tables["outbox_delivery"] = [{**row, "tries": 1} for row in tables["outbox_delivery"]]
     assert watch.calls
     for at, after in [(0, False), *((at, True) for at in range(len(watch.calls)))]:
-        world, argument = prepared(case)
+        harness, argument = prepared(case)
         with pytest.raises(Crash):
-            world.call(case.activity, argument, Breaker(at, after))
-        again, waited = _again(world, case, argument)
+            harness.call(case.activity, argument, Breaker(at, after))
+        again, waited = _again(harness, case, argument)
         where = f"crash {'after' if after else 'before'} call {at}, {watch.calls[at]}"
         assert case.same(again) == case.same(answer), where
-        assert world.outside() == outside, where
-        found = world.tables()
+        assert harness.outside() == outside, where
+        found = harness.tables()
         # A delivery that was tried twice says so.
         found["outbox_delivery"] = [{**row, "tries": 1} for row in found["outbox_delivery"]]
         assert (
@@ -197,15 +197,15 @@ def test_after_a_crash_at_any_call_the_second_execution_ends_the_same(
         ), where
 
 
-def _again(world: World, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:
+def _again(harness: Harness, case: Case, argument: Any) -> tuple[Any, frozenset[str]]:
     """The answer of a later execution, and what may differ because it had to wait."""
     try:
-        return world.call(case.activity, argument), frozenset()
+        return harness.call(case.activity, argument), frozenset()
     except NothingDeployed:
         if case.void_s is None:
             raise
-    world.forward(case.void_s)
-    return world.call(case.activity, argument), WAITED
+    harness.forward(case.void_s)
+    return harness.call(case.activity, argument), WAITED
 
 
 def _with_fence(argument: Any, **changes: Any) -> Any:
@@ -251,12 +251,12 @@ def _is_fenced(case: Case) -> bool:
     "case", [case for case in CASES if _is_fenced(case)], ids=str, scope="module"
 )
 def test_who_lost_the_run_writes_nothing(prepared: Prepared, case: Case) -> None:
-    world, argument = prepared(case)
-    before, outside = world.tables(), world.outside()
+    harness, argument = prepared(case)
+    before, outside = harness.tables(), harness.outside()
     lost: list[dict[str, Any]] = [{"attempt": 77}, {"owner_run_id": "chain-of-a-stranger"}]
     for changes in lost:
         with pytest.raises(Fenced):
-            world.call(case.activity, _with_fence(argument, **changes))
-        assert world.tables() == before, changes
+            harness.call(case.activity, _with_fence(argument, **changes))
+        assert harness.tables() == before, changes
         if case.activity not in OUTSIDE_FIRST:
-            assert world.outside() == outside, changes
+            assert harness.outside() == outside, changes

@@ -29,8 +29,8 @@ from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.task import Observation, Phase
 from crawler_lifecycle.ports.polls import CorrectionRow, Poll
 from crawler_lifecycle.ports.runs import Deployment, Fence, QueuedTask, TaskRef
-from tests.activities.world import CRAWLERS, Crash, World
-from tests.clusters.local.local_bench import Bench, wait_until
+from tests.activities.harness import CRAWLERS, Crash, Harness
+from tests.clusters.local.local_fixture import Fixture, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.fakes.services import FakeScheduler
 from tests.support.run_refs import run_ref
@@ -57,71 +57,75 @@ class Hands(Protocol):
 
 
 class FakeHands:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        world.cluster.behaviour = Behaviour(executes=None)
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        harness.cluster.behaviour = Behaviour(executes=None)
 
     def ready(self) -> None:
-        self.world.forward(0.5)
+        self.harness.forward(0.5)
 
     def kill(self) -> None:
-        self.world.cluster.end_now(1)
+        self.harness.cluster.end_now(1)
 
     def remove(self) -> None:
-        self.world.cluster.vanish(1)
+        self.harness.cluster.vanish(1)
 
     def usurp(self) -> None:
-        self.world.cluster._tasks[1, 0, 1].uid = "uid-of-another"
+        self.harness.cluster._tasks[1, 0, 1].uid = "uid-of-another"
 
     def finish(self) -> None:
-        self.world.cluster.end_now(1, end=FINISHED)
+        self.harness.cluster.end_now(1, end=FINISHED)
 
     def later(self, seconds: float) -> None:
-        self.world.forward(seconds)
+        self.harness.forward(seconds)
 
 
 class LocalHands:
     """Real processes under the real local cluster, in real time."""
 
-    def __init__(self, world: World, bench: Bench) -> None:
-        self.world, self.bench = world, bench
+    def __init__(self, harness: Harness, fixture: Fixture) -> None:
+        self.harness, self.fixture = harness, fixture
 
     def ready(self) -> None:
-        wait_until((self.bench.folder() / "files/ready").exists)
+        wait_until((self.fixture.folder() / "files/ready").exists)
 
     def kill(self) -> None:
-        self.bench.runner().send(signal.SIGKILL)
-        wait_until((self.bench.folder() / "end.json").exists)
+        self.fixture.runner().send(signal.SIGKILL)
+        wait_until((self.fixture.folder() / "end.json").exists)
 
     def remove(self) -> None:
         self.ready()
-        for victim in (self.bench.supervisor(), self.bench.runner(), self.bench.crawler_process()):
+        for victim in (
+            self.fixture.supervisor(),
+            self.fixture.runner(),
+            self.fixture.crawler_process(),
+        ):
             victim.send(signal.SIGKILL)  # the last of them may be gone with the one before
-        wait_until(lambda: not self.bench.running())
-        shutil.rmtree(self.bench.folder())
+        wait_until(lambda: not self.fixture.running())
+        shutil.rmtree(self.fixture.folder())
         # The disk of another cluster: nothing of it was ever here.
-        shutil.rmtree(self.bench.state / "started")
+        shutil.rmtree(self.fixture.state / "started")
 
     def usurp(self) -> None:
         self.remove()
-        call = self.world.scheduler.calls[0]
-        crawler = self.world.scheduler.catalogue.get(call.crawler)
+        call = self.harness.scheduler.calls[0]
+        crawler = self.harness.scheduler.catalogue.get(call.crawler)
         assert crawler is not None
-        self.world.scheduler.deployer.deploy(
-            replace(call, expires_at=self.world.now + timedelta(minutes=1)), crawler
+        self.harness.scheduler.deployer.deploy(
+            replace(call, expires_at=self.harness.now + timedelta(minutes=1)), crawler
         )
         self.ready()
 
     def finish(self) -> None:
-        (self.bench.folder() / "files/end").touch()
-        wait_until((self.bench.folder() / "end.json").exists)
+        (self.fixture.folder() / "files/end").touch()
+        wait_until((self.fixture.folder() / "end.json").exists)
 
     def later(self, seconds: float) -> None:
         time.sleep(0.05)
 
 
-class LocalWorld(World):
-    """The same world over processes; its clock is the wall's."""
+class LocalHarness(Harness):
+    """The same harness over processes; its clock is the wall's."""
 
     def clock(self) -> datetime:
         self.now = datetime.now(UTC)
@@ -131,126 +135,126 @@ class LocalWorld(World):
 @pytest.fixture(params=["fake", "local"])
 def stage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[World, Hands]]:
-    """A world and the hands that reach into it."""
+) -> Iterator[tuple[Harness, Hands]]:
+    """A harness and the hands that reach into it."""
     if request.param == "fake":
-        world = World.over(tmp_path / "fake")
-        yield world, FakeHands(world)
-        world.close()
+        harness = Harness.over(tmp_path / "fake")
+        yield harness, FakeHands(harness)
+        harness.close()
         return
     monkeypatch.setattr(task_rules, "LATE_TOLERANCE_SECONDS", 0.0)
-    world = LocalWorld.over(tmp_path / "local")
-    bench = Bench(tmp_path)
-    bench.folder = lambda index=0: next((bench.state / "tasks").glob(f"1-*/{index}/1"))  # type: ignore[method-assign]
+    harness = LocalHarness.over(tmp_path / "local")
+    fixture = Fixture(tmp_path)
+    fixture.folder = lambda index=0: next((fixture.state / "tasks").glob(f"1-*/{index}/1"))  # type: ignore[method-assign]
     command = [sys.executable, "-I", "-S", "-c", UNTIL_TOLD]
-    world.cluster = bench.cluster  # type: ignore[assignment]
-    world.scheduler = FakeScheduler(
-        [CrawlerDefinition("books", CrawlerKind.COMMAND, command=command)], bench.cluster
+    harness.cluster = fixture.cluster  # type: ignore[assignment]
+    harness.scheduler = FakeScheduler(
+        [CrawlerDefinition("books", CrawlerKind.COMMAND, command=command)], fixture.cluster
     )
-    yield world, LocalHands(world, bench)
-    world.close()
-    bench.close()
+    yield harness, LocalHands(harness, fixture)
+    harness.close()
+    fixture.close()
 
 
 # --- the ways to a correction ---------------------------------------------------------------------
 
 
-def executing(world: World, hands: Hands, due_s: float = 60) -> Fence:
+def executing(harness: Harness, hands: Hands, due_s: float = 60) -> Fence:
     """A run whose task is seen executing; the next poll is due in so many seconds."""
-    fence = world.deployed()
+    fence = harness.deployed()
     hands.ready()
     for _ in range(3000):
         try:
-            world.call("get_main_job_status", MainJob(fence, 0.05))
+            harness.call("get_main_job_status", MainJob(fence, 0.05))
             break
         except ApplicationError:
             time.sleep(0.02)
-    now = world.clock()
-    world.call("update_run_started", StartReport(fence, now, now + timedelta(seconds=due_s)))
-    assert world.statuses() == ["RUNNING"]
+    now = harness.clock()
+    harness.call("update_run_started", StartReport(fence, now, now + timedelta(seconds=due_s)))
+    assert harness.statuses() == ["RUNNING"]
     return fence
 
 
-def poll(world: World, fence: Fence, source: str = "look", resumed: bool = False) -> None:
+def poll(harness: Harness, fence: Fence, source: str = "look", resumed: bool = False) -> None:
     """One round, led by an interval of no length."""
     order = PollOrder(fence, gap_s=0, next_gap_s=120, source=source, resumed=resumed)
-    answer = world.call("get_history_statuses_to_sync", order)
-    world.call("get_bulk_task_history_data", fence)
-    world.call("reconcile_tasks", fence)
-    world.call("sync_statuses", Sync(fence, source, answer.observed_at))
+    answer = harness.call("get_history_statuses_to_sync", order)
+    harness.call("get_bulk_task_history_data", fence)
+    harness.call("reconcile_tasks", fence)
+    harness.call("sync_statuses", Sync(fence, source, answer.observed_at))
 
 
-def misled(world: World, fence: Fence) -> None:
+def misled(harness: Harness, fence: Fence) -> None:
     """A round in which the cluster lies: a stale answer says that the task is gone."""
-    truthful = world.cluster.poll
+    truthful = harness.cluster.poll
 
     def lie(run_id: int, tasks: list[TaskRef]) -> Poll:
         seen = [
-            Observation(t.index, t.attempt, Phase.GONE, world.clock(), uid=t.uid) for t in tasks
+            Observation(t.index, t.attempt, Phase.GONE, harness.clock(), uid=t.uid) for t in tasks
         ]
-        return Poll(world.clock(), 0.0, seen)
+        return Poll(harness.clock(), 0.0, seen)
 
-    world.cluster.poll = lie  # type: ignore[assignment, method-assign]
-    poll(world, fence)
-    world.cluster.poll = truthful  # type: ignore[method-assign]
-    assert world.statuses() == ["LOST"]
+    harness.cluster.poll = lie  # type: ignore[assignment, method-assign]
+    poll(harness, fence)
+    harness.cluster.poll = truthful  # type: ignore[method-assign]
+    assert harness.statuses() == ["LOST"]
 
 
-def killed(world: World, hands: Hands) -> None:
-    fence = executing(world, hands)
+def killed(harness: Harness, hands: Hands) -> None:
+    fence = executing(harness, hands)
     hands.kill()
-    poll(world, fence)
+    poll(harness, fence)
 
 
-def vanished(world: World, hands: Hands) -> None:
-    fence = executing(world, hands)
+def vanished(harness: Harness, hands: Hands) -> None:
+    fence = executing(harness, hands)
     hands.remove()
-    poll(world, fence)
+    poll(harness, fence)
 
 
-def not_ours(world: World, hands: Hands) -> None:
-    fence = executing(world, hands)
+def not_ours(harness: Harness, hands: Hands) -> None:
+    fence = executing(harness, hands)
     hands.usurp()
-    poll(world, fence)
+    poll(harness, fence)
 
 
-def never_existed(world: World, hands: Hands) -> None:
-    fence = world.deployed()
+def never_existed(harness: Harness, hands: Hands) -> None:
+    fence = harness.deployed()
     hands.remove()
-    poll(world, fence)
+    poll(harness, fence)
 
 
-def late(world: World, hands: Hands) -> None:
-    fence = executing(world, hands, due_s=-30)
+def late(harness: Harness, hands: Hands) -> None:
+    fence = executing(harness, hands, due_s=-30)
     hands.finish()
     hands.later(10)
-    poll(world, fence)
+    poll(harness, fence)
 
 
-def repair(world: World, hands: Hands) -> None:
-    executing(world, hands, due_s=-30)
+def repair(harness: Harness, hands: Hands) -> None:
+    executing(harness, hands, due_s=-30)
     hands.finish()
     hands.later(10)
-    poll(world, world.resumed(), "resume", resumed=True)
+    poll(harness, harness.resumed(), "resume", resumed=True)
 
 
-def still_alive(world: World, hands: Hands) -> None:
-    misled(world, executing(world, hands))
+def still_alive(harness: Harness, hands: Hands) -> None:
+    misled(harness, executing(harness, hands))
     hands.later(10)
-    world.audited("audit_cluster")
+    harness.audited("audit_cluster")
 
 
-def late_evidence(world: World, hands: Hands) -> None:
-    fence = executing(world, hands)
-    misled(world, fence)
-    world.call("update_run_status", fence)
+def late_evidence(harness: Harness, hands: Hands) -> None:
+    fence = executing(harness, hands)
+    misled(harness, fence)
+    harness.call("update_run_status", fence)
     hands.finish()
     hands.later(10)
-    world.audited("audit_ended")
+    harness.audited("audit_ended")
 
 
 #: Kind -> the way to it, what was believed, what may be true, and what finds it.
-WAYS: dict[CorrectionKind, tuple[Callable[[World, Hands], None], str, set[str], str]] = {
+WAYS: dict[CorrectionKind, tuple[Callable[[Harness, Hands], None], str, set[str], str]] = {
     CorrectionKind.KILLED: (killed, "RUNNING", {"FAILED"}, "look"),
     CorrectionKind.VANISHED: (vanished, "RUNNING", {"LOST"}, "look"),
     CorrectionKind.NOT_OURS: (not_ours, "RUNNING", {"LOST"}, "look"),
@@ -268,23 +272,23 @@ def test_every_kind_is_provoked() -> None:
     assert set(WAYS) == set(CorrectionKind)
 
 
-def of_kind(world: World, kind: CorrectionKind) -> CorrectionRow:
-    [row] = world.store.corrections.list_corrections(kind=kind)
+def of_kind(harness: Harness, kind: CorrectionKind) -> CorrectionRow:
+    [row] = harness.store.corrections.list_corrections(kind=kind)
     return row
 
 
 @pytest.mark.parametrize("kind", CorrectionKind)
 def test_it_is_provoked_and_written_with_the_fix(
-    stage: tuple[World, Hands], kind: CorrectionKind
+    stage: tuple[Harness, Hands], kind: CorrectionKind
 ) -> None:
-    world, hands = stage
+    harness, hands = stage
     way, believed, truths, found_by = WAYS[kind]
-    began = world.clock()
-    way(world, hands)
-    row = of_kind(world, kind)
+    began = harness.clock()
+    way(harness, hands)
+    row = of_kind(harness, kind)
     assert (row.believed, row.found_by, row.attempt) == (believed, found_by, 1)
     assert row.truth in truths
-    [task] = world.tasks()
+    [task] = harness.tasks()
     assert row.task_id == task.task_id
     assert row.evidence
     # The times: it was believed before it was found, and for no longer than that was it untrue.
@@ -295,7 +299,7 @@ def test_it_is_provoked_and_written_with_the_fix(
     assert 0 <= row.lag_ms <= (row.created_at - row.believed_since) / timedelta(milliseconds=1) + 1
     if kind in FIXES:
         [fix] = [
-            t for t in world.store.runs.transitions(1) if t.task_id and t.to_status == row.truth
+            t for t in harness.store.runs.transitions(1) if t.task_id and t.to_status == row.truth
         ]
         assert (fix.from_status, fix.committed_at, fix.source) == (
             believed,
@@ -306,77 +310,79 @@ def test_it_is_provoked_and_written_with_the_fix(
     else:
         assert str(task.status) == believed, "an end never changes"
         assert [
-            t for t in world.store.runs.transitions(1) if t.committed_at == row.created_at
+            t for t in harness.store.runs.transitions(1) if t.committed_at == row.created_at
         ] == []
-    others = {other.kind for other in world.store.corrections.list_corrections()} - {kind}
+    others = {other.kind for other in harness.store.corrections.list_corrections()} - {kind}
     assert others <= ({"vanished"} if believed == "LOST" else set())
 
 
 @pytest.mark.parametrize("kind", CorrectionKind)
 def test_polling_and_auditing_again_writes_nothing_more(
-    new_world: Callable[[], World], kind: CorrectionKind
+    new_harness: Callable[[], Harness], kind: CorrectionKind
 ) -> None:
-    world = new_world()
-    hands = FakeHands(world)
-    WAYS[kind][0](world, hands)
-    before = world.store.corrections.list_corrections()
-    row = world.row()
+    harness = new_harness()
+    hands = FakeHands(harness)
+    WAYS[kind][0](harness, hands)
+    before = harness.store.corrections.list_corrections()
+    row = harness.row()
     fence = Fence(1, row.attempt, row.owner_run_id or "", row.run_uid)
     for _ in range(2):
         hands.later(100)
-        poll(world, fence)
+        poll(harness, fence)
         for what in ("audit_cluster", "audit_ended"):
-            world.audited(what)
-    assert [c for c in world.store.corrections.list_corrections() if c.kind == kind] == [
+            harness.audited(what)
+    assert [c for c in harness.store.corrections.list_corrections() if c.kind == kind] == [
         c for c in before if c.kind == kind
     ]
 
 
-def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[World, Hands]) -> None:
-    world, hands = stage
-    not_ours(world, hands)
-    assert world.statuses() == ["LOST"]
+def test_another_object_under_the_name_is_told_and_left_alone(stage: tuple[Harness, Hands]) -> None:
+    harness, hands = stage
+    not_ours(harness, hands)
+    assert harness.statuses() == ["LOST"]
     for _ in range(2):
         hands.later(100)
-        part = world.audited("audit_cluster")
+        part = harness.audited("audit_cluster")
         assert (part.found, part.repaired) == ({"orphan": 1}, {})
         [finding] = part.findings
-        assert (finding.task_id, finding.due_at) == (world.tasks()[0].task_id, None)
+        assert (finding.task_id, finding.due_at) == (harness.tasks()[0].task_id, None)
         assert "(LOST) belongs to object" in finding.detail
         assert (finding.repair or "").startswith("not changed")
-    assert [seen.executing for seen in world.cluster.inventory()] == [True]
-    assert [row.kind for row in world.store.corrections.list_corrections()] == ["not_ours"]
+    assert [seen.executing for seen in harness.cluster.inventory()] == [True]
+    assert [row.kind for row in harness.store.corrections.list_corrections()] == ["not_ours"]
 
 
 def test_a_crawl_under_the_name_of_a_refused_task_is_left_alone(
-    new_world: Callable[[], World],
+    new_harness: Callable[[], Harness],
 ) -> None:
     """Another installation counts its runs in the same place."""
-    world = new_world()
-    fence = world.created()
-    world.cluster.behaviour = Behaviour(executes=None)
-    soon = world.now + timedelta(minutes=1)
+    harness = new_harness()
+    fence = harness.created()
+    harness.cluster.behaviour = Behaviour(executes=None)
+    soon = harness.now + timedelta(minutes=1)
     theirs = Deployment(
         run_ref(1), 1, "books", {}, {}, [QueuedTask(1, 0, {})], Resources(), Limits(), soon
     )
-    world.cluster.deploy(theirs, CRAWLERS[0])
-    world.store.deployment.refuse_queued(fence, "a Job of this name exists already and is not ours")
-    part = world.audited("audit_cluster")
+    harness.cluster.deploy(theirs, CRAWLERS[0])
+    harness.store.deployment.refuse_queued(
+        fence, "a Job of this name exists already and is not ours"
+    )
+    part = harness.audited("audit_cluster")
     assert (part.found, part.repaired, part.findings[0].due_at) == ({"orphan": 1}, {}, None)
     assert "(FAILED) belongs to no object" in part.findings[0].detail
-    assert world.cluster.alive() == [(1, 0, 1)]
-    assert world.store.corrections.list_corrections() == []
+    assert harness.cluster.alive() == [(1, 0, 1)]
+    assert harness.store.corrections.list_corrections() == []
 
 
 @pytest.mark.parametrize("kind", sorted(FIXES))
 def test_fix_and_correction_are_there_together_or_not_at_all(
-    new_world: Callable[[], World], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
+    new_harness: Callable[[], Harness], kind: CorrectionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last statement of the transaction fails: neither is there; the second try writes both."""
     from crawler_lifecycle.store.runs.unit import Unit
 
-    world = new_world()
-    hands = FakeHands(world)
+    harness = new_harness()
+    hands = FakeHands(harness)
     announce = Unit.announce
 
     def cut(unit: Unit) -> None:
@@ -387,29 +393,29 @@ def test_fix_and_correction_are_there_together_or_not_at_all(
     with monkeypatch.context() as broken:
         broken.setattr(Unit, "announce", cut)
         with pytest.raises(Crash):
-            WAYS[kind][0](world, hands)
-    assert world.store.corrections.list_corrections() == []
+            WAYS[kind][0](harness, hands)
+    assert harness.store.corrections.list_corrections() == []
     believed = WAYS[kind][1]
-    assert world.statuses() == [believed]
-    row = world.row()
-    world.call(
+    assert harness.statuses() == [believed]
+    row = harness.row()
+    harness.call(
         "sync_statuses",
         Sync(Fence(1, row.attempt, row.owner_run_id or "", row.run_uid), WAYS[kind][3]),
     )
-    assert of_kind(world, kind).believed == believed
-    assert world.statuses() == [of_kind(world, kind).truth]
+    assert of_kind(harness, kind).believed == believed
+    assert harness.statuses() == [of_kind(harness, kind).truth]
 
 
-def test_a_run_that_lost_its_workflow_is_a_repair(new_world: Callable[[], World]) -> None:
-    world = new_world()
-    hands = FakeHands(world)
-    fence = executing(world, hands)
-    lost = world.clock()
-    world.directory.open.clear()
-    world.directory.closed[world.row().owner_workflow_id or ""] = lost
+def test_a_run_that_lost_its_workflow_is_a_repair(new_harness: Callable[[], Harness]) -> None:
+    harness = new_harness()
+    hands = FakeHands(harness)
+    fence = executing(harness, hands)
+    lost = harness.clock()
+    harness.directory.open.clear()
+    harness.directory.closed[harness.row().owner_workflow_id or ""] = lost
     hands.later(90)
-    world.audited("audit_runs")
-    row = of_kind(world, CorrectionKind.REPAIR)
+    harness.audited("audit_runs")
+    row = of_kind(harness, CorrectionKind.REPAIR)
     assert (row.task_id, row.believed, row.truth, row.found_by) == (
         None,
         "PROCESSING",
@@ -417,17 +423,17 @@ def test_a_run_that_lost_its_workflow_is_a_repair(new_world: Callable[[], World]
         "sweep",
     )
     assert (row.truth_since, row.lag_ms) == (lost, 90_000)
-    assert world.row().status == "PROCESSING"
-    [(request, repairing)] = world.directory.begun.values()
+    assert harness.row().status == "PROCESSING"
+    [(request, repairing)] = harness.directory.begun.values()
     assert (request.run_id, repairing) == (fence.run_id, True)
 
 
-def test_what_ends_as_it_should_is_no_correction(stage: tuple[World, Hands]) -> None:
-    world, hands = stage
-    fence = executing(world, hands)
+def test_what_ends_as_it_should_is_no_correction(stage: tuple[Harness, Hands]) -> None:
+    harness, hands = stage
+    fence = executing(harness, hands)
     hands.finish()
-    poll(world, fence)
-    world.call("update_run_status", fence)
+    poll(harness, fence)
+    harness.call("update_run_status", fence)
     for what in ("audit_cluster", "audit_ended", "audit_runs"):
-        world.audited(what)
-    assert world.store.corrections.list_corrections() == []
+        harness.audited(what)
+    assert harness.store.corrections.list_corrections() == []

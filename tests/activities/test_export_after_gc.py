@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.state import NO_STATE, WENT_ON, JobState
 from crawler_lifecycle.store.store import Store, open_store
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 
@@ -33,7 +33,7 @@ class Scene:
     """A run that was exported, on a volume and with an archive that are real."""
 
     def __init__(self, store: Store, clock: Clock, root: Path) -> None:
-        self.store, self.world, self.root = store, World(store, clock), root
+        self.store, self.harness, self.root = store, Harness(store, clock), root
         self.volume = root / "volume"
         self.archive = open_archive((root / "archive").as_uri())
         self.place = VolumePlace(self.volume)
@@ -52,8 +52,8 @@ class Scene:
         )
 
     def ended(self, fence: Fence, *, files: bool = True) -> None:
-        self.world.execute(fence)
-        self.world.finish(fence, failed=[0])
+        self.harness.execute(fence)
+        self.harness.finish(fence, failed=[0])
         if files:
             folder = self.volume / files_path(fence.run, 0, fence.attempt)
             folder.mkdir(parents=True)
@@ -63,8 +63,8 @@ class Scene:
         return ActivityEnvironment().run(self.completion.export_supporting_files, fence)
 
     def tidied(self, fence: Fence) -> None:
-        self.world.clock.forward(20 * 86_400)
-        before = self.world.clock.now - timedelta(days=14)
+        self.harness.clock.forward(20 * 86_400)
+        before = self.harness.clock.now - timedelta(days=14)
         self.store.file_retention.give_up_files(
             fence.run_id, before, lambda: self.place.put_aside(fence.run)
         )
@@ -96,7 +96,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_a_second_export_does_not_replace_the_archive_by_an_empty_one(scene: Scene) -> None:
-    fence = scene.world.deployed()
+    fence = scene.harness.deployed()
     scene.ended(fence)
     url = scene.export(fence).url
     scene.tidied(fence)
@@ -109,7 +109,7 @@ def test_a_second_export_does_not_replace_the_archive_by_an_empty_one(scene: Sce
 
 
 def test_a_run_that_left_nothing_still_has_nothing(scene: Scene) -> None:
-    fence = scene.world.deployed()
+    fence = scene.harness.deployed()
     scene.ended(fence, files=False)
     assert scene.export(fence) is None
     scene.tidied(fence)
@@ -118,12 +118,12 @@ def test_a_run_that_left_nothing_still_has_nothing(scene: Scene) -> None:
 
 
 def test_after_a_resume_the_archive_has_what_is_there_and_tells_what_is_not(scene: Scene) -> None:
-    first = scene.world.deployed()
+    first = scene.harness.deployed()
     scene.ended(first)
     former = scene.export(first).url
     scene.tidied(first)
-    second = scene.world.resume(first)
-    scene.world.deploy(second)
+    second = scene.harness.resume(first)
+    scene.harness.deploy(second)
     scene.ended(second)
     found, missing = scene.stored(scene.export(second).url)
     assert found == {"task-0-attempt-2/page.html": b"attempt 2"}
@@ -134,7 +134,7 @@ def test_after_a_resume_the_archive_has_what_is_there_and_tells_what_is_not(scen
 
 
 def test_a_crawler_of_a_tidied_run_begins_at_the_beginning_and_says_so(scene: Scene) -> None:
-    fence = scene.world.deployed()
+    fence = scene.harness.deployed()
     scene.ended(fence)
     scene.export(fence)
     folder = scene.volume / state_path(fence.run, 0)

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.run_data import PIECE, AskedFiles, Items, RunFile,
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.protocols import FileArchive
 from crawler_lifecycle.ports.runs import Fence
-from tests.contracts.store.world import Clock, World, opened
+from tests.contracts.store.harness import Clock, Harness, opened
 from tests.support.s3 import moto_s3, use_aws
 
 PARENT = "graph/nightly"
@@ -41,10 +41,10 @@ PRICES = b"".join(b'{"price": %d}\n' % n for n in range(200_000))
 
 
 @dataclass
-class Bench(FileQuestions):
+class Fixture(FileQuestions):
     """One ended run with files, and who reads them."""
 
-    world: World
+    harness: Harness
     root: Path
     archive: FileArchive
     run: Fence
@@ -57,7 +57,7 @@ class Bench(FileQuestions):
 
     def export(self, status: str = "exported") -> None:
         """Deliver the archive, and forget the files, unless they are read where they lie."""
-        store, result = self.world.store.exports, None
+        store, result = self.harness.store.exports, None
         if status == "exported":
             result = self.archive.store(
                 "7/1/x.zip", [FileSource("task-0", self.files)], {}, lambda *_: None
@@ -65,9 +65,9 @@ class Bench(FileQuestions):
         store.record_export(self.run, status, result, None)
 
     def renew(self, parent: str = PARENT) -> FileReading:
-        store, live = self.world.store, LocalFiles(self.root) if self.live else None
+        store, live = self.harness.store, LocalFiles(self.root) if self.live else None
         files = RunFiles(store.tasks, store.exports, live, ArchivedFiles(self.archive), "elsewhere")
-        self.reading = FileReading(store.runs, files, parent, self.world.clock)
+        self.reading = FileReading(store.runs, files, parent, self.harness.clock)
         return self.reading
 
     @property
@@ -90,9 +90,9 @@ def place(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def bench(
+def fixture(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Bench]:
+) -> Iterator[Fixture]:
     url = (tmp_path / "archive").as_uri()
     if place == "s3":
         server = request.getfixturevalue("moto")
@@ -100,22 +100,22 @@ def bench(
         url = f"s3://{server.bucket().name}/x"
     clock = Clock()
     with opened(f"sqlite:///{tmp_path / 'state.db'}", clock=clock) as store:
-        world = World(store, clock)
-        bench = Bench(
-            world, tmp_path, open_archive(url), world.executing(parent=PARENT), place == "live"
+        harness = Harness(store, clock)
+        fixture = Fixture(
+            harness, tmp_path, open_archive(url), harness.executing(parent=PARENT), place == "live"
         )
-        bench.files.mkdir(parents=True)
-        (bench.files / "items.jsonl").write_bytes(PRICES)
-        (bench.files / "noise.zip").write_bytes(NOISE)  # a name that is stored, and not deflated
-        (bench.files / "empty.txt").touch()
-        world.finish(bench.run)
-        bench.export()
-        bench.renew()
-        yield bench
+        fixture.files.mkdir(parents=True)
+        (fixture.files / "items.jsonl").write_bytes(PRICES)
+        (fixture.files / "noise.zip").write_bytes(NOISE)  # a name that is stored, and not deflated
+        (fixture.files / "empty.txt").touch()
+        harness.finish(fixture.run)
+        fixture.export()
+        fixture.renew()
+        yield fixture
 
 
-def test_what_a_crawl_left_is_read_to_the_byte(bench: Bench) -> None:
-    run_id, source = bench.run.run_id, bench.source
+def test_what_a_crawl_left_is_read_to_the_byte(fixture: Fixture) -> None:
+    run_id, source = fixture.run.run_id, fixture.source
     sizes = {file.name: file.bytes for file in source.run_files(run_id)}
     assert sizes == {
         "task-0/items.jsonl": len(PRICES),
@@ -131,21 +131,21 @@ def test_what_a_crawl_left_is_read_to_the_byte(bench: Bench) -> None:
     assert open_file(source, [run_id], "task-0/empty.txt").read() == b""
 
 
-def test_several_files_at_once_and_on_from_anywhere(bench: Bench) -> None:
-    run_id, dice = bench.run.run_id, random.Random(3)
+def test_several_files_at_once_and_on_from_anywhere(fixture: Fixture) -> None:
+    run_id, dice = fixture.run.run_id, random.Random(3)
     files = {"task-0/items.jsonl": PRICES, "task-0/noise.zip": NOISE}
     places = dict.fromkeys(files, 0)
     while files.keys() & places:
         name = dice.choice(list(places))
         if dice.random() < 0.1:
-            bench.renew()  # an error, or another worker
-        piece = bench.reading.read(run_id, name, places[name])
+            fixture.renew()  # an error, or another worker
+        piece = fixture.reading.read(run_id, name, places[name])
         assert len(piece) < PIECE + CHUNK, "an answer is bounded"
         assert piece == files[name][places[name] :][: len(piece)]
         places[name] += len(piece)
         if not piece:
             assert places.pop(name) == len(files[name])
-    assert bench.reading.read(run_id, "task-0/noise.zip", 10**12) == b""
+    assert fixture.reading.read(run_id, "task-0/noise.zip", 10**12) == b""
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -164,68 +164,68 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize("place", ["live", "folder"], indirect=True)
-def test_what_cannot_be_asked(bench: Bench) -> None:
+def test_what_cannot_be_asked(fixture: Fixture) -> None:
     for wrong, error, text in BAD:
-        asked = {"run_id": bench.run.run_id, "file": "task-0/items.jsonl", "offset": 0} | wrong
+        asked = {"run_id": fixture.run.run_id, "file": "task-0/items.jsonl", "offset": 0} | wrong
         with pytest.raises(error, match=text):
-            answered(bench, "read", asked)
+            answered(fixture, "read", asked)
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
-def test_runs_of_others_are_refused(bench: Bench) -> None:
-    file = RunFile(bench.run.run_id, "task-0/items.jsonl", 0)
+def test_runs_of_others_are_refused(fixture: Fixture) -> None:
+    file = RunFile(fixture.run.run_id, "task-0/items.jsonl", 0)
     for parent in ("graph/nightly2", "graph/night", "manager/x/", "graph/", "manager/"):
-        bench.renew(parent)
+        fixture.renew(parent)
         with pytest.raises(InvalidRequest, match="did not begin run"):
-            bench.source.read_file(file, 0)
+            fixture.source.read_file(file, 0)
         with pytest.raises(InvalidRequest, match="did not begin run"):
-            bench.source.run_files(file.run_id)
+            fixture.source.run_files(file.run_id)
     flow = RunFile(
-        bench.world.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0
+        fixture.harness.executing("r2", parent="manager/x/monday").run_id, "task-0/items.jsonl", 0
     )
     for parent, error in {
         "manager/x/": NotDelivered,
         "manager/y/": InvalidRequest,
         "graph/": InvalidRequest,
     }.items():
-        bench.renew(parent)
+        fixture.renew(parent)
         with pytest.raises(error):
-            bench.source.read_file(flow, 0)
+            fixture.source.read_file(flow, 0)
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
-def test_nothing_of_a_deleted_run_is_read_on(bench: Bench) -> None:
-    items = iter(Items(bench.source, [bench.run.run_id]))
+def test_nothing_of_a_deleted_run_is_read_on(fixture: Fixture) -> None:
+    items = iter(Items(fixture.source, [fixture.run.run_id]))
     assert next(items) == {"price": 0}
-    bench.world.store.deletion.ask_deletion(bench.run.run_id, "ada")
-    VolumePlace(bench.root).remove(bench.run.run, 1)
+    fixture.harness.store.deletion.ask_deletion(fixture.run.run_id, "ada")
+    VolumePlace(fixture.root).remove(fixture.run.run, 1)
     with pytest.raises(NotDelivered):
         list(items)
-    bench.renew()
+    fixture.renew()
     for asked in ("files", "read"):
         more = {"file": "task-0/items.jsonl", "offset": 0} if asked == "read" else {}
-        with pytest.raises(NotDelivered, match=rf"run {bench.run.run_id} was deleted"):
-            answered(bench, asked, {"run_id": bench.run.run_id} | more)
+        with pytest.raises(NotDelivered, match=rf"run {fixture.run.run_id} was deleted"):
+            answered(fixture, asked, {"run_id": fixture.run.run_id} | more)
 
 
 @pytest.mark.parametrize("place", ["live", "folder"], indirect=True)
-def test_files_that_go_while_they_are_read(bench: Bench) -> None:
+def test_files_that_go_while_they_are_read(fixture: Fixture) -> None:
     """Cleared away here, they are in the archive; without one the reader is told, and gets no
     shorter file.
     """
-    source, file = bench.source, RunFile(bench.run.run_id, "task-0/items.jsonl", len(PRICES))
+    source, file = fixture.source, RunFile(fixture.run.run_id, "task-0/items.jsonl", len(PRICES))
     items = iter(Items(source, [file.run_id]))
     assert next(items) == {"price": 0}
-    shutil.rmtree(bench.files.parent.parent.parent)
-    if bench.live:
+    shutil.rmtree(fixture.files.parent.parent.parent)
+    if fixture.live:
         with pytest.raises(NotDelivered, match="was removed while it was read"):
             list(items)
     else:
-        shutil.rmtree(bench.root / "archive")
+        shutil.rmtree(fixture.root / "archive")
         with pytest.raises(NotDelivered):
             list(items)
-    bench.renew()
-    if bench.live:
+    fixture.renew()
+    if fixture.live:
         assert len(list(Items(source, [file.run_id]))) == 200_000, "out of the archive"
     else:
         with pytest.raises(NotDelivered):
@@ -233,12 +233,12 @@ def test_files_that_go_while_they_are_read(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("place", ["folder"], indirect=True)
-def test_a_damaged_archive_is_told(bench: Bench) -> None:
-    (file,) = (bench.root / "archive").rglob("*.zip")
+def test_a_damaged_archive_is_told(fixture: Fixture) -> None:
+    (file,) = (fixture.root / "archive").rglob("*.zip")
     whole = file.read_bytes()
     file.write_bytes(whole[:500] + bytes(100) + whole[600:])
     with pytest.raises(NotDelivered, match="cannot be read"):
-        list(Items(bench.source, [bench.run.run_id]))
+        list(Items(fixture.source, [fixture.run.run_id]))
 
 
 @pytest.mark.parametrize("place", ["folder"], indirect=True)
@@ -246,7 +246,7 @@ def test_a_damaged_archive_is_told(bench: Bench) -> None:
     ("failed", 0, NotYetDelivered), ("failed", 25, NotDelivered), ("empty", 0, None), ("exported", 0, None),
 ])  # fmt: skip
 def test_an_archive_on_its_way_is_waited_for(
-    bench: Bench,
+    fixture: Fixture,
     monkeypatch: pytest.MonkeyPatch,
     status: str,
     hours: int,
@@ -254,43 +254,43 @@ def test_an_archive_on_its_way_is_waited_for(
 ) -> None:
     """Once for all that one asker reads; a day after the end nobody tries any more."""
     polls: list[float] = []
-    bench.run = bench.world.executing("r2", parent=PARENT)
-    bench.files.mkdir(parents=True)
-    (bench.files / "items.jsonl").write_bytes(PRICES)
-    bench.world.finish(bench.run)
-    bench.export("failed")
-    bench.world.clock.forward(3600 * hours)
+    fixture.run = fixture.harness.executing("r2", parent=PARENT)
+    fixture.files.mkdir(parents=True)
+    (fixture.files / "items.jsonl").write_bytes(PRICES)
+    fixture.harness.finish(fixture.run)
+    fixture.export("failed")
+    fixture.harness.clock.forward(3600 * hours)
 
     def sleep(seconds: float) -> None:
         polls.append(seconds)
         if len(polls) == 3 and expected is None:
-            bench.export(status)
+            fixture.export(status)
         monkeypatch.setattr(run_files, "WAIT_S", -1.0 if len(polls) >= 5 else 30.0)
-        bench.reading._waits_until = None
+        fixture.reading._waits_until = None
 
     monkeypatch.setattr(time, "sleep", sleep)
     if expected is None:
-        assert bool(bench.source.run_files(bench.run.run_id)) is (status == "exported")
+        assert bool(fixture.source.run_files(fixture.run.run_id)) is (status == "exported")
         assert len(polls) == 3
         return
     for _ in range(2):
         with pytest.raises(NotDelivered) as told:
-            bench.source.run_files(bench.run.run_id)
+            fixture.source.run_files(fixture.run.run_id)
         assert type(told.value) is expected
-    assert (bench.reading.late, len(polls)) == (
+    assert (fixture.reading.late, len(polls)) == (
         (True, 5) if expected is NotYetDelivered else (False, 0)
     )
 
 
 @pytest.mark.parametrize("place", ["live"], indirect=True)
 def test_what_is_more_than_can_be_read_is_refused_and_not_left_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_files, "READ_S", -1.0)
     with pytest.raises(NotDelivered, match="takes too long to read"):
-        bench.reading.read(bench.run.run_id, "task-0/items.jsonl", 0)
+        fixture.reading.read(fixture.run.run_id, "task-0/items.jsonl", 0)
     monkeypatch.setattr(run_files, "ALL_FILES", 2)
     with pytest.raises(
         InvalidRequest, match="the list of its files is cut, it has too many; download its archive"
     ):
-        bench.source.run_files(bench.run.run_id)
+        fixture.source.run_files(fixture.run.run_id)

@@ -37,7 +37,7 @@ from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.protocols import UserCodeFailed, WorkerLeaves
 from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.graphing import Graphed, crawl, group
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import make_tables
 from tests.user_code.user_code_support import module, until
 
@@ -128,10 +128,10 @@ class Directory:
 
 
 @dataclass
-class Bench:
+class Fixture:
     """A worker that calls functions of one module."""
 
-    world: World
+    harness: Harness
     folder: Path
     modules: list[str] = field(default_factory=list)
     live: Any = None
@@ -143,7 +143,7 @@ class Bench:
             [self.module, *self.modules], Rules(folder=self.folder), 64 * 1024 * 1024
         )
         self.directory: Any = Directory()
-        store = self.world.store
+        store = self.harness.store
         self.activities = GraphBatchActivities(
             *(
                 store.graphs,
@@ -151,7 +151,7 @@ class Bench:
                 self.functions,
                 self.directory,
                 self.reading,
-                self.world.clock,
+                self.harness.clock,
             ),
             grace_s=0.2,
         )
@@ -159,7 +159,7 @@ class Bench:
         self.environment.info = replace(self.environment.info, task_queue=functions_queue(None))
 
     def reading(self, parent: str) -> FileReading:
-        store = self.world.store
+        store = self.harness.store
         return FileReading(
             store.runs, RunFiles(store.tasks, store.exports, self.live, None, "nowhere"), parent
         )
@@ -172,7 +172,7 @@ class Bench:
         return StepSpec(path, StepKind.FUNCTION, job, deps, **fields)
 
     def graph(self, *steps: StepSpec, **more: Any) -> Graphed:
-        return Graphed.made(self.world, steps, **more)
+        return Graphed.made(self.harness, steps, **more)
 
     def call(self, graph: Graphed, batch: int) -> None:
         self.environment.run(self.activities.run_graph_batch, BatchOrder(graph.fence, batch))
@@ -193,53 +193,55 @@ class Bench:
         return file.read_text().splitlines() if file.exists() else []
 
     def value(self, graph: Graphed, path: str) -> Any:
-        parts = self.world.store.graphs.result(graph.id, graph.step(path).number)
+        parts = self.harness.store.graphs.result(graph.id, graph.step(path).number)
         return decode(b"".join(unpacked(parts)))
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
     # How many calls there are depends on no clock.
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/state.db"), pool_size=4, clock=clock)
     users = tmp_path / "users"
     users.mkdir()
-    found = Bench(World(store, clock), users)
+    found = Fixture(Harness(store, clock), users)
     yield found
     found.functions.close()
     store.close()
 
 
-def test_a_chain_is_one_call_and_each_step_is_on_record_before_the_next(bench: Bench) -> None:
-    graph = bench.graph(*(bench.step(f"s{n}", *([f"s{n - 1}"] if n else [])) for n in range(12)))
-    assert bench.run(graph) == 1
-    assert bench.ledger() == [f"s{n} 1" for n in range(12)]
+def test_a_chain_is_one_call_and_each_step_is_on_record_before_the_next(fixture: Fixture) -> None:
+    graph = fixture.graph(
+        *(fixture.step(f"s{n}", *([f"s{n - 1}"] if n else [])) for n in range(12))
+    )
+    assert fixture.run(graph) == 1
+    assert fixture.ledger() == [f"s{n} 1" for n in range(12)]
     assert set(graph.states().values()) == {StepState.COMPLETED}
-    assert bench.value(graph, "s3") == {"at": datetime(2026, 11, 22).date(), "n": 1}
+    assert fixture.value(graph, "s3") == {"at": datetime(2026, 11, 22).date(), "n": 1}
 
 
 def test_a_function_is_called_within_the_project_of_its_graph(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     within: list[str | None] = []
-    context = bench.world.store.graphs.context
+    context = fixture.harness.store.graphs.context
 
     def asked(graph_id: int, number: int) -> Any:
         within.append(only())
         return context(graph_id, number)
 
-    monkeypatch.setattr(bench.world.store.graphs, "context", asked)
-    bench.run(bench.graph(bench.step("first", call="seen", style="cascade")))
+    monkeypatch.setattr(fixture.harness.store.graphs, "context", asked)
+    fixture.run(fixture.graph(fixture.step("first", call="seen", style="cascade")))
     assert (within, only()) == (["default"], None)
 
 
 def test_many_short_functions_share_transactions(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_batches, "TOGETHER_S", 600.0)
     begun: list[int] = []
-    record = bench.world.store.graphs.record
+    record = fixture.harness.store.graphs.record
 
     def counted(
         fence: Any, done: Sequence[ExecutionEnd], begin: Sequence[StepWork] = ()
@@ -247,46 +249,46 @@ def test_many_short_functions_share_transactions(
         begun.append(len(begin))
         return record(fence, done, begin)
 
-    monkeypatch.setattr(bench.world.store.graphs, "record", counted)
-    graph = bench.graph(
-        *(bench.step(f"s{n}") for n in range(200)),
-        bench.step("all", *(f"s{n}" for n in range(200))),
+    monkeypatch.setattr(fixture.harness.store.graphs, "record", counted)
+    graph = fixture.graph(
+        *(fixture.step(f"s{n}") for n in range(200)),
+        fixture.step("all", *(f"s{n}" for n in range(200))),
     )
-    bench.run(graph)
+    fixture.run(graph)
     assert set(graph.states().values()) == {StepState.COMPLETED}
-    assert len(bench.ledger()) == 201
+    assert len(fixture.ledger()) == 201
     assert max(begun) > 2
     assert len(begun) < 201
     begun.clear()
-    bench.run(bench.graph(*(bench.step(f"s{n}") for n in range(64)), key="again"))
+    fixture.run(fixture.graph(*(fixture.step(f"s{n}") for n in range(64)), key="again"))
     assert begun[:2] == [2, 0], "the worker knows by now that this function is short"
 
 
-def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench) -> None:
+def test_a_cascade_gets_context_and_what_its_dependencies_recorded(fixture: Fixture) -> None:
     day, waited_for = (
         datetime(2026, 11, 22, tzinfo=UTC),
         ("first", "fan", "empty", "visit", "grafts", "bare", "lost"),
     )
-    graph = bench.graph(
-        bench.step("first", args={"word": to_json({"day": day})}),
+    graph = fixture.graph(
+        fixture.step("first", args={"word": to_json({"day": day})}),
         group("fan", "first", job={"context": {"shared": 2}}),
-        bench.step("fan/0", call="item", style="item", item={"$$date": 1}),
-        bench.step("fan/users", call="item", style="item", item=to_json(day)),
+        fixture.step("fan/0", call="item", style="item", item={"$$date": 1}),
+        fixture.step("fan/users", call="item", style="item", item=to_json(day)),
         group("fan/deep"),
-        bench.step("fan/deep/x"),
+        fixture.step("fan/deep/x"),
         group("empty"),
         crawl("visit"),
-        bench.step("grafts", call="grafts", graft=True),
-        bench.step("bare", call="grafts_nothing", graft=True),
-        bench.step("lost", call="fails"),
-        bench.step("sum", *waited_for, call="seen", style="cascade", ignore_discarded=True),
+        fixture.step("grafts", call="grafts", graft=True),
+        fixture.step("bare", call="grafts_nothing", graft=True),
+        fixture.step("lost", call="fails"),
+        fixture.step("sum", *waited_for, call="seen", style="cascade", ignore_discarded=True),
         context={"source": to_json(day), "shared": 1},
     )
     picked = graph.advance()
     run = graph.begin_runs()["visit"]
     graph.finish(run)
-    bench.run(graph, picked)
-    found = bench.value(graph, "sum")
+    fixture.run(graph, picked)
+    found = fixture.value(graph, "sum")
     visit = found.pop("visit")
     assert (
         visit.items()
@@ -306,14 +308,14 @@ def test_a_cascade_gets_context_and_what_its_dependencies_recorded(bench: Bench)
     }
 
 
-def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
+def test_a_worker_asks_about_its_graph(fixture: Fixture) -> None:
     """Awaited in its process, by the handle that users have."""
-    graph = bench.graph(
-        bench.step("first"),
+    graph = fixture.graph(
+        fixture.step("first"),
         group("fan"),
-        bench.step("fan/a"),
-        bench.step("fan/b", call="cancels"),
-        bench.step(
+        fixture.step("fan/a"),
+        fixture.step("fan/b", call="cancels"),
+        fixture.step(
             "asks",
             "first",
             "fan",
@@ -322,13 +324,13 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
             args={"a": 1},
             ignore_cancelled=True,
         ),
-        bench.step("after", "asks"),
+        fixture.step("after", "asks"),
         key="nightly",
         context={"c": 3},
     )
-    bench.run(graph)
+    fixture.run(graph)
     note = {"at": datetime(2026, 11, 22).date(), "n": 1}
-    assert bench.value(graph, "asks") == {
+    assert fixture.value(graph, "asks") == {
         "args": {"a": 1},
         "jobs": {
             "first": "completed",
@@ -353,15 +355,15 @@ def test_a_worker_asks_about_its_graph(bench: Bench) -> None:
     assert graph.step("fan/b").reason == "no data today"
 
 
-def test_failures_are_tried_again_and_then_final(bench: Bench) -> None:
-    graph = bench.graph(
-        bench.step("f", call="fails", max_attempts=2, backoff_s=30), bench.step("after", "f")
+def test_failures_are_tried_again_and_then_final(fixture: Fixture) -> None:
+    graph = fixture.graph(
+        fixture.step("f", call="fails", max_attempts=2, backoff_s=30), fixture.step("after", "f")
     )
-    bench.run(graph)
+    fixture.run(graph)
     row = graph.step("f")
     assert (row.state, row.outcome) == (StepState.RETRYABLE, "failed")
-    bench.world.clock.forward(31)
-    bench.run(graph)
+    fixture.harness.clock.forward(31)
+    fixture.run(graph)
     row = graph.step("f")
     assert (row.state, row.attempt) == (StepState.DISCARDED, 2)
     assert row.reason is not None
@@ -387,10 +389,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_goes_wrong_is_the_end_of_its_step_alone(bench: Bench, case: str) -> None:
+def test_what_goes_wrong_is_the_end_of_its_step_alone(fixture: Fixture, case: str) -> None:
     fields, outcome, said = BAD[case]
-    graph = bench.graph(bench.step("before"), bench.step("bad", **fields), bench.step("beside"))
-    bench.run(graph)
+    graph = fixture.graph(
+        fixture.step("before"), fixture.step("bad", **fields), fixture.step("beside")
+    )
+    fixture.run(graph)
     row = graph.step("bad")
     assert (row.state, row.outcome, row.attempt) == (StepState.DISCARDED, outcome, 1)
     assert said in str(row.reason)
@@ -431,21 +435,21 @@ SPOILT: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize("case", SPOILT)
 def test_what_a_manual_edit_has_spoilt_is_the_end_of_its_step_alone(
-    bench: Bench, case: str
+    fixture: Fixture, case: str
 ) -> None:
     table, statement, said = SPOILT[case]
-    bad = bench.step("bad", "before", call="seen", style="cascade")
-    graph = bench.graph(
-        bench.step("before"), bad, bench.step("beside", queue="other"), context={"day": 1}
+    bad = fixture.step("bad", "before", call="seen", style="cascade")
+    graph = fixture.graph(
+        fixture.step("before"), bad, fixture.step("beside", queue="other"), context={"day": 1}
     )
     one, other = graph.advance().batches
     [before, _] = graph.work(one.number)
     graph.begin(before)
     graph.begin(done=[graph.end(before, result=b"".join(packed([b"1"])))])
-    with bench.world.store.database.engine.begin() as conn:  # type: ignore[attr-defined]
+    with fixture.harness.store.database.engine.begin() as conn:  # type: ignore[attr-defined]
         assert conn.execute(sa.text(f"UPDATE {table} SET {statement}")).rowcount
-    bench.call(graph, one.number)
-    bench.call(graph, other.number)
+    fixture.call(graph, one.number)
+    fixture.call(graph, other.number)
     row = graph.step("bad")
     assert (row.state, row.outcome) == (StepState.DISCARDED, "failed")
     assert re.search(said, str(row.reason)), row.reason
@@ -453,70 +457,70 @@ def test_what_a_manual_edit_has_spoilt_is_the_end_of_its_step_alone(
     assert graph.step("beside").state is StepState.COMPLETED
 
 
-def test_a_module_that_another_worker_has_is_left_to_it(bench: Bench) -> None:
-    graph = bench.graph(bench.step("here"), bench.step("there", call="elsewhere:f"))
+def test_a_module_that_another_worker_has_is_left_to_it(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("here"), fixture.step("there", call="elsewhere:f"))
     rows = [UserCodeRow("elsewhere", "module", None, "", "1")]
-    bench.world.store.user_code.register_user_code("another", rows)
+    fixture.harness.store.user_code.register_user_code("another", rows)
     here, there = graph.advance().batches
-    bench.call(graph, here.number)
+    fixture.call(graph, here.number)
     with pytest.raises(UserCodeFailed, match="is not in LIFECYCLE_USER_CODE__MODULES"):
-        bench.call(graph, there.number)
+        fixture.call(graph, there.number)
     assert graph.step("here").state is StepState.COMPLETED
     row = graph.step("there")
     assert (row.state, row.tries, row.errors) == (StepState.AVAILABLE, 0, ())
-    bench.world.clock.forward(1000)  # nobody has said so for a long time
-    bench.run(graph)
+    fixture.harness.clock.forward(1000)  # nobody has said so for a long time
+    fixture.run(graph)
     assert graph.step("there").state is StepState.DISCARDED
 
 
-def test_a_module_that_only_another_pool_has_is_waited_for_by_nobody(bench: Bench) -> None:
-    graph = bench.graph(bench.step("there", call="elsewhere:f", max_attempts=1))
+def test_a_module_that_only_another_pool_has_is_waited_for_by_nobody(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("there", call="elsewhere:f", max_attempts=1))
     row = UserCodeRow("elsewhere", "module", None, "", "1", queue="gpu")
-    bench.world.store.user_code.register_user_code("another", [row])
-    bench.run(graph)
+    fixture.harness.store.user_code.register_user_code("another", [row])
+    fixture.run(graph)
     assert graph.step("there").state is StepState.DISCARDED
 
 
-def test_a_snooze_costs_no_try(bench: Bench) -> None:
-    graph = bench.graph(bench.step("s", call="snoozes"))
+def test_a_snooze_costs_no_try(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("s", call="snoozes"))
     for _ in range(3):
-        bench.run(graph)
-        bench.world.clock.forward(61)
-    assert bench.value(graph, "s") == 3
+        fixture.run(graph)
+        fixture.harness.clock.forward(61)
+    assert fixture.value(graph, "s") == 3
     assert (graph.step("s").snoozed, graph.step("s").state) == (2, StepState.COMPLETED)
 
 
-def test_a_large_result_is_kept_in_parts(bench: Bench) -> None:
-    graph = bench.graph(
-        bench.step("l", call="large"), bench.step("m", "l", call="seen", style="cascade")
+def test_a_large_result_is_kept_in_parts(fixture: Fixture) -> None:
+    graph = fixture.graph(
+        fixture.step("l", call="large"), fixture.step("m", "l", call="seen", style="cascade")
     )
-    bench.run(graph)
-    assert bench.value(graph, "m") == {"l": "x" * 3_000_000}
+    fixture.run(graph)
+    assert fixture.value(graph, "m") == {"l": "x" * 3_000_000}
     assert graph.step("l").result_bytes == 3_000_002
 
 
-def test_what_functions_print_is_kept_without_secrets(bench: Bench) -> None:
-    graph = bench.graph(bench.step("p", call="prints"))
-    bench.run(graph)
-    printed = bench.world.store.graphs.output(graph.id)  # type: ignore[attr-defined]
+def test_what_functions_print_is_kept_without_secrets(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("p", call="prints"))
+    fixture.run(graph)
+    printed = fixture.harness.store.graphs.output(graph.id)  # type: ignore[attr-defined]
     assert "and a word" in printed
     assert "hunter2" not in printed
 
 
-def _beside(bench: Bench, graph: Graphed, call: Callable[[], None]) -> list[BaseException]:
+def _beside(fixture: Fixture, graph: Graphed, call: Callable[[], None]) -> list[BaseException]:
     """Do this while a function executes; what its activity raised."""
     (batch,) = graph.advance().batches
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            bench.call(graph, batch.number)
+            fixture.call(graph, batch.number)
         except BaseException as error:
             raised.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
-    until(bench.ledger)
+    until(fixture.ledger)
     call()
     thread.join()
     return raised
@@ -524,18 +528,18 @@ def _beside(bench: Bench, graph: Graphed, call: Callable[[], None]) -> list[Base
 
 @pytest.mark.parametrize("how", ["polite", "hangs", "stubborn"])
 def test_a_cancelled_function_is_asked_to_end_and_ended(
-    bench: Bench, how: str, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_batches, "TERM_S", 0.5)
     if how == "polite":
-        bench.activities = replace(bench.activities, grace_s=600.0)
-    graph = bench.graph(bench.step("s", call=how, timeout_s=600), bench.step("after", "s"))
-    store = bench.world.store.graphs
-    assert not _beside(bench, graph, lambda: _cancel(store, graph))
+        fixture.activities = replace(fixture.activities, grace_s=600.0)
+    graph = fixture.graph(fixture.step("s", call=how, timeout_s=600), fixture.step("after", "s"))
+    store = fixture.harness.store.graphs
+    assert not _beside(fixture, graph, lambda: _cancel(store, graph))
     row = graph.step("s")
     assert (row.state, row.ending, row.result_bytes) == (StepState.CANCELLED, False, None)
     assert graph.step("after").state is StepState.CANCELLED
-    assert len(bench.ledger()) == 1
+    assert len(fixture.ledger()) == 1
 
 
 def _cancel(store: Any, graph: Graphed) -> None:
@@ -543,37 +547,37 @@ def _cancel(store: Any, graph: Graphed) -> None:
     assert graph.step("s").ending
 
 
-def test_a_stop_by_force_kills_and_proves_that_nothing_runs(bench: Bench) -> None:
-    graph = bench.graph(bench.step("s", call="hangs", timeout_s=600))
+def test_a_stop_by_force_kills_and_proves_that_nothing_runs(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("s", call="hangs", timeout_s=600))
 
     def stop() -> None:
-        now = bench.world.clock.now
-        bench.world.store.graphs.record_graph_stop(graph.id, StopIntent(now, force=True))
+        now = fixture.harness.clock.now
+        fixture.harness.store.graphs.record_graph_stop(graph.id, StopIntent(now, force=True))
         assert graph.step("s").ending
-        bench.environment.cancel()
+        fixture.environment.cancel()
 
-    (raised,) = _beside(bench, graph, stop)
+    (raised,) = _beside(fixture, graph, stop)
     assert isinstance(raised, CancelledError)
     assert (graph.step("s").state, graph.step("s").ending) == (StepState.CANCELLED, False)
 
 
-def test_a_worker_that_leaves_loses_nothing_but_time(bench: Bench) -> None:
-    graph = bench.graph(bench.step("s", call="hangs", timeout_s=600))
-    (raised,) = _beside(bench, graph, bench.functions.close)
+def test_a_worker_that_leaves_loses_nothing_but_time(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("s", call="hangs", timeout_s=600))
+    (raised,) = _beside(fixture, graph, fixture.functions.close)
     assert isinstance(raised, WorkerLeaves)
     assert graph.step("s").state is StepState.EXECUTING
-    (bench.folder / f"{bench.module}.py").write_text("def hangs(): return 'done'")
-    bench.functions = Functions([bench.module], Rules(folder=bench.folder), 1000)
-    bench.activities = replace(bench.activities, functions=bench.functions)
-    bench.call(graph, 1)
-    assert (bench.value(graph, "s"), graph.step("s").attempt) == ("done", 2)
+    (fixture.folder / f"{fixture.module}.py").write_text("def hangs(): return 'done'")
+    fixture.functions = Functions([fixture.module], Rules(folder=fixture.folder), 1000)
+    fixture.activities = replace(fixture.activities, functions=fixture.functions)
+    fixture.call(graph, 1)
+    assert (fixture.value(graph, "s"), graph.step("s").attempt) == ("done", 2)
 
 
 def test_a_database_that_is_away_for_a_moment_costs_no_execution(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = bench.graph(bench.step("a"), bench.step("b", "a"))
-    record, away = bench.world.store.graphs.record, [False, True, True, True, False]
+    graph = fixture.graph(fixture.step("a"), fixture.step("b", "a"))
+    record, away = fixture.harness.store.graphs.record, [False, True, True, True, False]
 
     def sometimes(*arguments: Any) -> set[int]:
         if away and away.pop(0):
@@ -581,18 +585,18 @@ def test_a_database_that_is_away_for_a_moment_costs_no_execution(
             raise StoreUnavailable("away")
         return record(*arguments)
 
-    monkeypatch.setattr(bench.world.store.graphs, "record", sometimes)
-    bench.run(graph)
-    assert bench.ledger() == ["a 1", "b 1"]
+    monkeypatch.setattr(fixture.harness.store.graphs, "record", sometimes)
+    fixture.run(graph)
+    assert fixture.ledger() == ["a 1", "b 1"]
     assert set(graph.states().values()) == {StepState.COMPLETED}
 
 
 def test_a_function_may_ask_whether_it_is_cancelled_while_the_database_is_away(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told no, and neither killed nor executed again."""
-    graph = bench.graph(bench.step("s", call="polite", timeout_s=600))
-    store = bench.world.store.graphs
+    graph = fixture.graph(fixture.step("s", call="polite", timeout_s=600))
+    store = fixture.harness.store.graphs
     cancelled, asked = store.cancelled, list[int]()
 
     def away(*arguments: Any) -> set[int]:
@@ -602,18 +606,18 @@ def test_a_function_may_ask_whether_it_is_cancelled_while_the_database_is_away(
         return cancelled(*arguments)
 
     monkeypatch.setattr(store, "cancelled", away)
-    assert not _beside(bench, graph, lambda: _cancel(store, graph))
+    assert not _beside(fixture, graph, lambda: _cancel(store, graph))
     assert len(asked) > 2
-    assert bench.ledger() == ["s 1"]
+    assert fixture.ledger() == ["s 1"]
     assert graph.step("s").state is StepState.CANCELLED
 
 
 def test_what_a_function_asks_is_answered_when_the_database_is_back(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And done once, where only the answer was lost."""
-    graph = bench.graph(bench.step("c", call="cancels_another"), bench.step("victim", "c"))
-    store = bench.world.store.graphs
+    graph = fixture.graph(fixture.step("c", call="cancels_another"), fixture.step("victim", "c"))
+    store = fixture.harness.store.graphs
     command, lost = store.command, [True, True]
 
     def away(*arguments: Any) -> int:
@@ -623,30 +627,30 @@ def test_what_a_function_asks_is_answered_when_the_database_is_back(
         return answer
 
     monkeypatch.setattr(store, "command", away)
-    bench.run(graph)
-    assert (bench.value(graph, "c"), graph.step("c").attempt, lost) == (1, 1, [])
+    fixture.run(graph)
+    assert (fixture.value(graph, "c"), graph.step("c").attempt, lost) == (1, 1, [])
     row = graph.step("victim")
     assert (row.state, row.reason) == (StepState.CANCELLED, "cancelled by step c: not wanted")
 
 
-def test_whoever_lost_the_graph_writes_nothing(bench: Bench) -> None:
-    graph = bench.graph(bench.step("a"))
+def test_whoever_lost_the_graph_writes_nothing(fixture: Fixture) -> None:
+    graph = fixture.graph(fixture.step("a"))
     (batch,) = graph.advance().batches
     graph.fence = replace(graph.fence, owner_run_id="another")
     with pytest.raises(Fenced):
-        bench.call(graph, batch.number)
-    assert bench.ledger() == []
+        fixture.call(graph, batch.number)
+    assert fixture.ledger() == []
 
 
-def test_a_graft_is_made_once(bench: Bench) -> None:
-    graph = bench.graph(
-        bench.step("grafter", call="grafts", graft=True),
-        bench.step("after", "grafter", call="seen", style="cascade"),
+def test_a_graft_is_made_once(fixture: Fixture) -> None:
+    graph = fixture.graph(
+        fixture.step("grafter", call="grafts", graft=True),
+        fixture.step("after", "grafter", call="seen", style="cascade"),
     )
-    bench.run(graph)
+    fixture.run(graph)
     note = {"at": datetime(2026, 11, 22).date(), "n": 1}
-    assert bench.value(graph, "after") == {"grafter": {"a": note, "b": note}}
-    assert bench.directory.woken == ["graph/nightly/shops"] * 2
+    assert fixture.value(graph, "after") == {"grafter": {"a": note, "b": note}}
+    assert fixture.directory.woken == ["graph/nightly/shops"] * 2
 
 
 @pytest.mark.parametrize(
@@ -663,30 +667,30 @@ def test_a_graft_is_made_once(bench: Bench) -> None:
     ],
 )
 def test_a_graft_that_cannot_be_fails_its_step(
-    bench: Bench, call: str, graft: bool, said: str
+    fixture: Fixture, call: str, graft: bool, said: str
 ) -> None:
-    graph = bench.graph(bench.step("s", call=call, graft=graft))
-    bench.run(graph)
+    graph = fixture.graph(fixture.step("s", call=call, graft=graft))
+    fixture.run(graph)
     assert graph.step("s").state is StepState.DISCARDED
     assert said in str(graph.step("s").reason)
 
 
 def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_batches, "BEGIN_S", 1e-9)
-    graph = bench.graph(*(bench.step(f"s{n}") for n in range(96)))
+    graph = fixture.graph(*(fixture.step(f"s{n}") for n in range(96)))
     first = graph.advance().batches[0]
-    batch = graph_batches._Batch(bench.activities, graph.row, graph.fence)
-    bench.environment.run(lambda: batch.run(graph.work(first.number)))
-    assert bench.ledger() == []  # there was no time to begin anything
+    batch = graph_batches._Batch(fixture.activities, graph.row, graph.fence)
+    fixture.environment.run(lambda: batch.run(graph.work(first.number)))
+    assert fixture.ledger() == []  # there was no time to begin anything
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     batch._took = 700.0
-    bench.environment.run(lambda: batch.run(graph.work(first.number)))
-    assert bench.ledger() == []  # the next one would end too late
+    fixture.environment.run(lambda: batch.run(graph.work(first.number)))
+    assert fixture.ledger() == []  # the next one would end too late
     batch._took = 0.0
     monkeypatch.setattr(graph_batches, "BEGIN_S", 0.05)
-    bench.environment.run(lambda: batch.run(graph.work(first.number)))
+    fixture.environment.run(lambda: batch.run(graph.work(first.number)))
     rows = [graph.step(path) for path in ("s0", "s1", "s2")]
     assert [(row.state, row.tries) for row in rows] == [
         ("completed", 1),
@@ -696,15 +700,15 @@ def test_after_its_time_a_call_answers_and_the_rest_costs_no_try(
     assert 0 < batch._took < 600
 
 
-def test_a_crawl_for_each_item_of_a_crawl(bench: Bench, tmp_path: Path) -> None:
+def test_a_crawl_for_each_item_of_a_crawl(fixture: Fixture, tmp_path: Path) -> None:
     """From live files, through the process: items, a graft over them, and the items of the grafted
     crawls.
     """
-    bench.live = LocalFiles(tmp_path)
-    graph = bench.graph(
+    fixture.live = LocalFiles(tmp_path)
+    graph = fixture.graph(
         crawl("shops"),
-        bench.step("each", "shops", call="each", style="cascade", graft=True),
-        bench.step("merge", "each", call="merge", style="cascade"),
+        fixture.step("each", "shops", call="each", style="cascade", graft=True),
+        fixture.step("merge", "each", call="merge", style="cascade"),
     )
 
     def end(urls: dict[str, list[str]]) -> None:
@@ -718,15 +722,15 @@ def test_a_crawl_for_each_item_of_a_crawl(bench: Bench, tmp_path: Path) -> None:
 
     graph.advance()
     end({"shops": ["a.com", "b.com/x"]})
-    bench.run(graph)
+    fixture.run(graph)
     assert set(graph.states()) == {"shops", "each", "merge", "each/a.com", "each/b.com_x"}
     end({"each/a.com": ["1", "2"], "each/b.com_x": ["3"]})
-    bench.run(graph)
-    assert bench.value(graph, "merge") == [["1", "2", "3"], 2]
+    fixture.run(graph)
+    assert fixture.value(graph, "merge") == [["1", "2", "3"], 2]
 
 
 def test_a_function_has_no_credential_and_no_file_of_the_worker(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     secret = "canary-5c6d7e"
     for name in (
@@ -737,9 +741,9 @@ def test_a_function_has_no_credential_and_no_file_of_the_worker(
     ):
         monkeypatch.setenv(name, secret)
     with (tmp_path / secret).open("wb"), socket.create_server(("127.0.0.1", 0)):
-        graph = bench.graph(bench.step("look", call="secrets"))
-        bench.run(graph)
-    environment, files = bench.value(graph, "look")
+        graph = fixture.graph(fixture.step("look", call="secrets"))
+        fixture.run(graph)
+    environment, files = fixture.value(graph, "look")
     assert secret not in str(environment) + str(files)
     assert not [
         name for name in environment if name.startswith(("AWS_", "LIFECYCLE_", "TEMPORAL_"))

@@ -23,10 +23,10 @@ from crawler_lifecycle.graphs import Workflow, asking, chancy
 from crawler_lifecycle.graphs.client import Gateway
 from crawler_lifecycle.graphs.testing import in_memory
 from crawler_lifecycle.store.store import open_store
-from tests.activities.test_graph_batches import Bench
+from tests.activities.test_graph_batches import Fixture
 from tests.contracts.store.graphing import Graphed
-from tests.contracts.store.world import World as StoreWorld
-from tests.gateway.gateway_world import Clock, World
+from tests.contracts.store.harness import Harness as StoreHarness
+from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.graphs.test_graphs import claimed
 from tests.gateway.served import served
 from tests.support.databases import make_tables
@@ -79,21 +79,21 @@ def users(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=30, clock=clock)
-    yield World(store, clock)
+    yield Harness(store, clock)
     store.close()
 
 
 @pytest.fixture
-def bench(
-    world: World, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bench]:
+def fixture(
+    harness: Harness, users: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Fixture]:
     monkeypatch.setattr(graph_batches, "BEGIN_S", 600.0)
     monkeypatch.setattr(Gateway._pages, "__defaults__", (3,))
-    found = Bench(
-        StoreWorld(world.store, cast(Any, world.clock)), tmp_path / "users", [users.__name__]
+    found = Fixture(
+        StoreHarness(harness.store, cast(Any, harness.clock)), tmp_path / "users", [users.__name__]
     )
     yield found
     found.functions.close()
@@ -197,7 +197,9 @@ numbers = itertools.count()
 @example(
     shape=[("grafts", [], []), ("each", [], [0]), ("asks", [], [0, 1]), ("cascade", [], [0, 1])]
 )
-def test_live_is_as_in_memory(world: World, bench: Bench, users: Any, shape: list[Any]) -> None:
+def test_live_is_as_in_memory(
+    harness: Harness, fixture: Fixture, users: Any, shape: list[Any]
+) -> None:
     key = f"g{next(numbers)}"
 
     def begun() -> Workflow:
@@ -211,12 +213,12 @@ def test_live_is_as_in_memory(world: World, bench: Bench, users: Any, shape: lis
         expected = facts(key)
 
     async def live() -> list[Any]:
-        async with served(world.app) as server:
+        async with served(harness.app) as server:
             former = asking.use(Gateway(server.url))
             try:
                 await asyncio.to_thread(begun)
-                graphed = claimed(world, key)
-                await asyncio.to_thread(run, bench, graphed)
+                graphed = claimed(harness, key)
+                await asyncio.to_thread(run, fixture, graphed)
                 return await asyncio.to_thread(facts, key)
             finally:
                 asking.use(former)
@@ -224,7 +226,7 @@ def test_live_is_as_in_memory(world: World, bench: Bench, users: Any, shape: lis
     assert asyncio.run(live()) == expected
 
 
-def run(bench: Bench, graphed: Graphed) -> None:
-    bench.run(graphed)
+def run(fixture: Fixture, graphed: Graphed) -> None:
+    fixture.run(graphed)
     states = graphed.states()
     assert all(state.final for state in states.values()), states  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import TASK_BYTES_MAX
 from crawler_lifecycle.ports.runs import DeployedTask, Fence
 from crawler_lifecycle.scheduler.app import BODY_MAX, create_app
 from tests.activities.cases import UNTIL_STOPPED
-from tests.activities.world import CRAWLERS, World
+from tests.activities.harness import CRAWLERS, Harness
 from tests.support.fakes.services import FakeCatalogue
 
 #: The arguments of one task, as large as any request may make them.
@@ -31,13 +31,13 @@ class Wire:
     ``limit``.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, harness: Harness) -> None:
         self.limit = BODY_MAX
         self.sizes: list[int] = []
         self._service = TestClient(
-            create_app(world.cluster, FakeCatalogue(CRAWLERS)), base_url="http://127.0.0.1"
+            create_app(harness.cluster, FakeCatalogue(CRAWLERS)), base_url="http://127.0.0.1"
         )
-        world.scheduler = HttpSchedulerClient(  # type: ignore[assignment]
+        harness.scheduler = HttpSchedulerClient(  # type: ignore[assignment]
             "http://127.0.0.1", transport=httpx.MockTransport(self._pass)
         )
 
@@ -57,80 +57,80 @@ class Wire:
 
 
 @pytest.fixture
-def wire(world: World) -> Wire:
-    world.cluster.behaviour = UNTIL_STOPPED
-    return Wire(world)
+def wire(harness: Harness) -> Wire:
+    harness.cluster.behaviour = UNTIL_STOPPED
+    return Wire(harness)
 
 
-def _created(world: World, sizes: list[int]) -> Fence:
+def _created(harness: Harness, sizes: list[int]) -> Fence:
     """A run whose tasks have arguments of these sizes."""
-    fence = world.created(1)
-    world.store.additions.add_tasks(
+    fence = harness.created(1)
+    harness.store.additions.add_tasks(
         fence.run_id, "more", [{"shelf": "x" * size} for size in sizes], fence
     )
     return fence
 
 
-def _deploy_all(world: World, fence: Fence) -> int:
+def _deploy_all(harness: Harness, fence: Fence) -> int:
     calls = 0
-    while "QUEUED" in world.statuses():
-        world.call("run_onetime_crawler", Deploy(fence))
+    while "QUEUED" in harness.statuses():
+        harness.call("run_onetime_crawler", Deploy(fence))
         calls += 1
         assert calls < 50
     return calls
 
 
 def test_a_page_of_the_largest_tasks_fits_the_service_and_a_proxy_that_nobody_told_anything(
-    world: World, wire: Wire
+    harness: Harness, wire: Wire
 ) -> None:
-    fence = _created(world, [len(HEAVY)] * 40)
-    _deploy_all(world, fence)
-    assert set(world.statuses()) == {"PENDING"}
+    fence = _created(harness, [len(HEAVY)] * 40)
+    _deploy_all(harness, fence)
+    assert set(harness.statuses()) == {"PENDING"}
     assert max(wire.sizes) < 1024 * 1024 <= BODY_MAX
     assert len(wire.sizes) <= 5, "pages are as large as they may be"
 
 
 def test_a_call_that_a_proxy_finds_too_large_is_halved_and_no_task_is_refused(
-    world: World, wire: Wire
+    harness: Harness, wire: Wire
 ) -> None:
     wire.limit = 3 * TASK_BYTES_MAX
-    fence = _created(world, [len(HEAVY)] * 9)
-    _deploy_all(world, fence)
-    assert world.statuses() == ["PENDING"] * 10
-    assert [task.outcome for task in world.tasks()] == [None] * 10
+    fence = _created(harness, [len(HEAVY)] * 9)
+    _deploy_all(harness, fence)
+    assert harness.statuses() == ["PENDING"] * 10
+    assert [task.outcome for task in harness.tasks()] == [None] * 10
 
 
 def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_fix(
-    world: World, wire: Wire
+    harness: Harness, wire: Wire
 ) -> None:
     wire.limit = 30_000
-    fence = _created(world, [len(HEAVY), 10])
-    world.call("run_onetime_crawler", Deploy(fence))
-    assert world.statuses() == ["PENDING", "QUEUED", "QUEUED"]
+    fence = _created(harness, [len(HEAVY), 10])
+    harness.call("run_onetime_crawler", Deploy(fence))
+    assert harness.statuses() == ["PENDING", "QUEUED", "QUEUED"]
     for _ in range(2):
         with pytest.raises(
             CallTooLarge, match="for task 1 alone; raise the limit of the service or of the proxy"
         ):
-            world.call("run_onetime_crawler", Deploy(fence))
-        assert "task 1 alone" in (world.row().waiting_for or "")
-        assert world.statuses() == ["PENDING", "QUEUED", "QUEUED"]
+            harness.call("run_onetime_crawler", Deploy(fence))
+        assert "task 1 alone" in (harness.row().waiting_for or "")
+        assert harness.statuses() == ["PENDING", "QUEUED", "QUEUED"]
     # It was not offered, so nothing is on its way: a stop needs to wait for nobody.
     assert all(
         task.offered_until is None
-        for task in world.store.polls.found_state(fence).tasks
+        for task in harness.store.polls.found_state(fence).tasks
         if task.status == "QUEUED"
     )
     wire.limit = BODY_MAX
-    _deploy_all(world, fence)
-    assert set(world.statuses()) == {"PENDING"}
+    _deploy_all(harness, fence)
+    assert set(harness.statuses()) == {"PENDING"}
 
 
-def test_what_is_offered_is_what_one_call_carries(world: World) -> None:
-    fence = _created(world, [OFFER_BYTES_MAX // 4] * 6 + [2 * OFFER_BYTES_MAX, 5])
-    until = world.clock() + timedelta(seconds=35)
+def test_what_is_offered_is_what_one_call_carries(harness: Harness) -> None:
+    fence = _created(harness, [OFFER_BYTES_MAX // 4] * 6 + [2 * OFFER_BYTES_MAX, 5])
+    until = harness.clock() + timedelta(seconds=35)
     seen = []
     for _ in range(8):
-        tasks, _stop = world.store.deployment.offer_tasks(fence, 100, None, until)
+        tasks, _stop = harness.store.deployment.offer_tasks(fence, 100, None, until)
         if not tasks:
             break
         seen.append([task.index for task in tasks])
@@ -140,5 +140,5 @@ def test_what_is_offered_is_what_one_call_carries(world: World) -> None:
             DeployedTask(task.index, "created", f"n{task.index}", f"u{task.index}")
             for task in tasks
         ]
-        world.store.deployment.record_deployed(fence, "local", answers, world.clock())
+        harness.store.deployment.record_deployed(fence, "local", answers, harness.clock())
     assert seen == [[0, 1, 2, 3], [4, 5, 6], [7], [8]]

@@ -20,11 +20,11 @@ from crawler_lifecycle.features.user_code.pool import Hosts, Limits
 from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence
-from tests.activities.test_manager_cycle import PLAN, Bench, bench
+from tests.activities.test_manager_cycle import PLAN, Fixture, fixture
 
 pytestmark = pytest.mark.processes
 
-__all__ = ["bench"]
+__all__ = ["fixture"]
 
 SOURCE = """
 from crawler_lifecycle.managers import GeneratorCrawlManager
@@ -85,10 +85,10 @@ class M(GeneratorCrawlManager):
 
 
 @pytest.fixture
-def hosts(bench: Bench, tmp_path: Path) -> Iterator[Hosts]:
+def hosts(fixture: Fixture, tmp_path: Path) -> Iterator[Hosts]:
     """Processes for the class of ``write``."""
     found = Hosts("w", [PLAN.partition(":")[0]], Rules(folder=tmp_path), Limits(hook_timeout_s=2.0))
-    bench.activities.hosts = found
+    fixture.activities.hosts = found
     yield found
     found.close()
 
@@ -99,28 +99,28 @@ def write(folder: Path, source: str) -> None:
     (folder / "shop" / "managers.py").write_text(source)
 
 
-def test_a_manager_in_a_process_of_its_own(bench: Bench, hosts: Hosts, tmp_path: Path) -> None:
+def test_a_manager_in_a_process_of_its_own(fixture: Fixture, hosts: Hosts, tmp_path: Path) -> None:
     write(tmp_path, SOURCE)
     hosts._limits = Limits()
-    assert bench.cycle().picked == 2
-    printed = bench.managers.output(bench.row.manager_id)
+    assert fixture.cycle().picked == 2
+    printed = fixture.managers.output(fixture.row.manager_id)
     assert printed.endswith("xxx\n")
     assert len(printed.encode()) == OUTPUT_BYTES
-    bench.end(1, failed=True)
-    retried = bench.cycle()
+    fixture.end(1, failed=True)
+    retried = fixture.cycle()
     assert (retried.error, retried.ended, retried.live) == (None, 1, 2)
-    while bench.fences:
-        bench.end(min(bench.fences))
-        last = bench.cycle()
+    while fixture.fences:
+        fixture.end(min(fixture.fences))
+        last = fixture.cycle()
     assert (last.over, last.error) == (True, None)
-    assert sorted((seq, retry) for seq, retry, _ in bench.jobs()) == [
+    assert sorted((seq, retry) for seq, retry, _ in fixture.jobs()) == [
         (1, 0),
         (1, 1),
         (2, 0),
         (3, 0),
     ]
-    assert len(bench.row.state) == 4
-    printed = bench.managers.output(bench.row.manager_id)
+    assert len(fixture.row.state) == 4
+    printed = fixture.managers.output(fixture.row.manager_id)
     assert printed.endswith("\nended: failedended: finishedended: finishedended: finished"), (
         printed[-200:]
     )
@@ -129,75 +129,75 @@ def test_a_manager_in_a_process_of_its_own(bench: Bench, hosts: Hosts, tmp_path:
 
 
 def test_people_are_told_what_a_class_is_at_that_works_for_long(
-    bench: Bench, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, SLOW)
     hosts._limits = Limits()
     noted = list[str]()
-    note = bench.managers.note_error
+    note = fixture.managers.note_error
 
     def note_error(fence: ManagerFence, error: str | None, waiting_for: str | None = None) -> None:
         noted.append(f"{error}, {waiting_for}")
         note(fence, error, waiting_for)
 
-    monkeypatch.setattr(bench.activities.managers, "note_error", note_error)
+    monkeypatch.setattr(fixture.activities.managers, "note_error", note_error)
     monkeypatch.setattr(cycles, "SLOW_S", 0.0)
-    assert bench.cycle().error is None
+    assert fixture.cycle().error is None
     assert noted == ["None, a cycle of its class has taken 0 s so far, now in __init__"]
-    assert "at work" not in (bench.row.waiting_for or "")
+    assert "at work" not in (fixture.row.waiting_for or "")
 
 
 def test_hooks_that_take_longer_together_than_one_may(
-    bench: Bench, hosts: Hosts, tmp_path: Path
+    fixture: Fixture, hosts: Hosts, tmp_path: Path
 ) -> None:
     write(tmp_path, HOOKS + "SECONDS = " + "{'all': 1.1}")
-    assert bench.cycle().picked == 5
+    assert fixture.cycle().picked == 5
     for run_id in range(1, 6):
-        bench.end(run_id)
+        fixture.end(run_id)
     ended = 0
     while ended < 5:
-        answer = bench.cycle()
+        answer = fixture.cycle()
         assert answer.error is None
         ended += answer.ended
-    assert (bench.row.stats["calls"], hosts.state()["started"]) == (5, 1)
+    assert (fixture.row.stats["calls"], hosts.state()["started"]) == (5, 1)
 
 
 def test_a_hook_that_hangs_costs_no_other_one_its_effects(
-    bench: Bench, hosts: Hosts, tmp_path: Path
+    fixture: Fixture, hosts: Hosts, tmp_path: Path
 ) -> None:
     write(tmp_path, HOOKS + "SECONDS = " + "{'all': 0, '3': 60}")
-    bench.cycle()
+    fixture.cycle()
     for run_id in range(1, 6):
-        bench.end(run_id)
-    answer = bench.cycle()
+        fixture.end(run_id)
+    answer = fixture.cycle()
     assert "took more than 2 s" in (answer.error or "")
     assert "tried 1 of 3 times" in (answer.error or "")
-    assert bench.row.stats["calls"] == 2, "on record: those before it, and nothing of its own"
-    again = bench.cycle(replace(bench.activities, reports={}))
+    assert fixture.row.stats["calls"] == 2, "on record: those before it, and nothing of its own"
+    again = fixture.cycle(replace(fixture.activities, reports={}))
     assert "tried 2 of 3 times" in (again.error or ""), "counted on record, by whichever worker"
-    assert bench.row.stats["calls"] == 4, "those that wait behind it went before it"
-    bench.cycle()
-    last = bench.cycle()
-    assert (last.ended, bench.row.hook_errors) == (1, 1)
-    printed = bench.managers.output(1).split("called ")[1:]
+    assert fixture.row.stats["calls"] == 4, "those that wait behind it went before it"
+    fixture.cycle()
+    last = fixture.cycle()
+    assert (last.ended, fixture.row.hook_errors) == (1, 1)
+    printed = fixture.managers.output(1).split("called ")[1:]
     assert [text.split()[0] for text in printed] == ["1", "2", "3", "4", "5", "3", "3"]
     added = [
         job.job.spider_args["page"]
-        for job in bench.managers.list_jobs(1)
+        for job in fixture.managers.list_jobs(1)
         if "more" in job.job.spider_args["page"]
     ]
     assert added == ["more 1", "more 2", "more 4", "more 5"]
-    assert len(bench.jobs(JobState.ENDED)) == 5
+    assert len(fixture.jobs(JobState.ENDED)) == 5
 
 
 def test_what_hooks_did_before_a_stop_interrupts_one_is_on_record(
-    bench: Bench, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, HOOKS + "SECONDS = " + "{'all': 0, '3': 3600}")
     hosts._limits = Limits(hook_timeout_s=600.0)
-    bench.cycle()
+    fixture.cycle()
     for run_id in range(1, 6):
-        bench.end(run_id)
+        fixture.end(run_id)
 
     def alive() -> None:
         [host] = hosts._pool.processes()
@@ -206,9 +206,9 @@ def test_what_hooks_did_before_a_stop_interrupts_one_is_on_record(
 
     monkeypatch.setattr(cycles, "alive", alive)
     with pytest.raises(CancelledError):
-        bench.cycle()
-    assert bench.jobs(JobState.ENDED) == [(1, 0, "ended"), (2, 0, "ended")]
-    assert (bench.row.stats["calls"], bench.row.hook_errors) == (2, 0)
+        fixture.cycle()
+    assert fixture.jobs(JobState.ENDED) == [(1, 0, "ended"), (2, 0, "ended")]
+    assert (fixture.row.stats["calls"], fixture.row.hook_errors) == (2, 0)
 
 
 READS = """
@@ -245,7 +245,7 @@ class M(GeneratorCrawlManager):
 
 
 def test_items_of_its_jobs_out_of_archives_that_may_come_later(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On Kubernetes the archive comes after the verdict: a hook that reads before runs again, as
     often as it takes, and those of others meanwhile."""
@@ -257,39 +257,39 @@ def test_items_of_its_jobs_out_of_archives_that_may_come_later(
 
     def deliver(run: Fence) -> None:
         key = f"{run.run_id}/1/x.zip"
-        result = bench.archive.store(key, [FileSource("task-0", folder)], {}, lambda *_: None)
-        bench.world.store.exports.record_export(run, "exported", result, None)
+        result = fixture.archive.store(key, [FileSource("task-0", folder)], {}, lambda *_: None)
+        fixture.harness.store.exports.record_export(run, "exported", result, None)
 
     (tmp_path / "reads.py").write_text(READS)
-    bench.hosts = Hosts("w", ["reads"], Rules(folder=tmp_path), Limits())  # type: ignore[assignment]
-    bench.activities = replace(bench.activities, hosts=bench.hosts)
-    bench.world.write("UPDATE manager SET plan = 'reads:M'")
+    fixture.hosts = Hosts("w", ["reads"], Rules(folder=tmp_path), Limits())  # type: ignore[assignment]
+    fixture.activities = replace(fixture.activities, hosts=fixture.hosts)
+    fixture.harness.write("UPDATE manager SET plan = 'reads:M'")
     try:
-        bench.cycle()
-        runs = dict(bench.fences)
+        fixture.cycle()
+        runs = dict(fixture.fences)
         for run_id in (1, 2, 3):
-            bench.end(run_id, failed=run_id == 3)
+            fixture.end(run_id, failed=run_id == 3)
         for _ in range(TRIES + 1):
-            answer = bench.cycle()
+            answer = fixture.cycle()
             assert (answer.ended, answer.over, answer.again_s) == (0, False, cycles.AGAIN_S[-1])
             assert "is not ready yet; try later" in (answer.error or "")
             assert re.search(r"\(reads\.py:\d+\) \(tried again\)", answer.error or "")
         deliver(runs[2])
         deliver(runs[3])
-        while bench.cycle().ended:
+        while fixture.cycle().ended:
             pass
-        assert [seq for seq, _, _ in bench.jobs(JobState.ENDED)] == [2, 3], (
+        assert [seq for seq, _, _ in fixture.jobs(JobState.ENDED)] == [2, 3], (
             "they wait for no other one"
         )
         deliver(runs[1])
-        while not bench.cycle().over:
+        while not fixture.cycle().over:
             pass
     finally:
-        bench.hosts.close()  # type: ignore[attr-defined]
-    state = bench.row.state
+        fixture.hosts.close()  # type: ignore[attr-defined]
+    state = fixture.row.state
     assert [numbers for key, numbers in state.items() if key.isdecimal()] == [[2, 3], [2, 3]]
     assert state["files"] == [["task-0/items.jsonl", 35], ["task-0/page.txt", 5]]
     assert (state["text"], state["partial"], state["nobody"]) == ("hello", 3, "RunNotFound")
     assert "use partial=True to read it" in state["refused"]
     assert "give the key of a job that has begun" in state["unknown"]
-    assert bench.row.hook_errors == 0
+    assert fixture.row.hook_errors == 0

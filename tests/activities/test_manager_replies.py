@@ -28,11 +28,11 @@ from crawler_lifecycle.features.managers.domain.manager import (
 from crawler_lifecycle.features.managers.ports import ManagerFence
 from crawler_lifecycle.features.user_code import calls
 from crawler_lifecycle.features.user_code.wire import encode
-from tests.activities.test_manager_cycle import Bench, bench
+from tests.activities.test_manager_cycle import Fixture, fixture
 from tests.contracts.store.managing import MINE
 from tests.support.examples import examples
 
-__all__ = ["bench"]
+__all__ = ["fixture"]
 
 #: What JSON from a pipe may hold.
 TEXTS = st.text(max_size=8) | st.sampled_from(
@@ -66,19 +66,19 @@ FEW = settings(
 )
 
 
-def fence_of(bench: Bench) -> ManagerFence:
-    row = bench.row
+def fence_of(fixture: Fixture) -> ManagerFence:
+    row = fixture.row
     return ManagerFence(row.manager_id, row.attempt, MINE.first_run_id, row.generation)
 
 
 @FEW
 @given(st.data())
-def test_any_question_is_answered_or_refused(bench: Bench, data: st.DataObject) -> None:
+def test_any_question_is_answered_or_refused(fixture: Fixture, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(ASKED)))
     arguments = {one: SENSE[one] for one in ASKED[name] if one in SENSE}
     for one in data.draw(st.lists(st.sampled_from(ASKED[name]), min_size=1, max_size=2)):
         arguments[one] = data.draw(ANYTHING)
-    cycle = _Cycle(bench.activities, bench.row, fence_of(bench))
+    cycle = _Cycle(fixture.activities, fixture.row, fence_of(fixture))
     with suppress(InvalidRequest):
         assert encode({"answer": cycle._answer(name, arguments)})
 
@@ -120,15 +120,17 @@ def spoilt(data: st.DataObject, reply: Any) -> Any:
 @pytest.mark.parametrize("what", ["decision", "page"])
 @FEW
 @given(st.data())
-def test_any_reply_is_committed_or_refused(bench: Bench, what: str, data: st.DataObject) -> None:
-    if not bench.row.generation:
-        bench.cycle()
-    store, fence = bench.managers, fence_of(bench)
+def test_any_reply_is_committed_or_refused(
+    fixture: Fixture, what: str, data: st.DataObject
+) -> None:
+    if not fixture.row.generation:
+        fixture.cycle()
+    store, fence = fixture.managers, fence_of(fixture)
     form = {"decision": REPLY, "page": PAGE}[what]
     reply = spoilt(data, json.loads(json.dumps(form)))
     with suppress(InvalidRequest, Overtaken):
         if what == "page":
-            store.add_page(fence, calls.page(reply, bench.row.position))
+            store.add_page(fence, calls.page(reply, fixture.row.position))
         else:
             store.commit_decision(fence, calls.decision(reply))
     assert store.get_manager(fence.manager_id) is not None

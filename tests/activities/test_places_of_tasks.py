@@ -11,25 +11,25 @@ from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.errors import ClusterUnavailable, SchedulerUnavailable
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import Fence
-from tests.activities.world import World
+from tests.activities.harness import Harness
 from tests.support.fakes.cluster import Behaviour, FakeCluster
 
 UNTIL_STOPPED = Behaviour(executes=None)
 
 
 @pytest.fixture
-def placed(world: World) -> World:
-    world.cluster.here = "day"
-    world.cluster.behaviour = UNTIL_STOPPED
-    return world
+def placed(harness: Harness) -> Harness:
+    harness.cluster.here = "day"
+    harness.cluster.behaviour = UNTIL_STOPPED
+    return harness
 
 
-def poll(world: World, fence: Fence) -> None:
-    world.call("get_history_statuses_to_sync", world.poll(fence))
-    world.call("sync_statuses", Sync(fence))
+def poll(harness: Harness, fence: Fence) -> None:
+    harness.call("get_history_statuses_to_sync", harness.poll(fence))
+    harness.call("sync_statuses", Sync(fence))
 
 
-def test_where_a_task_is_put_is_on_record_before_it_is_asked_for(placed: World) -> None:
+def test_where_a_task_is_put_is_on_record_before_it_is_asked_for(placed: Harness) -> None:
     fence = placed.created(2)
     placed.scheduler.faults.add(SchedulerUnavailable("no answer"))
     with pytest.raises(SchedulerUnavailable):
@@ -42,7 +42,7 @@ def test_where_a_task_is_put_is_on_record_before_it_is_asked_for(placed: World) 
     assert placed.scheduler.calls[0].place == "day"
 
 
-def test_a_living_task_is_not_lost_to_a_wrong_setting(placed: World) -> None:
+def test_a_living_task_is_not_lost_to_a_wrong_setting(placed: Harness) -> None:
     fence = placed.started()
     placed.cluster.here = "night"
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_a_living_task_is_not_lost_to_a_wrong_setting(placed: World) -> None:
     assert (placed.statuses(), placed.row().look_error) == (["RUNNING"], None)
 
 
-def test_a_stop_is_not_done_where_nothing_was_found(placed: World) -> None:
+def test_a_stop_is_not_done_where_nothing_was_found(placed: Harness) -> None:
     fence = placed.stopping()
     placed.cluster.here = "night"
     placed.call("cancel_queued_tasks", fence)
@@ -68,7 +68,7 @@ def test_a_stop_is_not_done_where_nothing_was_found(placed: World) -> None:
     assert placed.cluster.signals(1) == 0
 
 
-def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: World) -> None:
+def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: Harness) -> None:
     """The call took effect, its answer was lost, and from then on the workers look somewhere
     else.
     """
@@ -88,7 +88,7 @@ def test_what_a_lost_call_may_have_made_elsewhere_is_not_cancelled(placed: World
     assert placed.statuses() == ["RUNNING"], "it is found, and can be stopped like any other"
 
 
-def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: World) -> None:
+def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: Harness) -> None:
     fence = placed.started(2, max_parallel=1)
     placed.cluster.here = "night"
     with pytest.raises(ClusterUnavailable):
@@ -101,7 +101,7 @@ def test_a_later_wave_waits_rather_than_go_where_the_first_is_not(placed: World)
 
 @pytest.mark.parametrize("wrong", ["service", "worker"])
 def test_a_scheduler_service_with_another_setting_creates_nothing(
-    placed: World, wrong: str
+    placed: Harness, wrong: str
 ) -> None:
     """It is told where the worker will poll; and it goes on whichever of the two is set like the
     other.
@@ -121,7 +121,7 @@ def test_a_scheduler_service_with_another_setting_creates_nothing(
     assert placed.statuses() == ["PENDING"]
 
 
-def test_a_place_that_is_gone_for_good_holds_nobody_up(placed: World) -> None:
+def test_a_place_that_is_gone_for_good_holds_nobody_up(placed: Harness) -> None:
     fence = placed.started(2, max_parallel=1)
     placed.cluster.here, placed.cluster.gone_places = "night", {"day"}
     placed.forward(60)
@@ -131,7 +131,7 @@ def test_a_place_that_is_gone_for_good_holds_nobody_up(placed: World) -> None:
     assert placed.store.deployment.places(1) == ["night"]
 
 
-def test_a_task_that_was_put_off_is_nowhere(placed: World) -> None:
+def test_a_task_that_was_put_off_is_nowhere(placed: Harness) -> None:
     """It may go anywhere later."""
     fence = placed.started(2, max_parallel=1)
     placed.cluster.behaviour = Behaviour(deployed="deferred", deploy_reason="quota")

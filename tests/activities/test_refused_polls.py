@@ -11,13 +11,13 @@ from crawler_lifecycle.activities.reconciliation import Sync
 from crawler_lifecycle.domain.errors import StoreRefused
 from crawler_lifecycle.ports.runs import Fence
 from tests.activities.cases import UNTIL_STOPPED
-from tests.activities.world import World
+from tests.activities.harness import Harness
 from tests.support.filling import patient_engine
 
 
-def refuse(world: World, action: str, table: str) -> Callable[[], None]:
+def refuse(harness: Harness, action: str, table: str) -> Callable[[], None]:
     """Let the database refuse this from now on, and how to end that."""
-    engine = patient_engine(world.url)
+    engine = patient_engine(harness.url)
 
     def execute(statement: str) -> None:
         with engine.begin() as conn:
@@ -39,64 +39,64 @@ STEPS: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("step", "action", "table"), STEPS)
 def test_a_step_of_a_poll_that_is_refused_tells_why_and_goes_on_by_itself(
-    world: World, step: str, action: str, table: str
+    harness: Harness, step: str, action: str, table: str
 ) -> None:
-    fence = world.started(2)
-    world.forward(60)
-    arguments = {"get_history_statuses_to_sync": world.poll(fence), "sync_statuses": Sync(fence)}
+    fence = harness.started(2)
+    harness.forward(60)
+    arguments = {"get_history_statuses_to_sync": harness.poll(fence), "sync_statuses": Sync(fence)}
     names = [name for name, _, _ in STEPS]
     for name in names[: names.index(step)]:
-        world.call(name, arguments.get(name, fence))
-    mended = refuse(world, action, table)
+        harness.call(name, arguments.get(name, fence))
+    mended = refuse(harness, action, table)
     with pytest.raises(StoreRefused):
-        world.call(step, arguments.get(step, fence))
-    told = world.row().look_error or ""
+        harness.call(step, arguments.get(step, fence))
+    told = harness.row().look_error or ""
     assert told.startswith(f"The database refused a statement ({action}"), told
     assert f"{table})" in told
-    assert world.row().look_error_since == world.now
+    assert harness.row().look_error_since == harness.now
     mended()
-    world.round(fence)
-    assert (world.row().look_error, world.statuses()) == (None, ["SUCCEEDED", "SUCCEEDED"])
+    harness.round(fence)
+    assert (harness.row().look_error, harness.statuses()) == (None, ["SUCCEEDED", "SUCCEEDED"])
 
 
-def test_a_stop_needs_no_poll_that_can_be_written(world: World) -> None:
+def test_a_stop_needs_no_poll_that_can_be_written(harness: Harness) -> None:
     """Asking the tasks to end, and forcing them, goes on while every poll is refused."""
-    world.cluster.behaviour = UNTIL_STOPPED
-    fence = world.started(2)
-    refuse(world, "INSERT", "task_finding")
-    world.forward(1)
-    world.call("record_stop", world.stop(fence))
-    world.call("cancel_queued_tasks", fence)
-    world.call("k8_stop_task", fence)
-    world.forward(5)
-    assert not world.cluster.alive()
+    harness.cluster.behaviour = UNTIL_STOPPED
+    fence = harness.started(2)
+    refuse(harness, "INSERT", "task_finding")
+    harness.forward(1)
+    harness.call("record_stop", harness.stop(fence))
+    harness.call("cancel_queued_tasks", fence)
+    harness.call("k8_stop_task", fence)
+    harness.forward(5)
+    assert not harness.cluster.alive()
     with pytest.raises(StoreRefused):
-        world.call("get_history_statuses_to_sync", world.poll(fence))
-    assert "task_finding" in (world.row().look_error or "")
-    assert world.statuses() == ["STOPPING", "STOPPING"]
+        harness.call("get_history_statuses_to_sync", harness.poll(fence))
+    assert "task_finding" in (harness.row().look_error or "")
+    assert harness.statuses() == ["STOPPING", "STOPPING"]
 
 
 def test_a_fault_of_ours_is_told_by_its_kind_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fence = world.started()
+    fence = harness.started()
 
     def fault(*_: object, **__: object) -> None:
         raise OverflowError("MARKER")
 
-    monkeypatch.setattr(world.store.polls, "record_poll", fault)
+    monkeypatch.setattr(harness.store.polls, "record_poll", fault)
     with pytest.raises(OverflowError):
-        world.call("get_history_statuses_to_sync", world.poll(fence))
-    told = world.row().look_error or ""
+        harness.call("get_history_statuses_to_sync", harness.poll(fence))
+    told = harness.row().look_error or ""
     assert ("OverflowError" in told, "MARKER" in told) == (True, False)
 
 
 def test_the_wait_for_the_start_tells_it_as_well(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fence: Fence = world.deployed()
-    world.forward(1)
-    refuse(world, "INSERT", "task_finding")
+    fence: Fence = harness.deployed()
+    harness.forward(1)
+    refuse(harness, "INSERT", "task_finding")
     with pytest.raises(StoreRefused):
-        world.call("get_main_job_status", MainJob(fence, 6))
-    assert "task_finding" in (world.row().waiting_for or "")
+        harness.call("get_main_job_status", MainJob(fence, 6))
+    assert "task_finding" in (harness.row().waiting_for or "")

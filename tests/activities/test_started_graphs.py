@@ -19,19 +19,19 @@ from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.user_code.pool import Hosts
 from crawler_lifecycle.graphs import Job
 from crawler_lifecycle.store.store import Store, open_store
-from tests.activities.test_graph_batches import Bench as Functions
-from tests.activities.test_manager_cycle import Bench as Managers
-from tests.activities.test_manager_cycle import bench
+from tests.activities.test_graph_batches import Fixture as Functions
+from tests.activities.test_manager_cycle import Fixture as Managers
+from tests.activities.test_manager_cycle import fixture
 from tests.activities.test_manager_cycle_processes import hosts, write
 from tests.contracts.store.graphing import Graphed
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeCatalogue
 from tests.user_code.user_code_support import module
 
 pytestmark = pytest.mark.troubles
 
-__all__ = ["bench", "hosts"]
+__all__ = ["fixture", "hosts"]
 
 BODY = """
 from pathlib import Path
@@ -103,7 +103,7 @@ def functions(tmp_path: Path) -> Iterator[Functions]:
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/state.db"), pool_size=5, clock=clock)
     name = module(tmp_path, BODY)
-    found = Functions(World(store, clock), tmp_path, [name])
+    found = Functions(Harness(store, clock), tmp_path, [name])
     found.module = name
     found.directory = Directory()
     found.activities.start = starts(store, found.directory, clock).start
@@ -125,7 +125,7 @@ def executed(functions: Functions, call: str, **fields: Any) -> Any:
         functions.run(graph)
         if graph.step("s").state.final:
             break
-        functions.world.clock.forward(60)
+        functions.harness.clock.forward(60)
     return graph, functions.value(graph, "s") if graph.step("s").result_bytes else None
 
 
@@ -137,20 +137,20 @@ def test_a_step_that_is_executed_again_starts_each_graph_once(functions: Functio
     graph, found = executed(functions, "two", max_attempts=2)
     key = key_of(graph)
     assert (graph.step("s").attempt, found) == (2, [f"{key}-1", f"{key}-2"])
-    assert others(functions.world.store) == {f"{key}-1": "a", f"{key}-2": "b"}
+    assert others(functions.harness.store) == {f"{key}-1": "a", f"{key}-2": "b"}
     assert set(functions.directory.begun) == {f"graph/{key}-1", f"graph/{key}-2"}
 
 
 def test_what_an_execution_did_not_reach_is_started_by_the_next(functions: Functions) -> None:
     graph, _ = executed(functions, "one_of_two", max_attempts=2)
     key = key_of(graph)
-    assert others(functions.world.store) == {f"{key}-1": "a", f"{key}-2": "b"}
+    assert others(functions.harness.store) == {f"{key}-1": "a", f"{key}-2": "b"}
 
 
 def test_a_time_that_is_computed_anew_makes_no_other_graph(functions: Functions) -> None:
     graph, _ = executed(functions, "retried", max_attempts=2)
     assert graph.step("s").state is StepState.COMPLETED
-    assert others(functions.world.store) == {f"{key_of(graph)}-1": "later"}
+    assert others(functions.harness.store) == {f"{key_of(graph)}-1": "later"}
 
 
 @pytest.mark.parametrize(("call", "named"), [("awaits", "c"), ("enqueues", "d")])
@@ -159,14 +159,14 @@ def test_every_way_to_start_one_is_open_to_a_step(
 ) -> None:
     graph, found = executed(functions, call)
     assert found == f"{key_of(graph)}-1"
-    assert others(functions.world.store) == {found: named}
+    assert others(functions.harness.store) == {found: named}
 
 
 def test_a_job_of_chancy_pushes(functions: Functions) -> None:
     graph, found = executed(functions, "pushes")
     key = key_of(graph)
     assert found == [f"{key}-1", f"{key}-1", f"{key}-2"]
-    assert others(functions.world.store) == {f"{key}-1": "e"}
+    assert others(functions.harness.store) == {f"{key}-1": "e"}
 
 
 def test_an_id_of_its_own_and_a_graph_that_was_built_at_import(functions: Functions) -> None:
@@ -187,7 +187,7 @@ def test_an_id_of_its_own_and_a_graph_that_was_built_at_import(functions: Functi
 def test_a_graph_that_cannot_be_started_is_refused_in_the_step(
     functions: Functions, call: str, why: str
 ) -> None:
-    store = functions.world.store
+    store = functions.harness.store
     store.user_code.register_user_code(
         "w", [UserCodeRow(functions.module, "module", None, "", "f")]
     )
@@ -201,7 +201,7 @@ def test_a_graph_is_recorded_while_temporal_is_away(functions: Functions) -> Non
     graph, found = executed(functions, "enqueues")
     assert (graph.step("s").state, functions.directory.begun) == (StepState.COMPLETED, [])
     assert [
-        row.key for row in functions.world.store.graphs.newest() if row.owner_run_id is None
+        row.key for row in functions.harness.store.graphs.newest() if row.owner_run_id is None
     ] == [found]
 
 
@@ -248,27 +248,29 @@ class M(GeneratorCrawlManager):
 
 @pytest.mark.processes
 def test_hooks_start_graphs_once_and_a_graph_follows_a_manager(
-    bench: Managers, hosts: Hosts, tmp_path: Path
+    fixture: Managers, hosts: Hosts, tmp_path: Path
 ) -> None:
     write(tmp_path, MANAGER)
     directory = Directory()
-    bench.activities.start_graph = starts(bench.world.store, directory, bench.world.clock).start
-    assert bench.cycle().picked == 1
-    bench.end(1)
-    answer = bench.cycle()
+    fixture.activities.start_graph = starts(
+        fixture.harness.store, directory, fixture.harness.clock
+    ).start
+    assert fixture.cycle().picked == 1
+    fixture.end(1)
+    answer = fixture.cycle()
     for _ in range(5):
         if answer.over:
             break
-        answer = bench.cycle()
+        answer = fixture.cycle()
     assert (answer.over, answer.error, answer.unclosed) == (True, None, None)
-    number = bench.row.manager_id
-    assert others(bench.world.store) == {
+    number = fixture.row.manager_id
+    assert others(fixture.harness.store) == {
         f"manager.{number}.1.1-1": "after a job",
         "own": None,
         f"manager.{number}.close.1-1": "after the manager",
     }
-    assert bench.row.state["loop"].startswith(
+    assert fixture.row.state["loop"].startswith(
         "id: missing, and this method may be executed again; give one"
     )
-    assert "can only start graphs" in bench.row.state["asks"]
+    assert "can only start graphs" in fixture.row.state["asks"]
     assert f"graph/manager.{number}.close.1-1" in directory.begun

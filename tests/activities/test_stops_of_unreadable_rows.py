@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from tests.activities.world import World
+from tests.activities.harness import Harness
 
 #: Documents that no row of ours has, and that no constraint of the database refuses.
 ODD = [("run_history", "request", '{"crawler": 7}'), ("task_history", "args", '{"a": {"b": 1}}')]
@@ -16,14 +16,14 @@ ODD = [("run_history", "request", '{"crawler": 7}'), ("task_history", "args", '{
 @pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
 @pytest.mark.parametrize(("table", "column", "value"), ODD)
 def test_no_row_keeps_a_stop_from_its_tasks(
-    world: World, table: str, column: str, value: object, force: bool
+    harness: Harness, table: str, column: str, value: object, force: bool
 ) -> None:
-    fence = world.started(tasks=2)
-    with world.store.database.writing() as conn:
+    fence = harness.started(tasks=2)
+    with harness.store.database.writing() as conn:
         conn.execute(sa.text(f"UPDATE {table} SET {column} = :value"), {"value": value})
-    world.call("record_stop", world.stop(fence, force=force))
-    world.call("k8_stop_pod" if force else "k8_stop_task", fence)
+    harness.call("record_stop", harness.stop(fence, force=force))
+    harness.call("k8_stop_pod" if force else "k8_stop_task", fence)
     if force:
-        assert world.cluster.alive() == []
+        assert harness.cluster.alive() == []
     else:
-        assert [world.cluster.signals(1, index) for index in range(2)] == [1, 1]
+        assert [harness.cluster.signals(1, index) for index in range(2)] == [1, 1]

@@ -20,88 +20,90 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable, StoreUnavailable
 from crawler_lifecycle.domain.waiting import waiting
 from crawler_lifecycle.gateway.runs.answers import standing_of
 from crawler_lifecycle.store.store import open_store
-from tests.activities.world import Breaker, Crash, World
+from tests.activities.harness import Breaker, Crash, Harness
 from tests.support.fakes.cluster import FINISHED, Behaviour
 from tests.support.store_ports import port_of
 
 SHOWN = ("status", "verified_at", "next_look_at", "pages", "items", "last_progress_at")
 
 
-def shown(world: World) -> dict[str, object]:
-    row = world.row()
-    return {name: getattr(row, name) for name in SHOWN} | {"tasks": world.statuses()}
+def shown(harness: Harness) -> dict[str, object]:
+    row = harness.row()
+    return {name: getattr(row, name) for name in SHOWN} | {"tasks": harness.statuses()}
 
 
-def sentence(world: World) -> str | None:
-    return waiting(standing_of(world.row(), world.clock()))
+def sentence(harness: Harness) -> str | None:
+    return waiting(standing_of(harness.row(), harness.clock()))
 
 
-def executing(world: World) -> Any:
-    world.cluster.behaviour = Behaviour(executes=None)
-    return world.started(2)
+def executing(harness: Harness) -> Any:
+    harness.cluster.behaviour = Behaviour(executes=None)
+    return harness.started(2)
 
 
-def test_a_cluster_that_does_not_answer_moves_nothing(world: World) -> None:
-    fence = executing(world)
-    before = shown(world)
-    world.cluster.fail_with(ClusterUnavailable("503"), "poll")
+def test_a_cluster_that_does_not_answer_moves_nothing(harness: Harness) -> None:
+    fence = executing(harness)
+    before = shown(harness)
+    harness.cluster.fail_with(ClusterUnavailable("503"), "poll")
     for seconds in (60, 200):
-        world.forward(seconds)
+        harness.forward(seconds)
         with pytest.raises(ClusterUnavailable):
-            world.call("get_history_statuses_to_sync", world.poll(fence))
-        assert shown(world) == before
-    assert sentence(world) == "the cluster has not answered for 3 min: 503"
-    world.cluster.fail_with(None)
-    world.round(fence)
-    assert sentence(world) is None
-    assert world.row().verified_at == world.clock()
+            harness.call("get_history_statuses_to_sync", harness.poll(fence))
+        assert shown(harness) == before
+    assert sentence(harness) == "the cluster has not answered for 3 min: 503"
+    harness.cluster.fail_with(None)
+    harness.round(fence)
+    assert sentence(harness) is None
+    assert harness.row().verified_at == harness.clock()
 
 
 @pytest.mark.parametrize("method", ["found_state", "record_poll"])
 def test_a_database_that_takes_no_writes_shows_nothing_false(
-    world: World, monkeypatch: pytest.MonkeyPatch, method: str
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    fence = executing(world)
-    before = shown(world)
-    world.cluster.end_now(1)
-    world.forward(260)
+    fence = executing(harness)
+    before = shown(harness)
+    harness.cluster.end_now(1)
+    harness.forward(260)
 
     def down(*_: object, **__: object) -> None:
         raise StoreUnavailable("read-only")
 
     with monkeypatch.context() as outage:
-        outage.setattr(port_of(world.store, method), method, down)
+        outage.setattr(port_of(harness.store, method), method, down)
         with pytest.raises(StoreUnavailable):
-            world.call("get_history_statuses_to_sync", world.poll(fence))
-    assert shown(world) == before
-    assert sentence(world) == (
+            harness.call("get_history_statuses_to_sync", harness.poll(fence))
+    assert shown(harness) == before
+    assert sentence(harness) == (
         "the poll that was due 3 min ago is missing: no worker takes it, or it hangs"
     )  # fmt: skip
-    world.round(fence)
-    [wrong] = world.store.corrections.list_corrections()
+    harness.round(fence)
+    [wrong] = harness.store.corrections.list_corrections()
     assert (wrong.kind, wrong.lag_ms) == ("killed", 260_000)
 
 
-def test_a_poll_that_fails_after_one_whose_answer_was_lost_takes_nothing_back(world: World) -> None:
-    fence = executing(world)
-    world.cluster.end_now(1)
-    world.forward(70)
+def test_a_poll_that_fails_after_one_whose_answer_was_lost_takes_nothing_back(
+    harness: Harness,
+) -> None:
+    fence = executing(harness)
+    harness.cluster.end_now(1)
+    harness.forward(70)
     with pytest.raises(Crash):
-        world.call("get_history_statuses_to_sync", world.poll(fence), Breaker(at=3, after=True))
-    polled = shown(world)
-    assert polled["verified_at"] == world.clock(), "that poll was complete"
+        harness.call("get_history_statuses_to_sync", harness.poll(fence), Breaker(at=3, after=True))
+    polled = shown(harness)
+    assert polled["verified_at"] == harness.clock(), "that poll was complete"
     assert polled["tasks"] == ["RUNNING", "RUNNING"], (
         "its findings are not committed as statuses yet"
     )
-    world.forward(30)
-    world.cluster.fail_with(ClusterUnavailable("503"), "poll")
+    harness.forward(30)
+    harness.cluster.fail_with(ClusterUnavailable("503"), "poll")
     with pytest.raises(ClusterUnavailable):
-        world.call("get_history_statuses_to_sync", world.poll(fence))
-    assert shown(world) == polled
-    world.cluster.fail_with(None)
-    world.forward(30)
-    world.round(fence)
-    [wrong] = world.store.corrections.list_corrections()
+        harness.call("get_history_statuses_to_sync", harness.poll(fence))
+    assert shown(harness) == polled
+    harness.cluster.fail_with(None)
+    harness.forward(30)
+    harness.round(fence)
+    [wrong] = harness.store.corrections.list_corrections()
     assert wrong.lag_ms == 130_000
 
 
@@ -136,22 +138,22 @@ class _Instrument:
 
 @pytest.fixture
 def counted(
-    new_world: Callable[[], World], monkeypatch: pytest.MonkeyPatch
-) -> tuple[World, Recorder]:
-    """A world whose store tells what it has committed, as a worker's does, and whose activities are
-    metered.
+    new_harness: Callable[[], Harness], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Harness, Recorder]:
+    """A harness whose store tells what it has committed, as a worker's does, and whose activities
+    are metered.
     """
-    world, recorder = new_world(), Recorder()
-    world.store.close()
-    world.store = open_store(world.url, clock=world.clock, told=meters.committed)
+    harness, recorder = new_harness(), Recorder()
+    harness.store.close()
+    harness.store = open_store(harness.url, clock=harness.clock, told=meters.committed)
 
     def call(name: str, argument: Any, breaker: Breaker | None = None) -> Any:
         environment = ActivityEnvironment()
         environment.metric_meter = recorder  # type: ignore[assignment]
-        return environment.run(world.activities(breaker)[name], argument)
+        return environment.run(harness.activities(breaker)[name], argument)
 
-    monkeypatch.setattr(world, "call", call)
-    return world, recorder
+    monkeypatch.setattr(harness, "call", call)
+    return harness, recorder
 
 
 def lags(recorder: Recorder) -> list[tuple[str, float]]:
@@ -162,27 +164,27 @@ def lags(recorder: Recorder) -> list[tuple[str, float]]:
     ]
 
 
-def test_lag_is_measured_to_the_commit_and_once(counted: tuple[World, Recorder]) -> None:
-    world, recorder = counted
-    fence = executing(world)
+def test_lag_is_measured_to_the_commit_and_once(counted: tuple[Harness, Recorder]) -> None:
+    harness, recorder = counted
+    fence = executing(harness)
     assert lags(recorder) == [("look", 0.5), ("look", 0.5)], "the start of both tasks"
-    world.cluster.end_now(1)
-    world.cluster.end_now(1, 1, end=FINISHED)
-    world.forward(40)
-    order = replace(world.poll(fence), source="wake")
-    world.call("get_history_statuses_to_sync", order)
-    world.forward(2)
-    world.call("get_history_statuses_to_sync", order)
+    harness.cluster.end_now(1)
+    harness.cluster.end_now(1, 1, end=FINISHED)
+    harness.forward(40)
+    order = replace(harness.poll(fence), source="wake")
+    harness.call("get_history_statuses_to_sync", order)
+    harness.forward(2)
+    harness.call("get_history_statuses_to_sync", order)
     assert len(lags(recorder)) == 2, "found is not committed"
     assert recorder.counted["lifecycle_corrections", "killed"] == 0
-    world.call("get_bulk_task_history_data", fence)
-    world.call("reconcile_tasks", fence)
-    world.forward(3)
+    harness.call("get_bulk_task_history_data", fence)
+    harness.call("reconcile_tasks", fence)
+    harness.forward(3)
     with pytest.raises(Crash):
-        world.call("sync_statuses", Sync(fence, "wake"), Breaker(at=0))
+        harness.call("sync_statuses", Sync(fence, "wake"), Breaker(at=0))
     assert len(lags(recorder)) == 2
     for _ in range(3):
-        world.call("sync_statuses", Sync(fence, "wake"))
+        harness.call("sync_statuses", Sync(fence, "wake"))
     assert lags(recorder)[2:] == [("wake", 45.0), ("wake", 45.0)]
     assert recorder.counted["lifecycle_corrections", "killed"] == 1
     assert recorder.counted["lifecycle_tasks_changed", "SUCCEEDED"] == 1
@@ -190,49 +192,49 @@ def test_lag_is_measured_to_the_commit_and_once(counted: tuple[World, Recorder])
     assert recorder.counted["lifecycle_tasks_changed", "PENDING"] == 2
 
 
-def test_every_source_is_measured_under_its_name(counted: tuple[World, Recorder]) -> None:
-    world, recorder = counted
-    world.cluster.behaviour = lambda run, index, attempt: Behaviour(
+def test_every_source_is_measured_under_its_name(counted: tuple[Harness, Recorder]) -> None:
+    harness, recorder = counted
+    harness.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None, heeds_stop_after=0.0 if index == 0 else None
     )
-    fence = world.started(2)
-    world.call("record_stop", world.stop(fence))
-    world.call("k8_stop_task", fence)
-    world.forward(4)
-    world.call("get_history_statuses_to_sync", replace(world.poll(fence), source="stop"))
-    world.call("sync_statuses", Sync(fence, "stop"))
-    world.cluster.end_now(1, 1)
-    world.forward(30)
-    resumed = world.resumed()
-    order = replace(world.poll(resumed), source="resume", resumed=True)
-    world.call("get_history_statuses_to_sync", order)
-    world.call("sync_statuses", Sync(resumed, "resume"))
+    fence = harness.started(2)
+    harness.call("record_stop", harness.stop(fence))
+    harness.call("k8_stop_task", fence)
+    harness.forward(4)
+    harness.call("get_history_statuses_to_sync", replace(harness.poll(fence), source="stop"))
+    harness.call("sync_statuses", Sync(fence, "stop"))
+    harness.cluster.end_now(1, 1)
+    harness.forward(30)
+    resumed = harness.resumed()
+    order = replace(harness.poll(resumed), source="resume", resumed=True)
+    harness.call("get_history_statuses_to_sync", order)
+    harness.call("sync_statuses", Sync(resumed, "resume"))
     assert lags(recorder)[2:] == [("stop", 4.0), ("resume", 30.0)]
-    assert world.row().next_look_at == world.clock() + timedelta(seconds=120)
+    assert harness.row().next_look_at == harness.clock() + timedelta(seconds=120)
 
 
 @pytest.mark.parametrize(("back_after", "kinds"), [(32, {}), (70, {"late": 1})])
 def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
-    world: World, back_after: float, kinds: dict[str, int]
+    harness: Harness, back_after: float, kinds: dict[str, int]
 ) -> None:
     """A task ends in an outage.
 
     Back before the next poll is due: lag. Later than that: ``late``, with all of it.
     """
-    world.cluster.behaviour = Behaviour(executes=None)
-    fence = world.started()
-    world.round(fence)
-    row = world.row()
+    harness.cluster.behaviour = Behaviour(executes=None)
+    fence = harness.started()
+    harness.round(fence)
+    row = harness.row()
     assert row.next_look_at is not None
-    world.forward((row.next_look_at - world.clock()).total_seconds() - 60)
-    ended = world.clock()
-    world.cluster.end_now(1, end=FINISHED)
-    world.forward(back_after)
-    world.round(fence)
-    untrue_ms = round((world.clock() - ended).total_seconds() * 1000)
-    told = world.store.runs.transitions(1)[-1]
+    harness.forward((row.next_look_at - harness.clock()).total_seconds() - 60)
+    ended = harness.clock()
+    harness.cluster.end_now(1, end=FINISHED)
+    harness.forward(back_after)
+    harness.round(fence)
+    untrue_ms = round((harness.clock() - ended).total_seconds() * 1000)
+    told = harness.store.runs.transitions(1)[-1]
     assert (told.to_status, told.lag_ms) == ("SUCCEEDED", untrue_ms)
-    summary = world.store.corrections.correction_summary(ended)
+    summary = harness.store.corrections.correction_summary(ended)
     assert {total.kind: total.count for total in summary.kinds} == kinds
     assert summary.worst_ms == (untrue_ms if kinds else None), (
         "it counts from the end, not from the poll that was due"

@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.polls import FoundState, Poll
 from crawler_lifecycle.ports.runs import Fence, TaskRef
 from crawler_lifecycle.store.runs.polls import FEW
-from tests.activities.world import World
+from tests.activities.harness import Harness
 from tests.support.fakes.cluster import FINISHED, Behaviour
 
 #: What each step touches: the one who records at once reads the record, polls the cluster and
@@ -36,13 +36,13 @@ A, B = ("r", "l", "R"), ("r", "l", "R", "R")
 #: then comes a stop.
 STOPPED, ENDED = ("R", "rL"), ("L", "R")
 #: What happens meanwhile, one step at a time.
-Meanwhile = Callable[[World, Fence], Iterator[None]]
+Meanwhile = Callable[[Harness, Fence], Iterator[None]]
 #: Hours by which the clock of the one who records at once differs.
 SKEWS = (0, -1, 1)
 
 
-def policies(world: World) -> Policies:
-    return Policies(world.store.retries, world.catalogue, Retries(), NO_ENDS)
+def policies(harness: Harness) -> Policies:
+    return Policies(harness.store.retries, harness.catalogue, Retries(), NO_ENDS)
 
 
 def orders(left: dict[str, int], begun: str = "") -> Iterator[str]:
@@ -89,78 +89,82 @@ def test_the_orders_are_those_that_can_differ() -> None:
     }
 
 
-def polled(world: World, fence: Fence, state: FoundState, hours: int = 0) -> Poll:
-    poll = world.cluster.poll(fence.run, [ref_of(task) for task in state.tasks])
+def polled(harness: Harness, fence: Fence, state: FoundState, hours: int = 0) -> Poll:
+    poll = harness.cluster.poll(fence.run, [ref_of(task) for task in state.tasks])
     return replace(poll, observed_at=poll.observed_at + timedelta(hours=hours))
 
 
-def details(world: World, step: PollStep) -> None:
+def details(harness: Harness, step: PollStep) -> None:
     step.fetch_details()
-    world.store.polls.apply_details(step.fence)
+    harness.store.polls.apply_details(step.fence)
 
 
-def at_once(world: World, fence: Fence, hours: int) -> Iterator[None]:
-    step = PollStep(world.store.polls, world.cluster, fence)
+def at_once(harness: Harness, fence: Fence, hours: int) -> Iterator[None]:
+    step = PollStep(harness.store.polls, harness.cluster, fence)
     while True:
-        state = world.store.polls.found_state(fence)
+        state = harness.store.polls.found_state(fence)
         yield
-        poll = polled(world, fence, state, hours)
+        poll = polled(harness, fence, state, hours)
         yield
         try:
-            step.record_at_once(state, poll, "wake", world.clock())
+            step.record_at_once(state, poll, "wake", harness.clock())
         except Overtaken:
             continue
         break
     yield
-    details(world, step)
+    details(harness, step)
 
 
-def staged(world: World, fence: Fence) -> Iterator[None]:
-    step = PollStep(world.store.polls, world.cluster, fence)
+def staged(harness: Harness, fence: Fence) -> Iterator[None]:
+    step = PollStep(harness.store.polls, harness.cluster, fence)
     while True:
-        state = world.store.polls.found_state(fence)
+        state = harness.store.polls.found_state(fence)
         yield
-        poll = polled(world, fence, state)
+        poll = polled(harness, fence, state)
         yield
         try:
             step.record(
-                state, poll, "look", next_look_at=world.clock() + timedelta(minutes=1), gap_s=60
+                state, poll, "look", next_look_at=harness.clock() + timedelta(minutes=1), gap_s=60
             )
         except Overtaken:
             continue
         break
     yield
-    world.store.polls.apply_findings(fence, "look", poll.observed_at, details_follow=True)
+    harness.store.polls.apply_findings(fence, "look", poll.observed_at, details_follow=True)
     yield
-    details(world, step)
+    details(harness, step)
 
 
-def stopped(world: World, fence: Fence) -> Iterator[None]:
-    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
+def stopped(harness: Harness, fence: Fence) -> Iterator[None]:
+    harness.store.stops.record_stop(
+        fence.run_id, StopIntent(harness.clock(), requested_by="ann"), "s1"
+    )
     yield
-    for task in world.store.polls.found_state(fence).tasks:
-        world.cluster.stop(fence.run, ref_of(task))
+    for task in harness.store.polls.found_state(fence).tasks:
+        harness.cluster.stop(fence.run, ref_of(task))
 
 
-def ended(world: World, fence: Fence) -> Iterator[None]:
-    world.cluster.end_now(fence.run_id, 0, end=FINISHED)
+def ended(harness: Harness, fence: Fence) -> Iterator[None]:
+    harness.cluster.end_now(fence.run_id, 0, end=FINISHED)
     yield
-    world.store.stops.record_stop(fence.run_id, StopIntent(world.clock(), requested_by="ann"), "s1")
+    harness.store.stops.record_stop(
+        fence.run_id, StopIntent(harness.clock(), requested_by="ann"), "s1"
+    )
 
 
-def check(world: World, fence: Fence) -> None:
+def check(harness: Harness, fence: Fence) -> None:
     """Nothing is recorded as ended that lives."""
-    alive = {index for _, index, _ in world.cluster.alive(fence.run_id)}
-    for task in world.store.tasks.list_tasks(fence.run_id):
+    alive = {index for _, index, _ in harness.cluster.alive(fence.run_id)}
+    for task in harness.store.tasks.list_tasks(fence.run_id):
         assert not (TaskStatus(task.status).terminal and task.task_index in alive)
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Fence]:
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Harness, Fence]:
     """A run of two tasks that execute, of which each order gets a copy."""
-    world = World.over(tmp_path_factory.mktemp("begun") / "world")
-    world.cluster.behaviour = Behaviour(executes=None)
-    return world, world.started(2)
+    harness = Harness.over(tmp_path_factory.mktemp("begun") / "harness")
+    harness.cluster.behaviour = Behaviour(executes=None)
+    return harness, harness.started(2)
 
 
 @pytest.mark.parametrize("events", [stopped, ended])
@@ -168,27 +172,27 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Fence]:
     "part", [0, *(pytest.param(n, marks=pytest.mark.troubles) for n in range(1, PARTS))]
 )
 def test_every_order_of_two_pollers_and_a_stop(
-    begun: tuple[World, Fence], tmp_path: Path, events: Meanwhile, part: int
+    begun: tuple[Harness, Fence], tmp_path: Path, events: Meanwhile, part: int
 ) -> None:
     original, fence = begun
     for number, order in enumerate(ORDERS[events.__name__][part::PARTS]):
-        world = original.twin(tmp_path / order)
+        harness = original.twin(tmp_path / order)
         turns = {
-            "a": at_once(world, fence, SKEWS[number % 3]),
-            "b": staged(world, fence),
-            "c": events(world, fence),
+            "a": at_once(harness, fence, SKEWS[number % 3]),
+            "b": staged(harness, fence),
+            "c": events(harness, fence),
         }
         for who in [*order, *"aaaaaabbbbbbbbcc"]:
             if who in turns:
-                world.forward(0.01)
+                harness.forward(0.01)
                 if next(turns[who], turns) is turns:
                     del turns[who]
-                check(world, fence)
+                check(harness, fence)
         assert not turns, order
-        world.forward(5)
-        world.round(fence)
-        tasks = world.store.tasks.list_tasks(fence.run_id)
-        moves = [t for t in world.store.runs.transitions(fence.run_id) if t.task_id]
+        harness.forward(5)
+        harness.round(fence)
+        tasks = harness.store.tasks.list_tasks(fence.run_id)
+        moves = [t for t in harness.store.runs.transitions(fence.run_id) if t.task_id]
         for task in tasks:
             ends = [
                 t.to_status
@@ -200,62 +204,66 @@ def test_every_order_of_two_pollers_and_a_stop(
             assert {str(task.status) for task in tasks} == {"CANCELLED"}, order
         else:
             assert str(tasks[0].status) == "SUCCEEDED", order
-        assert world.store.tasks.log_tail(tasks[0].task_id), order
-        assert world.store.corrections.list_corrections(run_id=fence.run_id) == [], order
-        world.close()
+        assert harness.store.tasks.log_tail(tasks[0].task_id), order
+        assert harness.store.corrections.list_corrections(run_id=fence.run_id) == [], order
+        harness.close()
 
 
 def test_a_poll_of_few_tasks_of_a_wide_run_is_directed_at_these_and_verifies_nothing(
-    world: World,
+    harness: Harness,
 ) -> None:
-    world.cluster.behaviour = Behaviour(executes=None)
-    fence = world.started(FEW + 10)
+    harness.cluster.behaviour = Behaviour(executes=None)
+    fence = harness.started(FEW + 10)
     asked = list[int]()
-    poll = world.cluster.poll
+    poll = harness.cluster.poll
 
     def counted(run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         asked.append(len(tasks))
         return poll(run, tasks)
 
-    world.cluster.poll = counted  # type: ignore[method-assign]
-    recorder = Recorder(world.store.polls, world.store.retries, world.cluster, policies(world))
-    before = world.row()
-    world.forward(3)
-    world.cluster.end_now(1, 7, end=FINISHED)
+    harness.cluster.poll = counted  # type: ignore[method-assign]
+    recorder = Recorder(
+        harness.store.polls, harness.store.retries, harness.cluster, policies(harness)
+    )
+    before = harness.row()
+    harness.forward(3)
+    harness.cluster.end_now(1, 7, end=FINISHED)
     recorded = recorder.record(fence, "wake", frozenset({(7, 1), (8, 1)}))
     assert recorded is not None
     assert (recorded.changed, asked) == (1, [2])
-    assert [n for n, status in enumerate(world.statuses()) if status == "SUCCEEDED"] == [7]
-    assert (world.row().verified_at, world.row().next_look_at) == (
+    assert [n for n, status in enumerate(harness.statuses()) if status == "SUCCEEDED"] == [7]
+    assert (harness.row().verified_at, harness.row().next_look_at) == (
         before.verified_at,
         before.next_look_at,
     )
     recorder.record(fence, "wake", None)
     assert asked == [2, FEW + 9]
-    assert world.row().verified_at == world.clock()
+    assert harness.row().verified_at == harness.clock()
 
 
-def test_the_run_starts_with_its_first_task_and_details_follow_the_status(world: World) -> None:
-    fence = world.deployed()
-    recorder = Recorder(world.store.polls, world.store.retries, world.cluster, policies(world))
-    world.forward(1)
+def test_the_run_starts_with_its_first_task_and_details_follow_the_status(harness: Harness) -> None:
+    fence = harness.deployed()
+    recorder = Recorder(
+        harness.store.polls, harness.store.retries, harness.cluster, policies(harness)
+    )
+    harness.forward(1)
     recorder.record(fence, "wake")
-    assert (str(world.row().status), world.statuses()) == ("PROCESSING", ["RUNNING"])
+    assert (str(harness.row().status), harness.statuses()) == ("PROCESSING", ["RUNNING"])
     starts = [
-        t for t in world.store.runs.transitions(1) if t.to_status in ("PROCESSING", "RUNNING")
+        t for t in harness.store.runs.transitions(1) if t.to_status in ("PROCESSING", "RUNNING")
     ]
     assert len({t.committed_at for t in starts}) == 1
-    world.forward(30)
-    world.cluster.fail_with(ClusterUnavailable("503"), "details")
+    harness.forward(30)
+    harness.cluster.fail_with(ClusterUnavailable("503"), "details")
     recorder.record(fence, "wake")
-    assert world.statuses() == ["SUCCEEDED"], "the status does not wait for the log"
-    [task] = world.tasks()
-    assert world.store.tasks.log_tail(task.task_id) is None
-    [row] = world.store.tasks.recorded_tasks([(1, 0, 1)])
+    assert harness.statuses() == ["SUCCEEDED"], "the status does not wait for the log"
+    [task] = harness.tasks()
+    assert harness.store.tasks.log_tail(task.task_id) is None
+    [row] = harness.store.tasks.recorded_tasks([(1, 0, 1)])
     assert row.staged, "so its pod is kept"
-    assert world.call("count_alive_tasks", 1).details == 1, "the workflow fetches them"
-    world.cluster.fail_with(None)
-    world.call("get_bulk_task_history_data", fence)
-    world.call("reconcile_tasks", fence)
-    assert world.store.tasks.log_tail(task.task_id)
-    assert world.call("count_alive_tasks", 1).details == 0
+    assert harness.call("count_alive_tasks", 1).details == 1, "the workflow fetches them"
+    harness.cluster.fail_with(None)
+    harness.call("get_bulk_task_history_data", fence)
+    harness.call("reconcile_tasks", fence)
+    assert harness.store.tasks.log_tail(task.task_id)
+    assert harness.call("count_alive_tasks", 1).details == 0

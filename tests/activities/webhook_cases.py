@@ -14,12 +14,12 @@ from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.features.webhooks.ports import ReceiverGone, WebhookOrder, WebhookRow
 from tests.activities.cases import GONE, LATER_S, SEEN_AGAIN, Case
 from tests.activities.cases import _nothing as _any
-from tests.activities.world import World
+from tests.activities.harness import Harness
 
 ORDER = WebhookOrder("shop")
 
 
-def made(w: World) -> WebhookOrder:
+def made(w: Harness) -> WebhookOrder:
     """A webhook, and a run of which nothing was told yet."""
     w.store.webhooks.new_uid = lambda: "uid-of-the-webhook"
     spec = WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"], events=["run.*"])
@@ -28,13 +28,13 @@ def made(w: World) -> WebhookOrder:
     return ORDER
 
 
-def row(w: World) -> WebhookRow:
+def row(w: Harness) -> WebhookRow:
     found: WebhookRow | None = w.store.webhooks.get("shop")
     assert found is not None
     return found
 
 
-def _told(w: World, answer: Any) -> None:
+def _told(w: Harness, answer: Any) -> None:
     events = [one for one in w.store.events.events_after(0) if one.type.startswith("run.")]
     assert [one.seq for one in w.webhooks.sent] == [one.seq for one in events]
     assert len(events) > 2
@@ -45,42 +45,42 @@ def _told(w: World, answer: Any) -> None:
     )
 
 
-def _deleted(w: World) -> WebhookOrder:
+def _deleted(w: Harness) -> WebhookOrder:
     made(w)
     w.store.webhooks.delete("shop")
     return ORDER
 
 
-def _paused(w: World) -> WebhookOrder:
+def _paused(w: Harness) -> WebhookOrder:
     made(w)
     w.store.webhooks.pause("shop", "a migration")
     return ORDER
 
 
 def _nothing(kind: FollowEnd) -> Any:
-    def effect(w: World, answer: Any) -> None:
+    def effect(w: Harness, answer: Any) -> None:
         assert (answer.how, w.webhooks.sent) == (kind, [])
 
     return effect
 
 
-def _gone(w: World) -> WebhookOrder:
+def _gone(w: Harness) -> WebhookOrder:
     w.webhooks.fails = ReceiverGone("410")
     return made(w)
 
 
-def _pauses(w: World, answer: Any) -> None:
+def _pauses(w: Harness, answer: Any) -> None:
     assert (answer.how, row(w).pause_reason) == (FollowEnd.PAUSED, "410")
     assert [one.type for one in w.store.events.events_after(0)].count(EVENT_WEBHOOK_PAUSED) == 1
 
 
-def _unfollowed(w: World) -> AuditPage:
+def _unfollowed(w: Harness) -> AuditPage:
     made(w)
     w.forward(LATER_S)
     return AuditPage(repair=True, what="webhook")
 
 
-def _followed(w: World, part: Any) -> None:
+def _followed(w: Harness, part: Any) -> None:
     assert part.repaired == {"not_started": 1}
     assert w.directory.webhooks_begun == {"crawl-webhook/shop": "shop"}
 
@@ -101,7 +101,7 @@ WEBHOOKS = [
 ]
 
 
-def fails_for(w: World, seconds: float) -> Any:
+def fails_for(w: Harness, seconds: float) -> Any:
     """One try after another while nothing gets through; the last answer."""
     w.webhooks.fails = NotDelivered("the receiver answered 503: closed")
     for _ in range(2):

@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.ports.protocols import EventSink, Notifier
 from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store.store import Store, open_store
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import make_tables
 from tests.support.event_bus import BUS, aws_error, event_bus_server, use_aws
 from tests.support.fakes.cluster import FakeCluster
@@ -96,24 +96,24 @@ def completing(store: Store, sink: EventSink, notifier: Notifier) -> CompletionA
 @pytest.fixture(scope="module")
 def real(store: Store) -> list[Document]:
     """The documents of four runs: completed, failed, stopped, and never deployed."""
-    world, notifier = World(store, Clock()), FakeNotifier()
+    harness, notifier = Harness(store, Clock()), FakeNotifier()
     deployment = deploying(store, notifier)
     cancellation = CancellationActivities(
         store.stops, store.polls, store.tasks, store.events, FakeCluster(), [notifier]
     )
     for request_id, failed in (("good", ()), ("bad", (0,))):
-        fence = world.deployed(request_id, tasks=2)
-        world.execute(fence)
+        fence = harness.deployed(request_id, tasks=2)
+        harness.execute(fence)
         deployment.signal_pusher_started(fence)
-        world.finish(fence, failed)
-    fence = world.run("never")
+        harness.finish(fence, failed)
+    fence = harness.run("never")
     store.deployment.refuse_queued(fence, "no crawler named 'services'")
     deployment.signal_pusher_started(fence)
-    world.end(fence)
-    fence = world.run("stopped")
-    store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1", fence)
-    store.stops.cancel_queued(fence, world.clock.now)
-    world.end(fence)
+    harness.end(fence)
+    fence = harness.run("stopped")
+    store.stops.record_stop(fence.run_id, harness.stop(reason="enough"), "s1", fence)
+    store.stops.cancel_queued(fence, harness.clock.now)
+    harness.end(fence)
     cancellation.signal_pusher_stopped(fence)
     return [cloud_event(event) for event in store.events.events_after(0)]
 

@@ -27,7 +27,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.settings import PusherSettings, Settings
 from crawler_lifecycle.workflows.policies import POLICIES
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.faulty_http import Answer
 from tests.support.ports import deaf_port
 from tests.support.pusher_server import APP_ID, KEY, SECRET, PusherServer, pusher_server

@@ -12,8 +12,8 @@ import respx
 
 from crawler_lifecycle.cli import main, output
 from crawler_lifecycle.cli.client import polling
+from tests.cli.cli_harness import Served, serve
 from tests.cli.cli_support import GATEWAY, NOW, Crawlctl, Result
-from tests.cli.cli_world import Served, serve
 from tests.support.s3 import S3Server, rclone_s3, use_aws
 from tests.support.s3_faults import FaultProxy, fault_proxy
 

@@ -19,8 +19,8 @@ import respx
 from crawler_lifecycle.cli import session
 from crawler_lifecycle.gateway.access.tokens import digest
 from tests.cli.cli_answers import RUN, problem
+from tests.cli.cli_harness import Served
 from tests.cli.cli_support import GATEWAY, Crawlctl
-from tests.cli.cli_world import Served
 
 BIN = Path(sys.executable).parent
 

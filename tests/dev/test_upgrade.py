@@ -19,7 +19,7 @@ import pytest
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema
 from tests.dev.dev_support import Dev
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.support import in_process
 from tests.support.builds import LANDED, LANDED_NAMES, ROOT, checked_out
 
@@ -152,7 +152,7 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
     port = processes.free_port()
     load = Load(tmp_path, each, runs, schedules, f"http://127.0.0.1:{port}")
     url = f"sqlite:///{state / 'lifecycle.db'}"
-    world: World | None = None
+    harness: Harness | None = None
     # The stack's own site ends with each stack, and so would the crawls.
     command = (
         sys.executable,
@@ -173,61 +173,63 @@ def test_a_folder_of_the_last_landing_is_upgraded_rolled_back_and_upgraded_again
         load.more()
         assert former.end(signal.SIGTERM) == 0
 
-        world = upgraded(state)
-        load.gateway = str(world.stack.addresses["gateway"])
+        harness = upgraded(state)
+        load.gateway = str(harness.stack.addresses["gateway"])
         assert read_schema(url).version == head_version()
         # Both builds serve the same queues; the former one's gateway and scheduler are asked
         # meanwhile.
-        world.deploy(landed, "other", renamed=LANDED_NAMES)
+        harness.deploy(landed, "other", renamed=LANDED_NAMES)
         for part in ("gateway", "scheduler"):
-            world.deploy(landed, part, renamed=LANDED_NAMES)
+            harness.deploy(landed, part, renamed=LANDED_NAMES)
         load.more()
-        world.stack.stop()
+        harness.stack.stop()
 
         former.start()
         load.gateway = former.known["gateway"]
         load.more()
         assert former.end(signal.SIGTERM) == 0
 
-        world = upgraded(state)
-        load.gateway = str(world.stack.addresses["gateway"])
+        harness = upgraded(state)
+        load.gateway = str(harness.stack.addresses["gateway"])
         load.more()
         load.end()
-        prove(world, load)
+        prove(harness, load)
     finally:
         site.kill()
         site.wait()
         former.close()
-        if world is not None:
-            world.end()
+        if harness is not None:
+            harness.end()
 
 
-def upgraded(state: Path) -> World:
+def upgraded(state: Path) -> Harness:
     """This build's stack in the folder, as ``crawlctl dev`` starts it."""
-    world = World(state)
-    world.start()
-    return world
+    harness = Harness(state)
+    harness.start()
+    return harness
 
 
-def prove(world: World, load: Load) -> None:
+def prove(harness: Harness, load: Load) -> None:
     """Everything that was begun is on record with its end, once, whichever build did which part of
     it.
     """
-    runs = [row[0] for row in world.query("SELECT run_id FROM run_history ORDER BY run_id")]
-    until(lambda: world.closed(runs), "the end of all runs", 300)
+    runs = [row[0] for row in harness.query("SELECT run_id FROM run_history ORDER BY run_id")]
+    until(lambda: harness.closed(runs), "the end of all runs", 300)
     for run in load.short:
-        world.prove(int(run), "COMPLETED", "finished")
+        harness.prove(int(run), "COMPLETED", "finished")
     for n, run in enumerate(load.endless):
-        world.prove(int(run), "FAILED", "cancelled", attempt=2 if n < load.phases else 1)
+        harness.prove(int(run), "FAILED", "cancelled", attempt=2 if n < load.phases else 1)
     crawls = "SELECT outcome FROM run_history WHERE parent = ?"
     for n in range(load.each):
-        assert world.query(crawls, f"manager/plain/m{n}") == [("finished",)] * (load.phases + 3)
+        assert harness.query(crawls, f"manager/plain/m{n}") == [("finished",)] * (load.phases + 3)
     for graph in load.graphs:
-        assert world.query("SELECT state FROM graph WHERE graph_key = ?", graph) == [("completed",)]
-        assert world.query(crawls, f"graph/{graph}") == [("finished",)] * CRAWLS
+        assert harness.query("SELECT state FROM graph WHERE graph_key = ?", graph) == [
+            ("completed",)
+        ]
+        assert harness.query(crawls, f"graph/{graph}") == [("finished",)] * CRAWLS
         steps = "SELECT max(s.attempt) FROM graph_step s JOIN graph USING (graph_id) WHERE graph_key = ?"
-        assert world.query(steps, graph) == [(1,)]
-    due = world.query(
+        assert harness.query(steps, graph) == [(1,)]
+    due = harness.query(
         "SELECT schedule_id, decision, target_id, count(*) FROM schedule_due GROUP BY 1, 2, 3"
     )
     started = [row for row in due if row[1] == "started"]
@@ -243,8 +245,8 @@ def prove(world: World, load: Load) -> None:
     assert len(runs) == begun
     refused = [
         file.name
-        for file in (world.stack.state_dir / "logs").iterdir()
+        for file in (harness.stack.state_dir / "logs").iterdir()
         if "TMPRL1100" in file.read_text("utf-8", "replace")
     ]
     assert not refused, "each build replays what the other one did"
-    assert json.loads(world.crawlctl("audit", "-o", "json").stdout)["found"] == {}
+    assert json.loads(harness.crawlctl("audit", "-o", "json").stdout)["found"] == {}

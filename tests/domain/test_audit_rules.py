@@ -1,5 +1,5 @@
-"""The rules of an audit as properties: nothing in a sound world, nothing before its grace, nothing
-after a repair.
+"""The rules of an audit as properties: nothing in a sound harness, nothing before its grace,
+nothing after a repair.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Run:
 
 
 @dataclass
-class World:
+class Harness:
     """What database, cluster and Temporal say."""
 
     runs: list[Run] = field(default_factory=list)
@@ -174,36 +174,36 @@ def damaged_runs(draw: st.DrawFn, run_id: int) -> Run:
     )
 
 
-def worlds(kind: str) -> st.SearchStrategy[World]:
+def harnesses(kind: str) -> st.SearchStrategy[Harness]:
     runs = sound_runs if kind == "sound" else damaged_runs
     return (
         st.integers(0, 8)
         .flatmap(lambda n: st.tuples(*(runs(i) for i in range(1, n + 1))))
-        .map(lambda found: World(list(found)))
+        .map(lambda found: Harness(list(found)))
     )
 
 
-@given(worlds("sound"))
-def test_a_sound_world_has_no_findings(world: World) -> None:
-    assert world.findings() == []
+@given(harnesses("sound"))
+def test_a_sound_harness_has_no_findings(harness: Harness) -> None:
+    assert harness.findings() == []
 
 
-@given(worlds("damaged"), st.randoms(use_true_random=False))
-def test_the_order_of_reading_means_nothing(world: World, order: random.Random) -> None:
+@given(harnesses("damaged"), st.randoms(use_true_random=False))
+def test_the_order_of_reading_means_nothing(harness: Harness, order: random.Random) -> None:
     def by_subject(findings: list[AuditFinding]) -> list[AuditFinding]:
         return sorted(findings, key=lambda finding: finding.subject)
 
-    assert by_subject(world.findings(order)) == by_subject(world.findings())
-    assert len({finding.subject for finding in world.findings()}) == len(world.findings())
+    assert by_subject(harness.findings(order)) == by_subject(harness.findings())
+    assert len({finding.subject for finding in harness.findings()}) == len(harness.findings())
 
 
-@given(worlds("damaged"))
-def test_after_every_repair_nothing_is_left_but_what_needs_a_person(world: World) -> None:
+@given(harnesses("damaged"))
+def test_after_every_repair_nothing_is_left_but_what_needs_a_person(harness: Harness) -> None:
     # What a repair shows is repaired by the next audit: a task of a run without a row.
     for _ in range(3):
-        for finding in world.findings():
-            world.repair(finding)
-    assert [finding for finding in world.findings() if finding.kind not in FOR_PEOPLE] == []
+        for finding in harness.findings():
+            harness.repair(finding)
+    assert [finding for finding in harness.findings() if finding.kind not in FOR_PEOPLE] == []
 
 
 rules = st.builds(

@@ -198,7 +198,7 @@ def test_a_wrong_key_is_refused_by_name(given: dict[str, object], field: str, fi
         (Retries(memory_cap="256Mi"), "512Mi", "retries.memory_cap"),
     ],
 )
-def test_keys_that_contradict_each_other_are_refused_at_each_door(
+def test_keys_that_contradict_each_other_are_refused_at_each_api(
     policy: Retries, memory: str | None, field: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"books: {field}: "):

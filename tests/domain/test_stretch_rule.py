@@ -1,5 +1,5 @@
-"""How far polls stretch their intervals: never shorter or beyond the polling schedule, as far as an overload
-needs, and back.
+"""How far polls stretch their intervals: never shorter or beyond the polling schedule, as far as an
+overload needs, and back.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 RUNS = st.integers(1, 3)
 
 
-class World(RuleBasedStateMachine):
+class Harness(RuleBasedStateMachine):
     """Runs change, polls take time and fail, and time passes in steps of a twentieth of a
     second.
     """
@@ -103,8 +103,8 @@ class World(RuleBasedStateMachine):
         assert self.changes.next_at() >= 0
 
 
-World.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
-TestWorld = World.TestCase
+Harness.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
+TestHarness = Harness.TestCase
 
 
 def test_the_end_of_an_outage_ends_the_waits_and_a_sick_run_is_still_polled_at_rarely() -> None:

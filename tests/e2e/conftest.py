@@ -2,7 +2,7 @@
 leaves.
 
 It can be held at any call (failpoints), its audits repair at once, and each test leaves it whole:
-``world`` sees to it.
+``harness`` sees to it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.stopping import PATIENT, StopWorld
-from tests.e2e.world import AUDITS, Row
+from tests.e2e.harness import AUDITS, Row
+from tests.e2e.stopping import PATIENT, StopHarness
 from tests.support.go_programs import FRUGAL
 
 TABLE = pytest.StashKey[list[str]]()
@@ -44,18 +44,18 @@ LAST = "test_a_stop_passes_queues_that_are_stuck"
 
 
 @pytest.fixture(scope="package")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopWorld]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopHarness]:
     """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
     folder = tmp_path_factory.mktemp("e2e")
     own = [{**entry, "kind": "command", "project": str(HERE)} for entry in CRAWLERS]
     (folder / "more.yaml").write_text(json.dumps([*own, PATIENT]))
     more = {"LIFECYCLE_EXTRA_CATALOGUE": str(folder / "more.yaml")}
-    with StopWorld.up(folder / "state", examples=True, **more, **AUDITS) as world:
-        yield world
+    with StopHarness.up(folder / "state", examples=True, **more, **AUDITS) as harness:
+        yield harness
 
 
 @pytest.fixture
-def world(stack: StopWorld) -> StopWorld:
+def harness(stack: StopHarness) -> StopHarness:
     """The stack, whole: every part ready and no run of an earlier test open."""
     stack.healthy()
     return stack

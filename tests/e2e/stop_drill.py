@@ -27,8 +27,8 @@ from temporalio.service import RPCError
 
 from crawler_lifecycle.domain import names
 from examples.story_checks import CHECKS, told_events
-from tests.e2e.stopping import BREAK, QUICK, StopWorld
-from tests.e2e.world import TERMINAL, Row, until
+from tests.e2e.harness import TERMINAL, Row, until
+from tests.e2e.stopping import BREAK, QUICK, StopHarness
 from tests.support.stop_table import PHASES, STATES, Cell, pairwise
 
 (
@@ -68,7 +68,7 @@ _numbers = itertools.count(1)
 class Drill:
     """One cell: its run, the stops that were promised to somebody, and what was seen on the way."""
 
-    world: StopWorld
+    harness: StopHarness
     cell: Cell
     name: str = ""
     run_id: int = 0
@@ -117,17 +117,17 @@ class Drill:
         gateway.
         """
         if self.phase == BEFORE_FIRST_TASK and not self.by_gateway:
-            self.world.start_by_temporal(self.workflow_id, self.request())
+            self.harness.start_by_temporal(self.workflow_id, self.request())
             return
-        self.run_id = int(self.world.gateway.start(self.request(), self.name)["run_id"])
+        self.run_id = int(self.harness.gateway.start(self.request(), self.name)["run_id"])
         if self.phase == DEPLOYING and self.cell.state == "scheduler service down":
-            self.world.points.hold(self.run_id, "cluster.scheduler.deploy.before")
+            self.harness.points.hold(self.run_id, "cluster.scheduler.deploy.before")
         elif self.phase in HELD and self.phase not in (POLLING, ADDING):
-            self.world.points.hold(self.run_id, HELD[self.phase])
+            self.harness.points.hold(self.run_id, HELD[self.phase])
 
     def go_in(self) -> None:
         """Wait until the run is in its phase, and stays there."""
-        world, run_id = self.world, self.run_id
+        harness, run_id = self.harness, self.run_id
         if self.phase == WAITING:
             until(lambda: self._reads("waiting.json") == 1, "a task that waits for a slot")
             until(lambda: "slots in use" in str(self._row("waiting_for")), "that the run says so")
@@ -144,20 +144,20 @@ class Drill:
             active = 2 if self.phase == MULTI else 1
             until(
                 lambda: (
-                    world.tasks(run_id).get("RUNNING") == active
+                    harness.tasks(run_id).get("RUNNING") == active
                     and self._row("status") == "PROCESSING"
                 ),
                 "a start",
             )
         if self.phase == POLLING:
-            world.points.hold(run_id, HELD[POLLING])
+            harness.points.hold(run_id, HELD[POLLING])
         if self.phase == ADDING:
-            world.points.hold(run_id, HELD[ADDING])
-            world.add_by_temporal(self.workflow_id, f"{self.name}-more")
+            harness.points.hold(run_id, HELD[ADDING])
+            harness.add_by_temporal(self.workflow_id, f"{self.name}-more")
         if self.phase == ENDED:
-            until(lambda: world.closed([run_id]), "the end of the run")
+            until(lambda: harness.closed([run_id]), "the end of the run")
         if self.phase in HELD:
-            until(lambda: world.points.held(run_id), f"{self.cell.id}: a call that hangs")
+            until(lambda: harness.points.held(run_id), f"{self.cell.id}: a call that hangs")
         if self.phase in EXECUTING or (self.phase == DEPLOYING and self.cell.on_cluster):
             until(
                 lambda: self._says("begins") == (2 if self.phase == MULTI else 1),
@@ -167,14 +167,14 @@ class Drill:
             until(lambda: self._row("status") == "COMPLETED", "the verdict")
 
     def _row(self, column: str) -> Any:
-        found = self.world.rows(f"SELECT {column} FROM run_history WHERE run_id = ?", self.run_id)
+        found = self.harness.rows(f"SELECT {column} FROM run_history WHERE run_id = ?", self.run_id)
         return found[0][0] if found else None
 
     def _reads(self, file: str) -> int:
-        return sum((folder / file).exists() for folder in self.world.task_folders(self.run_id))
+        return sum((folder / file).exists() for folder in self.harness.task_folders(self.run_id))
 
     def _says(self, line: str) -> int:
-        logs = [folder / "log" for folder in self.world.task_folders(self.run_id)]
+        logs = [folder / "log" for folder in self.harness.task_folders(self.run_id)]
         return sum(line in log.read_text().splitlines() for log in logs if log.exists())
 
     # --- the stop ---------------------------------------------------------------------------------
@@ -201,15 +201,15 @@ class Drill:
 
     def stop(self) -> None:
         if self.cell.kind == "Temporal cancel":
-            self.world.talk(lambda client: client.get_workflow_handle(self.workflow_id).cancel())
+            self.harness.talk(lambda client: client.get_workflow_handle(self.workflow_id).cancel())
         else:
             self.send(self.stops()[:1] if self.one_after_the_other else self.stops())
 
     def force(self) -> None:
         """The second stop of somebody who saw that the first did not help."""
-        folders = self.world.task_folders(self.run_id)
+        folders = self.harness.task_folders(self.run_id)
         until(
-            lambda: all(self.world.signals(f) for f in folders), f"{self.cell.id}: the plain stop"
+            lambda: all(self.harness.signals(f) for f in folders), f"{self.cell.id}: the plain stop"
         )
         self.send(self.stops()[1:])
 
@@ -223,9 +223,9 @@ class Drill:
             ]
         elif in_this_order:
             for one in stops:
-                self.world.talk(self._signal(*one))
+                self.harness.talk(self._signal(*one))
         else:
-            self.world.talk(*(self._signal(*one) for one in stops))
+            self.harness.talk(*(self._signal(*one) for one in stops))
         self.promised += [request_id for request_id, _ in stops]
 
     def _signal(self, request_id: str, force: bool) -> Callable[[Any], Any]:
@@ -236,7 +236,7 @@ class Drill:
     def post(self, request_id: str, force: bool) -> httpx.Response:
         """One stop through the gateway, whatever it answers."""
         body = {"request_id": request_id, "force": force, "requested_by": "ada"}
-        url = f"{self.world.stack.addresses['gateway']}/v1/runs/{self.run_id}/stop"
+        url = f"{self.harness.stack.addresses['gateway']}/v1/runs/{self.run_id}/stop"
         return httpx.post(url, json=body, timeout=60, trust_env=False)
 
     def heard(self) -> bool:
@@ -247,7 +247,7 @@ class Drill:
 
         snapshot: Row | None
         try:
-            (snapshot,) = self.world.talk(ask)
+            (snapshot,) = self.harness.talk(ask)
         except RPCError:  # no worker answered in time
             return False
         return bool(snapshot is None or snapshot["stop"] or snapshot["outcome"])
@@ -256,47 +256,48 @@ class Drill:
 
     def find_run(self) -> None:
         self.run_id = self.run_id or until(
-            lambda: self.world.run_of(self.workflow_id) or 0, "the run"
+            lambda: self.harness.run_of(self.workflow_id) or 0, "the run"
         )
 
     def prove(self) -> None:
         """The end is what the table says, at every source."""
-        world, cell, run_id = self.world, self.cell, self.run_id
-        run = world.gateway.run(run_id)
+        harness, cell, run_id = self.harness, self.cell, self.run_id
+        run = harness.gateway.run(run_id)
         assert (run["status"], run["outcome"], run["attempt"]) == (cell.status, cell.outcome, 1), (
             run["cause"]
         )
         for check in CHECKS.values():
-            check(world.places, run)
-        assert world.tasks(run_id) == dict(cell.tasks)
+            check(harness.places, run)
+        assert harness.tasks(run_id) == dict(cell.tasks)
         self._prove_tasks()
         self._prove_log()
         told = [
             e
-            for e in told_events(self.world.places)
+            for e in told_events(self.harness.places)
             if e["id"] == f"{run_id}-{run['run_uid']}/1/run.ended"
         ]
         assert {e["data"]["status"] for e in told} == {cell.export_status}
-        events = world.query(
+        events = harness.query(
             "SELECT type, COUNT(*) FROM outbox_event WHERE run_id = ? GROUP BY type", run_id
         )
         counted = {**{"run.ended": 0, "run.stopped": 0}, **dict(events)}
         assert (counted["run.ended"], counted["run.stopped"]) == (1, cell.stopped_events)
         kinds = {
-            kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
+            kind
+            for (kind,) in harness.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
         }
         assert kinds <= {"late"}, kinds
-        (exported,) = world.query("SELECT status FROM export_record WHERE run_id = ?", run_id)
+        (exported,) = harness.query("SELECT status FROM export_record WHERE run_id = ?", run_id)
         assert exported == ("exported" if cell.on_cluster else "empty",)
 
     def _prove_tasks(self) -> None:
         """What is on the cluster, which signals its crawlers got, and that nothing was started or
         ended twice.
         """
-        world, cell, run_id = self.world, self.cell, self.run_id
-        folders = world.task_folders(run_id)
+        harness, cell, run_id = self.harness, self.cell, self.run_id
+        folders = harness.task_folders(run_id)
         assert len(folders) == cell.on_cluster, folders
-        signals = [len(world.signals(folder)) for folder in folders]
+        signals = [len(harness.signals(folder)) for folder in folders]
         assert sorted(signals) == [0] * (len(folders) - cell.signals) + [1] * cell.signals
         assert sum(_killed(folder) for folder in folders) == cell.killed
         begun = [
@@ -305,18 +306,18 @@ class Drill:
             if (folder / "log").exists()
         ]
         assert set(begun) <= {0, 1}
-        rows = world.query(
+        rows = harness.query(
             "SELECT task_index, status, cluster_uid FROM task_history WHERE run_id = ?", run_id
         )
         uids = {json.loads((folder / "spec.json").read_text())["uid"] for folder in folders}
         assert {uid for _, _, uid in rows if uid} == uids
         twice = "SELECT task_id, to_status FROM status_transition WHERE run_id = ? GROUP BY task_id, to_status"
-        assert world.query(f"{twice} HAVING COUNT(*) > 1", run_id) == []
+        assert harness.query(f"{twice} HAVING COUNT(*) > 1", run_id) == []
 
     def _prove_log(self) -> None:
         """One row for each request that was promised, with the time it was acted on."""
         sql = "SELECT request_id, acted_at IS NOT NULL, attempt FROM cancellation_log WHERE run_id = ?"
-        logged = self.world.query(sql, self.run_id)
+        logged = self.harness.query(sql, self.run_id)
         assert len(logged) == self.cell.log_rows, logged
         assert {(acted, attempt) for _, acted, attempt in logged} <= {(1, 1)}
         if logged and self.cell.kind != "Temporal cancel":
@@ -342,7 +343,7 @@ class Batch:
     (``killed``) with none.
     """
 
-    world: StopWorld
+    harness: StopHarness
     state: str
     killed: bool
     drills: list[Drill]
@@ -356,7 +357,7 @@ class Batch:
             undo.push(outage)
             self._stop_worker()
             self._start_those_without_a_task()
-            outage.enter_context(BREAK[self.state](self.world))
+            outage.enter_context(BREAK[self.state](self.harness))
             if self.state == "scheduler service down":
                 self._call_the_dead_service()
             self._stop_all()
@@ -370,17 +371,17 @@ class Batch:
 
     def _take_slots(self) -> None:
         """Everybody into the phase, those last who need a full cluster."""
-        world = self.world
+        harness = self.harness
         first = [d for d in self.drills if d.phase not in (BEFORE_FIRST_TASK, WAITING)]
-        world.freeze("worker")
+        harness.freeze("worker")
         for drill in first:
             drill.start()
-        world.thaw("worker")
+        harness.thaw("worker")
         for drill in first:
             drill.go_in()
         waiting = [d for d in self.drills if d.phase == WAITING]
         if waiting:
-            world.fill_slots()
+            harness.fill_slots()
         for drill in waiting:
             drill.start()
         for drill in waiting:
@@ -388,17 +389,17 @@ class Batch:
 
     def _stop_worker(self) -> None:
         if self.killed:
-            self.world.kill("worker")
+            self.harness.kill("worker")
         else:
-            self.world.freeze("worker")
+            self.harness.freeze("worker")
 
     def _start_worker(self) -> None:
         if self.killed:
             for drill in self.drills:  # what hung in the dead worker hangs no more
-                self.world.points.release(drill.run_id)
-            self.world.bring_back("worker", wait=False)
+                self.harness.points.release(drill.run_id)
+            self.harness.bring_back("worker", wait=False)
         else:
-            self.world.thaw("worker")
+            self.harness.thaw("worker")
 
     def _start_those_without_a_task(self) -> None:
         for drill in self.drills:
@@ -409,7 +410,7 @@ class Batch:
         """The call that a run is about to make goes out now, and is not answered."""
         for drill in self.drills:
             if drill.phase == DEPLOYING:
-                self.world.points.release(drill.run_id)
+                self.harness.points.release(drill.run_id)
 
     def _stop_all(self) -> None:
         for drill in self.drills:
@@ -425,13 +426,13 @@ class Batch:
         """What can be done without the dependency is done now; what cannot is neither done nor
         claimed.
         """
-        world = self.world
+        harness = self.harness
         if not self.killed:
             for drill in self.drills:
                 until(drill.heard, f"{drill.cell.id}: that the workflow hears the stop")
             for drill in self.drills:
                 if drill.phase in (AFTER_ROW, COMPLETING, EXPORTING):
-                    world.points.release(drill.run_id)
+                    harness.points.release(drill.run_id)
         if self.state in ("all well", "scheduler service down"):
             for drill in self.drills:
                 if drill.one_after_the_other:
@@ -441,12 +442,12 @@ class Batch:
             asked = [drill for drill in self.drills if drill.phase not in WITHOUT_CLUSTER]
             for drill in asked:
                 until(
-                    lambda d=drill: world.status(d.run_id) == "STOPPING",
+                    lambda d=drill: harness.status(d.run_id) == "STOPPING",
                     f"{drill.cell.id}: the stop",
                 )  # type: ignore[misc]
             time.sleep(3)
             for drill in asked:
-                assert world.status(drill.run_id) == "STOPPING", (
+                assert harness.status(drill.run_id) == "STOPPING", (
                     f"{drill.cell.id}: shown until proved gone"
                 )
         else:
@@ -475,29 +476,29 @@ class Batch:
             f"SELECT run_id, status, stage, waiting_for FROM run_history WHERE run_id IN ({marks})"
         )
         ended = f"{sql} AND status IN {TERMINAL}"
-        self._until(lambda: len(self.world.rows(ended, *ids)) == len(ids), "verdicts", sql, ids)
+        self._until(lambda: len(self.harness.rows(ended, *ids)) == len(ids), "verdicts", sql, ids)
         for drill in self.drills:
-            self.world.points.release(drill.run_id)
-        self._until(lambda: self.world.closed(ids), "closed workflows", sql, ids)
+            self.harness.points.release(drill.run_id)
+        self._until(lambda: self.harness.closed(ids), "closed workflows", sql, ids)
 
     def _until(self, condition: Callable[[], object], what: str, sql: str, ids: list[int]) -> None:
         try:
             until(condition, f"{self.state}: {what}")
         except AssertionError as error:
             cells = {drill.run_id: drill.cell.id for drill in self.drills}
-            found = [(cells[row[0]], *row) for row in self.world.rows(sql, *ids)]
-            held = self.world.points.held()
+            found = [(cells[row[0]], *row) for row in self.harness.rows(sql, *ids)]
+            held = self.harness.points.held()
             raise AssertionError(f"{error}: {found}; held are {held}") from None
 
     def _tidy(self) -> None:
-        world = self.world
-        world.points.release()
-        world.free_slots()
-        if world.worker_is_up:
-            world.thaw("worker")
+        harness = self.harness
+        harness.points.release()
+        harness.free_slots()
+        if harness.worker_is_up:
+            harness.thaw("worker")
         else:
-            world.bring_back("worker")
-        world.healthy()
+            harness.bring_back("worker")
+        harness.healthy()
 
 
 # --- the choice of cells --------------------------------------------------------------------------
@@ -536,28 +537,28 @@ class Matrix:
     for.
     """
 
-    world: StopWorld
+    harness: StopHarness
     cells: list[Cell]
     drills: dict[str, Drill] = field(default_factory=dict)
     failures: dict[tuple[str, bool], BaseException] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: pytest.FixtureRequest, world: StopWorld) -> Matrix:
+    def of(cls, request: pytest.FixtureRequest, harness: StopHarness) -> Matrix:
         """Of the cells that were selected from the fixture's module."""
         items = [item for item in request.session.items if item.fspath == request.path]
         return cls(
-            world, [item.callspec.params["cell"] for item in items if hasattr(item, "callspec")]
+            harness, [item.callspec.params["cell"] for item in items if hasattr(item, "callspec")]
         )
 
     def drill(self, cell: Cell) -> Drill:
         """The drill of this cell, after everything. Raises what made its batch fail."""
         key = batch_of(cell)
         if cell.id not in self.drills:
-            mine = [Drill(self.world, c) for c in self.cells if batch_of(c) == key]
+            mine = [Drill(self.harness, c) for c in self.cells if batch_of(c) == key]
             self.drills |= {drill.cell.id: drill for drill in mine}
             began = time.monotonic()
             try:
-                Batch(self.world, *key, mine).run()
+                Batch(self.harness, *key, mine).run()
             except BaseException as error:
                 self.failures[key] = error
                 raise

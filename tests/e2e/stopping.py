@@ -27,7 +27,7 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
-from tests.e2e.world import TERMINAL, Row, World
+from tests.e2e.harness import TERMINAL, Harness, Row
 from tests.support.mariadb import MariaDb
 
 HERE = Path(__file__).resolve().parent
@@ -75,7 +75,7 @@ class Failpoints:
 
 
 @dataclass
-class StopWorld(World):
+class StopHarness(Harness):
     """The stack with failpoints, a patient crawler, and every part of it at our mercy."""
 
     server: MariaDb | None = None
@@ -96,7 +96,7 @@ class StopWorld(World):
     @contextmanager
     def up(
         cls, folder: Path, database: str | None = None, *, examples: bool = False, **settings: str
-    ) -> Iterator[StopWorld]:
+    ) -> Iterator[StopHarness]:
         """A stack that is up; everything of it is ended afterwards."""
         import pytest
 
@@ -112,14 +112,14 @@ class StopWorld(World):
             patch.setenv("LIFECYCLE_GATEWAY__OUTBOX_RETRY_S", "2")
             for name, value in settings.items():
                 patch.setenv(name, value)
-            world = cls(folder, database=database, examples=examples)
+            harness = cls(folder, database=database, examples=examples)
             try:
-                world.start()
-                yield world
+                harness.start()
+                yield harness
             finally:
-                world.points.release()
-                world.free_slots()
-                world.end()
+                harness.points.release()
+                harness.free_slots()
+                harness.end()
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -242,24 +242,24 @@ class StopWorld(World):
 
 
 @contextmanager
-def nothing_broken(world: StopWorld) -> Iterator[None]:
+def nothing_broken(harness: StopHarness) -> Iterator[None]:
     yield
 
 
 @contextmanager
-def database_down(world: StopWorld) -> Iterator[None]:
+def database_down(harness: StopHarness) -> Iterator[None]:
     """MariaDB dies and comes back; of a SQLite file the lock is held, so that nobody can write to
     it.
     """
-    if world.server is not None:
-        world.server.kill()
+    if harness.server is not None:
+        harness.server.kill()
         try:
             yield
         finally:
-            world.server.restart()
+            harness.server.restart()
         return
     with contextlib.closing(
-        sqlite_files.connect(world.places.path("database"), timeout=60, isolation_level=None)
+        sqlite_files.connect(harness.places.path("database"), timeout=60, isolation_level=None)
     ) as db:
         db.execute("BEGIN EXCLUSIVE")
         try:
@@ -269,9 +269,9 @@ def database_down(world: StopWorld) -> Iterator[None]:
 
 
 @contextmanager
-def cluster_errs(world: StopWorld) -> Iterator[None]:
+def cluster_errs(harness: StopHarness) -> Iterator[None]:
     """The folder of tasks is not there, as when its disk is not mounted."""
-    tasks = world.folder / "cluster" / "tasks"
+    tasks = harness.folder / "cluster" / "tasks"
     away = tasks.with_name("tasks.away")
     tasks.rename(away)
     try:
@@ -282,20 +282,20 @@ def cluster_errs(world: StopWorld) -> Iterator[None]:
 
 
 @contextmanager
-def scheduler_down(world: StopWorld) -> Iterator[None]:
+def scheduler_down(harness: StopHarness) -> Iterator[None]:
     """The service hangs; in the stack on MariaDB it is dead."""
-    if world.server is not None:
-        world.kill("scheduler")
+    if harness.server is not None:
+        harness.kill("scheduler")
         try:
             yield
         finally:
-            world.bring_back("scheduler")
+            harness.bring_back("scheduler")
         return
-    world.freeze("scheduler")
+    harness.freeze("scheduler")
     try:
         yield
     finally:
-        world.thaw("scheduler")
+        harness.thaw("scheduler")
 
 
 BREAK = {

@@ -20,7 +20,7 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.store.store import open_store
 from examples.story_checks import run_folder
-from tests.e2e.world import AUDITS, ENDLESS, EVERY_S, QUICK, World, moment, until
+from tests.e2e.harness import AUDITS, ENDLESS, EVERY_S, QUICK, Harness, moment, until
 from tests.support import in_process
 
 SHORT = {"max_pages": "3", "delay": "0.05"}
@@ -30,69 +30,69 @@ REACH_S = 60 + 15
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A stack whose gateways send nothing again by themselves."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in AUDITS.items():
             patch.setenv(name, value)
         patch.setenv("LIFECYCLE_GATEWAY__OUTBOX_RETRY_S", "86400")
-        world = World(tmp_path_factory.mktemp("audit") / "state")
+        harness = Harness(tmp_path_factory.mktemp("audit") / "state")
         try:
-            world.start()
-            yield world
+            harness.start()
+            yield harness
         finally:
-            world.end()
+            harness.end()
 
 
-def crawlctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(world.stack.addresses["gateway"])}
-    return in_process.crawlctl(*words, env=env, folder=world.folder)
+def crawlctl(harness: Harness, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "LIFECYCLE_GATEWAY__URL": str(harness.stack.addresses["gateway"])}
+    return in_process.crawlctl(*words, env=env, folder=harness.folder)
 
 
-def audit(world: World, *more: str, code: int = 0) -> dict[str, Any]:
+def audit(harness: Harness, *more: str, code: int = 0) -> dict[str, Any]:
     """``crawlctl audit --repair``: its report."""
-    done = crawlctl(world, "audit", "--repair", *more, "-o", "json")
+    done = crawlctl(harness, "audit", "--repair", *more, "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["problems"] == []
     return report
 
 
-def settled(world: World) -> None:
+def settled(harness: Harness) -> None:
     """Another audit finds nothing."""
-    assert audit(world)["found"] == {}
+    assert audit(harness)["found"] == {}
 
 
-def write(world: World, *statements: str) -> None:
+def write(harness: Harness, *statements: str) -> None:
     """What an operator does with the database behind everybody's back."""
-    with sqlite_files.connect(world.places.path("database"), timeout=30) as connection:
+    with sqlite_files.connect(harness.places.path("database"), timeout=30) as connection:
         for statement in statements:
             connection.execute(statement)
     connection.close()
 
 
-def started(world: World, args: dict[str, str], *, tasks: int = 1) -> int:
+def started(harness: Harness, args: dict[str, str], *, tasks: int = 1) -> int:
     request = {"crawler": "plain", "tasks": [{"args": args}] * tasks, **QUICK}
-    return int(world.gateway.start(request, f"audit-{time.monotonic_ns()}")["run_id"])
+    return int(harness.gateway.start(request, f"audit-{time.monotonic_ns()}")["run_id"])
 
 
-def corrections(world: World, run_id: int) -> list[tuple[str, str, str]]:
-    return world.query(
+def corrections(harness: Harness, run_id: int) -> list[tuple[str, str, str]]:
+    return harness.query(
         "SELECT kind, believed, truth FROM correction WHERE run_id = ? AND found_by = 'sweep'",
         run_id,
     )
 
 
-def owner(world: World, run_id: int) -> str:
+def owner(harness: Harness, run_id: int) -> str:
     return str(
-        world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)[0][0]
+        harness.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id)[0][0]
     )
 
 
-def crawlers_of(world: World, run_id: int) -> list[int]:
+def crawlers_of(harness: Harness, run_id: int) -> list[int]:
     """The processes of a run's crawlers."""
     found = []
-    for pid in world.processes():
+    for pid in harness.processes():
         try:
             entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -102,7 +102,7 @@ def crawlers_of(world: World, run_id: int) -> list[int]:
     return found
 
 
-def test_audits_are_scheduled(stack: World) -> None:
+def test_audits_are_scheduled(stack: Harness) -> None:
     described = json.loads(
         stack.temporal("schedule", "describe", "--schedule-id", "crawl-audit").stdout
     )
@@ -118,7 +118,7 @@ def test_audits_are_scheduled(stack: World) -> None:
     until(lambda: stack.query(reports) != before, "the report of a scheduled audit")
 
 
-def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> None:
+def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: Harness) -> None:
     """Its two crawlers end unseen; nothing is executed twice."""
     stack.healthy()
     with stack.site_stands_still():
@@ -147,7 +147,7 @@ def test_a_run_whose_workflow_was_terminated_comes_to_its_end(stack: World) -> N
     settled(stack)
 
 
-def test_a_crawler_that_no_row_knows_is_ended(stack: World) -> None:
+def test_a_crawler_that_no_row_knows_is_ended(stack: Harness) -> None:
     """All rows of the run were deleted, and its workflow is gone, too: a person ends it."""
     stack.healthy()
     run_id = started(stack, ENDLESS)
@@ -189,7 +189,9 @@ def test_a_crawler_that_no_row_knows_is_ended(stack: World) -> None:
     settled(stack)
 
 
-def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(stack: World) -> None:
+def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(
+    stack: Harness,
+) -> None:
     """Somebody wrote an end that did not happen: the row says FAILED while the crawler goes on."""
     stack.healthy()
     run_id = started(stack, ENDLESS)
@@ -213,7 +215,7 @@ def test_a_crawler_of_an_ended_run_that_executes_is_a_correction_and_is_ended(st
     assert stack.status(run_id) == "FAILED"
 
 
-def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stack: World) -> None:
+def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stack: Harness) -> None:
     """Supervisor killed, an end put beside: the process is what counts.
 
     Its run goes on, and a stop ends it.
@@ -242,7 +244,7 @@ def test_a_crawler_that_outlives_its_supervisor_and_forges_its_end_executes(stac
 
 
 @pytest.mark.slow
-def test_a_run_whose_starter_died_is_started(alone: World) -> None:
+def test_a_run_whose_starter_died_is_started(alone: Harness) -> None:
     """The row was committed, and then the gateway was gone."""
     alone.healthy()
     store = open_store(str(alone.stack.addresses["database"]))
@@ -258,7 +260,9 @@ def test_a_run_whose_starter_died_is_started(alone: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(alone: World) -> None:
+def test_a_temporal_that_has_forgotten_everything_is_noticed_within_a_minute(
+    alone: Harness,
+) -> None:
     """Its database is gone and an empty one is in its place. No audit is asked for."""
     alone.healthy()
     run_id = started(alone, ENDLESS)

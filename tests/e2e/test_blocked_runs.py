@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from examples.story_checks import run_folder, task_processes
-from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.e2e.harness import ENDLESS, QUICK, Harness, until
 from tests.support.builds import ROOT, Change, build
 
 pytestmark = pytest.mark.slow
@@ -39,28 +39,28 @@ MISFIT = Change(
 
 
 @pytest.fixture
-def ours(world: World) -> Iterator[World]:
+def ours(harness: Harness) -> Iterator[Harness]:
     """The stack; whatever a test deployed, afterwards it has our own build again."""
-    yield world
-    world.deploy(ROOT)
+    yield harness
+    harness.deploy(ROOT)
 
 
-def blocked(world: World, run_id: int) -> str | None:
-    found: str | None = world.gateway.run(run_id)["blocked"]
+def blocked(harness: Harness, run_id: int) -> str | None:
+    found: str | None = harness.gateway.run(run_id)["blocked"]
     return found
 
 
-def blocked_by(world: World, run_id: int, words: str) -> str | None:
+def blocked_by(harness: Harness, run_id: int, words: str) -> str | None:
     """What is told, once it is this: before, no worker may have taken the step up yet, or Temporal
     answered late.
     """
-    text = blocked(world, run_id)
+    text = blocked(harness, run_id)
     return text if text is not None and words in text else None
 
 
-def gauge(world: World) -> float:
+def gauge(harness: Harness) -> float:
     with urllib.request.urlopen(
-        f"{world.stack.addresses['gateway']}/metrics", timeout=30
+        f"{harness.stack.addresses['gateway']}/metrics", timeout=30
     ) as answer:
         lines = answer.read().decode().splitlines()
     return float(
@@ -68,9 +68,9 @@ def gauge(world: World) -> float:
     )
 
 
-def listed(world: World, run_id: int) -> str | None:
+def listed(harness: Harness, run_id: int) -> str | None:
     return next(
-        (row["blocked"] for row in world.gateway.runs(limit=20) if row["run_id"] == run_id), None
+        (row["blocked"] for row in harness.gateway.runs(limit=20) if row["run_id"] == run_id), None
     )
 
 
@@ -85,7 +85,7 @@ def listed(world: World, run_id: int) -> str | None:
     ],
 )
 def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
-    ours: World, tmp_path: Path, capsys: Any, name: str, change: Change, words: str
+    ours: Harness, tmp_path: Path, capsys: Any, name: str, change: Change, words: str
 ) -> None:
     request = {"crawler": "plain", "args": ENDLESS, **QUICK}
     run_id = ours.gateway.start(request, f"blocked-{name}")["run_id"]
@@ -127,7 +127,7 @@ def test_a_blocked_run_is_told_and_goes_on_with_a_build_that_mends_it(
 
 
 def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
-    ours: World, tmp_path: Path
+    ours: Harness, tmp_path: Path
 ) -> None:
     """With nothing done by anybody but the deployment."""
     request = {"crawler": "plain", "args": {"max_pages": "12", "delay": "0.3"}, **QUICK}
@@ -155,7 +155,7 @@ def test_a_crawl_that_ends_while_its_run_is_blocked_is_found_by_the_next_build(
     ours.prove(run_id, "COMPLETED", "finished")
 
 
-def test_without_a_worker_a_run_says_so(ours: World) -> None:
+def test_without_a_worker_a_run_says_so(ours: Harness) -> None:
     """Its next step is not failing, it is not taken up: another fix."""
     run_id = ours.gateway.start({"crawler": "plain", "args": ENDLESS, **QUICK}, "blocked-nobody")[
         "run_id"

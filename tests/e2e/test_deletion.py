@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.problems import CommandFailed
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 
 WORD = "planted-canary-of-the-deletion"
 CRAWLER = f"""
@@ -37,23 +37,23 @@ DELIVERED = {"events.jsonl", "logs/worker.log"}
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> Iterator[World]:
+def planted(tmp_path: Path) -> Iterator[Harness]:
     (tmp_path / "canary.py").write_text(CRAWLER)
     crawlers = tmp_path / "crawlers.yaml"
     named = "- name: canary\n  kind: command\n  project: .\n  command: [python, canary.py]\n"
     crawlers.write_text(f"{named}  args: {{q: {{default: x}}}}\n  resumable: true\n")
-    world = World(tmp_path / "state", crawlers=crawlers)
+    harness = Harness(tmp_path / "state", crawlers=crawlers)
     try:
-        world.start()
-        world.healthy()
-        yield world
+        harness.start()
+        harness.healthy()
+        yield harness
     finally:
-        world.end()
+        harness.end()
 
 
-def in_tables(world: World) -> set[str]:
+def in_tables(harness: Harness) -> set[str]:
     found = set()
-    with closing(sqlite_files.connect(world.places.path("database"))) as database:
+    with closing(sqlite_files.connect(harness.places.path("database"))) as database:
         names = [
             name
             for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -75,31 +75,34 @@ def shown(cell: object) -> str:
     return str(cell)
 
 
-def in_files(world: World) -> set[str]:
+def in_files(harness: Harness) -> set[str]:
     """Files below the folder of the stack, without those of Temporal's database, which gives room
     back by and by.
     """
     files = (
         path
-        for path in world.folder.rglob("*")
+        for path in harness.folder.rglob("*")
         if path.is_file() and not path.name.startswith("temporal.db")
     )
     return {
-        str(path.relative_to(world.folder)) for path in files if WORD.encode() in path.read_bytes()
+        str(path.relative_to(harness.folder))
+        for path in files
+        if WORD.encode() in path.read_bytes()
     }
 
 
-def zips(world: World) -> list[str]:
+def zips(harness: Harness) -> list[str]:
     """The first part of the path of each archive, which is packed."""
     return [
-        str(path.relative_to(world.folder)).split("/")[0] for path in world.folder.rglob("*.zip")
+        str(path.relative_to(harness.folder)).split("/")[0]
+        for path in harness.folder.rglob("*.zip")
     ]
 
 
-def in_histories(world: World) -> list[str]:
+def in_histories(harness: Harness) -> list[str]:
     async def search() -> list[str]:
         client = await Client.connect(
-            str(world.stack.addresses["temporal"]).removeprefix("http://")
+            str(harness.stack.addresses["temporal"]).removeprefix("http://")
         )
         found = []
         async for one in client.list_workflows(""):
@@ -111,41 +114,41 @@ def in_histories(world: World) -> list[str]:
     return asyncio.run(search())
 
 
-def test_a_planted_word_is_found_nowhere(planted: World) -> None:
-    world = planted
+def test_a_planted_word_is_found_nowhere(planted: Harness) -> None:
+    harness = planted
     ask = {"crawler": "canary", "args": {"q": WORD}, "tags": [WORD]}
-    run = world.gateway.start(ask, "r1")["run_id"]
-    until(lambda: world.gateway.run(run)["status"] == "FAILED", "its end")
-    until(lambda: world.closed([run]), "its archive")
-    assert in_tables(world) >= {
+    run = harness.gateway.start(ask, "r1")["run_id"]
+    until(lambda: harness.gateway.run(run)["status"] == "FAILED", "its end")
+    until(lambda: harness.closed([run]), "its archive")
+    assert in_tables(harness) >= {
         "run_history",
         "task_history",
         "task_log",
         "run_tag",
         "outbox_event",
     }
-    assert in_histories(world)
-    assert {"cluster", "archive"} <= {name.split("/")[0] for name in in_files(world)} | set(
-        zips(world)
+    assert in_histories(harness)
+    assert {"cluster", "archive"} <= {name.split("/")[0] for name in in_files(harness)} | set(
+        zips(harness)
     )
-    done = world.crawlctl("delete", str(run), "--yes", "--by", "ada")
+    done = harness.crawlctl("delete", str(run), "--yes", "--by", "ada")
     assert done.returncode == 0, done.stderr
-    world.stack.supervisor.kill("worker", signal.SIGKILL)
+    harness.stack.supervisor.kill("worker", signal.SIGKILL)
     report = until(
-        lambda: (told := world.gateway.run(run)["deleted"])["ended_at"] and told,
+        lambda: (told := harness.gateway.run(run)["deleted"])["ended_at"] and told,
         "the end of the deletion",
     )
-    assert in_tables(world) == set()
-    assert in_histories(world) == []
-    assert (in_files(world), zips(world)) == (DELIVERED, [])
+    assert in_tables(harness) == set()
+    assert in_histories(harness) == []
+    assert (in_files(harness), zips(harness)) == (DELIVERED, [])
     assert (report["left"], report["requested_by"]) == ({}, "ada")
     assert list(report["gone"]).index("archives") < list(report["gone"]).index(
         "Temporal histories"
     ), "files went first"
-    said = world.crawlctl("describe", str(run))
+    said = harness.crawlctl("describe", str(run))
     assert "by ada, done" in said.stdout
-    assert WORD not in json.dumps(world.gateway.run(run)) + said.stdout
+    assert WORD not in json.dumps(harness.gateway.run(run)) + said.stdout
     with pytest.raises(CommandFailed, match="run_deleted"):
-        world.gateway.resume(run)
-    audit = world.crawlctl("audit")
+        harness.gateway.resume(run)
+    audit = harness.crawlctl("audit")
     assert "database, cluster and Temporal agree" in audit.stdout + audit.stderr

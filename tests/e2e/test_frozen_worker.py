@@ -22,8 +22,8 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.domain.run import Stage
-from tests.e2e.stopping import QUICK, StopWorld
-from tests.e2e.world import TERMINAL, Row, moment, until
+from tests.e2e.harness import TERMINAL, Row, moment, until
+from tests.e2e.stopping import QUICK, StopHarness
 from tests.support.builds import command
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ FACTS = {
 class Frozen:
     """The story of one freeze; what the database said before and after the worker woke, by step."""
 
-    world: StopWorld
+    harness: StopHarness
     resumes: bool
     runs: dict[str, int] = field(default_factory=dict)
     before: dict[str, Row] = field(default_factory=dict)
@@ -108,49 +108,49 @@ class Frozen:
 
     def hold(self) -> None:
         """Start all runs and wait until the worker is held in each of them."""
-        world = self.world
+        harness = self.harness
         for name, step in STEPS.items():
-            last = world.query("SELECT COALESCE(MAX(run_id), 0) FROM run_history")[0][0]
+            last = harness.query("SELECT COALESCE(MAX(run_id), 0) FROM run_history")[0][0]
             if step.held_from == "start":
-                world.points.hold(last + 1, step.point)
+                harness.points.hold(last + 1, step.point)
             request = {"crawler": "patient", "args": {"seconds": str(step.seconds)}, **QUICK}
-            self.runs[name] = world.gateway.start(
+            self.runs[name] = harness.gateway.start(
                 request, f"{'resumed' if self.resumes else 'retried'}-{name}"
             )["run_id"]
             assert self.runs[name] == last + 1
         for name, step in STEPS.items():
             if step.held_from == "running":
                 run = self.runs[name]
-                until(lambda run=run: world.tasks(run).get("RUNNING"), f"the task of run {run}")
-                world.points.hold(run, step.point)
+                until(lambda run=run: harness.tasks(run).get("RUNNING"), f"the task of run {run}")
+                harness.points.hold(run, step.point)
                 if step.ends:
-                    (folder,) = world.task_folders(run)
+                    (folder,) = harness.task_folders(run)
                     (folder / "files" / "enough").touch()
                 if step.stopped:
-                    world.gateway.stop(run, requested_by="ada", request_id=f"stop-{run}")
+                    harness.gateway.stop(run, requested_by="ada", request_id=f"stop-{run}")
         for name, step in STEPS.items():
             until(
-                lambda run=self.runs[name], at=step.point: world.points.held(run, at),
+                lambda run=self.runs[name], at=step.point: harness.points.held(run, at),
                 f"the worker held in {name}",
             )
 
     def freeze(self) -> None:
-        self.world.freeze("worker")
+        self.harness.freeze("worker")
         self.frozen_at = datetime.now(UTC)
         if self.resumes:
             for run in self.runs.values():
-                [(workflow_id,)] = self.world.query(
+                [(workflow_id,)] = self.harness.query(
                     "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run
                 )
-                self.world.temporal("workflow", "terminate", "--workflow-id", workflow_id)
-        self.world.points.release()
+                self.harness.temporal("workflow", "terminate", "--workflow-id", workflow_id)
+        self.harness.points.release()
 
     def succeed(self) -> None:
         """Another worker takes over, and the runs go on until each step is done by somebody
         else.
         """
-        world = self.world
-        usual = world.stack.supervisor._kept["worker"].part
+        harness = self.harness
+        usual = harness.stack.supervisor._kept["worker"].part
         port, metrics = processes.free_port(), processes.free_port()
         ports = {
             "LIFECYCLE_WORKER__HEALTH_PORT": str(port),
@@ -159,8 +159,8 @@ class Frozen:
         health = f"http://127.0.0.1:{port}/readyz"
         part = Part("successor", command("worker"), health, {**usual.env, **ports}, grace_s=25.0)
         began = time.monotonic()
-        world.stack.supervisor.start([part])
-        world.stack.supervisor.wait_healthy(["successor"])
+        harness.stack.supervisor.start([part])
+        harness.stack.supervisor.wait_healthy(["successor"])
         if self.resumes:
             for name, run in self.runs.items():
                 self._resume(name, run)
@@ -173,9 +173,9 @@ class Frozen:
             print(f"{time.monotonic() - began:6.1f} s {name}", flush=True)
 
     def _resume(self, name: str, run: int) -> None:
-        world = self.world
+        harness = self.harness
         try:
-            world.gateway.resume(run, rerun=world.status(run) == "COMPLETED")
+            harness.gateway.resume(run, rerun=harness.status(run) == "COMPLETED")
         except CommandFailed as refused:
             # A recorded stop whose workflow is gone: the gateway has begun the next attempt by
             # itself.
@@ -186,20 +186,22 @@ class Frozen:
         )
 
     def _attempt(self, run: int) -> int:
-        return int(self.world.query("SELECT attempt FROM run_history WHERE run_id = ?", run)[0][0])
+        return int(
+            self.harness.query("SELECT attempt FROM run_history WHERE run_id = ?", run)[0][0]
+        )
 
     def _is_done(self, name: str, run: int) -> bool:
         """Whether the step was done by another one, and the run is at rest."""
-        world, step = self.world, STEPS[name]
+        harness, step = self.harness, STEPS[name]
         if step.stopped or step.ends or step.seconds < LONG:
-            return world.closed([run])
+            return harness.closed([run])
         sql = "SELECT status, waiting_for, look_ordered_at, verified_at FROM run_history WHERE run_id = ?"
-        [(status, waits, ordered, verified)] = world.query(sql, run)
+        [(status, waits, ordered, verified)] = harness.query(sql, run)
         if (
             status != "PROCESSING"
             or waits is not None
             or ordered is None
-            or world.tasks(run) != {"RUNNING": 1}
+            or harness.tasks(run) != {"RUNNING": 1}
         ):
             return False
         # With a poll by the successor: the first worker was frozen before that.
@@ -209,10 +211,10 @@ class Frozen:
         """Whether the run's start was pushed, or that was given up: its workflow shows the next
         stage after that.
         """
-        [(workflow_id,)] = self.world.query(
+        [(workflow_id,)] = self.harness.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run
         )
-        (found,) = self.world.talk(
+        (found,) = self.harness.talk(
             lambda client: client.get_workflow_handle(workflow_id).describe()
         )
         return (
@@ -223,25 +225,25 @@ class Frozen:
         """Let the first worker go on, and leave in order: then all that it was about to do is
         done.
         """
-        world = self.world
-        world.thaw("worker")
-        until(lambda: not world.points.held(), "that the woken worker goes on with all of them")
+        harness = self.harness
+        harness.thaw("worker")
+        until(lambda: not harness.points.held(), "that the woken worker goes on with all of them")
         for name in STEPS:
             until(lambda name=name: self.told(name), f"what the woken worker says of {name}")
         if self.resumes:
             own = "SELECT 1 FROM export_record WHERE run_id = ? AND attempt = 1"
             until(
-                lambda: world.query(own, self.runs["record_export"]),
+                lambda: harness.query(own, self.runs["record_export"]),
                 "how the first attempt's export went",
             )
-        world.stack.supervisor.stop(["worker"])
+        harness.stack.supervisor.stop(["worker"])
 
     def told(self, name: str) -> list[str]:
         """The lines of the log that this step's refused write leaves; where it leaves none, that it
         leaves none.
         """
         run = self.runs[name]
-        said = (self.world.folder / "logs" / "worker.log").read_text(errors="replace")
+        said = (self.harness.folder / "logs" / "worker.log").read_text(errors="replace")
         lines = [
             line
             for line in said.splitlines()
@@ -259,28 +261,28 @@ class Frozen:
 
     def end(self) -> None:
         """Every run ends as if nothing had been; the first worker serves again."""
-        world = self.world
+        harness = self.harness
         for run in self.runs.values():
-            if world.status(run) not in TERMINAL:
-                world.gateway.stop(run, requested_by="ada", request_id=f"end-{run}")
-        until(lambda: world.closed(list(self.runs.values())), "the end of all runs", RECOVERY_S)
-        world.stack.supervisor.stop(["successor"])
-        world.bring_back("worker")
+            if harness.status(run) not in TERMINAL:
+                harness.gateway.stop(run, requested_by="ada", request_id=f"end-{run}")
+        until(lambda: harness.closed(list(self.runs.values())), "the end of all runs", RECOVERY_S)
+        harness.stack.supervisor.stop(["successor"])
+        harness.bring_back("worker")
 
     def facts(self, run: int) -> Row:
         """Everything on record that only a step may change."""
         found: Row = {}
         for table, columns in FACTS.items():
-            rows = self.world.query(
+            rows = self.harness.query(
                 f"SELECT {', '.join(columns.split())} FROM {table} WHERE run_id = ?", run
             )
             found[table] = sorted(tuple(map(str, row)) for row in rows)
-        found["objects"] = [str(folder) for folder in self.world.task_folders(run)]
+        found["objects"] = [str(folder) for folder in self.harness.task_folders(run)]
         return found
 
     def polled(self, run: int) -> datetime:
         return moment(
-            self.world.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0]
+            self.harness.query("SELECT verified_at FROM run_history WHERE run_id = ?", run)[0][0]
         )
 
 
@@ -291,8 +293,8 @@ def frozen(
     folder = tmp_path_factory.mktemp(f"frozen-{request.param}") / "state"
     # Scheduled audits would take over runs whose workflow was terminated, where the story takes
     # long.
-    with StopWorld.up(folder, LIFECYCLE_AUDIT__INTERVAL_S="0") as world:
-        story = Frozen(world, resumes=request.param == "resumed")
+    with StopHarness.up(folder, LIFECYCLE_AUDIT__INTERVAL_S="0") as harness:
+        story = Frozen(harness, resumes=request.param == "resumed")
         story.play()
         yield story
 
@@ -334,26 +336,26 @@ def test_its_refused_write_is_told(frozen: Frozen, name: str) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_everything_happened_once(frozen: Frozen, name: str) -> None:
-    world, run = frozen.world, frozen.runs[name]
-    rows = world.query(
+    harness, run = frozen.harness, frozen.runs[name]
+    rows = harness.query(
         "SELECT task_index, attempt, cluster_uid FROM task_history WHERE run_id = ?", run
     )
-    folders = world.task_folders(run)
+    folders = harness.task_folders(run)
     assert sorted(uid for *_, uid in rows) == sorted(
         json.loads((f / "spec.json").read_text())["uid"] for f in folders
     )
     assert len(rows) == (2 if frozen.resumes and name == "record_export" else 1), (
         "one object for each row"
     )
-    assert all(len(world.signals(folder)) <= 1 for folder in folders), "one stop signal"
-    ended = world.query(
+    assert all(len(harness.signals(folder)) <= 1 for folder in folders), "one stop signal"
+    ended = harness.query(
         "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run
     )
-    started = world.query(
+    started = harness.query(
         "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.started'", run
     )
     for events in (ended, started):
         assert len(events) == len(set(events)), "no event twice"
     assert ended[-1] == (frozen._attempt(run),)
-    exports = world.query("SELECT attempt FROM export_record WHERE run_id = ?", run)
+    exports = harness.query("SELECT attempt FROM export_record WHERE run_id = ?", run)
     assert len(exports) == len(set(exports))

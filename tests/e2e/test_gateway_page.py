@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.cli.stack import processes
-from tests.e2e.world import QUICK, World, until
+from tests.e2e.harness import QUICK, Harness, until
 from tools.openapi import document
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,24 +60,24 @@ def script(parts: list[tuple[str, str, str]]) -> str:
     not (shutil.which("curl") and shutil.which("jq")),
     reason="curl or jq is missing; `make test-deps` installs them",
 )
-def test_every_command_of_the_page_does_what_it_says(world: World, tmp_path: Path) -> None:
+def test_every_command_of_the_page_does_what_it_says(harness: Harness, tmp_path: Path) -> None:
     parts = blocks()
     assert len(parts) >= 12
     assert sum(text.count("timeout ") for _, text, _ in parts) == 1
     # The page leafs through ended runs, of which its own may be the only one by then.
-    ended = world.gateway.start(
+    ended = harness.gateway.start(
         {"crawler": "plain", "args": {"max_pages": "1"}, **QUICK}, "before-the-page"
     )["run_id"]
-    until(lambda: world.status(ended) == "COMPLETED", "the end of a run before")
-    gateway = str(world.stack.addresses["gateway"])
+    until(lambda: harness.status(ended) == "COMPLETED", "the end of a run before")
+    gateway = str(harness.stack.addresses["gateway"])
     text = (
         script(parts)
         .replace("http://127.0.0.1:8500", gateway)
         .replace("8501", str(processes.free_port()))
     )
-    layout = world.stack.layout
+    layout = harness.stack.layout
     env = {
-        **layout.environment(world.folder / "crawlers.yaml"),
+        **layout.environment(harness.folder / "crawlers.yaml"),
         "NO_COLOR": "1",
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
     }

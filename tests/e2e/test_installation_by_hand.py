@@ -23,7 +23,7 @@ import pytest
 
 from crawler_lifecycle.cli.stack import processes, temporal_server
 from crawler_lifecycle.cli.stack.supervise import Part, Supervisor
-from tests.e2e.world import end_all_below, until
+from tests.e2e.harness import end_all_below, until
 from tests.store.test_installation import DOCS, SECTION, block, here, installed
 from tests.support.mariadb import MariaDb
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, Bucket, rclone_s3

@@ -16,7 +16,7 @@ from crawler_lifecycle import sqlite_files
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.cli.stack.supervise import ask
 from examples.story_checks import run_folder
-from tests.e2e.world import ENDLESS, PARTS, QUICK, TERMINAL, World, moment, until
+from tests.e2e.harness import ENDLESS, PARTS, QUICK, TERMINAL, Harness, moment, until
 
 MOMENTS = ("accepted", "executing", "ending")
 #: In every run of the tests; the others are for `make test-all`. Worker and Temporal are killed in
@@ -36,7 +36,7 @@ CASES = [
 class Drill:
     """Three runs at once through one death: a short one, one in waves, and one that is stopped."""
 
-    world: World
+    harness: Harness
     part: str
     when: str
     ids: dict[str, int] = field(default_factory=dict)
@@ -68,19 +68,19 @@ class Drill:
         }
         for name, request in requests.items():
             key = f"{self.part}-{self.when}-{name}"
-            self.ids[name] = self.world.gateway.start({**request, **QUICK}, key)["run_id"]
+            self.ids[name] = self.harness.gateway.start({**request, **QUICK}, key)["run_id"]
 
     def reach(self) -> None:
         """Wait for the moment."""
-        world, ids = self.world, self.ids
+        harness, ids = self.harness, self.ids
         if self.when == "executing":
             until(
-                lambda: all(world.tasks(i).get("RUNNING") for i in ids.values()), "tasks that run"
+                lambda: all(harness.tasks(i).get("RUNNING") for i in ids.values()), "tasks that run"
             )
         elif self.when == "ending":
-            until(lambda: world.tasks(ids["stopped"]).get("RUNNING") == 2, "tasks that run")
+            until(lambda: harness.tasks(ids["stopped"]).get("RUNNING") == 2, "tasks that run")
             until(
-                lambda: (run_folder(world.folder, ids["short"]) / "0/1/end.json").exists(),
+                lambda: (run_folder(harness.folder, ids["short"]) / "0/1/end.json").exists(),
                 "the end of the short crawl",
             )
             self.stop()
@@ -89,14 +89,14 @@ class Drill:
         """Ask for the stop, under one id however often; a gateway that is away is asked again."""
         self.stop_asked = True
         with suppress(CommandFailed):
-            self.world.gateway.stop(
+            self.harness.gateway.stop(
                 self.ids["stopped"], requested_by="ada", request_id=f"{self.part}-{self.when}"
             )
             self.stop_sent = True
 
     def kill(self) -> None:
         self.killed, self.killed_at = datetime.now(UTC), time.monotonic()
-        self.world.stack.supervisor.kill(self.part)
+        self.harness.stack.supervisor.kill(self.part)
 
     def over(self) -> bool:
         """Watch the recovery; whether everything has ended.
@@ -108,7 +108,7 @@ class Drill:
         return False
 
     def _watch(self) -> bool:
-        world, passed = self.world, time.monotonic() - self.killed_at
+        harness, passed = self.harness, time.monotonic() - self.killed_at
         if self.back_s is None and self._is_back():
             self.back_s = passed
         self.seen |= {i for i in self.ids.values() if self._is_seen(i)}
@@ -119,53 +119,53 @@ class Drill:
         due = (
             self.stop_asked
             or self.when == "executing"
-            or world.tasks(self.ids["stopped"]).get("RUNNING")
+            or harness.tasks(self.ids["stopped"]).get("RUNNING")
         )
         if due and not self.stop_sent:
             self.stop()
         if self.back_s is None or self.seen_s is None or not self.stop_sent:
             return False
-        if any(world.status(i) not in TERMINAL for i in self.ids.values()):
+        if any(harness.status(i) not in TERMINAL for i in self.ids.values()):
             return False
         self.ended_s = self.ended_s or passed
-        return world.closed(list(self.ids.values()))
+        return harness.closed(list(self.ids.values()))
 
     def _is_back(self) -> bool:
-        pid = self.world.stack.supervisor.pids().get(self.part)
+        pid = self.harness.stack.supervisor.pids().get(self.part)
         health = {
-            "temporal": f"grpc://{self.world.stack.addresses['temporal']}/default",
-        }.get(self.part, f"{self.world.stack.addresses[self.part]}/readyz")
+            "temporal": f"grpc://{self.harness.stack.addresses['temporal']}/default",
+        }.get(self.part, f"{self.harness.stack.addresses[self.part]}/readyz")
         return pid is not None and ask(health)[0] == 200
 
     def _is_seen(self, run_id: int) -> bool:
         """Whether the run was verified on the cluster, or judged, after the kill."""
-        status, verified = self.world.query(
+        status, verified = self.harness.query(
             "SELECT status, verified_at FROM run_history WHERE run_id = ?", run_id
         )[0]
         return status in TERMINAL or (verified is not None and moment(verified) > self.killed)
 
 
 @pytest.mark.parametrize(("part", "when"), CASES)
-def test_a_death_changes_no_truth(world: World, table: list[str], part: str, when: str) -> None:
-    drill = Drill(world, part, when)
-    starts = world.stack.supervisor.starts(part)
+def test_a_death_changes_no_truth(harness: Harness, table: list[str], part: str, when: str) -> None:
+    drill = Drill(harness, part, when)
+    starts = harness.stack.supervisor.starts(part)
     with ExitStack() as still:
         if when == "executing":
-            still.enter_context(world.site_stands_still())
+            still.enter_context(harness.site_stands_still())
         drill.start()
         drill.reach()
         drill.kill()
     until(drill.over, f"the end of all runs after {part} was killed", 120)
-    assert world.stack.supervisor.starts(part) == starts + 1
+    assert harness.stack.supervisor.starts(part) == starts + 1
     table.append(
         f"{part:10} {when:10} {drill.back_s:10.1f} {drill.seen_s:10.1f} {drill.ended_s:10.1f}"
     )
     print(table[-1])
-    world.prove(drill.ids["short"], "COMPLETED", "finished")
-    world.prove(drill.ids["waves"], "COMPLETED", "finished")
-    world.prove(drill.ids["stopped"], "FAILED", "cancelled")
-    assert world.tasks(drill.ids["stopped"]) == {"CANCELLED": 3}
-    logged = world.query(
+    harness.prove(drill.ids["short"], "COMPLETED", "finished")
+    harness.prove(drill.ids["waves"], "COMPLETED", "finished")
+    harness.prove(drill.ids["stopped"], "FAILED", "cancelled")
+    assert harness.tasks(drill.ids["stopped"]) == {"CANCELLED": 3}
+    logged = harness.query(
         "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?",
         drill.ids["stopped"],
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from examples.managers import PAGES
 from examples.story_checks import run_folder
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.support import in_process
 from tests.support.builds import ROOT
 
@@ -30,9 +30,9 @@ def commands_of(page: Path) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(". ")]
 
 
-def play(world: World, line: str) -> str:
+def play(harness: Harness, line: str) -> str:
     """One command, as a user types it; what it says."""
-    gateway = str(world.stack.addresses["gateway"])
+    gateway = str(harness.stack.addresses["gateway"])
     here = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     env = {**os.environ, "LIFECYCLE_GATEWAY__URL": gateway, "NO_COLOR": "1", "PATH": here}
     line = line.replace("http://127.0.0.1:8500", gateway)
@@ -46,43 +46,43 @@ def play(world: World, line: str) -> str:
     return done.stdout
 
 
-def walked(world: World, flow: str) -> list[int]:
+def walked(harness: Harness, flow: str) -> list[int]:
     """What the crawlers of a flow wrote themselves, in the order of their runs: how long each walk
     was to be.
     """
     sql = "SELECT run_id FROM run_history WHERE parent = ? ORDER BY run_id"
-    runs = [row[0] for row in world.query(sql, f"manager/walks/{flow}")]
+    runs = [row[0] for row in harness.query(sql, f"manager/walks/{flow}")]
     files = (
         file
         for run in runs
-        for file in run_folder(world.folder, run).glob("*/*/files/summary.json")
+        for file in run_folder(harness.folder, run).glob("*/*/files/summary.json")
     )
     ledger = [json.loads(file.read_text()) for file in files]
     return [summary["max_pages"] for summary in ledger if summary["finish_reason"] == "finished"]
 
 
-def test_the_ten_minutes_of_the_page(world: World) -> None:
-    first = (world.query("SELECT coalesce(max(manager_id), 0) FROM manager")[0])[0]
+def test_the_ten_minutes_of_the_page(harness: Harness) -> None:
+    first = (harness.query("SELECT coalesce(max(manager_id), 0) FROM manager")[0])[0]
     assert first == 0, "the page counts from 1"
     until(
-        lambda: "examples.managers:Walks" in play(world, "crawlctl manager plan"),
+        lambda: "examples.managers:Walks" in play(harness, "crawlctl manager plan"),
         "the class on record",
     )
-    assert len([play(world, line) for line in commands_of(PAGE)]) > 15
-    assert walked(world, "monday") == WALKS, "each once, in the order of the class"
-    assert sorted(walked(world, "tuesday")) == sorted(set(walked(world, "tuesday"))), (
+    assert len([play(harness, line) for line in commands_of(PAGE)]) > 15
+    assert walked(harness, "monday") == WALKS, "each once, in the order of the class"
+    assert sorted(walked(harness, "tuesday")) == sorted(set(walked(harness, "tuesday"))), (
         "nothing runs twice"
     )
-    assert {seen["outcome"] for seen in world.gateway.rows("/v1/managers")} <= {
+    assert {seen["outcome"] for seen in harness.gateway.rows("/v1/managers")} <= {
         "finished",
         "cancelled",
     }
-    jobs = world.gateway.get("/v1/managers/2")["jobs"]
+    jobs = harness.gateway.get("/v1/managers/2")["jobs"]
     assert (
         jobs["duplicates"],
         jobs["starting"] + jobs["started"] + jobs["queued"] + jobs["buffered"],
     ) == (2, 0)
-    script = world.gateway.get("/v1/managers/5")
+    script = harness.gateway.get("/v1/managers/5")
     assert (script["flow_id"], script["status"], script["jobs"]["good"]) == (
         "friday",
         "COMPLETED",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import QUICK, World, until
+from tests.e2e.harness import QUICK, Harness, until
 from tests.support.mariadb import MariaDb, running_mariadb
 
 # The task `soak-pools` is the long one of these; the store's contract has caps and order,
@@ -43,7 +43,7 @@ def server() -> Iterator[MariaDb]:
 
 
 @pytest.fixture(scope="module")
-def pooled(server: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def pooled(server: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A stack with three pools."""
     folder = tmp_path_factory.mktemp("pools")
     (folder / "nap.py").write_text(_NAP)
@@ -59,18 +59,18 @@ def pooled(server: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch, server.database() as url:
         patch.setenv("LIFECYCLE_POOLS", json.dumps(POOLS))
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", str(SLOTS))
-        world = World(folder / "state", database=url, crawlers=folder / "crawlers.yaml")
+        harness = Harness(folder / "state", database=url, crawlers=folder / "crawlers.yaml")
         try:
-            world.start()
-            yield world
+            harness.start()
+            yield harness
         finally:
-            world.end()
+            harness.end()
 
 
-def start(world: World, journal: Path, pool: str, tasks: int, **more: object) -> int:
+def start(harness: Harness, journal: Path, pool: str, tasks: int, **more: object) -> int:
     args = {"journal": str(journal), "pool": pool}
     body = {"crawler": "nap", "args": args, "tasks": [{}] * tasks, "pool": pool, **QUICK, **more}
-    return int(str(world.gateway.start(body, f"{pool}-{time.monotonic_ns()}")["run_id"]))
+    return int(str(harness.gateway.start(body, f"{pool}-{time.monotonic_ns()}")["run_id"]))
 
 
 def journal_of(file: Path) -> list[tuple[str, str, float, str, str]]:
@@ -87,7 +87,7 @@ def most_at_once(journal: list[tuple[str, str, float, str, str]], pool: str | No
 
 
 def test_caps_and_order_hold_while_everything_is_killed(
-    pooled: World, server: MariaDb, tmp_path: Path
+    pooled: Harness, server: MariaDb, tmp_path: Path
 ) -> None:
     file = tmp_path / "journal"
     first = start(pooled, file, "narrow", TASKS, priority=5)
@@ -123,7 +123,7 @@ def test_caps_and_order_hold_while_everything_is_killed(
     )
 
 
-def test_what_is_urgent_gets_the_next_free_place(pooled: World, tmp_path: Path) -> None:
+def test_what_is_urgent_gets_the_next_free_place(pooled: Harness, tmp_path: Path) -> None:
     file = tmp_path / "journal"
     start(pooled, file, "wide", 40, priority=5)
     until(lambda: len(journal_of(file)) >= 10, "a full cluster")

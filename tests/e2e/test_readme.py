@@ -21,7 +21,7 @@ import pytest
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.stack import processes
-from tests.e2e.world import PATIENCE_S, processes_below, until
+from tests.e2e.harness import PATIENCE_S, processes_below, until
 
 ROOT = Path(__file__).parents[2]
 #: The command that stays in its terminal. What follows is typed into another one.

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from crawler_lifecycle import sqlite_files
+from tests.e2e.harness import AUDITS, QUICK, Harness, until
 from tests.e2e.test_audit_real import audit, crawlctl, crawlers_of
-from tests.e2e.world import AUDITS, QUICK, World, until
 from tests.support.s3 import Bucket, rclone_s3, use_aws
 
 pytestmark = pytest.mark.slow
@@ -33,13 +33,13 @@ def catalogue(folder: Path) -> Path:
     return file
 
 
-def started(world: World, seconds: float, tasks: int = 1) -> int:
+def started(harness: Harness, seconds: float, tasks: int = 1) -> int:
     request = {
         "crawler": "sleeper",
         "tasks": [{"args": {"seconds": f"{seconds:g}"}}] * tasks,
         **QUICK,
     }
-    return int(world.gateway.start(request, f"restore-{time.monotonic_ns()}")["run_id"])
+    return int(harness.gateway.start(request, f"restore-{time.monotonic_ns()}")["run_id"])
 
 
 def copied(source: Path, target: Path) -> None:
@@ -55,8 +55,8 @@ def put_back(copy: Path, database: Path) -> None:
     copied(copy, database)
 
 
-def uid(world: World, run_id: int) -> str:
-    return str(world.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)[0][0])
+def uid(harness: Harness, run_id: int) -> str:
+    return str(harness.query("SELECT run_uid FROM run_history WHERE run_id = ?", run_id)[0][0])
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         yield server.bucket()
 
 
-def stored(world: World, run_id: int, bucket: Bucket) -> zipfile.ZipFile:
+def stored(harness: Harness, run_id: int, bucket: Bucket) -> zipfile.ZipFile:
     """The archive of a run, read past the product."""
-    [export] = until(lambda: world.gateway.run(run_id)["exports"], "its archive")
+    [export] = until(lambda: harness.gateway.run(run_id)["exports"], "its archive")
     place = urlsplit(str(export["url"]))
     if place.scheme == "s3":
         assert place.netloc == bucket.name
@@ -85,7 +85,7 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
         monkeypatch.setenv(name, value)
     crawlers = catalogue(tmp_path)
     place = f"s3://{bucket.name}/kept" if archive == "s3" else None
-    first = World(tmp_path / "state", crawlers=crawlers, archive=place)
+    first = Harness(tmp_path / "state", crawlers=crawlers, archive=place)
     first.start()
     before = started(first, 0)
     until(lambda: first.closed([before]), "the end of the first run")
@@ -107,42 +107,44 @@ def test_what_executes_is_taken_up_again_and_nothing_is_taken_for_another(
     else:
         put_back(copy, database)
 
-    world = World(tmp_path / "state", crawlers=crawlers, archive=place)
+    harness = Harness(tmp_path / "state", crawlers=crawlers, archive=place)
     try:
-        world.start()
-        new = started(world, 0)
+        harness.start()
+        new = started(harness, 0)
         assert new > endless, "its number was never given before"
-        until(lambda: world.closed([new]), "the end of the new run")
-        assert world.status(new) == "COMPLETED"
-        report = audit(world, code=1)
+        until(lambda: harness.closed([new]), "the end of the new run")
+        assert harness.status(new) == "COMPLETED"
+        report = audit(harness, code=1)
         unknown = {f["run_id"] for f in report["findings"] if f["kind"] in ("orphan", "no_row")}
         assert unknown == set(lost)
         assert not {"orphan", "no_row"} & report["repaired"].keys(), "nobody said so"
-        assert set(crawlers_of(world, endless)) <= pids, (
+        assert set(crawlers_of(harness, endless)) <= pids, (
             "they execute as before, and no second time"
         )
-        taken = crawlctl(world, "audit", "--adopt", "-o", "json")
+        taken = crawlctl(harness, "audit", "--adopt", "-o", "json")
         assert taken.returncode == 0, taken.stdout + taken.stderr
-        assert {run_id: uid(world, run_id) for run_id in lost} == lost
+        assert {run_id: uid(harness, run_id) for run_id in lost} == lost
         until(
-            lambda: world.tasks(endless) == {"RUNNING": 2}, "two that run again by the record", 150
+            lambda: harness.tasks(endless) == {"RUNNING": 2},
+            "two that run again by the record",
+            150,
         )
-        assert crawlctl(world, "stop", str(endless)).returncode == 0
-        until(lambda: world.closed([long, endless]), "the ends of both", 120)
-        assert (world.status(long), world.status(endless)) == ("COMPLETED", "FAILED")
-        run = world.gateway.run(long)
+        assert crawlctl(harness, "stop", str(endless)).returncode == 0
+        until(lambda: harness.closed([long, endless]), "the ends of both", 120)
+        assert (harness.status(long), harness.status(endless)) == ("COMPLETED", "FAILED")
+        run = harness.gateway.run(long)
         assert (run["outcome"], run["attempt"]) == ("finished", 1)
-        rows = world.query("SELECT status, attempt FROM task_history WHERE run_id = ?", long)
+        rows = harness.query("SELECT status, attempt FROM task_history WHERE run_id = ?", long)
         assert rows == [("SUCCEEDED", 1)], "executed once"
         assert (
-            world.query("SELECT kind FROM correction WHERE run_id IN (?, ?)", long, endless) == []
+            harness.query("SELECT kind FROM correction WHERE run_id IN (?, ?)", long, endless) == []
         )
         for run_id in (*lost, new):
-            assert stored(world, run_id, bucket).testzip() is None
+            assert stored(harness, run_id, bucket).testzip() is None
         if archive == "s3":
             assert len(bucket.keys()) == 4, (
                 "one each: nobody's archive lies in the place of another's"
             )
-        assert audit(world)["left"] == 0
+        assert audit(harness)["left"] == 0
     finally:
-        world.end()
+        harness.end()

@@ -29,7 +29,7 @@ from crawler_lifecycle.domain.run_data import Items
 from crawler_lifecycle.graphs.client import Gateway as Platform
 from crawler_lifecycle.runner.state import NOT_ASKED, NOT_CLEAN, WENT_ON
 from examples.story_checks import CHECKS, run_folder, task_processes
-from tests.e2e.world import ENDLESS, QUICK, Row, World, until
+from tests.e2e.harness import ENDLESS, QUICK, Harness, Row, until
 
 SOME = {"max_pages": "60", "delay": "0.15"}
 #: Scrapy, slow enough to be stopped in the middle of it.
@@ -43,69 +43,69 @@ SLOW: Row = {
 # --- what every test does -------------------------------------------------------------------------
 
 
-def start(world: World, **request: Any) -> int:
+def start(harness: Harness, **request: Any) -> int:
     """A run whose tasks execute."""
     run = int(
-        world.gateway.start({"crawler": "plain", **request, **QUICK}, uuid.uuid4().hex)["run_id"]
+        harness.gateway.start({"crawler": "plain", **request, **QUICK}, uuid.uuid4().hex)["run_id"]
     )
-    until(lambda: world.tasks(run).get("RUNNING"), "a task that runs")
+    until(lambda: harness.tasks(run).get("RUNNING"), "a task that runs")
     return run
 
 
-def terminate(world: World, run: int) -> None:
-    [(workflow_id,)] = world.query(
+def terminate(harness: Harness, run: int) -> None:
+    [(workflow_id,)] = harness.query(
         "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run
     )
-    world.temporal(
+    harness.temporal(
         "workflow", "terminate", "--workflow-id", workflow_id, "--reason", "by an operator"
     )
 
 
-def folder_of(world: World, run: int, index: int = 0, attempt: int = 1) -> Path:
-    return run_folder(world.folder, run) / str(index) / str(attempt)
+def folder_of(harness: Harness, run: int, index: int = 0, attempt: int = 1) -> Path:
+    return run_folder(harness.folder, run) / str(index) / str(attempt)
 
 
-def resumed(world: World, run: int, attempt: int = 2, **more: Any) -> None:
+def resumed(harness: Harness, run: int, attempt: int = 2, **more: Any) -> None:
     """Resume it over HTTP and wait until the next attempt has its workflow."""
-    world.gateway.resume(run, **more)
+    harness.gateway.resume(run, **more)
     sql = "SELECT attempt FROM run_history WHERE run_id = ?"
-    until(lambda: world.query(sql, run) == [(attempt,)], f"attempt {attempt}")
+    until(lambda: harness.query(sql, run) == [(attempt,)], f"attempt {attempt}")
 
 
 def proved(
-    world: World, run: int, status: str, outcome: str, attempt: int, *corrections: str
+    harness: Harness, run: int, status: str, outcome: str, attempt: int, *corrections: str
 ) -> Row:
     """The end that every source tells, and nothing twice."""
-    until(lambda: world.closed([run]), "the end of the run", 120)
-    found: Row = world.gateway.run(run)
+    until(lambda: harness.closed([run]), "the end of the run", 120)
+    found: Row = harness.gateway.run(run)
     assert (found["status"], found["outcome"], found["attempt"]) == (status, outcome, attempt), (
         found["cause"]
     )
     for name in ("database", "processes", "archive"):
-        CHECKS[name](world.places, found)
-    kinds = {kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run)}
+        CHECKS[name](harness.places, found)
+    kinds = {kind for (kind,) in harness.query("SELECT kind FROM correction WHERE run_id = ?", run)}
     # What was killed together with its supervisor may or may not have left its exit status for a
     # moment.
     assert kinds - {"late", "repair"} <= set(corrections)
     assert bool(kinds & set(corrections)) == bool(corrections)
     twice = "SELECT task_id FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL GROUP BY task_id, to_status"
-    assert world.query(f"{twice} HAVING COUNT(*) > 1", run) == []
-    ended = world.query(
+    assert harness.query(f"{twice} HAVING COUNT(*) > 1", run) == []
+    ended = harness.query(
         "SELECT attempt FROM outbox_event WHERE run_id = ? AND type = 'run.ended'", run
     )
     assert len(ended) == len(set(ended))
     return found
 
 
-def rows(world: World, run: int) -> list[tuple[Any, ...]]:
+def rows(harness: Harness, run: int) -> list[tuple[Any, ...]]:
     """Index, attempt, status, and whether another row replaced it."""
     sql = "SELECT task_index, attempt, status, superseded_by IS NOT NULL FROM task_history WHERE run_id = ?"
-    return world.query(f"{sql} ORDER BY task_index, attempt", run)
+    return harness.query(f"{sql} ORDER BY task_index, attempt", run)
 
 
-def crawled(world: World, run: int, attempt: int) -> list[str]:
+def crawled(harness: Harness, run: int, attempt: int) -> list[str]:
     """The addresses that Scrapy fetched, robots.txt left out."""
-    log = (folder_of(world, run, attempt=attempt) / "log").read_text(errors="replace")
+    log = (folder_of(harness, run, attempt=attempt) / "log").read_text(errors="replace")
     return [
         url
         for url in re.findall(r"Crawled \(200\) <GET (\S+?)>", log)
@@ -113,71 +113,75 @@ def crawled(world: World, run: int, attempt: int) -> list[str]:
     ]
 
 
-def feed_of(world: World, run: int, attempt: int) -> list[str]:
+def feed_of(harness: Harness, run: int, attempt: int) -> list[str]:
     """The items that an attempt wrote, a line for each."""
     return (
-        (folder_of(world, run, attempt=attempt) / "files" / "items.jsonl").read_text().splitlines()
+        (folder_of(harness, run, attempt=attempt) / "files" / "items.jsonl")
+        .read_text()
+        .splitlines()
     )
 
 
-def says(world: World, run: int, note: str, resumed: bool) -> None:
+def says(harness: Harness, run: int, note: str, resumed: bool) -> None:
     """The run itself says whether it went on: over HTTP, in the list of its tasks, and to the
     operator.
     """
-    assert world.gateway.run(run)["resumption"] == [{"resumed": resumed, "note": note, "tasks": 1}]
-    last = world.gateway.tasks(run)[-1]
+    assert harness.gateway.run(run)["resumption"] == [
+        {"resumed": resumed, "note": note, "tasks": 1}
+    ]
+    last = harness.gateway.tasks(run)[-1]
     assert (last["resumed"], last["resume_note"]) == (resumed, note)
-    described = world.crawlctl("describe", str(run)).stdout
+    described = harness.crawlctl("describe", str(run)).stdout
     assert f"1 task: {note}" in " ".join(described.split())
 
 
 # --- adopted, told, repeated ----------------------------------------------------------------------
 
 
-def test_what_executes_is_adopted(world: World) -> None:
+def test_what_executes_is_adopted(harness: Harness) -> None:
     """The worker is killed and the workflow terminated while the crawl goes on."""
-    run = start(world, args=ENDLESS)
-    before = task_processes(world.places, run)
-    world.stack.supervisor.kill("worker")
-    terminate(world, run)
-    resumed(world, run)
+    run = start(harness, args=ENDLESS)
+    before = task_processes(harness.places, run)
+    harness.stack.supervisor.kill("worker")
+    terminate(harness, run)
+    resumed(harness, run)
     sql = "SELECT stage FROM run_history WHERE run_id = ?"
-    until(lambda: world.query(sql, run) == [("reconciliation",)], "polls", 120)
-    assert task_processes(world.places, run) == before, (
+    until(lambda: harness.query(sql, run) == [("reconciliation",)], "polls", 120)
+    assert task_processes(harness.places, run) == before, (
         "the same process: number and time of its start"
     )
-    assert rows(world, run) == [(0, 1, "RUNNING", False)]
+    assert rows(harness, run) == [(0, 1, "RUNNING", False)]
     (pid, start_time, _), *_ = before.values()
     assert processes.start_time(pid) == start_time, "and it goes on"
-    world.gateway.stop(run)
-    proved(world, run, "FAILED", "cancelled", 2)
-    assert rows(world, run) == [(0, 1, "CANCELLED", False)]
+    harness.gateway.stop(run)
+    proved(harness, run, "FAILED", "cancelled", 2)
+    assert rows(harness, run) == [(0, 1, "CANCELLED", False)]
 
 
 @pytest.mark.slow
-def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -> None:
+def test_of_several_tasks_only_those_are_started_that_have_to_be(harness: Harness) -> None:
     """One executes, one was killed while nobody polled, one waits for its turn."""
-    with world.site_stands_still():
+    with harness.site_stands_still():
         run = start(
-            world, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2
+            harness, args=SOME, tasks=[{}, {}, {"args": {"max_pages": "3"}}], max_parallel_tasks=2
         )
-        until(lambda: world.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
-        terminate(world, run)
-        before = task_processes(world.places, run)
+        until(lambda: harness.tasks(run) == {"RUNNING": 2, "QUEUED": 1}, "two tasks that run")
+        terminate(harness, run)
+        before = task_processes(harness.places, run)
         pid, start_time, _ = before["1/1"]
         assert processes.start_time(pid) == start_time
         os.kill(pid, signal.SIGKILL)
-    until((folder_of(world, run, 1) / "end.json").exists, "its end")
-    resumed(world, run)
-    proved(world, run, "COMPLETED", "finished", 2, "killed")
-    found = rows(world, run)
+    until((folder_of(harness, run, 1) / "end.json").exists, "its end")
+    resumed(harness, run)
+    proved(harness, run, "COMPLETED", "finished", 2, "killed")
+    found = rows(harness, run)
     assert found == [
         (0, 1, "SUCCEEDED", False),
         (1, 1, "FAILED", True),
         (1, 2, "SUCCEEDED", False),
         (2, 2, "SUCCEEDED", False),
     ]
-    after = task_processes(world.places, run)
+    after = task_processes(harness.places, run)
     assert {name: after[name] for name in before} == before
     assert set(after) == {"0/1", "1/1", "1/2", "2/2"}
 
@@ -185,23 +189,23 @@ def test_of_several_tasks_only_those_are_started_that_have_to_be(world: World) -
 # --- refused --------------------------------------------------------------------------------------
 
 
-def by_temporal(world: World, run: int, name: str) -> Row:
+def by_temporal(harness: Harness, run: int, name: str) -> Row:
     """Resume it as a stranger would; the close of that workflow."""
-    world.cli_start(name, {"run_id": run})
-    return world.cli_result(name)
+    harness.cli_start(name, {"run_id": run})
+    return harness.cli_result(name)
 
 
-def test_resumed_twice_at_once(world: World) -> None:
+def test_resumed_twice_at_once(harness: Harness) -> None:
     """Twice over HTTP and once by Temporal, at the same moment: one new attempt."""
-    run = start(world, args=ENDLESS)
-    before = task_processes(world.places, run)
-    terminate(world, run)
+    run = start(harness, args=ENDLESS)
+    before = task_processes(harness.places, run)
+    terminate(harness, run)
     closes: list[Row] = []
     refused: list[CommandFailed] = []
     ready = threading.Barrier(3)
 
     def over_http() -> None:
-        with Gateway(str(world.stack.addresses["gateway"]), timeout_s=60) as gateway:
+        with Gateway(str(harness.stack.addresses["gateway"]), timeout_s=60) as gateway:
             ready.wait(60)
             try:
                 gateway.resume(run)
@@ -210,31 +214,31 @@ def test_resumed_twice_at_once(world: World) -> None:
 
     def over_temporal() -> None:
         ready.wait(60)
-        world.cli_start(f"resume-at-once-{run}", {"run_id": run})
-        closes.append(world.cli_result(f"resume-at-once-{run}"))
+        harness.cli_start(f"resume-at-once-{run}", {"run_id": run})
+        closes.append(harness.cli_result(f"resume-at-once-{run}"))
 
     threads = [threading.Thread(target=call) for call in (over_http, over_http, over_temporal)]
     for thread in threads:
         thread.start()
     until(
-        lambda: world.query("SELECT attempt FROM run_history WHERE run_id = ?", run) == [(2,)],
+        lambda: harness.query("SELECT attempt FROM run_history WHERE run_id = ?", run) == [(2,)],
         "attempt 2",
     )
     for thread in threads[:2]:
         thread.join(60)
     assert all(failure.code is Exit.NOT_IN_THIS_STATE for failure in refused), refused
     which = f"CrawlRunId={run} AND CrawlStatus='PROCESSING'"
-    [(owner,)] = world.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
+    [(owner,)] = harness.query("SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run)
     until(
-        lambda: owner in json.dumps(world.cli_list(f"ExecutionStatus='Running' AND ({which})")),
+        lambda: owner in json.dumps(harness.cli_list(f"ExecutionStatus='Running' AND ({which})")),
         "the winner's polls",
     )
-    assert task_processes(world.places, run) == before
+    assert task_processes(harness.places, run) == before
     # It is refused while the winner lives; after the stop it might be let in.
     if owner != f"resume-at-once-{run}":
         threads[2].join(120)
         assert closes
-    world.gateway.stop(run)
+    harness.gateway.stop(run)
     threads[2].join(120)
     assert closes
     if owner == f"resume-at-once-{run}":
@@ -242,37 +246,37 @@ def test_resumed_twice_at_once(world: World) -> None:
     else:
         assert closes[0]["status"] == "FAILED"
         assert "RunIsLive" in json.dumps(closes[0])
-    proved(world, run, "FAILED", "cancelled", 2)
+    proved(harness, run, "FAILED", "cancelled", 2)
 
 
 @pytest.mark.slow
-def test_a_completed_run_is_executed_again_only_on_demand(world: World) -> None:
+def test_a_completed_run_is_executed_again_only_on_demand(harness: Harness) -> None:
     # One page after the other: which service comes first decides which three operations are
     # crawled.
     one_by_one = {"CONCURRENT_REQUESTS": "1"}
     request = {"crawler": "operations", "args": {"max_pages": "3"}, "settings": one_by_one, **QUICK}
-    run = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
-    proved(world, run, "COMPLETED", "finished", 1)
+    run = int(harness.gateway.start(request, uuid.uuid4().hex)["run_id"])
+    proved(harness, run, "COMPLETED", "finished", 1)
     with pytest.raises(CommandFailed) as caught:
-        world.gateway.resume(run)
+        harness.gateway.resume(run)
     assert caught.value.code is Exit.NOT_IN_THIS_STATE
-    assert "AlreadyCompleted" in json.dumps(by_temporal(world, run, f"resume-completed-{run}"))
-    resumed(world, run, rerun=True)
-    proved(world, run, "COMPLETED", "finished", 2)
-    assert crawled(world, run, 2) == crawled(world, run, 1)
-    says(world, run, NOT_ASKED, False)
+    assert "AlreadyCompleted" in json.dumps(by_temporal(harness, run, f"resume-completed-{run}"))
+    resumed(harness, run, rerun=True)
+    proved(harness, run, "COMPLETED", "finished", 2)
+    assert crawled(harness, run, 2) == crawled(harness, run, 1)
+    says(harness, run, NOT_ASKED, False)
 
 
 # --- Scrapy's state -------------------------------------------------------------------------------
 
 
 @contextmanager
-def crawled_in_part(world: World) -> Iterator[int]:
+def crawled_in_part(harness: Harness) -> Iterator[int]:
     """A run of Scrapy of which some pages are crawled and the others cannot be meanwhile."""
     with ExitStack() as still:
-        run = start(world, **SLOW)
-        until(lambda: len(crawled(world, run, 1)) >= 5, "5 pages")
-        still.enter_context(world.site_stands_still())
+        run = start(harness, **SLOW)
+        until(lambda: len(crawled(harness, run, 1)) >= 5, "5 pages")
+        still.enter_context(harness.site_stands_still())
         yield run
 
 
@@ -280,12 +284,12 @@ def crawled_in_part(world: World) -> Iterator[int]:
 STATISTICS = "SELECT s.stats FROM task_stats s JOIN task_history t USING (task_id) WHERE t.run_id = ? AND superseded_by IS NULL"
 
 
-def items_told(world: World, run: int) -> dict[str, int]:
+def items_told(harness: Harness, run: int) -> dict[str, int]:
     """How many items the run has, as each surface tells it."""
-    described = json.loads(world.crawlctl("describe", str(run), "-o", "json").stdout)
-    shown = json.loads(world.crawlctl("items", str(run), "--limit", "1000", "-o", "json").stdout)
-    listed = json.loads(world.crawlctl("files", str(run), "-o", "json").stdout)
-    address = str(world.stack.addresses["gateway"])
+    described = json.loads(harness.crawlctl("describe", str(run), "-o", "json").stdout)
+    shown = json.loads(harness.crawlctl("items", str(run), "--limit", "1000", "-o", "json").stdout)
+    listed = json.loads(harness.crawlctl("files", str(run), "-o", "json").stdout)
+    address = str(harness.stack.addresses["gateway"])
     with httpx.Client(base_url=address, timeout=60) as client:
         table = client.get(f"/v1/runs/{run}/items", params={"limit": 1000}).json()
         stats = client.get(f"/v1/runs/{run}/items/stats").json()
@@ -296,10 +300,10 @@ def items_told(world: World, run: int) -> dict[str, int]:
     return {
         "describe": described["items"],
         "coverage": described["fields"]["items"],
-        "statistics": json.loads(world.query(STATISTICS, run)[0][0])["item_scraped_count"],
+        "statistics": json.loads(harness.query(STATISTICS, run)[0][0])["item_scraped_count"],
         "crawlctl items": len(shown["items"]),
         "crawlctl items --format": len(
-            world.crawlctl("items", str(run), "--format", "jsonl").stdout.splitlines()
+            harness.crawlctl("items", str(run), "--format", "jsonl").stdout.splitlines()
         ),
         "crawlctl files": sum(file["name"].endswith("items.jsonl") for file in listed["files"])
         and described["items"],
@@ -311,33 +315,35 @@ def items_told(world: World, run: int) -> dict[str, int]:
     }
 
 
-def test_a_stopped_scrapy_crawl_goes_on_where_it_was(world: World) -> None:
-    with crawled_in_part(world) as run:
-        world.gateway.stop(run)
+def test_a_stopped_scrapy_crawl_goes_on_where_it_was(harness: Harness) -> None:
+    with crawled_in_part(harness) as run:
+        harness.gateway.stop(run)
         # It ends when what it waits for has come; with nothing to wait for, at once.
-        until(lambda: "RUNNING" not in world.tasks(run), "the stop signal")
-    proved(world, run, "FAILED", "cancelled", 1)
-    resumed(world, run)
-    proved(world, run, "COMPLETED", "finished", 2)
-    first, second = crawled(world, run, 1), crawled(world, run, 2)
+        until(lambda: "RUNNING" not in harness.tasks(run), "the stop signal")
+    proved(harness, run, "FAILED", "cancelled", 1)
+    resumed(harness, run)
+    proved(harness, run, "COMPLETED", "finished", 2)
+    first, second = crawled(harness, run, 1), crawled(harness, run, 2)
     assert len(first) >= 5
     assert second
     assert len(set(first + second)) == len(first) + len(second), "no request was sent twice"
-    says(world, run, WENT_ON, True)
-    told = items_told(world, run)
-    assert set(told.values()) == {len(feed_of(world, run, 1)) + len(feed_of(world, run, 2))}, told
-    shutil.rmtree(run_folder(world.folder, run))
-    assert items_told(world, run) == told, "the archive has the files of both attempts"
+    says(harness, run, WENT_ON, True)
+    told = items_told(harness, run)
+    assert set(told.values()) == {len(feed_of(harness, run, 1)) + len(feed_of(harness, run, 2))}, (
+        told
+    )
+    shutil.rmtree(run_folder(harness.folder, run))
+    assert items_told(harness, run) == told, "the archive has the files of both attempts"
 
 
 @pytest.mark.slow
-def test_a_killed_scrapy_crawl_begins_anew(world: World) -> None:
+def test_a_killed_scrapy_crawl_begins_anew(harness: Harness) -> None:
     """Its state cannot be trusted, and the run says so."""
-    with crawled_in_part(world) as run:
-        world.gateway.stop(run, force=True)
-        until(lambda: world.status(run) == "FAILED", "the end of the run")
-    proved(world, run, "FAILED", "cancelled", 1)
-    resumed(world, run)
-    proved(world, run, "COMPLETED", "finished", 2)
-    assert set(crawled(world, run, 1)[:3]) <= set(crawled(world, run, 2)), "from the beginning"
-    says(world, run, NOT_CLEAN, False)
+    with crawled_in_part(harness) as run:
+        harness.gateway.stop(run, force=True)
+        until(lambda: harness.status(run) == "FAILED", "the end of the run")
+    proved(harness, run, "FAILED", "cancelled", 1)
+    resumed(harness, run)
+    proved(harness, run, "COMPLETED", "finished", 2)
+    assert set(crawled(harness, run, 1)[:3]) <= set(crawled(harness, run, 2)), "from the beginning"
+    says(harness, run, NOT_CLEAN, False)

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.e2e.world import QUICK, World, until
+from tests.e2e.harness import QUICK, Harness, until
 
 TASKS = 5
 
@@ -33,7 +33,7 @@ def runner_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: Path) -> None:
+def test_tasks_that_somebody_ends_go_on_where_they_were(harness: Harness, tmp_path: Path) -> None:
     file, ended = tmp_path / "journal", Counter(dict.fromkeys(range(TASKS), 0))
 
     def steps(index: int) -> list[Step]:
@@ -42,7 +42,7 @@ def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: 
 
     body = {"crawler": "steps", "args": {"journal": str(file)}, "tasks": [{}] * TASKS, **QUICK}
     body["retries"] = {"max": 5, "backoff_s": 0.2}
-    run_id = int(str(world.gateway.start(body, f"steps-{time.monotonic_ns()}")["run_id"]))
+    run_id = int(str(harness.gateway.start(body, f"steps-{time.monotonic_ns()}")["run_id"]))
     for part, victims in ((None, (0, 1)), ("worker", (1, 2)), ("temporal", (2, 3))):
         for victim in victims:
             until(
@@ -52,17 +52,17 @@ def test_tasks_that_somebody_ends_go_on_where_they_were(world: World, tmp_path: 
             os.kill(runner_of(steps(victim)[-1].pid), signal.SIGTERM)
             ended[victim] += 1
         if part is not None:
-            world.stack.supervisor.kill(part, signal.SIGKILL)
-            world.stack.supervisor.wait_healthy()
+            harness.stack.supervisor.kill(part, signal.SIGKILL)
+            harness.stack.supervisor.wait_healthy()
         for victim in victims:
             until(
                 lambda v=victim: len({s.attempt for s in steps(v)}) > ended[v],
                 f"the next try of task {victim}",
             )
     (tmp_path / "journal.over").touch()
-    until(lambda: not world.open_runs(), "the end of the run")
-    assert world.gateway.run(run_id)["status"] == "COMPLETED"
-    rows = world.gateway.tasks(run_id, limit=100, superseded="true")
+    until(lambda: not harness.open_runs(), "the end of the run")
+    assert harness.gateway.run(run_id)["status"] == "COMPLETED"
+    rows = harness.gateway.tasks(run_id, limit=100, superseded="true")
     for index in range(TASKS):
         tries = sorted({step.attempt for step in steps(index)})
         assert tries == list(range(1, ended[index] + 2)), "each end has one next try"

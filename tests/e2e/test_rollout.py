@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.deploys import history, served_by
-from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.e2e.harness import ENDLESS, QUICK, Harness, until
 from tests.support.builds import ROOT, Change, build
 
 pytestmark = pytest.mark.slow
@@ -29,64 +29,66 @@ LIMITS = {"LIFECYCLE_SCHEDULER__TIMEOUT_S": "900", "LIFECYCLE_WORKER__GRACE_S": 
 
 
 @pytest.fixture
-def ours(world: World, tmp_path: Path) -> Iterator[World]:
+def ours(harness: Harness, tmp_path: Path) -> Iterator[Harness]:
     """The stack with a worker in no hurry; afterwards it has our own build again."""
-    world.deploy(build(tmp_path / "build", *UNHURRIED), **LIMITS)
-    yield world
-    world.deploy(ROOT)
+    harness.deploy(build(tmp_path / "build", *UNHURRIED), **LIMITS)
+    yield harness
+    harness.deploy(ROOT)
 
 
-def test_a_worker_leaves_in_order_while_an_activity_runs(ours: World) -> None:
+def test_a_worker_leaves_in_order_while_an_activity_runs(ours: Harness) -> None:
     """The deployment of one run hangs in the scheduler service while another run is in the middle
     of its crawl.
     """
-    world = ours
-    crawling = world.gateway.start(
+    harness = ours
+    crawling = harness.gateway.start(
         {"crawler": "plain", "args": ENDLESS, **QUICK}, "rollout-crawling"
     )["run_id"]
-    until(lambda: world.status(crawling) == "PROCESSING", "a run that has started")
-    world.freeze("scheduler")
+    until(lambda: harness.status(crawling) == "PROCESSING", "a run that has started")
+    harness.freeze("scheduler")
     try:
         request = {"crawler": "plain", "args": {"max_pages": "4", "delay": "0.05"}, **QUICK}
-        hanging = world.gateway.start(request, "rollout-hanging")["run_id"]
+        hanging = harness.gateway.start(request, "rollout-hanging")["run_id"]
         sql = "SELECT offered_until FROM task_history WHERE run_id = ?"
-        until(lambda: world.query(sql, hanging)[0][0], "a deployment call on its way")
-        starts = world.stack.supervisor.starts("worker")
-        leaver = world.stack.supervisor.kill("worker", signal.SIGTERM)
-        until(lambda: _leaves(world), "that it is not ready any more")
-        world.cli_start("rollout/new", request)
+        until(lambda: harness.query(sql, hanging)[0][0], "a deployment call on its way")
+        starts = harness.stack.supervisor.starts("worker")
+        leaver = harness.stack.supervisor.kill("worker", signal.SIGTERM)
+        until(lambda: _leaves(harness), "that it is not ready any more")
+        harness.cli_start("rollout/new", request)
         time.sleep(1.0)  # so that one that does not wait has left
-        assert world.stack.supervisor.pids().get("worker") == leaver, (
+        assert harness.stack.supervisor.pids().get("worker") == leaver, (
             "it waits for the activity that runs"
         )
     finally:
-        world.thaw("scheduler")
+        harness.thaw("scheduler")
     until(
-        lambda: world.stack.supervisor.starts("worker") > starts, "the next worker"
+        lambda: harness.stack.supervisor.starts("worker") > starts, "the next worker"
     )  # at once, and not after its grace
-    assert any(line.startswith("worker ended with 0;") for line in world.said), world.said[-3:]
-    until(lambda: world.closed([hanging]), "the end of the run")
-    world.prove(hanging, "COMPLETED", "finished")
-    assert _tries(world, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], (
+    assert any(line.startswith("worker ended with 0;") for line in harness.said), harness.said[-3:]
+    until(lambda: harness.closed([hanging]), "the end of the run")
+    harness.prove(hanging, "COMPLETED", "finished")
+    assert _tries(harness, "crawl/plain/rollout-hanging", "run_onetime_crawler") == [1], (
         "its answer was not lost"
     )
-    assert world.cli_result("rollout/new")["result"]["status"] == "COMPLETED"
-    assert not served_by(world, "rollout/new", leaver), "who leaves takes no new work on any queue"
-    assert world.status(crawling) == "PROCESSING"
-    world.gateway.stop(crawling, requested_by="ada")
-    until(lambda: world.closed([crawling]), "the end of the stop")
-    world.prove(crawling, "FAILED", "cancelled")
+    assert harness.cli_result("rollout/new")["result"]["status"] == "COMPLETED"
+    assert not served_by(harness, "rollout/new", leaver), (
+        "who leaves takes no new work on any queue"
+    )
+    assert harness.status(crawling) == "PROCESSING"
+    harness.gateway.stop(crawling, requested_by="ada")
+    until(lambda: harness.closed([crawling]), "the end of the stop")
+    harness.prove(crawling, "FAILED", "cancelled")
 
 
-def _leaves(world: World) -> bool:
+def _leaves(harness: Harness) -> bool:
     """Whether the worker says that it leaves; one that is only slow to answer has not said so."""
-    answer = httpx.get(f"{world.stack.addresses['worker']}/readyz", timeout=60, trust_env=False)
+    answer = httpx.get(f"{harness.stack.addresses['worker']}/readyz", timeout=60, trust_env=False)
     return answer.status_code == 503 and "is shutting down" in answer.text
 
 
-def _tries(world: World, workflow_id: str, activity: str) -> list[int]:
+def _tries(harness: Harness, workflow_id: str, activity: str) -> list[int]:
     """How often the calls of an activity were tried."""
-    shown = history(world, workflow_id)
+    shown = history(harness, workflow_id)
     scheduled = {
         e["eventId"]
         for e in shown

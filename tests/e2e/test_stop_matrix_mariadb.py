@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.stop_drill import Matrix, cells_of
-from tests.e2e.stopping import StopWorld
+from tests.e2e.stopping import StopHarness
 from tests.support.mariadb import running_mariadb
 from tests.support.stop_table import Cell
 
@@ -24,10 +24,10 @@ def matrix(
     with (
         running_mariadb("--innodb-flush-log-at-trx-commit=2") as server,
         server.database() as url,
-        StopWorld.up(tmp_path_factory.mktemp("stops") / "state", url) as world,
+        StopHarness.up(tmp_path_factory.mktemp("stops") / "state", url) as harness,
     ):
-        world.server = server
-        yield Matrix.of(request, world)
+        harness.server = server
+        yield Matrix.of(request, harness)
 
 
 @pytest.mark.parametrize("cell", cells_of("mariadb"))

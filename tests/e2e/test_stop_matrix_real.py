@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from tests.e2e.harness import until
 from tests.e2e.stop_drill import Matrix, cells_of
-from tests.e2e.stopping import QUICK, StopWorld
-from tests.e2e.world import until
+from tests.e2e.stopping import QUICK, StopHarness
 from tests.support.builds import ROOT
 from tests.support.stop_table import Cell
 
@@ -21,7 +21,7 @@ ORDINARY = ("export", "cluster", "workflows")
 
 
 @pytest.fixture(scope="module")
-def matrix(request: pytest.FixtureRequest, stack: StopWorld) -> Matrix:
+def matrix(request: pytest.FixtureRequest, stack: StopHarness) -> Matrix:
     stack.healthy()
     return Matrix.of(request, stack)
 
@@ -33,121 +33,123 @@ def test_a_stop_ends_as_the_table_says(matrix: Matrix, cell: Cell) -> None:
 
 def test_an_acknowledged_stop_survives_everybody(matrix: Matrix) -> None:
     """No worker is up, and gateway and Temporal are killed as soon as the stop is acknowledged."""
-    world = matrix.world
+    harness = matrix.harness
     run_id = int(
-        world.gateway.start({"crawler": "patient", "args": {}, **QUICK}, "survivor")["run_id"]
+        harness.gateway.start({"crawler": "patient", "args": {}, **QUICK}, "survivor")["run_id"]
     )
-    until(lambda: world.tasks(run_id).get("RUNNING"), "a task that runs")
-    (folder,) = world.task_folders(run_id)
-    until(lambda: world.begun(folder), "a crawler that listens")
-    world.kill("worker")
-    told = world.gateway.stop(run_id, requested_by="ada", request_id="promised")
-    world.kill("gateway", "temporal")
+    until(lambda: harness.tasks(run_id).get("RUNNING"), "a task that runs")
+    (folder,) = harness.task_folders(run_id)
+    until(lambda: harness.begun(folder), "a crawler that listens")
+    harness.kill("worker")
+    told = harness.gateway.stop(run_id, requested_by="ada", request_id="promised")
+    harness.kill("gateway", "temporal")
     assert told["status"] == "STOPPING"
-    rows = world.query("SELECT request_id, acted_at FROM cancellation_log WHERE run_id = ?", run_id)
+    rows = harness.query(
+        "SELECT request_id, acted_at FROM cancellation_log WHERE run_id = ?", run_id
+    )
     assert rows == [("promised", None)]
-    world.bring_back("temporal", "gateway", "worker")
-    until(lambda: world.closed([run_id]), "the end of the stop")
-    assert (world.status(run_id), world.tasks(run_id)) == ("FAILED", {"CANCELLED": 1})
-    assert len(world.signals(folder)) == 1
+    harness.bring_back("temporal", "gateway", "worker")
+    until(lambda: harness.closed([run_id]), "the end of the stop")
+    assert (harness.status(run_id), harness.tasks(run_id)) == ("FAILED", {"CANCELLED": 1})
+    assert len(harness.signals(folder)) == 1
     sql = "SELECT request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id = ?"
-    assert world.query(sql, run_id) == [("promised", 1)]
-    assert world.query(
+    assert harness.query(sql, run_id) == [("promised", 1)]
+    assert harness.query(
         "SELECT COUNT(*) FROM outbox_event WHERE type = 'run.stopped' AND run_id = ?", run_id
     ) == [(1,)]
 
 
-def start(world: StopWorld, name: str, **args: str) -> int:
-    return int(world.gateway.start({"crawler": "patient", "args": args, **QUICK}, name)["run_id"])
+def start(harness: StopHarness, name: str, **args: str) -> int:
+    return int(harness.gateway.start({"crawler": "patient", "args": args, **QUICK}, name)["run_id"])
 
 
-def use_up(world: StopWorld, role: str) -> None:
+def use_up(harness: StopHarness, role: str) -> None:
     """Every activity slot of this role's queue is taken by a call that does not come back."""
-    world.points.hold("any", f"{role}.any.any.before")
+    harness.points.hold("any", f"{role}.any.any.before")
     if role == "workflows":
         for n in range(THREADS):
-            start(world, f"one-more-{n}")
-    until(lambda: stuck(world, role) == THREADS, f"that the queue of {role} is stuck")
+            start(harness, f"one-more-{n}")
+    until(lambda: stuck(harness, role) == THREADS, f"that the queue of {role} is stuck")
 
 
-def waits_for_a_step(world: StopWorld, name: str) -> bool:
+def waits_for_a_step(harness: StopHarness, name: str) -> bool:
     """Whether an activity of this run is in a queue, or has been taken out of it."""
-    (described,) = world.talk(
+    (described,) = harness.talk(
         lambda client: client.get_workflow_handle(f"crawl/patient/{name}").describe()
     )
     return bool(described.raw_description.pending_activities)
 
 
-def stuck(world: StopWorld, role: str) -> int:
-    return len(world.points.held("*", f"{role}.*"))
+def stuck(harness: StopHarness, role: str) -> int:
+    return len(harness.points.held("*", f"{role}.*"))
 
 
-def test_a_stop_passes_queues_that_are_stuck(world: StopWorld) -> None:
+def test_a_stop_passes_queues_that_are_stuck(harness: StopHarness) -> None:
     """Of a run that is between two polls, and of one that waits for a step on a queue that is
     stuck.
 
     Comes last of all: the worker is replaced by one with few threads, so that few calls use them
     up.
     """
-    world.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
-    crawling = start(world, "crawling")
-    polling = [start(world, f"looking-{n}") for n in range(THREADS)]
+    harness.deploy(ROOT, LIFECYCLE_WORKER__THREADS=str(THREADS))
+    crawling = start(harness, "crawling")
+    polling = [start(harness, f"looking-{n}") for n in range(THREADS)]
     # Before there is anything to export: short exports would be over before all slots are taken.
-    world.points.hold("any", "export.any.any.before")
-    exporting = [start(world, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
+    harness.points.hold("any", "export.any.any.before")
+    exporting = [start(harness, f"exporting-{n}", seconds="0.1") for n in range(THREADS)]
     until(
-        lambda: all(world.tasks(run_id).get("RUNNING") for run_id in [crawling, *polling]),
+        lambda: all(harness.tasks(run_id).get("RUNNING") for run_id in [crawling, *polling]),
         "tasks that run",
     )
-    world.freeze("worker")
-    starting = start(world, "starting")
-    world.points.hold(starting, "workflows.store.mark_started.after")
-    world.thaw("worker")
-    until(lambda: world.points.held(starting), "a run that has just started")
+    harness.freeze("worker")
+    starting = start(harness, "starting")
+    harness.points.hold(starting, "workflows.store.mark_started.after")
+    harness.thaw("worker")
+    until(lambda: harness.points.held(starting), "a run that has just started")
     until(
-        lambda: all(world.status(run_id) == "COMPLETED" for run_id in exporting),
+        lambda: all(harness.status(run_id) == "COMPLETED" for run_id in exporting),
         "the ends of some runs",
     )
     for role in ORDINARY:
-        use_up(world, role)
+        use_up(harness, role)
     # All that take its place wait for it already: what the run itself does next comes behind them.
     until(
-        lambda: all(waits_for_a_step(world, f"one-more-{n}") for n in range(THREADS)),
+        lambda: all(waits_for_a_step(harness, f"one-more-{n}") for n in range(THREADS)),
         "that others wait",
     )
-    world.points.release(starting)
+    harness.points.release(starting)
     until(
-        lambda: not world.points.held(starting) and stuck(world, "workflows") == THREADS,
+        lambda: not harness.points.held(starting) and stuck(harness, "workflows") == THREADS,
         "that others take its place",
     )
-    unheard = start(world, "unheard")
+    unheard = start(harness, "unheard")
 
     stopped = [crawling, starting]
-    folders = [folder for run_id in stopped for folder in world.task_folders(run_id)]
-    until(lambda: all(world.begun(folder) for folder in folders), "crawlers that listen")
+    folders = [folder for run_id in stopped for folder in harness.task_folders(run_id)]
+    until(lambda: all(harness.begun(folder) for folder in folders), "crawlers that listen")
     asked = time.time()
     for run_id in stopped:
-        world.gateway.stop(run_id, requested_by="ada", request_id="past-the-stuck")
-    until(lambda: all(world.signals(folder) for folder in folders), "the stop signals")
+        harness.gateway.stop(run_id, requested_by="ada", request_id="past-the-stuck")
+    until(lambda: all(harness.signals(folder) for folder in folders), "the stop signals")
     until(
-        lambda: all(world.status(run_id) == "FAILED" for run_id in stopped),
+        lambda: all(harness.status(run_id) == "FAILED" for run_id in stopped),
         "the proofs and the verdicts",
         150,
     )
     proved = time.time()
-    got = [world.signals(folder) for folder in folders]
-    assert {role: stuck(world, role) for role in ORDINARY} == dict.fromkeys(ORDINARY, THREADS), (
+    got = [harness.signals(folder) for folder in folders]
+    assert {role: stuck(harness, role) for role in ORDINARY} == dict.fromkeys(ORDINARY, THREADS), (
         "as before"
     )
-    assert world.status(unheard) == "INITIALIZING", "nobody else got on"
+    assert harness.status(unheard) == "INITIALIZING", "nobody else got on"
     late = max(at for (at,) in got) - asked
     print(f"\nwith stuck queues: SIGTERM after {late:.2f} s, verdict after {proved - asked:.2f} s")
 
-    world.points.release()
-    until(lambda: world.status(unheard) == "PROCESSING", "that everybody else goes on")
-    until(lambda: world.closed([*stopped, *exporting]), "what follows the verdicts")
-    assert [world.signals(folder) for folder in folders] == got, "one signal each, ever"
+    harness.points.release()
+    until(lambda: harness.status(unheard) == "PROCESSING", "that everybody else goes on")
+    until(lambda: harness.closed([*stopped, *exporting]), "what follows the verdicts")
+    assert [harness.signals(folder) for folder in folders] == got, "one signal each, ever"
     log = "SELECT run_id, request_id, acted_at IS NOT NULL FROM cancellation_log WHERE run_id >= ? ORDER BY run_id"
-    assert world.query(log, crawling) == [
+    assert harness.query(log, crawling) == [
         (run_id, "past-the-stuck", 1) for run_id in sorted(stopped)
     ]

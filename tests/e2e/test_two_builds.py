@@ -14,8 +14,8 @@ import pytest
 
 from crawler_lifecycle.cli.problems import CommandFailed
 from tests.e2e.deploys import served_by
+from tests.e2e.harness import ENDLESS, QUICK, Harness, Row, until
 from tests.e2e.test_worker_versions import documented
-from tests.e2e.world import ENDLESS, QUICK, Row, World, until
 from tests.support.builds import ROOT, Change, build
 
 RETRIES = Change(
@@ -43,14 +43,14 @@ STOPPED: Row = {**ENDLESS_RUN, "tasks": [{}] * 2, "max_parallel_tasks": 1}
 
 
 @pytest.fixture
-def ours(world: World) -> Iterator[World]:
+def ours(harness: Harness) -> Iterator[Harness]:
     """The stack; afterwards one worker of our own build, without a version."""
-    yield world
-    world.deploy(ROOT)
-    world.undeploy("other")
+    yield harness
+    harness.deploy(ROOT)
+    harness.undeploy("other")
 
 
-def drill(world: World, key: str, each: int, *, share: bool) -> None:
+def drill(harness: Harness, key: str, each: int, *, share: bool) -> None:
     """Runs that finish, deploy in waves, are stopped, forced, and resumed, under both workers; then
     the proof.
     """
@@ -62,59 +62,61 @@ def drill(world: World, key: str, each: int, *, share: bool) -> None:
         "resumed": ENDLESS_RUN,
     }
     ids: dict[str, list[int]] = {
-        kind: [world.gateway.start(request, f"{key}-{kind}-{n}")["run_id"] for n in range(each)]
+        kind: [harness.gateway.start(request, f"{key}-{kind}-{n}")["run_id"] for n in range(each)]
         for kind, request in kinds.items()
     }
     live = ids["stopped"] + ids["forced"] + ids["resumed"]
-    until(lambda: all(world.tasks(run_id).get("RUNNING") for run_id in live), "tasks that run", 150)
-    for run_id in ids["stopped"] + ids["resumed"]:
-        world.gateway.stop(run_id, requested_by="ada", request_id=f"{key}-{run_id}")
-    for run_id in ids["forced"]:
-        world.gateway.stop(run_id, force=True, requested_by="ada", request_id=f"{key}-{run_id}")
-    until(lambda: world.closed(ids["resumed"]), "the end of those that are resumed", 150)
-    for run_id in ids["resumed"]:
-        assert world.gateway.resume(run_id)["attempt"] in (1, 2)
     until(
-        lambda: all(world.tasks(run_id).get("RUNNING") for run_id in ids["resumed"]),
+        lambda: all(harness.tasks(run_id).get("RUNNING") for run_id in live), "tasks that run", 150
+    )
+    for run_id in ids["stopped"] + ids["resumed"]:
+        harness.gateway.stop(run_id, requested_by="ada", request_id=f"{key}-{run_id}")
+    for run_id in ids["forced"]:
+        harness.gateway.stop(run_id, force=True, requested_by="ada", request_id=f"{key}-{run_id}")
+    until(lambda: harness.closed(ids["resumed"]), "the end of those that are resumed", 150)
+    for run_id in ids["resumed"]:
+        assert harness.gateway.resume(run_id)["attempt"] in (1, 2)
+    until(
+        lambda: all(harness.tasks(run_id).get("RUNNING") for run_id in ids["resumed"]),
         "the second attempts",
         150,
     )
     for run_id in ids["resumed"]:
         with pytest.raises(CommandFailed):
-            world.gateway.resume(run_id)
-        world.gateway.stop(run_id, requested_by="eve", request_id=f"{key}-{run_id}-again")
+            harness.gateway.resume(run_id)
+        harness.gateway.stop(run_id, requested_by="eve", request_id=f"{key}-{run_id}-again")
     everything = [run_id for group in ids.values() for run_id in group]
-    until(lambda: world.closed(everything), "the end of all", 240)
-    _prove(world, ids)
-    _both_worked(world, everything, share=share)
+    until(lambda: harness.closed(everything), "the end of all", 240)
+    _prove(harness, ids)
+    _both_worked(harness, everything, share=share)
 
 
-def _prove(world: World, ids: dict[str, list[int]]) -> None:
+def _prove(harness: Harness, ids: dict[str, list[int]]) -> None:
     """Everything is true in the end; so many crawls on a small machine may be found late, and then
     say so.
     """
     for run_id in ids["short"] + ids["waves"]:
-        world.prove(run_id, "COMPLETED", "finished")
+        harness.prove(run_id, "COMPLETED", "finished")
     for run_id in ids["stopped"] + ids["forced"]:
-        world.prove(run_id, "FAILED", "cancelled")
+        harness.prove(run_id, "FAILED", "cancelled")
     for run_id in ids["resumed"]:
-        world.prove(run_id, "FAILED", "cancelled", attempt=2)
+        harness.prove(run_id, "FAILED", "cancelled", attempt=2)
     for run_id in ids["stopped"] + ids["forced"] + ids["resumed"]:
-        logged = world.query(
+        logged = harness.query(
             "SELECT attempt, request_id FROM cancellation_log WHERE run_id = ?", run_id
         )
         assert len(logged) == len(set(logged)) == (2 if run_id in ids["resumed"] else 1)
 
 
-def _both_worked(world: World, run_ids: list[int], *, share: bool) -> None:
+def _both_worked(harness: Harness, run_ids: list[int], *, share: bool) -> None:
     """Each of the two has taken steps of workflows and activities; and of some runs both have,
     where they share.
     """
-    pids = [world.stack.supervisor.pids()[name] for name in ("worker", "other")]
+    pids = [harness.stack.supervisor.pids()[name] for name in ("worker", "other")]
     shared, kinds = 0, [set[str](), set[str]()]
     for run_id in run_ids:
-        workflow_id = world.gateway.run(run_id)["workflow_id"]
-        taken = [served_by(world, workflow_id, pid) for pid in pids]
+        workflow_id = harness.gateway.run(run_id)["workflow_id"]
+        taken = [served_by(harness, workflow_id, pid) for pid in pids]
         for found, events in zip(kinds, taken, strict=True):
             found |= {event["eventType"] for event in events}
         shared += all(taken)
@@ -123,12 +125,12 @@ def _both_worked(world: World, run_ids: list[int], *, share: bool) -> None:
     assert bool(shared) == share, f"{shared} runs were served by both"
 
 
-def test_two_builds_without_versions(ours: World, tmp_path: Path) -> None:
+def test_two_builds_without_versions(ours: Harness, tmp_path: Path) -> None:
     ours.deploy(build(tmp_path / "build", RETRIES), "other")
     drill(ours, "unversioned", 4, share=True)
 
 
-def test_two_versions_while_one_ramps_up(ours: World, tmp_path: Path) -> None:
+def test_two_versions_while_one_ramps_up(ours: Harness, tmp_path: Path) -> None:
     """Half of the runs go to the new version and stay there, so that it may take steps that the old
     one lacks.
     """
@@ -141,7 +143,7 @@ def test_two_versions_while_one_ramps_up(ours: World, tmp_path: Path) -> None:
         documented(ours, "set-current-version", "--unversioned")
 
 
-def _ramp(ours: World) -> None:
+def _ramp(ours: Harness) -> None:
     documented(
         ours,
         "set-ramping-version",

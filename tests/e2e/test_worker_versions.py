@@ -16,7 +16,7 @@ import pytest
 
 from crawler_lifecycle.compose import ROLES
 from tests.e2e.deploys import served_by
-from tests.e2e.world import ENDLESS, QUICK, World, until
+from tests.e2e.harness import ENDLESS, QUICK, Harness, until
 from tests.support.builds import ROOT
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ DOCS = ROOT / "docs" / "deployment.md"
 A, B = "worker-a", "worker-b"
 
 
-def documented(world: World, verb: str, word: str, **names: str) -> Any:
+def documented(harness: Harness, verb: str, word: str, **names: str) -> Any:
     """Type the one command of the page that begins so and has this word, with its placeholders
     filled in.
     """
@@ -38,36 +38,36 @@ def documented(world: World, verb: str, word: str, **names: str) -> Any:
     for placeholder, name in names.items():
         assert placeholder in line
         line = line.replace(placeholder, name)
-    return world.temporal(*shlex.split(line)[1:]).stdout
+    return harness.temporal(*shlex.split(line)[1:]).stdout
 
 
 @pytest.fixture
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """A stack of its own, new for each try: Temporal remembers the versions and routes of every
     deployment.
     """
-    world = World(tmp_path_factory.mktemp("e2e-versions") / "state")
+    harness = Harness(tmp_path_factory.mktemp("e2e-versions") / "state")
     try:
-        world.start()
-        yield world
+        harness.start()
+        yield harness
     finally:
-        world.end()
+        harness.end()
 
 
-def moved(world: World, run_id: int, name: str) -> None:
+def moved(harness: Harness, run_id: int, name: str) -> None:
     """Wait until this worker has taken a step of the run's workflow, and then until the next poll
     at the cluster.
     """
-    workflow_id = world.gateway.run(run_id)["workflow_id"]
-    pid = world.stack.supervisor.pids()[name]
-    until(lambda: served_by(world, workflow_id, pid), f"a step taken by {name}")
-    seen = world.gateway.run(run_id)["verified_at"]
-    until(lambda: world.gateway.run(run_id)["verified_at"] != seen, "the next poll")
+    workflow_id = harness.gateway.run(run_id)["workflow_id"]
+    pid = harness.stack.supervisor.pids()[name]
+    until(lambda: served_by(harness, workflow_id, pid), f"a step taken by {name}")
+    seen = harness.gateway.run(run_id)["verified_at"]
+    until(lambda: harness.gateway.run(run_id)["verified_at"] != seen, "the next poll")
 
 
-def _workers(world: World) -> list[tuple[str, str]]:
+def _workers(harness: Harness) -> list[tuple[str, str]]:
     """Level and text of what the doctor finds about workers."""
-    words = ("doctor", "--state-dir", str(world.folder), "--timeout", "100s", "-o", "json")
+    words = ("doctor", "--state-dir", str(harness.folder), "--timeout", "100s", "-o", "json")
     command = [sys.executable, "-m", "crawler_lifecycle.cli", *words]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -76,7 +76,7 @@ def _workers(world: World) -> list[tuple[str, str]]:
     return [(one["level"], one["text"]) for one in checks if one["check"] == "workers"]
 
 
-def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
+def test_runs_move_with_the_current_build_and_back(ours: Harness) -> None:
     endless = {"crawler": "plain", "args": ENDLESS, **QUICK}
     first = ours.gateway.start(endless, "version-first")["run_id"]
     until(lambda: ours.tasks(first).get("RUNNING"), "a task that runs")
@@ -147,7 +147,7 @@ def test_runs_move_with_the_current_build_and_back(ours: World) -> None:
     ours.prove(third, "COMPLETED", "finished")
 
 
-def test_each_role_may_be_a_deployment_of_its_own(ours: World) -> None:
+def test_each_role_may_be_a_deployment_of_its_own(ours: Harness) -> None:
     """As Temporal's worker controller starts them, and rolls one after the other."""
     names = {"worker-workflows": "crawls/workflows", "worker-others": "crawls/others"}
     others = sorted(set(ROLES) - {"workflows"})

@@ -12,7 +12,7 @@ from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.access import recorder, tokens
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.store.store import open_store
-from tests.gateway.gateway_world import Clock, World
+from tests.gateway.gateway_harness import Clock, Harness
 from tests.support.databases import make_tables
 
 
@@ -30,14 +30,14 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     clock = Clock()
     store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=30, clock=clock)
-    yield World(store, clock)
+    yield Harness(store, clock)
     store.close()
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[TestClient]:
-    with world.client() as client:
+def client(harness: Harness) -> Iterator[TestClient]:
+    with harness.client() as client:
         yield client

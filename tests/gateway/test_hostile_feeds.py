@@ -24,7 +24,7 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.item_table import COLUMNS_MAX
 from crawler_lifecycle.features.mcp import cli as mcp
 from tests.gateway.api.test_files import _run
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.hostile_feeds import FEEDS, READERS
 from tests.gateway.ui.conftest import BROWSER
 
@@ -58,9 +58,9 @@ class Left:
 
 
 @pytest.fixture
-def left(world: World, tmp_path: Path) -> Iterator[Left]:
-    run_id, _, home = _run(world, tmp_path)
-    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
+def left(harness: Harness, tmp_path: Path) -> Iterator[Left]:
+    run_id, _, home = _run(harness, tmp_path)
+    with harness.client(harness.new_app(live_files=LocalFiles(tmp_path))) as client:
         client.headers.update(BROWSER)
         yield Left(client, run_id, home / "0" / "1" / "files")
 

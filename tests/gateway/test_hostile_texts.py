@@ -1,5 +1,5 @@
-"""Texts that Temporal, a database or a log would not take as they are: every door refuses them, and
-names the field.
+"""Texts that Temporal, a database or a log would not take as they are: every entry point refuses
+them, and names the field.
 
 What is accepted becomes search attributes, workflow ids and columns: Temporal ends a workflow for
 one that is too long.
@@ -168,9 +168,9 @@ DOORS: dict[str, tuple[Callable[[str, str], object], tuple[str, ...]]] = {
 }
 
 
-def test_every_door_refuses_every_hostile_text_and_names_the_field() -> None:
+def test_every_api_refuses_every_hostile_text_and_names_the_field() -> None:
     wrong = []
-    for door, (enter, fields) in DOORS.items():
+    for api, (enter, fields) in DOORS.items():
         for field in fields:
             for what, text in HOSTILE.items():
                 try:
@@ -179,9 +179,9 @@ def test_every_door_refuses_every_hostile_text_and_names_the_field() -> None:
                     told = error.detail if isinstance(error, Problem) else str(error)
                     half = "half" in what and ("Unicode" in told or "JSON" in told)
                     named = half or field in told or (field == "path" and "step" in told)
-                    wrong += [] if named else [f"{door}: {field}: {what}: {told[:100]}"]
+                    wrong += [] if named else [f"{api}: {field}: {what}: {told[:100]}"]
                 else:
-                    wrong.append(f"{door}: {field}: {what} was let in")
+                    wrong.append(f"{api}: {field}: {what} was let in")
     assert not wrong, "\n".join(wrong)
 
 
@@ -190,16 +190,16 @@ ASCII = ("name", "flow_id")
 
 
 def test_texts_of_people_are_let_in() -> None:
-    for door, (enter, fields) in DOORS.items():
+    for api, (enter, fields) in DOORS.items():
         for field in fields:
-            if door == "a manager" and field in ASCII:
+            if api == "a manager" and field in ASCII:
                 continue
             for text in ODD:
                 given = text[:100]
                 try:
                     enter(field, given)
                 except (InvalidRequest, Problem, ApplicationError) as error:
-                    raise AssertionError(f"{door}: {field}: {given!r}: {error}") from error
+                    raise AssertionError(f"{api}: {field}: {given!r}: {error}") from error
 
 
 @pytest.mark.parametrize("sign", ["x", "ü", "語", EMOJI, "\\", '"'])

@@ -27,15 +27,15 @@ from crawler_lifecycle.features.webhooks import cli as webhooks
 from crawler_lifecycle.features.webhooks.gateway.answers import DeliveryStatus
 from crawler_lifecycle.store.runs.tables import run_history
 from crawler_lifecycle.subjects import status_word
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 ROWS = 60
 STATUSES = [status.value for status in RunStatus]
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[TestClient]:
-    with world.client() as client:
+def client(harness: Harness) -> Iterator[TestClient]:
+    with harness.client() as client:
         yield client
 
 
@@ -54,39 +54,39 @@ def listed(client: TestClient, path: str, plural: str, **params: Any) -> list[di
     raise AssertionError
 
 
-def runs(world: World, client: TestClient) -> None:
+def runs(harness: Harness, client: TestClient) -> None:
     chosen = random.Random(3)
     for _ in range(ROWS):
         run_id = client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
-        fields = status_of(world, chosen)
+        fields = status_of(harness, chosen)
         if fields["ended_at"]:
             fields["ended_by"] = chosen.choice(["person", "crawler"])
-        edit(world, run_history, run_history.c.run_id == run_id, **fields)
+        edit(harness, run_history, run_history.c.run_id == run_id, **fields)
 
 
-def managers(world: World, client: TestClient) -> None:
+def managers(harness: Harness, client: TestClient) -> None:
     chosen = random.Random(4)
     for n in range(ROWS):
         body = {"name": f"n{n}", "flow_id": f"f{n}", "crawler": "plain"}
         key = client.post("/v1/managers", json=body).json()["manager_id"]
-        fields = status_of(world, chosen) | {"paused": chosen.random() < 0.5}
+        fields = status_of(harness, chosen) | {"paused": chosen.random() < 0.5}
         if fields["ended_at"]:
             fields["outcome"] = chosen.choice(["cancelled", "failed"])
-        edit(world, manager, manager.c.manager_id == key, **fields)
+        edit(harness, manager, manager.c.manager_id == key, **fields)
 
 
-def status_of(world: World, chosen: random.Random) -> dict[str, Any]:
+def status_of(harness: Harness, chosen: random.Random) -> dict[str, Any]:
     status = chosen.choice(STATUSES)
     ended = status in ("COMPLETED", "FAILED")
     stopped = status == "STOPPING" or (ended and chosen.random() < 0.5)
     times = {"ended_at": ended, "stop_requested_at": stopped}
     return {"status": status} | {
-        name: world.clock() if is_set else None for name, is_set in times.items()
+        name: harness.clock() if is_set else None for name, is_set in times.items()
     }
 
 
-def edit(world: World, table: Any, which: Any, **fields: Any) -> None:
-    with world.store.runs._db.writing() as conn:
+def edit(harness: Harness, table: Any, which: Any, **fields: Any) -> None:
+    with harness.store.runs._db.writing() as conn:
         conn.execute(table.update().where(which).values(**fields))
 
 
@@ -99,14 +99,14 @@ def edit(world: World, table: Any, which: Any, **fields: Any) -> None:
     ids=["runs", "managers"],
 )
 def test_the_filter_of_a_list_takes_every_word_that_it_shows(
-    world: World,
+    harness: Harness,
     client: TestClient,
-    make: Callable[[World, TestClient], None],
+    make: Callable[[Harness, TestClient], None],
     plural: str,
     key: str,
     words: Any,
 ) -> None:
-    make(world, client)
+    make(harness, client)
     path = f"/v1/{plural}"
     everything = listed(client, path, plural)
     assert len(everything) == ROWS
@@ -153,7 +153,7 @@ def test_filters_of_graphs_take_the_words_that_people_see_and_those_of_the_api(k
 
 
 def test_graphs_are_filtered_by_the_words_that_their_list_shows(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     chosen = random.Random(5)
     for n in range(20):
@@ -162,8 +162,8 @@ def test_graphs_are_filtered_by_the_words_that_their_list_shows(
         answer = client.post("/v1/graphs", json=body)
         assert answer.status_code == 202, answer.text
         state = chosen.choice(list(GraphState))
-        ended = world.clock() if state.final else None
-        edit(world, graph, graph.c.graph_key == f"g{n}", state=state.value, ended_at=ended)
+        ended = harness.clock() if state.final else None
+        edit(harness, graph, graph.c.graph_key == f"g{n}", state=state.value, ended_at=ended)
     everything = listed(client, "/v1/graphs", "graphs", state=list(GraphState))
     for state in GraphState:
         expected = [row["id"] for row in everything if row["state"] == state]

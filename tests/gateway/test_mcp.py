@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.problems import CommandFailed
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.mcp import cli as mcp
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import Keys
 from tests.support.fakes.logs import FakeLogs
 
@@ -36,16 +36,16 @@ def logs() -> FakeLogs:
 
 
 @pytest.fixture
-def door(world: World, keys: Keys, logs: FakeLogs) -> Any:
-    with world.client(world.new_app(entrance=keys.entrance(), logs=logs)) as client:
+def api(harness: Harness, keys: Keys, logs: FakeLogs) -> Any:
+    with harness.client(harness.new_app(entrance=keys.entrance(), logs=logs)) as client:
         yield client
 
 
 class Assistant:
     """A client of the SDK whose server shows the token of a role."""
 
-    def __init__(self, door: TestClient, keys: Keys) -> None:
-        self.door, self.keys, self.role = door, keys, "operate"
+    def __init__(self, api: TestClient, keys: Keys) -> None:
+        self.api, self.keys, self.role = api, keys, "operate"
 
     def connect(self) -> Gateway:
         gateway = Gateway(BASE, token=self.keys.tokens[self.role])
@@ -60,7 +60,7 @@ class Assistant:
         headers = {
             name: value for name, value in request.headers.items() if name != "accept-encoding"
         }
-        answer = self.door.request(
+        answer = self.api.request(
             request.method, str(request.url), content=request.read(), headers=headers
         )
         return httpx.Response(
@@ -75,8 +75,8 @@ class Assistant:
 
 
 @pytest.fixture
-def assistant(door: TestClient, keys: Keys) -> Assistant:
-    return Assistant(door, keys)
+def assistant(api: TestClient, keys: Keys) -> Assistant:
+    return Assistant(api, keys)
 
 
 def data(text: str) -> str:
@@ -89,7 +89,7 @@ def data(text: str) -> str:
 
 
 async def test_a_run_is_started_explained_and_stopped(
-    assistant: Assistant, world: World, logs: FakeLogs
+    assistant: Assistant, harness: Harness, logs: FakeLogs
 ) -> None:
     async def told(tool: str, **arguments: Any) -> Any:
         failed, text = await assistant.call(tool, **arguments)
@@ -101,30 +101,30 @@ async def test_a_run_is_started_explained_and_stopped(
     request = {"crawler": "plain", "args": {"page": "7"}, "request_id": "once"}
     run_id = (await told("start_run", **request))["run_id"]
     assert (await told("start_run", **request))["run_id"] == run_id, "the same id is the same run"
-    assert world.run(run_id).request["args"]["page"] == "7"
+    assert harness.run(run_id).request["args"]["page"] == "7"
     assert [one["run_id"] for one in await told("list_runs", crawler="plain")] == [run_id]
     assert {one["name"] for one in await told("list_crawlers")} == {"plain", "strict"}
     waits = await told("why", run_id=run_id)
     assert waits["status"] == "INITIALIZING"
     assert waits["waiting"]
-    world.claim(run_id)
-    world.deploy(run_id)
+    harness.claim(run_id)
+    harness.deploy(run_id)
     logs.write(EVIL.encode(), run_id)
     assert EVIL in await told("logs", run_id=run_id)
     await told("stop_run", run_id=run_id, reason="enough")
-    assert [stop and stop.reason for _, stop in world.workflows.signals] == ["enough"]
+    assert [stop and stop.reason for _, stop in harness.workflows.signals] == ["enough"]
     whole = await told("describe_run", run_id=run_id)
     assert whole["requested_by"].endswith(", by an assistant")
     assert len(whole["task_rows"]) == 1
     second = (await told("start_run", crawler="plain"))["run_id"]
-    world.claim(second)
-    world.end(second, RunStatus.FAILED)
+    harness.claim(second)
+    harness.end(second, RunStatus.FAILED)
     ended = await told("why", run_id=second)
     assert (ended["status"], ended["cause"]) == ("FAILED", "It is over")
 
 
 async def test_a_token_that_may_only_read_is_refused_by_the_gateway(
-    assistant: Assistant, world: World
+    assistant: Assistant, harness: Harness
 ) -> None:
     assistant.role = "read"
     for tool, arguments in (("start_run", {"crawler": "plain"}), ("stop_run", {"run_id": 1})):
@@ -132,7 +132,7 @@ async def test_a_token_that_may_only_read_is_refused_by_the_gateway(
         assert failed
         assert "Refused (NOT_AUTHORISED)" in text
         assert "higher role (read < operate < admin)" in text
-    assert world.workflows.started == []
+    assert harness.workflows.started == []
     assert not (await assistant.call("list_runs"))[0]
 
 
@@ -162,7 +162,7 @@ async def test_tools_say_what_they_change_and_wrong_arguments_reach_no_gateway(
 
 
 async def test_an_argument_that_a_tool_does_not_have_is_refused(
-    assistant: Assistant, world: World
+    assistant: Assistant, harness: Harness
 ) -> None:
     """The SDK would drop it: with ``project=a`` and a token of b, a run would start in b."""
     async with Client(mcp.build(assistant.connect)) as client:
@@ -185,7 +185,7 @@ async def test_an_argument_that_a_tool_does_not_have_is_refused(
         failed, text = await assistant.call(tool, **arguments)
         assert failed
         assert text.startswith(told), text
-    assert world.workflows.started == []
+    assert harness.workflows.started == []
 
 
 @pytest.mark.parametrize("last", [False, True])

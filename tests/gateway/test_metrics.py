@@ -7,7 +7,7 @@ import re
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
 def _samples(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -53,20 +53,20 @@ def test_requests_are_counted_by_operation_and_never_by_what_callers_write(
     assert not re.search("evil", text)
 
 
-def test_what_the_gateway_needs_is_told(world: World) -> None:
-    with world.client() as client:
+def test_what_the_gateway_needs_is_told(harness: Harness) -> None:
+    with harness.client() as client:
         found = _samples(client)
         assert found["available", (("part", "database"),)] == 1
         assert found["available", (("part", "temporal"),)] == 1
         assert found["stream_readers", (("stream", "events"),)] == 0
         assert found["stream_dropped_total", (("stream", "log"),)] == 0
-    world.workflows.down = True
-    with world.client(world.new_app()) as client:
+    harness.workflows.down = True
+    with harness.client(harness.new_app()) as client:
         assert _samples(client)["available", (("part", "temporal"),)] == 0
 
 
-def test_two_gateways_in_one_process_count_apart(world: World) -> None:
-    with world.client() as one, world.client(world.new_app()) as two:
+def test_two_gateways_in_one_process_count_apart(harness: Harness) -> None:
+    with harness.client() as one, harness.client(harness.new_app()) as two:
         one.get("/healthz")
         key = ("requests_total", (("operation", "healthz"), ("status", "200")))
         assert _samples(one)[key] == 1

@@ -1,5 +1,5 @@
-"""Pools as people see them: the list, the position of a run in its line, and the doors that refuse
-unknown pools.
+"""Pools as people see them: the list, the position of a run in its line, and the entry points that
+refuse unknown pools.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.store.store import open_store
-from tests.gateway.gateway_world import CRAWLERS, Clock, World
+from tests.gateway.gateway_harness import CRAWLERS, Clock, Harness
 from tests.gateway.keys import Keys
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeScheduler
@@ -32,11 +32,11 @@ OWNED = Pools({**POOLS.named, "shop-x": Pool(project="x")}, slots=4)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     clock = Clock()
     url = make_tables(f"sqlite:///{tmp_path}/runs.db")
     store = open_store(url, pool_size=30, clock=clock, pools=POOLS)
-    yield World(store, clock)
+    yield Harness(store, clock)
     store.close()
 
 
@@ -46,19 +46,19 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def owned(world: World, keys: Keys, tmp_path: Path) -> Iterator[tuple[World, TestClient]]:
+def owned(harness: Harness, keys: Keys, tmp_path: Path) -> Iterator[tuple[Harness, TestClient]]:
     """The same with a pool of project x, and a gateway with tokens."""
     store = open_store(
-        f"sqlite:///{tmp_path}/runs.db", pool_size=30, clock=world.clock, pools=OWNED
+        f"sqlite:///{tmp_path}/runs.db", pool_size=30, clock=harness.clock, pools=OWNED
     )
-    there = World(store, world.clock)
+    there = Harness(store, harness.clock)
     with there.client(there.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
         yield there, client
     store.close()
 
 
 def start(
-    world: World,
+    harness: Harness,
     client: TestClient,
     tasks: int = 1,
     headers: dict[str, str] | None = None,
@@ -69,17 +69,17 @@ def start(
     answer = client.post("/v1/runs", json=body, headers=headers)
     assert answer.status_code == 202, answer.text
     run_id = int(answer.json()["run_id"])
-    world.claim(run_id)
-    world.deploy(run_id)
+    harness.claim(run_id)
+    harness.deploy(run_id)
     return run_id
 
 
-def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
-    begun = start(world, client, 3, pool="shop-a")
-    world.clock.forward(60)
-    urgent = start(world, client, 2, pool="shop-a", priority=1)
-    world.clock.forward(245)
-    last = start(world, client, pool="shop-a")
+def test_the_line_is_seen_everywhere(harness: Harness, client: TestClient) -> None:
+    begun = start(harness, client, 3, pool="shop-a")
+    harness.clock.forward(60)
+    urgent = start(harness, client, 2, pool="shop-a", priority=1)
+    harness.clock.forward(245)
+    last = start(harness, client, pool="shop-a")
     found = {pool["name"]: pool for pool in client.get("/v1/pools").json()["pools"]}
     assert sorted(found) == ["default", "shop-a", "shop-b"]
     mine = {
@@ -87,10 +87,10 @@ def test_the_line_is_seen_everywhere(world: World, client: TestClient) -> None:
         for name in ("in_use", "max", "waiting_runs", "waiting_tasks", "weight")
     }
     assert mine == {"in_use": 2, "max": 2, "waiting_runs": 3, "waiting_tasks": 4, "weight": 3}
-    world.clock.forward(245)
+    harness.clock.forward(245)
     line = "waiting for a slot in pool shop-a (2 of 2 in use; 2 more urgent and 1 older tasks come first"
     assert client.get(f"/v1/runs/{last}").json()["waiting"].startswith(line)
-    world.store.deployment.mark_started(world.fence(begun), world.clock.now)
+    harness.store.deployment.mark_started(harness.fence(begun), harness.clock.now)
     part = "1 task QUEUED: waiting for a slot in pool shop-a (2 of 2 in use; 2 more urgent tasks come first"
     assert client.get(f"/v1/runs/{begun}").json()["waiting"].startswith(part)
     listed = client.get("/v1/runs", params={"pool": "shop-a"}).json()["runs"]
@@ -115,9 +115,9 @@ def pools(client: TestClient) -> str:
     return client.get("/pools").text
 
 
-def test_an_installation_without_pools_says_so(world: World, tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/runs.db", clock=world.clock)
-    with World(store, world.clock).client() as client:
+def test_an_installation_without_pools_says_so(harness: Harness, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/runs.db", clock=harness.clock)
+    with Harness(store, harness.clock).client() as client:
         assert "This installation has no pools" in pools(client)
         assert 'name="pool"' not in client.get("/runs/new?crawler=plain").text
         refused = client.post("/v1/runs", json={"crawler": "plain", "pool": "shop-a"})
@@ -128,14 +128,14 @@ def test_an_installation_without_pools_says_so(world: World, tmp_path: Path) -> 
     )
 
 
-def test_the_form_offers_the_pools(world: World, client: TestClient) -> None:
+def test_the_form_offers_the_pools(harness: Harness, client: TestClient) -> None:
     form = client.get("/runs/new?crawler=plain").text
     assert re.findall(r"<option>(default|shop-\w)</option>", form) == [
         "default",
         "shop-a",
         "shop-b",
     ]
-    run_id = start(world, client, pool="shop-b")
+    run_id = start(harness, client, pool="shop-b")
     assert "<option selected>shop-b</option>" in client.get(f"/runs/new?like={run_id}").text
 
 
@@ -190,9 +190,9 @@ def test_the_pool_of_a_manager_is_checked_once(
     assert asked == checked
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_an_unknown_pool_is_refused_by_name(client: TestClient, door: str) -> None:
-    method, path, body = DOORS[door]
+@pytest.mark.parametrize("api", DOORS)
+def test_an_unknown_pool_is_refused_by_name(client: TestClient, api: str) -> None:
+    method, path, body = DOORS[api]
     answer = client.request(method, path, json=body)
     assert answer.status_code == 422, answer.text
     assert (
@@ -202,26 +202,26 @@ def test_an_unknown_pool_is_refused_by_name(client: TestClient, door: str) -> No
 
 
 @pytest.mark.parametrize(
-    "door", [*DOORS, "a page of a graph", "more steps", "jobs", "the form", "quotas", "scrapyd"]
+    "api", [*DOORS, "a page of a graph", "more steps", "jobs", "the form", "quotas", "scrapyd"]
 )
 def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
-    owned: tuple[World, TestClient], keys: Keys, door: str
+    owned: tuple[Harness, TestClient], keys: Keys, api: str
 ) -> None:
-    world, client = owned
+    harness, client = owned
 
     def ask(who: str, method: str, path: str, **more: Any) -> Any:
         return client.request(method, path, headers=keys.headers(who), **more)
 
     def knock(who: str, pool: str, **project: str) -> Any:
         """Ask for this pool; ``project`` is what a token of all projects names."""
-        if door in DOORS:
-            method, path, body = json.loads(json.dumps(DOORS[door]).replace("shop-x", pool))
+        if api in DOORS:
+            method, path, body = json.loads(json.dumps(DOORS[api]).replace("shop-x", pool))
             return ask(who, method, path, json=body | project)
         made, steps = (
             {"crawler": "plain", **project},
             [{"path": "b", "kind": "crawl", "job": {**RUN, "pool": pool}}],
         )
-        match door:
+        match api:
             case "a page of a graph":
                 key = ask(
                     who, "POST", "/v1/graphs", json={"pages": 1, "fingerprint": "0" * 64, **project}
@@ -241,8 +241,8 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
                 return ask(who, "POST", "/runs/new", data=form, follow_redirects=False)
             case "quotas":
                 return ask(who, "GET", "/v1/quotas", params={"pool": pool})
-        world.scheduler = FakeScheduler([replace(CRAWLERS[0], pool=pool)])
-        with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as other:
+        harness.scheduler = FakeScheduler([replace(CRAWLERS[0], pool=pool)])
+        with harness.client(harness.new_app(entrance=keys.entrance(), scrapyd="default")) as other:
             form = {"project": "default", "spider": "plain"}
             return other.post("/schedule.json", data=form, headers=keys.headers(who))
 
@@ -251,31 +251,31 @@ def test_a_pool_of_another_project_is_as_unknown_as_one_that_is_not_there(
         re.sub(r"shop-z|\b[0-9a-f]{32}\b", "shop-x", html.unescape(answer.text))
         for answer in answers
     ]
-    assert (
-        answers[0].status_code == answers[1].status_code == (200 if door == "scrapyd" else 422)
-    ), said
+    assert answers[0].status_code == answers[1].status_code == (200 if api == "scrapyd" else 422), (
+        said
+    )
     assert (
         "'shop-x' is not allowed; the pools of this installation are default, shop-a, shop-b ("
         in said[0]
     )
     assert said[0] == said[1]
     assert "is not allowed" not in knock("x-operate", "shop-x").text
-    if door not in ("quotas", "scrapyd"):
+    if api not in ("quotas", "scrapyd"):
         named = [knock("operate", "shop-x", project=project).text for project in ("y", "x")]
         assert ["is not allowed; the pools" in answer for answer in named] == [True, False], named
 
 
 def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(
-    owned: tuple[World, TestClient], keys: Keys
+    owned: tuple[Harness, TestClient], keys: Keys
 ) -> None:
-    world, client = owned
+    harness, client = owned
     x, y, every = (keys.headers(who) for who in ("x-operate", "y-operate", "read"))
-    start(world, client, 2, headers=x, pool="shop-a")
-    world.clock.forward(60)
+    start(harness, client, 2, headers=x, pool="shop-a")
+    harness.clock.forward(60)
     for tasks in (7, 1):
-        mine = start(world, client, tasks, headers=y, pool="shop-a")
-    start(world, client, 5, headers=x, pool="shop-a", priority=1)
-    world.clock.forward(45)
+        mine = start(harness, client, tasks, headers=y, pool="shop-a")
+    start(harness, client, 5, headers=x, pool="shop-a", priority=1)
+    harness.clock.forward(45)
     said = client.get(f"/v1/runs/{mine}", headers=y).json()["waiting"]
     assert re.fullmatch(
         r"waiting .* shop-a \(of this project 1 older task comes first; about \d+ min\) for 45 s",
@@ -310,8 +310,8 @@ def test_a_token_of_a_project_is_told_of_its_own_runs_and_pools(
         assert "shop-x" in client.get(path.replace(f"like={mine}", "crawler=plain"), headers=x).text
 
 
-def test_the_pool_of_a_crawlers_entry_is_checked_too(world: World) -> None:
-    world.scheduler = FakeScheduler([replace(CRAWLERS[0], pool="shop-x")])
+def test_the_pool_of_a_crawlers_entry_is_checked_too(harness: Harness) -> None:
+    harness.scheduler = FakeScheduler([replace(CRAWLERS[0], pool="shop-x")])
     run = {"crawler": "plain"}
     bodies = (
         ("POST", "/v1/runs", run),
@@ -319,14 +319,14 @@ def test_the_pool_of_a_crawlers_entry_is_checked_too(world: World) -> None:
         ("POST", "/v1/graphs", {"steps": [{"path": "a", "kind": "crawl", "job": run}]}),
         ("POST", "/v1/managers", run),
     )
-    with world.client() as client:
+    with harness.client() as client:
         for method, path, body in bodies:
             assert (
                 "pool: 'shop-x' is not allowed" in client.request(method, path, json=body).text
             ), path
 
 
-def test_jobs_of_a_manager_have_pools(world: World, client: TestClient) -> None:
+def test_jobs_of_a_manager_have_pools(harness: Harness, client: TestClient) -> None:
     manager = client.post(
         "/v1/managers", json={"crawler": "plain", "options": {"pool": "shop-a"}}
     ).json()

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.gateway_process import environment, gateway
-from tests.gateway.gateway_world import World
 from tests.support.databases import make_tables
 
 HOSTILE = [
@@ -57,13 +57,13 @@ UNDECLARED = {
 
 
 @pytest.fixture
-def run_id(world: World, client: TestClient) -> int:
+def run_id(harness: Harness, client: TestClient) -> int:
     number = int(
         client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"], "flow_id": "f"}).json()[
             "run_id"
         ]
     )
-    world.claim(number)
+    harness.claim(number)
     return number
 
 
@@ -71,7 +71,7 @@ def run_id(world: World, client: TestClient) -> int:
 
 
 def test_what_is_not_declared_is_refused_by_name(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     for path, body in [
         ("/v1/runs", {"crawler": "plain"}),
@@ -80,15 +80,15 @@ def test_what_is_not_declared_is_refused_by_name(
         ("/v1/runs/{}/export", {}),
         ("/v1/runs/{}/tasks", {"tasks": [{"args": {}}]}),
     ]:
-        before = world.store.runs.get_run(run_id)
+        before = harness.store.runs.get_run(run_id)
         for name, value in UNDECLARED.items():
             answer = client.post(path.format(run_id), json={**body, name: value})
             assert answer.status_code == 422, (path, name)
             assert [error["field"] for error in answer.json()["errors"]] == [name]
             resumed = path == "/v1/runs" and name == "run_id"
             assert ("/resume" if resumed else "unknown") in answer.json()["errors"][0]["message"]
-        assert world.store.runs.get_run(run_id) == before
-        assert len(world.store.runs.list_runs()) == 1
+        assert harness.store.runs.get_run(run_id) == before
+        assert len(harness.store.runs.list_runs()) == 1
 
 
 def test_undeclared_parameters_are_refused_on_every_list(client: TestClient, run_id: int) -> None:
@@ -121,7 +121,7 @@ FILTERS = (
 
 
 def test_a_filter_finds_what_is_equal_and_runs_nothing(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     for name in FILTERS:
         for text in HOSTILE:
@@ -129,11 +129,11 @@ def test_a_filter_finds_what_is_equal_and_runs_nothing(
             assert answer.status_code in (200, 422), (text, answer.text)
             if answer.status_code == 200:
                 assert answer.json()["runs"] == [], text
-        assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
+        assert [row.run_id for row in harness.store.runs.list_runs()] == [run_id]
 
 
 def test_ids_and_tokens_of_pages_are_no_code_either(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     for path, name in [
         ("/v1/runs", "page_token"),
@@ -151,7 +151,7 @@ def test_ids_and_tokens_of_pages_are_no_code_either(
                 client.get("/v1/events", headers={"Last-Event-ID": text.encode()}).status_code
                 == 422
             )
-        assert [row.run_id for row in world.store.runs.list_runs()] == [run_id]
+        assert [row.run_id for row in harness.store.runs.list_runs()] == [run_id]
 
 
 def test_stored_text_comes_back_as_it_was_and_as_json(client: TestClient) -> None:

@@ -59,12 +59,18 @@ from crawler_lifecycle.workflows.lifecycle import CrawlerLifecycleWorkflow
 from tests.contracts.store.graphing import approval, chain, step
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
 from tests.support.faulty_http import Answer, serving
-from tests.support.graphing import graph_lab
-from tests.support.lab import CRAWLERS, Lab, laboratory, start_workers, workflow_clock
-from tests.support.managing import manager_lab, quick
+from tests.support.graphing import graph_testbed
+from tests.support.managing import manager_testbed, quick
 from tests.support.receiver import Receiver
 from tests.support.run_refs import run_ref
 from tests.support.temporal import in_real_time, temporal_server
+from tests.support.testbed import (
+    CRAWLERS,
+    WorkflowHarness,
+    open_testbed,
+    start_workers,
+    workflow_clock,
+)
 
 FOLDER = Path(__file__).parent
 SUMS = FOLDER / "SHA256SUMS"
@@ -76,188 +82,195 @@ History = dict[str, Any]
 Handle = WorkflowHandle[Any, RunResult]
 
 
-async def completed(lab: Lab) -> Handle:
+async def completed(testbed: WorkflowHarness) -> Handle:
     """A single-process run on the ladder, to its end, with an archive."""
-    lab.cluster.behaviour = Behaviour(executes=900)
-    lab.cluster.folders[1, 0] = lab.folder
+    testbed.cluster.behaviour = Behaviour(executes=900)
+    testbed.cluster.folders[1, 0] = testbed.folder
     return await _to_its_end(
-        lab, {"crawler": "books", "requested_by": "ada", "flow_id": "f1", "parent": "nobody"}
+        testbed, {"crawler": "books", "requested_by": "ada", "flow_id": "f1", "parent": "nobody"}
     )
 
 
-async def waves(lab: Lab) -> Handle:
+async def waves(testbed: WorkflowHarness) -> Handle:
     """Five tasks of a scheduled run, two at a time."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
     tasks = [{"args": {"shelf": str(n)}} for n in range(5)]
     return await _to_its_end(
-        lab, {"crawler": "books", "trigger": "scheduled", "tasks": tasks, "max_parallel_tasks": 2}
+        testbed,
+        {"crawler": "books", "trigger": "scheduled", "tasks": tasks, "max_parallel_tasks": 2},
     )
 
 
-async def put_off(lab: Lab) -> Handle:
+async def put_off(testbed: WorkflowHarness) -> Handle:
     """The main task finds no room at first, another one executes meanwhile, and the third waits for
     a service away.
     """
     answers = iter(["deferred"])
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         deployed=next(answers, "created") if index == 0 else "created",
         deploy_reason="quota exceeded",
         executes=150,
     )
-    lab.scheduler.lose = 1
+    testbed.scheduler.lose = 1
     request = {
         "crawler": "books",
         "tasks": [{}] * 3,
         "max_parallel_tasks": 2,
         "poll_minutes": [1, 2, 10],
     }
-    return await _to_its_end(lab, request)
+    return await _to_its_end(testbed, request)
 
 
-async def stopped(lab: Lab) -> Handle:
+async def stopped(testbed: WorkflowHarness) -> Handle:
     """A stop while three tasks execute and one is queued."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 3})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=8)
+    handle = await testbed.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 3})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", {"requested_by": "ada", "reason": "enough", "request_id": "s1"})
     return await _ended(handle, "cancelled")
 
 
-async def force_stopped(lab: Lab) -> Handle:
+async def force_stopped(testbed: WorkflowHarness) -> Handle:
     """A plain stop that is ignored, a second one without a payload by force."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await testbed.start({"crawler": "books", "limits": {"force_stop_after_s": None}})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop")
-    await lab.until(lambda: lab.cluster.signals(1))
+    await testbed.until(lambda: testbed.cluster.signals(1))
     await handle.signal("force_stop")
     return await _ended(handle, "cancelled")
 
 
-async def resumed(lab: Lab) -> Handle:
+async def resumed(testbed: WorkflowHarness) -> Handle:
     """The second attempt of a terminated run: one end found late, one task adopted, one queued
     anew.
     """
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if attempt == 1 else 30
     )
-    first = await lab.start({"crawler": "books", "tasks": [{}] * 3})
-    await lab.snapshot_where(first, lambda s: s.polls >= 1)
+    first = await testbed.start({"crawler": "books", "tasks": [{}] * 3})
+    await testbed.snapshot_where(first, lambda s: s.polls >= 1)
     await first.terminate("by an operator")
-    lab.cluster.end_now(1, 0, end=FINISHED)
-    lab.cluster.end_now(1, 1)
-    again = await lab.start({"run_id": 1})
-    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.polls >= 2)
-    lab.cluster.end_now(1, 2, end=FINISHED)
+    testbed.cluster.end_now(1, 0, end=FINISHED)
+    testbed.cluster.end_now(1, 1)
+    again = await testbed.start({"run_id": 1})
+    await testbed.snapshot_where(again, lambda s: s.stage == "reconciliation" and s.polls >= 2)
+    testbed.cluster.end_now(1, 2, end=FINISHED)
     return await _ended(again, "finished")
 
 
-async def refused(lab: Lab) -> Handle:
+async def refused(testbed: WorkflowHarness) -> Handle:
     """A crawler that nobody knows."""
-    return await _to_its_end(lab, {"crawler": "nobody"})
+    return await _to_its_end(testbed, {"crawler": "nobody"})
 
 
-async def corrected(lab: Lab) -> Handle:
+async def corrected(testbed: WorkflowHarness) -> Handle:
     """Killed behind our back and corrected."""
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
-    lab.cluster.end_now(1)
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.end_now(1)
     return await _ended(handle, "failed")
 
 
-async def retried(lab: Lab) -> Handle:
+async def retried(testbed: WorkflowHarness) -> Handle:
     """Killed from outside, and tried again after a wait, while another task executes."""
     killed = Behaviour(executes=None)
-    lab.cluster.behaviour = lambda run, index, attempt: (
+    testbed.cluster.behaviour = lambda run, index, attempt: (
         killed if index == 0 and attempt == 1 else Behaviour(executes=900)
     )
     retries = {"max": 2, "on": ["failed"], "backoff_s": 300, "jitter": 0}
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 2, "retries": retries})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
-    lab.cluster.end_now(1)
+    handle = await testbed.start({"crawler": "books", "tasks": [{}] * 2, "retries": retries})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.end_now(1)
     return await _ended(handle, "finished")
 
 
-async def continued(lab: Lab) -> Handle:
+async def continued(testbed: WorkflowHarness) -> Handle:
     """Several executions of one run; the histories of all of them are kept."""
-    lab.cluster.behaviour = Behaviour(executes=2 * 3600)
-    return await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 2})
+    testbed.cluster.behaviour = Behaviour(executes=2 * 3600)
+    return await _to_its_end(testbed, {"crawler": "books", "tasks": [{}] * 2})
 
 
-async def grown(lab: Lab) -> Handle:
+async def grown(testbed: WorkflowHarness) -> Handle:
     """Two tasks added to a run that executes, and a third that is refused."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if index == 0 else 20
     )
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.execute_update(
         "add_tasks", {"tasks": [{"args": {"shelf": n}} for n in "78"], "request_id": "g1"}
     )
     with contextlib.suppress(WorkflowUpdateFailedError):
         await handle.execute_update("add_tasks", {"tasks": [{"args": {"colour": "red"}}]})
-    await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
-    lab.cluster.end_now(1, 0, end=FINISHED)
+    await testbed.until(lambda: testbed.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
+    testbed.cluster.end_now(1, 0, end=FINISHED)
     return await _ended(handle, "finished")
 
 
-async def pushed(lab: Lab) -> Handle:
+async def pushed(testbed: WorkflowHarness) -> Handle:
     """A front end that wants to hear of every change, and takes none."""
-    lab.outside.sends = True
-    lab.outside.fail["push"] = NotDelivered("refused")
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
-    return await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 2})
+    testbed.outside.sends = True
+    testbed.outside.fail["push"] = NotDelivered("refused")
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(executes=50 + 40 * index)
+    return await _to_its_end(testbed, {"crawler": "books", "tasks": [{}] * 2})
 
 
-async def exported(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def exported(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """The deliveries of an ended run, made again."""
-    lab.cluster.folders[1, 0] = lab.folder
-    await _to_its_end(lab, {"crawler": "books"})
-    row = lab.store.runs.get_run(1)
-    workflow_id = await Workflows(lab.client).export_again(
+    testbed.cluster.folders[1, 0] = testbed.folder
+    await _to_its_end(testbed, {"crawler": "books"})
+    row = testbed.store.runs.get_run(1)
+    workflow_id = await Workflows(testbed.client).export_again(
         Fence(1, 1, row.owner_run_id, row.run_uid)
     )
-    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
-    handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
+    first = (await testbed.client.get_workflow_handle(workflow_id).describe()).run_id
+    handle = testbed.client.get_workflow_handle(
+        workflow_id, run_id=first, first_execution_run_id=first
+    )
     await handle.result()
     return handle
 
 
-async def deleted(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def deleted(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """The deletion of what a run brought, whose archive cannot be removed at once."""
-    lab.cluster.folders[1, 0] = lab.folder
-    await _to_its_end(lab, {"crawler": "books"})
-    await lab.until(lambda: lab.outside.stored)
-    lab.outside.fail["remove"] = NotDelivered("the bucket is away")
-    lab.handles.clear()  # its executions go
-    run, _ = lab.store.deletion.ask_deletion(1, "ada")
-    await Workflows(lab.client).delete_run(run.ref)
-    await lab.until(lambda: "archives" in lab.store.runs.get_run(1).deletion["left"])
-    lab.outside.fail.clear()
-    handle = lab.client.get_workflow_handle(names.deletion_workflow_id(run.ref))
+    testbed.cluster.folders[1, 0] = testbed.folder
+    await _to_its_end(testbed, {"crawler": "books"})
+    await testbed.until(lambda: testbed.outside.stored)
+    testbed.outside.fail["remove"] = NotDelivered("the bucket is away")
+    testbed.handles.clear()  # its executions go
+    run, _ = testbed.store.deletion.ask_deletion(1, "ada")
+    await Workflows(testbed.client).delete_run(run.ref)
+    await testbed.until(lambda: "archives" in testbed.store.runs.get_run(1).deletion["left"])
+    testbed.outside.fail.clear()
+    handle = testbed.client.get_workflow_handle(names.deletion_workflow_id(run.ref))
     first = (await handle.describe()).run_id
-    handle = lab.client.get_workflow_handle(handle.id, run_id=first, first_execution_run_id=first)
+    handle = testbed.client.get_workflow_handle(
+        handle.id, run_id=first, first_execution_run_id=first
+    )
     await handle.result()
     return handle
 
 
-async def deleted_files_first(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def deleted_files_first(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """The same since files do not wait for histories."""
-    return await deleted(lab)
+    return await deleted(testbed)
 
 
-async def delivered(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def delivered(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """The end of a manager, delivered."""
-    m = manager_lab(lab, source=[])
+    m = manager_testbed(testbed, source=[])
     async with m.user_code():
         await (await m.start()).result()
     row = m.row()
     workflow_id = names.event_workflow_id(
         names.ended_key("manager", row.manager_id, row.manager_uid, row.attempt)
     )
-    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
-    handle = lab.client.get_workflow_handle(workflow_id, run_id=first, first_execution_run_id=first)
+    first = (await testbed.client.get_workflow_handle(workflow_id).describe()).run_id
+    handle = testbed.client.get_workflow_handle(
+        workflow_id, run_id=first, first_execution_run_id=first
+    )
     await handle.result()
     return handle
 
@@ -267,10 +280,10 @@ class HeldPolls:
     takes.
     """
 
-    def __init__(self, lab: Lab, only: str | None = None) -> None:
-        self._lab, self._poll, self._only = lab, lab.cluster.poll, only
+    def __init__(self, testbed: WorkflowHarness, only: str | None = None) -> None:
+        self._testbed, self._poll, self._only = testbed, testbed.cluster.poll, only
         self._entered, self._gate = threading.Event(), threading.Event()
-        lab.cluster.poll = self._held  # type: ignore[method-assign]
+        testbed.cluster.poll = self._held  # type: ignore[method-assign]
 
     def _held(self, run_id: int, tasks: Sequence[TaskRef]) -> Poll:
         if self._only is None or activity.info().activity_type == self._only:
@@ -297,386 +310,391 @@ class HeldPolls:
 
     async def inside(self) -> None:
         """Wait until a poll is held."""
-        await self._lab.until(self._entered.is_set)
+        await self._testbed.until(self._entered.is_set)
 
 
-async def woken(lab: Lab) -> Handle:
+async def woken(testbed: WorkflowHarness) -> Handle:
     """Woken in the middle of polls: while the start is awaited, while it executes, and under a
     stop.
     """
-    lab.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
-    polls = HeldPolls(lab)
-    handle = await lab.start({"crawler": "books"})
+    testbed.cluster.behaviour = Behaviour(waits=20, executes=None, heeds_stop_after=8)
+    polls = HeldPolls(testbed)
+    handle = await testbed.start({"crawler": "books"})
     await polls.wake_in_one(handle)
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     await polls.wake_in_one(handle)
     await handle.signal("stop")
-    await lab.until(lambda: lab.cluster.signals(1))
+    await testbed.until(lambda: testbed.cluster.signals(1))
     await polls.wake_in_one(handle)
     return await _ended(handle, "cancelled")
 
 
-async def woken_in_a_wave(lab: Lab) -> Handle:
+async def woken_in_a_wave(testbed: WorkflowHarness) -> Handle:
     """Woken in the middle of a poll which finds that the next task of three may be deployed."""
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index < 2 else None
     )
-    polls = HeldPolls(lab)
+    polls = HeldPolls(testbed)
     polls.let_go()
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    handle = await testbed.start({"crawler": "books", "tasks": [{}] * 3, "max_parallel_tasks": 2})
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     await polls.wake_in_one(handle)
-    await lab.snapshot_where(handle, lambda s: s.polls >= 2)
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 2)
     await handle.signal("stop")
     return await _ended(handle, "cancelled")
 
 
-async def counted(lab: Lab) -> Handle:
+async def counted(testbed: WorkflowHarness) -> Handle:
     """An end that another process records at once: the workflow counts.
 
     Before that a poll of its own finds one.
     """
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=50 if index == 0 else None
     )
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 3})
-    await lab.until(lambda: lab.tasks(1).get(0) == "SUCCEEDED")
-    row = lab.store.runs.get_run(1)
-    recorder = Recorder(lab.store.polls, lab.store.retries, lab.cluster, lab.parts.policies)
+    handle = await testbed.start({"crawler": "books", "tasks": [{}] * 3})
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "SUCCEEDED")
+    row = testbed.store.runs.get_run(1)
+    recorder = Recorder(
+        testbed.store.polls, testbed.store.retries, testbed.cluster, testbed.parts.policies
+    )
     for index in (1, 2):
-        lab.cluster.end_now(1, index, end=FINISHED)
+        testbed.cluster.end_now(1, index, end=FINISHED)
         recorder.record(Fence(1, 1, row.owner_run_id, row.run_uid), "wake")
-        await Workflows(lab.client).poll_recorded(handle.id, recorded=True)
+        await Workflows(testbed.client).poll_recorded(handle.id, recorded=True)
         await handle.query(names.QUERY_STATUS)  # is answered by a workflow that knows of the signal
     return await _ended(handle, "finished")
 
 
-async def never_started(lab: Lab) -> Handle:
+async def never_started(testbed: WorkflowHarness) -> Handle:
     """The main task waits for longer than ``start_timeout_s``."""
-    lab.cluster.behaviour = Behaviour(waits=10_000)
-    handle = await lab.start({"crawler": "books", "limits": {"start_timeout_s": 120}})
+    testbed.cluster.behaviour = Behaviour(waits=10_000)
+    handle = await testbed.start({"crawler": "books", "limits": {"start_timeout_s": 120}})
     return await _ended(handle, "start_timeout")
 
 
-async def timed_out(lab: Lab) -> Handle:
+async def timed_out(testbed: WorkflowHarness) -> Handle:
     """Still executing at ``run_timeout_s``."""
-    lab.cluster.behaviour = Behaviour(executes=None)
+    testbed.cluster.behaviour = Behaviour(executes=None)
     return await _ended(
-        await lab.start({"crawler": "books", "limits": {"run_timeout_s": 600}}), "timed_out"
+        await testbed.start({"crawler": "books", "limits": {"run_timeout_s": 600}}), "timed_out"
     )
 
 
-async def stalled(lab: Lab) -> Handle:
+async def stalled(testbed: WorkflowHarness) -> Handle:
     """Executing without counting anything."""
-    lab.cluster.behaviour = Behaviour(executes=None, counts_for=120)
-    handle = await lab.start({"crawler": "books", "limits": {"stall_timeout_s": 600}})
+    testbed.cluster.behaviour = Behaviour(executes=None, counts_for=120)
+    handle = await testbed.start({"crawler": "books", "limits": {"stall_timeout_s": 600}})
     return await _ended(handle, "cancelled (stalled)")
 
 
-async def escalated(lab: Lab) -> Handle:
+async def escalated(testbed: WorkflowHarness) -> Handle:
     """A plain stop that is ignored until its time for force has come."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start({"crawler": "books", "limits": {"force_stop_after_s": 10}})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await testbed.start({"crawler": "books", "limits": {"force_stop_after_s": 10}})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", {"requested_by": "ada"})
     return await _ended(handle, "cancelled")
 
 
-async def cancelled(lab: Lab) -> Handle:
+async def cancelled(testbed: WorkflowHarness) -> Handle:
     """Temporal's cancel, which is a graceful stop."""
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.cancel()
     return await _ended(handle, "cancelled")
 
 
-async def stopped_at_once(lab: Lab) -> Handle:
+async def stopped_at_once(testbed: WorkflowHarness) -> Handle:
     """A stop that is there before the first step."""
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop")
+    handle = await testbed.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop")
     return await _ended(handle, "cancelled")
 
 
-async def stopped_deploying(lab: Lab) -> Handle:
+async def stopped_deploying(testbed: WorkflowHarness) -> Handle:
     """A stop while the scheduler service is away."""
-    lab.cluster.fail_with(SchedulerUnavailable("not now"), "deploy")
-    handle = await lab.start({"crawler": "books", "poll_minutes": [600]})
-    await lab.until(lambda: lab.scheduler.calls)
+    testbed.cluster.fail_with(SchedulerUnavailable("not now"), "deploy")
+    handle = await testbed.start({"crawler": "books", "poll_minutes": [600]})
+    await testbed.until(lambda: testbed.scheduler.calls)
     await handle.signal("stop", {"requested_by": "ada"})
     return await _ended(handle, "cancelled")
 
 
-async def stopped_waiting(lab: Lab) -> Handle:
+async def stopped_waiting(testbed: WorkflowHarness) -> Handle:
     """A stop while the main task has not started."""
-    lab.cluster.behaviour = Behaviour(waits=10_000)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
+    testbed.cluster.behaviour = Behaviour(waits=10_000)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
     await handle.signal("force_stop", {"requested_by": "ada"})
     return await _ended(handle, "cancelled")
 
 
-async def stopped_pushing(lab: Lab) -> Handle:
+async def stopped_pushing(testbed: WorkflowHarness) -> Handle:
     """A stop while the push of the start hangs."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=0)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=0)
     over = threading.Event()
-    push = lab.outside.push
+    push = testbed.outside.push
 
     def hang(event: Event) -> None:
         if event.type == names.EVENT_RUN_STARTED:
             over.wait(120)
         push(event)
 
-    lab.outside.push = hang  # type: ignore[method-assign]
-    handle = await lab.start({"crawler": "books"})
-    await lab.until(
-        lambda: lab.store.runs.list_runs() and lab.store.runs.get_run(1).status == "PROCESSING"
+    testbed.outside.push = hang  # type: ignore[method-assign]
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.until(
+        lambda: (
+            testbed.store.runs.list_runs() and testbed.store.runs.get_run(1).status == "PROCESSING"
+        )
     )
     await handle.signal("stop", {"requested_by": "ada"})
-    await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
+    await testbed.until(lambda: testbed.store.runs.get_run(1).status.terminal)
     over.set()
     return await _ended(handle, "cancelled")
 
 
-async def updated_for_long(lab: Lab) -> Handle:
+async def updated_for_long(testbed: WorkflowHarness) -> Handle:
     """An update that hangs until the history is long, and a stop meanwhile.
 
     By a server that likes short histories.
     """
-    lab.cluster.behaviour = Behaviour(executes=None)
+    testbed.cluster.behaviour = Behaviour(executes=None)
     begun, over = threading.Event(), threading.Event()
-    add = lab.store.additions.add_tasks
+    add = testbed.store.additions.add_tasks
 
     def hang(*args: Any) -> Any:
         begun.set()
         over.wait(120)
         return add(*args)
 
-    lab.store.additions.add_tasks = hang
+    testbed.store.additions.add_tasks = hang
     try:
-        handle = await lab.start({"crawler": "books", "poll_minutes": [0.02]})
-        await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+        handle = await testbed.start({"crawler": "books", "poll_minutes": [0.02]})
+        await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
         stage = WorkflowUpdateStage.ACCEPTED
         await handle.start_update("add_tasks", {"tasks": [{}]}, wait_for_stage=stage)
-        await lab.until(begun.is_set)
+        await testbed.until(begun.is_set)
         for n in range(20):
             await handle.signal(f"noise-{n}")
-        polls = (await lab.snapshot_where(handle, lambda s: s.notes)).polls
-        await lab.snapshot_where(handle, lambda s: s.polls > polls)
+        polls = (await testbed.snapshot_where(handle, lambda s: s.notes)).polls
+        await testbed.snapshot_where(handle, lambda s: s.polls > polls)
         await handle.signal("stop", {"requested_by": "ada"})
-        await lab.until(lambda: lab.store.runs.get_run(1).status.terminal)
+        await testbed.until(lambda: testbed.store.runs.get_run(1).status.terminal)
     finally:
         over.set()
-        del lab.store.additions.add_tasks
+        del testbed.store.additions.add_tasks
     return await _ended(handle, "cancelled")
 
 
-async def looked_at_once(lab: Lab) -> Handle:
+async def looked_at_once(testbed: WorkflowHarness) -> Handle:
     """Asked to poll once: while it waits for the start, and between two polls."""
-    lab.cluster.behaviour = Behaviour(waits=30, executes=None)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
+    testbed.cluster.behaviour = Behaviour(waits=30, executes=None)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.waiting_for == names.WAITING_FOR_START)
     await handle.signal("poll_now")
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
-    lab.cluster.end_now(1, 0, end=FINISHED)
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.end_now(1, 0, end=FINISHED)
     await handle.signal("poll_now")
     return await _ended(handle, "finished")
 
 
-async def many(lab: Lab) -> Handle:
+async def many(testbed: WorkflowHarness) -> Handle:
     """More tasks than one deployment call takes."""
-    lab.cluster.behaviour = Behaviour(executes=200)
-    return await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 130})
+    testbed.cluster.behaviour = Behaviour(executes=200)
+    return await _to_its_end(testbed, {"crawler": "books", "tasks": [{}] * 130})
 
 
-async def confused(lab: Lab) -> Handle:
+async def confused(testbed: WorkflowHarness) -> Handle:
     """Signals that nobody knows, with payloads that cannot be read; they become notes."""
-    lab.cluster.behaviour = Behaviour(executes=100)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=100)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("dance", args=[1, "two"])
     await handle.signal("poll_now", args=[{"surplus": True}])
     return await _ended(handle, "finished")
 
 
-async def rejected(lab: Lab) -> Handle:
+async def rejected(testbed: WorkflowHarness) -> Handle:
     """A request that cannot be read: the workflow fails at once."""
-    return await _failed(await lab.start({"crawler": "books", "colour": "red"}))
+    return await _failed(await testbed.start({"crawler": "books", "colour": "red"}))
 
 
-async def refused_cron(lab: Lab) -> Handle:
+async def refused_cron(testbed: WorkflowHarness) -> Handle:
     """Temporal's own cron: the chain ends with a second execution that fails."""
-    return await _failed(await lab.start({"crawler": "books"}, cron_schedule="@every 1s"))
+    return await _failed(await testbed.start({"crawler": "books"}, cron_schedule="@every 1s"))
 
 
-async def not_ours(lab: Lab) -> Handle:
+async def not_ours(testbed: WorkflowHarness) -> Handle:
     """A run that another workflow owns: the workflow fails, the run does not notice."""
-    lab.cluster.behaviour = Behaviour(executes=None)
-    owner = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(owner, lambda s: s.polls >= 1)
-    return await _failed(await lab.start({"run_id": 1}))
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    owner = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(owner, lambda s: s.polls >= 1)
+    return await _failed(await testbed.start({"run_id": 1}))
 
 
-async def rerun(lab: Lab) -> Handle:
+async def rerun(testbed: WorkflowHarness) -> Handle:
     """A COMPLETED run once more."""
-    await _to_its_end(lab, {"crawler": "books", "tasks": [{}] * 2})
-    return await _to_its_end(lab, {"run_id": 1, "rerun": True})
+    await _to_its_end(testbed, {"crawler": "books", "tasks": [{}] * 2})
+    return await _to_its_end(testbed, {"run_id": 1, "rerun": True})
 
 
-async def nothing_to_prove(lab: Lab) -> Handle:
+async def nothing_to_prove(testbed: WorkflowHarness) -> Handle:
     """A stop of a run of which nothing was ever deployed: it ends without asking the cluster."""
     return await _ended(
-        await lab.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop"), "cancelled"
+        await testbed.start({"crawler": "books", "tasks": [{}] * 2}, start_signal="stop"),
+        "cancelled",
     )
 
 
-async def stopped_before_verdict(lab: Lab) -> Handle:
+async def stopped_before_verdict(testbed: WorkflowHarness) -> Handle:
     """Two stops while the verdict of a crawl that had finished could not be written: both are on
     record before it.
     """
-    judge = lab.store.completion.end_run
+    judge = testbed.store.completion.end_run
 
     def away(fence: Fence, *how: Any) -> Any:
-        if len(lab.store.runs.cancellations(fence.run_id)) < 2:
+        if len(testbed.store.runs.cancellations(fence.run_id)) < 2:
             raise StoreUnavailable("not now")
         return judge(fence, *how)
 
-    lab.store.completion.end_run = away
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.stage == "completion")
+    testbed.store.completion.end_run = away
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.stage == "completion")
     for by in ("ada", "ben"):
         await handle.signal("stop", {"requested_by": by})
     return await _ended(handle, "finished")
 
 
-async def stop_taken_over(lab: Lab) -> Handle:
+async def stop_taken_over(testbed: WorkflowHarness) -> Handle:
     """A run whose workflow was terminated in the middle of a stop: the next one carries it out."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    first = await lab.start({"crawler": "books", "tasks": [{}] * 2})
-    await lab.snapshot_where(first, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    first = await testbed.start({"crawler": "books", "tasks": [{}] * 2})
+    await testbed.snapshot_where(first, lambda s: s.polls >= 1)
     await first.signal("stop", {"requested_by": "ada"})
-    await lab.until(lambda: lab.cluster.signals(1))
+    await testbed.until(lambda: testbed.cluster.signals(1))
     await first.terminate("by an operator")
-    again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
+    again = await testbed.start({"run_id": 1})
+    await testbed.until(lambda: testbed.store.runs.get_run(1).attempt == 2)
     for index in (0, 1):
-        lab.cluster.end_now(1, index, end=SHUTDOWN)
+        testbed.cluster.end_now(1, index, end=SHUTDOWN)
     return await _ended(again, "cancelled")
 
 
-async def repaired(lab: Lab) -> Handle:
+async def repaired(testbed: WorkflowHarness) -> Handle:
     """In place of a workflow that was lost: one task failed, one ended unseen, one executes, one
     waits its turn.
     """
-    lab.cluster.behaviour = lambda run, index, attempt: (
+    testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(end=End(exit_code=1, reason="Error"))
         if index == 0
         else Behaviour(executes=30 if attempt > 1 else None)
     )
-    first = await lab.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 2})
-    await lab.until(
-        lambda: lab.tasks(1) == dict(enumerate(("FAILED", "RUNNING", "RUNNING", "QUEUED")))
+    first = await testbed.start({"crawler": "books", "tasks": [{}] * 4, "max_parallel_tasks": 2})
+    await testbed.until(
+        lambda: testbed.tasks(1) == dict(enumerate(("FAILED", "RUNNING", "RUNNING", "QUEUED")))
     )
     await first.terminate("by an operator")
-    lab.cluster.end_now(1, 1, end=FINISHED)
-    run_uid = lab.store.runs.get_run(1).run_uid
+    testbed.cluster.end_now(1, 1, end=FINISHED)
+    run_uid = testbed.store.runs.get_run(1).run_uid
     await asyncio.to_thread(
-        lab.parts.directory.begin, RunRequest(run_id=1), "lab/repair", run_uid, repair=True
+        testbed.parts.directory.begin, RunRequest(run_id=1), "testbed/repair", run_uid, repair=True
     )
     info = (
-        await lab.client.get_workflow_handle("lab/repair").describe()
+        await testbed.client.get_workflow_handle("testbed/repair").describe()
     ).raw_description.workflow_execution_info
-    handle: Handle = lab.client.get_workflow_handle_for(
-        CrawlerLifecycleWorkflow.run, "lab/repair", first_execution_run_id=info.first_run_id
+    handle: Handle = testbed.client.get_workflow_handle_for(
+        CrawlerLifecycleWorkflow.run, "testbed/repair", first_execution_run_id=info.first_run_id
     )
-    await lab.until(lambda: lab.tasks(1)[3] == "SUCCEEDED")
-    lab.cluster.end_now(1, 2, end=FINISHED)
+    await testbed.until(lambda: testbed.tasks(1)[3] == "SUCCEEDED")
+    testbed.cluster.end_now(1, 2, end=FINISHED)
     return await _ended(handle, "partial")
 
 
-async def audited(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def audited(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """One audit that finds what nobody owns, beside a sound run and one that has ended."""
-    lab.cluster.behaviour = Behaviour(executes=20)
-    await _to_its_end(lab, {"crawler": "books"})
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = Behaviour(executes=20)
+    await _to_its_end(testbed, {"crawler": "books"})
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     task = QueuedTask(99, 0, {})
-    soon = lab.cluster.clock() + timedelta(minutes=1)
-    lab.cluster.deploy(
+    soon = testbed.cluster.clock() + timedelta(minutes=1)
+    testbed.cluster.deploy(
         Deployment(run_ref(99), 1, "books", {}, {}, [task], Resources(), Limits(), soon),
         CRAWLERS["books"],
     )
-    report = await _audit(lab)
+    report = await _audit(testbed)
     assert report.found == {"orphan": 1}, report
-    return lab.handles[-1]
+    return testbed.handles[-1]
 
 
-async def audited_long(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def audited_long(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """An audit of so many pages that it continues as new."""
     for n in range(30):
-        lab.store.initiation.reserve_run(RunRequest(crawler="books"), f"r{n}")
+        testbed.store.initiation.reserve_run(RunRequest(crawler="books"), f"r{n}")
     audit.PAGE, page = 1, audit.PAGE
     try:
-        report = await _audit(lab)
+        report = await _audit(testbed)
     finally:
         audit.PAGE = page
     assert report.polled["open_runs"] == 30, report
-    return lab.handles[-1]
+    return testbed.handles[-1]
 
 
-async def _audit(lab: Lab) -> AuditReport:
-    handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
+async def _audit(testbed: WorkflowHarness) -> AuditReport:
+    handle: WorkflowHandle[Any, AuditReport] = await testbed.client.start_workflow(
         names.AUDIT_WORKFLOW,
         {"repair": True},
-        id="lab/audit",
+        id="testbed/audit",
         task_queue=names.QUEUE_AUDIT,
         result_type=AuditReport,
     )
-    lab.handles.append(handle)
+    testbed.handles.append(handle)
     return await handle.result()
 
 
-async def managed(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def managed(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A manager to the end of its source: a job from outside, one that no crawler takes, a worker
     of its class late.
     """
-    lab.cluster.behaviour = Behaviour(executes=0)
-    m = manager_lab(lab, source=[quick(1), Job("nobody")], stays=True)
+    testbed.cluster.behaviour = Behaviour(executes=0)
+    m = manager_testbed(testbed, source=[quick(1), Job("nobody")], stays=True)
     handle = await m.start(parent="nobody")
     await m.snapshot_where(handle, lambda s: s.waiting is not None)
     async with m.user_code():
-        await lab.until(lambda: m.row().counts.bad == 1)
+        await testbed.until(lambda: m.row().counts.bad == 1)
         await handle.execute_update(
             "add_job", {"jobs": [{"spider": "quick", "spider_args": {"n": "7"}}]}
         )
-        await lab.until(lambda: m.row().counts.good == 2)
+        await testbed.until(lambda: m.row().counts.good == 2)
         m.plan.stays = False
         await handle.signal("wake")
         await handle.result()
     return handle
 
 
-async def managed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def managed_until_stopped(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A manager that is stopped while its runs execute, by force in the end."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    m = manager_lab(lab, source=[quick(n) for n in range(5)], window=2)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    m = manager_testbed(testbed, source=[quick(n) for n in range(5)], window=2)
     async with m.user_code():
         handle = await m.start()
-        await lab.until(lambda: len(lab.cluster.alive()) == 2)
+        await testbed.until(lambda: len(testbed.cluster.alive()) == 2)
         await handle.signal("stop", {"requested_by": "ada"})
-        await lab.until(lambda: all(lab.cluster.signals(n) for n in (1, 2)))
+        await testbed.until(lambda: all(testbed.cluster.signals(n) for n in (1, 2)))
         await handle.signal("force_stop")
         await handle.result()
     return handle
 
 
-async def managed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def managed_for_long(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A manager that continues as new."""
-    lab.cluster.behaviour = Behaviour(executes=0)
-    m = manager_lab(lab, source=[quick(n) for n in range(8)], window=2)
+    testbed.cluster.behaviour = Behaviour(executes=0)
+    m = manager_testbed(testbed, source=[quick(n) for n in range(8)], window=2)
     async with m.user_code():
         handle = await m.start()
-        await lab.client.get_workflow_handle(handle.id).result()
+        await testbed.client.get_workflow_handle(handle.id).result()
     return handle
 
 
@@ -692,69 +710,76 @@ def _graph_steps() -> list[StepSpec]:
     ]
 
 
-async def graphed(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def graphed(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A graph to its end: a crawl, a long function, a step cancelled, one retried, and one more."""
-    lab.cluster.behaviour = Behaviour(executes=None)
-    g = graph_lab(
-        lab, lambda work: StepState.DISCARDED if (work.path, work.attempt) == ("shaky", 1) else None
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    g = graph_testbed(
+        testbed,
+        lambda work: StepState.DISCARDED if (work.path, work.attempt) == ("shaky", 1) else None,
     )
     g.functions.held["long"] = threading.Event()
     async with g.working():
         handle = await g.start(_graph_steps(), parent="nobody")
-        await lab.until(lambda: lab.cluster.alive() and g.states()["shaky"] == "discarded")
+        await testbed.until(lambda: testbed.cluster.alive() and g.states()["shaky"] == "discarded")
         await handle.execute_update("cancel_steps", {"names": ["slow"], "requested_by": "ada"})
         await handle.execute_update("retry_steps", {"names": ["shaky"]})
         more = {"path": "more", "kind": "function", "job": {"call": "shop.steps:work"}}
         await handle.execute_update("append_steps", {"steps": [more]})
-        await lab.until(lambda: g.states()["more"] == "completed" and not g.steps()["slow"].ending)
+        await testbed.until(
+            lambda: g.states()["more"] == "completed" and not g.steps()["slow"].ending
+        )
         g.functions.held["long"].set()
         await handle.result()
     return handle
 
 
-async def graphed_apart(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def graphed_apart(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """One call of functions in a workflow of its own."""
-    g = graph_lab(lab)
+    g = graph_testbed(testbed)
     async with g.working():
         handle = await g.start([step("long", timeout_s=600)])
-        call = lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
+        call = testbed.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
         await handle.result()
         first = (await call.describe()).run_id
-        return lab.client.get_workflow_handle(call.id, run_id=first, first_execution_run_id=first)
+        return testbed.client.get_workflow_handle(
+            call.id, run_id=first, first_execution_run_id=first
+        )
 
 
-async def graphed_until_stopped(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def graphed_until_stopped(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A graph that is stopped while functions and a crawl execute, by force in the end."""
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    g = graph_lab(lab)
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    g = graph_testbed(testbed)
     g.functions.held = {path: threading.Event() for path in ("s2", "long")}
     async with g.working():
         handle = await g.start(_graph_steps())
-        await lab.until(
-            lambda: lab.cluster.alive() and g.functions.calls["s2"] and g.functions.calls["long"]
+        await testbed.until(
+            lambda: (
+                testbed.cluster.alive() and g.functions.calls["s2"] and g.functions.calls["long"]
+            )
         )
         await handle.signal("stop", {"requested_by": "ada"})
-        await lab.until(lambda: lab.cluster.signals(1))
+        await testbed.until(lambda: testbed.cluster.signals(1))
         await handle.signal("force_stop")
         await handle.result()
     return handle
 
 
-async def graphed_approved(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def graphed_approved(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A graph with approvals: one is decided by a signal, one is not decided in time."""
-    g = graph_lab(lab)
+    g = graph_testbed(testbed)
     async with g.working():
         steps = [approval("ask"), step("then", "ask"), approval("late", "then", timeout_s=2)]
         handle = await g.start(steps)
-        await lab.until(lambda: g.states()["ask"] == "executing")
+        await testbed.until(lambda: g.states()["ask"] == "executing")
         await handle.signal("approve_step", {"step": "ask", "requested_by": "ada", "note": "go"})
         await handle.result()
     return handle
 
 
-async def graphed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def graphed_for_long(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A graph that continues as new while functions execute."""
-    g = graph_lab(lab)
+    g = graph_testbed(testbed)
     g.functions.held["long"] = threading.Event()
     far = [
         step(f"x{n}", f"x{n - 1}" if n else "s0", queue="other" if n % 2 else None)
@@ -762,67 +787,67 @@ async def graphed_for_long(lab: Lab) -> WorkflowHandle[Any, Any]:
     ]
     async with g.working(None, "other"):
         handle = await g.start([*chain(1), *far, step("long", timeout_s=600)])
-        await lab.until(lambda: g.states()["x11"] == "completed")
+        await testbed.until(lambda: g.states()["x11"] == "completed")
         g.functions.held["long"].set()
-        await lab.client.get_workflow_handle(handle.id).result()
+        await testbed.client.get_workflow_handle(handle.id).result()
     return handle
 
 
-async def due(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def due(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A due time whose previous run is stopped first."""
-    lab.cluster.behaviour = Behaviour(executes=None)
+    testbed.cluster.behaviour = Behaviour(executes=None)
     run = {"crawler": "books", "poll_minutes": [0.002], "limits": {"start_check_s": 0.1}}
     spec = ScheduleSpec(run=run, every_s=60, overlap=Overlap.STOP_PREVIOUS)
-    lab.store.schedules.put("nightly", spec.document(), "ann")
+    testbed.store.schedules.put("nightly", spec.document(), "ann")
     times = [utc_now().replace(microsecond=0) + timedelta(seconds=n) for n in range(2)]
     for at in times:
-        await Workflows(lab.client).start_for(
+        await Workflows(testbed.client).start_for(
             DueOrder("nightly", at, 1), due_workflow_id("nightly", at)
         )
-        await lab.client.get_workflow_handle(due_workflow_id("nightly", at)).result()
+        await testbed.client.get_workflow_handle(due_workflow_id("nightly", at)).result()
     first = (
-        await lab.client.get_workflow_handle(due_workflow_id("nightly", times[1])).describe()
+        await testbed.client.get_workflow_handle(due_workflow_id("nightly", times[1])).describe()
     ).run_id
-    last = lab.client.get_workflow_handle(
+    last = testbed.client.get_workflow_handle(
         names.workflow_id("books", due_request_id("nightly", times[1]))
     )
     await last.signal("stop")
     await last.result()
-    return lab.client.get_workflow_handle(
+    return testbed.client.get_workflow_handle(
         due_workflow_id("nightly", times[1]), run_id=first, first_execution_run_id=first
     )
 
 
-async def hooked(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def hooked(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """A webhook that fails, is told, is paused, goes on and is deleted."""
-    receiver, hooks = Receiver(), lab.store.webhooks
+    receiver, hooks = Receiver(), testbed.store.webhooks
     receiver.answer = Answer(500, b"not yet")
-    workflows, id = Workflows(lab.client), webhook_workflow_id("shop")
+    workflows, id = Workflows(testbed.client), webhook_workflow_id("shop")
     async with AsyncExitStack() as stack:
         stack.enter_context(serving(receiver))
-        await start_workers(stack, lab, roles=[WEBHOOKS])
+        await start_workers(stack, testbed, roles=[WEBHOOKS])
         hooks.put("shop", WebhookSpec(receiver.url, ["env:CRAWL_HOOK"]).document(), "ann")
         event = hooks.test_webhook("shop", "ann")
         first = await workflows.start_for(
             WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True
         )
-        await lab.until(lambda: hooks.get("shop").failing_since)
+        await testbed.until(lambda: hooks.get("shop").failing_since)
         receiver.answer = Answer(204, b"")
-        await lab.until(lambda: hooks.get("shop").through_seq >= event.seq)
+        await testbed.until(lambda: hooks.get("shop").through_seq >= event.seq)
         for reason in ("a migration", None):
             hooks.pause("shop", reason)
             await workflows.start_for(WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True)
-        await lab.until(lambda: len(receiver.taken) > 1)
+        await testbed.until(lambda: len(receiver.taken) > 1)
         hooks.delete("shop")
         await workflows.start_for(WebhookOrder("shop"), webhook_workflow_id("shop"), wake=True)
-        handle = lab.client.get_workflow_handle(id, run_id=first, first_execution_run_id=first)
+        handle = testbed.client.get_workflow_handle(id, run_id=first, first_execution_run_id=first)
         assert await handle.result() == "deleted"
     return handle
 
 
 #: Managers, graphs and their runs are workflows of their own, each with a clock of its own where
 #: time is skipped.
-IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
+IN_REAL_TIME: list[Callable[[WorkflowHarness], Awaitable[WorkflowHandle[Any, Any]]]] = [
     managed,
     managed_until_stopped,
     managed_for_long,
@@ -838,7 +863,7 @@ IN_REAL_TIME: list[Callable[[Lab], Awaitable[WorkflowHandle[Any, Any]]]] = [
     hooked,
 ]
 
-SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
+SCENARIOS: list[Callable[[WorkflowHarness], Awaitable[Handle]]] = [
     completed, waves, put_off, stopped, force_stopped, resumed, refused, corrected, retried, continued, grown, pushed,
     exported, never_started, timed_out, stalled, escalated, cancelled, stopped_at_once, stopped_deploying,
     stopped_waiting, stopped_pushing, updated_for_long,
@@ -849,9 +874,9 @@ SCENARIOS: list[Callable[[Lab], Awaitable[Handle]]] = [
 ]  # fmt: skip
 
 
-async def _to_its_end(lab: Lab, request: dict[str, Any]) -> Handle:
-    handle = await lab.start(request)
-    await lab.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+async def _to_its_end(testbed: WorkflowHarness, request: dict[str, Any]) -> Handle:
+    handle = await testbed.start(request)
+    await testbed.client.get_workflow_handle(handle.id, result_type=RunResult).result()
     return handle
 
 
@@ -944,7 +969,7 @@ async def main(wanted: list[str]) -> int:
     return 0
 
 
-async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> None:
+async def _record(name: str, scenario: Callable[[WorkflowHarness], Awaitable[Handle]]) -> None:
     forgetful = (continued, audited_long, updated_for_long, managed_for_long, graphed_for_long)
     few = {"limit.historyCount.suggestContinueAsNew": "60"} if scenario in forgetful else None
     async with temporal_server(skipping=True, dynamic=few) as env:
@@ -953,9 +978,9 @@ async def _record(name: str, scenario: Callable[[Lab], Awaitable[Handle]]) -> No
             ((await in_real_time(env)).client, utc_now) if real else (env.client, workflow_clock)
         )
         with tempfile.TemporaryDirectory() as folder:
-            async with laboratory(client, Path(folder), clock=clock) as lab:
-                handle = await scenario(lab)
-                for line in write(name, await lab.chain(handle)):
+            async with open_testbed(client, Path(folder), clock=clock) as testbed:
+                handle = await scenario(testbed)
+                for line in write(name, await testbed.chain(handle)):
                     print(line)
                 promise(recordings(name))
 

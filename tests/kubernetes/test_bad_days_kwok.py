@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.run import RunResult
 from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import KubeTestbed, open_kube_testbed
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -36,8 +36,8 @@ async def kube(
     server: WorkflowEnvironment,
     kwok_cluster: Cluster,
     tmp_path: Path,
-) -> AsyncIterator[KubeLab]:
-    async with kube_laboratory(
+) -> AsyncIterator[KubeTestbed]:
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=request.param, service_account="crawl"
     ) as kube:
         kube.make_account("crawl")
@@ -45,18 +45,18 @@ async def kube(
 
 
 async def stopped(
-    kube: KubeLab, handle: object, run_id: int, meanwhile: Callable[[], None] | None = None
+    kube: KubeTestbed, handle: object, run_id: int, meanwhile: Callable[[], None] | None = None
 ) -> RunResult:
     """What comes of a stop, and that it was on record as one before its end; ``meanwhile`` happens
     in between.
     """
     await handle.signal("stop", {"request_id": f"s{run_id}", "requested_by": "ada"})  # type: ignore[attr-defined]
     if meanwhile is not None:
-        await kube.lab.until(lambda: str(kube.run(run_id).status) == "STOPPING")
+        await kube.testbed.until(lambda: str(kube.run(run_id).status) == "STOPPING")
         await asyncio.to_thread(meanwhile)
-    result: RunResult = await kube.lab.ended(handle)  # type: ignore[arg-type]
+    result: RunResult = await kube.testbed.ended(handle)  # type: ignore[arg-type]
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert kube.lab.corrections(run_id) == []
+    assert kube.testbed.corrections(run_id) == []
     return result
 
 
@@ -64,39 +64,39 @@ async def stopped(
     ("hard", "status"),
     [pytest.param("count/jobs.batch", "QUEUED", marks=pytest.mark.slow), ("pods", "PENDING")],
 )
-async def test_a_stop_while_a_quota_is_zero(kube: KubeLab, hard: str, status: str) -> None:
+async def test_a_stop_while_a_quota_is_zero(kube: KubeTestbed, hard: str, status: str) -> None:
     """Nothing was made, or a Job without a pod: there is nothing to wait for."""
     kube.knows(QUICKLY)
     await asyncio.to_thread(kube.cluster.quota, kube.namespace, "none", {hard: "0"})
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     assert "exceeded quota: none" in await kube.until_said("quota is used up")
     assert [str(task.status) for task in kube.tasks()] == [status]
     assert (await stopped(kube, handle, 1)).tasks == {"CANCELLED": 1}
-    await kube.lab.until(lambda: kube.jobs() == [])
+    await kube.testbed.until(lambda: kube.jobs() == [])
 
 
-async def test_a_service_account_that_is_missing_and_then_made(kube: KubeLab) -> None:
+async def test_a_service_account_that_is_missing_and_then_made(kube: KubeTestbed) -> None:
     kube.knows(QUICKLY)
     kube.cluster.admin.delete(kube.path("serviceaccounts", "crawl"))
-    stays = await kube.lab.start(request())
-    await kube.lab.until(lambda: kube.lab.store.runs.get_run(1))
-    goes = await kube.lab.start(request())
+    stays = await kube.testbed.start(request())
+    await kube.testbed.until(lambda: kube.testbed.store.runs.get_run(1))
+    goes = await kube.testbed.start(request())
     for run_id in (1, 2):
         said = await kube.until_said("The service account", run_id=run_id)
         assert 'serviceaccount "crawl" not found' in said
         assert [str(task.status) for task in kube.tasks(run_id)] == ["PENDING"]
     assert (await stopped(kube, goes, 2)).tasks == {"CANCELLED": 1}
     kube.make_account("crawl")
-    result = await kube.lab.ended(stays)
+    result = await kube.testbed.ended(stays)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
-    assert kube.lab.corrections(1) == []
+    assert kube.testbed.corrections(1) == []
 
 
-async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
+async def test_a_manifest_that_the_server_refuses(kube: KubeTestbed) -> None:
     """It will never be taken, so nothing is waited for; and nobody but the server could know."""
     gt = PodOptions(tolerations=[Toleration("level", "Gt", "high", "NoSchedule")])
     kube.knows(replace(QUICKLY, kubernetes=gt))
-    result = await kube.lab.ended(await kube.lab.start(request(tasks=[{}] * 2)))
+    result = await kube.testbed.ended(await kube.testbed.start(request(tasks=[{}] * 2)))
     assert (result.status, result.outcome, result.tasks) == (
         "FAILED",
         "deploy_failed",
@@ -106,25 +106,25 @@ async def test_a_manifest_that_the_server_refuses(kube: KubeLab) -> None:
         assert (task.outcome, task.cluster_uid, task.exit_code) == ("deploy_failed", None, None)
         assert "spec.template.spec.tolerations[0]" in (task.cause or "")
     assert kube.jobs() == []
-    assert kube.lab.corrections(1) == []
+    assert kube.testbed.corrections(1) == []
 
 
-async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: KubeLab) -> None:
+async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: KubeTestbed) -> None:
     """The task is lost, on record; the other one goes on and can be stopped; the stranger is not
     touched.
     """
     kube.knows(ENDLESS)
-    handle = await kube.lab.start(request(tasks=[{}] * 2))
+    handle = await kube.testbed.start(request(tasks=[{}] * 2))
     await kube.until_task("RUNNING", 0)
     await kube.until_task("RUNNING", 1)
     stranger = kube.recreate("crawl-1-0-1")
     lost = await kube.until_task("LOST", 0)
     assert stranger in (lost.cause or "")
     assert [str(task.status) for task in kube.tasks()] == ["LOST", "RUNNING"]
-    [found] = kube.lab.corrections(1)
+    [found] = kube.testbed.corrections(1)
     assert (found.kind, found.truth) == ("not_ours", "LOST")
     await handle.signal("stop", {"request_id": "s1"})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome, result.tasks) == (
         "FAILED",
         "cancelled",
@@ -134,9 +134,9 @@ async def test_a_job_recreated_by_hand_leaves_the_rest_of_its_run_alone(kube: Ku
     assert (job["metadata"]["uid"], job["metadata"].get("deletionTimestamp")) == (stranger, None)
 
 
-async def test_a_stop_while_a_pod_that_somebody_deleted_takes_its_time(kube: KubeLab) -> None:
+async def test_a_stop_while_a_pod_that_somebody_deleted_takes_its_time(kube: KubeTestbed) -> None:
     kube.knows(DEAF)
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     await kube.until_task("RUNNING")
     pod = kube.pods()[0]["metadata"]["name"]
     kube.delete_pod(pod)

@@ -18,7 +18,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError, PositionExpired
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, NamedObject, decode
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.worlds import World, until
+from tests.kubernetes.harnesses import Harness, until
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_objects import job
 
@@ -28,7 +28,7 @@ FOREGROUND = {"propagationPolicy": "Foreground"}
 _numbers = count(1)
 
 Seen = Any
-Scenario = Callable[[World], Seen]
+Scenario = Callable[[Harness], Seen]
 SCENARIOS: dict[str, Scenario] = {}
 
 
@@ -38,18 +38,18 @@ def scenario(act: Scenario) -> Scenario:
 
 
 @pytest.fixture
-def real(kwok_cluster: Cluster) -> Iterator[World]:
+def real(kwok_cluster: Cluster) -> Iterator[Harness]:
     namespace = kwok_cluster.namespace(f"honest-{next(_numbers)}")
     api = Api(kubeconfig=kwok_cluster.kubeconfig, namespace=namespace)
-    yield World(api, cluster=kwok_cluster)
+    yield Harness(api, cluster=kwok_cluster)
     api.close()
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Iterator[World]:
+def fake(tmp_path: Path) -> Iterator[Harness]:
     with FakeApiServer(tmp_path, namespace="honest-0") as server:
         api = Api(kubeconfig=server.kubeconfig(), namespace="honest-0")
-        yield World(api, fake=server)
+        yield Harness(api, fake=server)
         api.close()
 
 
@@ -66,8 +66,8 @@ def _names(found: dict[str, Any]) -> list[str]:
 
 
 @scenario
-def create(world: World) -> Seen:
-    made = decode_dict(world.api.post(world.api.jobs_path(), job("a", {"run": "1"})))
+def create(harness: Harness) -> Seen:
+    made = decode_dict(harness.api.post(harness.api.jobs_path(), job("a", {"run": "1"})))
     template = made["spec"]["template"]
     return {
         "kind": (made["kind"], made["apiVersion"]),
@@ -86,28 +86,32 @@ def create(world: World) -> Seen:
 
 
 @scenario
-def conflict(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a"))
-    return world.outcome(lambda: world.api.post(world.api.jobs_path(), job("a", {"other": "yes"})))
+def conflict(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a"))
+    return harness.outcome(
+        lambda: harness.api.post(harness.api.jobs_path(), job("a", {"other": "yes"}))
+    )
 
 
 @scenario
-def dry_run(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("there"))
-    dry = decode_dict(world.api.post(world.api.jobs_path(), job("a"), dry_run=True))
+def dry_run(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("there"))
+    dry = decode_dict(harness.api.post(harness.api.jobs_path(), job("a"), dry_run=True))
     return [
         ("uid" in dry["metadata"], "resourceVersion" in dry["metadata"]),
-        world.outcome(lambda: world.api.get(world.api.jobs_path("a"))),
-        world.outcome(lambda: world.api.post(world.api.jobs_path(), job("there"), dry_run=True)),
-        world.outcome(
-            lambda: world.api.patch(world.api.jobs_path("there"), _labelled("x"), dryRun="All")
+        harness.outcome(lambda: harness.api.get(harness.api.jobs_path("a"))),
+        harness.outcome(
+            lambda: harness.api.post(harness.api.jobs_path(), job("there"), dry_run=True)
         ),
-        "x" in decode(Job, world.api.get(world.api.jobs_path("there"))).metadata.labels,
+        harness.outcome(
+            lambda: harness.api.patch(harness.api.jobs_path("there"), _labelled("x"), dryRun="All")
+        ),
+        "x" in decode(Job, harness.api.get(harness.api.jobs_path("there"))).metadata.labels,
     ]
 
 
 @scenario
-def creations_that_are_refused(world: World) -> Seen:
+def creations_that_are_refused(harness: Harness) -> Seen:
     without = job("a")
     without["spec"]["template"]["spec"]["containers"] = []
     always = job("a")
@@ -115,7 +119,7 @@ def creations_that_are_refused(world: World) -> Seen:
     elsewhere = job("a")
     elsewhere["metadata"]["namespace"] = "default"
     seen = [
-        world.outcome(lambda body=body: world.api.post(world.api.jobs_path(), body))[:3]
+        harness.outcome(lambda body=body: harness.api.post(harness.api.jobs_path(), body))[:3]
         for body in (
             job("Upper"),
             job("a/b"),
@@ -126,44 +130,44 @@ def creations_that_are_refused(world: World) -> Seen:
             {"metadata": {"name": "a"}},
         )
     ]
-    missing = World(world.api, world.fake, world.cluster)
-    path = world.api.jobs_path().replace(world.api.namespace, "no-such-namespace")
-    return [*seen, missing.outcome(lambda: world.api.post(path, job("a")))]
+    missing = Harness(harness.api, harness.fake, harness.cluster)
+    path = harness.api.jobs_path().replace(harness.api.namespace, "no-such-namespace")
+    return [*seen, missing.outcome(lambda: harness.api.post(path, job("a")))]
 
 
 @scenario
-def quota(world: World) -> Seen:
-    if world.fake is not None:
-        world.fake.routes.jobs_quota = 1
+def quota(harness: Harness) -> Seen:
+    if harness.fake is not None:
+        harness.fake.routes.jobs_quota = 1
     else:
-        assert world.cluster is not None
-        world.cluster.quota(world.api.namespace, "crawls", {"count/jobs.batch": "1"})
-    world.api.post(world.api.jobs_path(), job("a"))
+        assert harness.cluster is not None
+        harness.cluster.quota(harness.api.namespace, "crawls", {"count/jobs.batch": "1"})
+    harness.api.post(harness.api.jobs_path(), job("a"))
     # Admission comes before the storage: the name of the very Job that uses the quota up gets the
     # same answer.
     return [
-        world.outcome(lambda name=name: world.api.post(world.api.jobs_path(), job(name)))
+        harness.outcome(lambda name=name: harness.api.post(harness.api.jobs_path(), job(name)))
         for name in ("b", "a")
     ]
 
 
 @scenario
-def namespace_that_is_being_deleted(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a", finalizers=[OURS]))
-    world.running("a")
-    world.api.delete(f"/api/v1/namespaces/{world.api.namespace}", FOREGROUND)
+def namespace_that_is_being_deleted(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a", finalizers=[OURS]))
+    harness.running("a")
+    harness.api.delete(f"/api/v1/namespaces/{harness.api.namespace}", FOREGROUND)
     until(
         lambda: (
-            world.get(f"/api/v1/namespaces/{world.api.namespace}")["status"]["phase"]
+            harness.get(f"/api/v1/namespaces/{harness.api.namespace}")["status"]["phase"]
             == "Terminating"
         )
     )
-    until(lambda: "deletionTimestamp" in world.pod("a")["metadata"])
-    refused = world.outcome(lambda: world.api.post(world.api.jobs_path(), job("b")))
-    pod = until(lambda: (pod := world.pod("a"))["status"]["phase"] == "Failed" and pod)
+    until(lambda: "deletionTimestamp" in harness.pod("a")["metadata"])
+    refused = harness.outcome(lambda: harness.api.post(harness.api.jobs_path(), job("b")))
+    pod = until(lambda: (pod := harness.pod("a"))["status"]["phase"] == "Failed" and pod)
     held = [name for name in pod["metadata"]["finalizers"] if name != TRACKING]
-    world.api.patch(
-        world.api.pods_path(pod["metadata"]["name"]), {"metadata": {"finalizers": None}}
+    harness.api.patch(
+        harness.api.pods_path(pod["metadata"]["name"]), {"metadata": {"finalizers": None}}
     )
     return refused, held
 
@@ -172,15 +176,15 @@ def namespace_that_is_being_deleted(world: World) -> Seen:
 
 
 @scenario
-def selectors(world: World) -> Seen:
-    path = world.path("configmaps")
+def selectors(harness: Harness) -> Seen:
+    path = harness.path("configmaps")
     for name, labels in {
         "a": {"x": "1"},
         "b": {"x": "2", "done": "yes"},
         "c": {"done": "yes"},
         "d": {},
     }.items():
-        world.api.post(path, _config(f"m-{name}", labels))
+        harness.api.post(path, _config(f"m-{name}", labels))
     wanted = (
         "x=1",
         "x==1",
@@ -195,51 +199,51 @@ def selectors(world: World) -> Seen:
         "x in (1),!done",
     )
     seen = {
-        label: [n for n in _names(world.get(path, labelSelector=label)) if n.startswith("m-")]
+        label: [n for n in _names(harness.get(path, labelSelector=label)) if n.startswith("m-")]
         for label in wanted
     }
     bad = [
-        world.outcome(lambda s=s: world.api.get(path, labelSelector=s))[:3]
+        harness.outcome(lambda s=s: harness.api.get(path, labelSelector=s))[:3]
         for s in ("x===1", "a b", "=", "x in 1")
     ]
     return seen, bad
 
 
 @scenario
-def field_selectors(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a"))
-    world.api.post(world.api.jobs_path(), job("b"))
-    pod = world.running("a")["metadata"]["name"]
-    pods, jobs = world.api.pods_path(), world.api.jobs_path()
-    if world.fake is None:
-        until(lambda: world.pod("b")["status"]["phase"] == "Running")
+def field_selectors(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a"))
+    harness.api.post(harness.api.jobs_path(), job("b"))
+    pod = harness.running("a")["metadata"]["name"]
+    pods, jobs = harness.api.pods_path(), harness.api.jobs_path()
+    if harness.fake is None:
+        until(lambda: harness.pod("b")["status"]["phase"] == "Running")
     else:
-        world.fake.pod_starts("b")
+        harness.fake.pod_starts("b")
     return {
-        "name": len(world.get(pods, fieldSelector=f"metadata.name={pod}")["items"]),
-        "phase": len(world.get(pods, fieldSelector="status.phase=Running")["items"]),
-        "not": len(world.get(pods, fieldSelector="status.phase!=Running")["items"]),
-        "job": _names(world.get(jobs, fieldSelector="metadata.name=a")),
-        "unknown": world.outcome(lambda: world.api.get(pods, fieldSelector="spec.colour=red")),
+        "name": len(harness.get(pods, fieldSelector=f"metadata.name={pod}")["items"]),
+        "phase": len(harness.get(pods, fieldSelector="status.phase=Running")["items"]),
+        "not": len(harness.get(pods, fieldSelector="status.phase!=Running")["items"]),
+        "job": _names(harness.get(jobs, fieldSelector="metadata.name=a")),
+        "unknown": harness.outcome(lambda: harness.api.get(pods, fieldSelector="spec.colour=red")),
     }
 
 
 @scenario
-def paging(world: World) -> Seen:
-    path = world.path("configmaps")
+def paging(harness: Harness) -> Seen:
+    path = harness.path("configmaps")
     for index in range(5):
-        world.api.post(path, _config(f"m-{index}", {"page": "me"}))
-    if world.fake is None:  # every namespace of a real cluster has one of its own
-        until(lambda: len(world.get(path)["items"]) == 6)
+        harness.api.post(path, _config(f"m-{index}", {"page": "me"}))
+    if harness.fake is None:  # every namespace of a real cluster has one of its own
+        until(lambda: len(harness.get(path)["items"]) == 6)
     else:
-        world.api.post(path, _config("kube-root-ca.crt"))
+        harness.api.post(path, _config("kube-root-ca.crt"))
     plain, chosen = [], []
     for into, query in ((plain, {}), (chosen, {"labelSelector": "page=me"})):
         token: str | None = None
         versions = set()
         while True:
             size = (2, 1, 3)[len(into)]  # a page may be of another size than the one before
-            page = world.get(path, limit=size, **query, **({"continue": token} if token else {}))
+            page = harness.get(path, limit=size, **query, **({"continue": token} if token else {}))
             meta = page["metadata"]
             versions.add(meta["resourceVersion"])
             into.append(
@@ -248,21 +252,21 @@ def paging(world: World) -> Seen:
             if not (token := meta.get("continue")):
                 break
             # The moment of the list is over.
-            world.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))
+            harness.api.patch(f"{path}/m-4", _labelled(f"x{len(into)}"))
         into.append(len(versions))
-    bad = world.outcome(lambda: world.api.get(path, limit=2, **{"continue": "nonsense"}))[:3]
-    whole = world.api.listing(path, NamedObject, limit=2)
+    bad = harness.outcome(lambda: harness.api.get(path, limit=2, **{"continue": "nonsense"}))[:3]
+    whole = harness.api.listing(path, NamedObject, limit=2)
     return plain, chosen, bad, [found.metadata.name for found in whole.items]
 
 
 @scenario
-def empty_list(world: World) -> Seen:
-    found = world.get(world.api.jobs_path())
+def empty_list(harness: Harness) -> Seen:
+    found = harness.get(harness.api.jobs_path())
     return (
         found["kind"],
         found["items"],
         sorted(found["metadata"]),
-        len(world.api.listing(world.api.jobs_path(), Job).items),
+        len(harness.api.listing(harness.api.jobs_path(), Job).items),
     )
 
 
@@ -270,18 +274,18 @@ def empty_list(world: World) -> Seen:
 
 
 @scenario
-def watch_order(world: World) -> Seen:
-    path = world.path("configmaps")
-    version = world.api.listing(path, NamedObject).resource_version
+def watch_order(harness: Harness) -> Seen:
+    path = harness.path("configmaps")
+    version = harness.api.listing(path, NamedObject).resource_version
     seen = []
-    with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=30) as stream:
-        world.api.post(path, _config("other"))
-        world.api.post(path, _config("a", {"run": "1"}))
-        world.api.patch(f"{path}/a", _labelled("x"))
-        world.api.patch(f"{path}/a", {"metadata": {"labels": {"run": None}}})
-        world.api.patch(f"{path}/a", {"metadata": {"labels": {"run": "1"}}})
-        world.api.delete(f"{path}/a", {"propagationPolicy": "Background"})
-        world.api.post(path, _config("b", {"run": "1"}))
+    with harness.api.watch(path, labels="run=1", resource_version=version, timeout_s=30) as stream:
+        harness.api.post(path, _config("other"))
+        harness.api.post(path, _config("a", {"run": "1"}))
+        harness.api.patch(f"{path}/a", _labelled("x"))
+        harness.api.patch(f"{path}/a", {"metadata": {"labels": {"run": None}}})
+        harness.api.patch(f"{path}/a", {"metadata": {"labels": {"run": "1"}}})
+        harness.api.delete(f"{path}/a", {"propagationPolicy": "Background"})
+        harness.api.post(path, _config("b", {"run": "1"}))
         for event in stream:
             if event.type == "BOOKMARK":
                 continue
@@ -294,8 +298,8 @@ def watch_order(world: World) -> Seen:
             if found.metadata.name == "b":
                 break
         again = event.resource_version
-    with world.api.watch(path, labels="run=1", resource_version=again, timeout_s=30) as stream:
-        world.api.post(path, _config("c", {"run": "1"}))
+    with harness.api.watch(path, labels="run=1", resource_version=again, timeout_s=30) as stream:
+        harness.api.post(path, _config("c", {"run": "1"}))
         seen.append(
             next((event.type, decode(NamedObject, event.object).metadata.name) for event in stream)
         )
@@ -303,15 +307,17 @@ def watch_order(world: World) -> Seen:
 
 
 @scenario
-def bookmarks_before_the_servers_end(world: World) -> Seen:
+def bookmarks_before_the_servers_end(harness: Harness) -> Seen:
     """Two seconds before it, if something happened since and the server gets to it in time; a busy
     one may not.
     """
-    path = world.path("configmaps")
-    version = world.api.listing(path, NamedObject).resource_version
+    path = harness.path("configmaps")
+    version = harness.api.listing(path, NamedObject).resource_version
     for number in range(10):
-        with world.api.watch(path, labels="run=1", resource_version=version, timeout_s=5) as stream:
-            world.api.post(path, _config(f"other-{number}"))
+        with harness.api.watch(
+            path, labels="run=1", resource_version=version, timeout_s=5
+        ) as stream:
+            harness.api.post(path, _config(f"other-{number}"))
             events = list(stream)
         if events:
             return {event.type for event in events}, events[-1].resource_version != version
@@ -319,9 +325,9 @@ def bookmarks_before_the_servers_end(world: World) -> Seen:
 
 
 @scenario
-def watch_closed_by_another_thread(world: World) -> Seen:
-    version = world.api.listing(world.api.jobs_path(), Job).resource_version
-    stream = world.api.watch(world.api.jobs_path(), resource_version=version, timeout_s=60)
+def watch_closed_by_another_thread(harness: Harness) -> Seen:
+    version = harness.api.listing(harness.api.jobs_path(), Job).resource_version
+    stream = harness.api.watch(harness.api.jobs_path(), resource_version=version, timeout_s=60)
     seen: list[str] = []
     reader = threading.Thread(target=lambda: seen.extend(event.type for event in stream))
     reader.start()
@@ -334,39 +340,39 @@ def watch_closed_by_another_thread(world: World) -> Seen:
 
 
 @scenario
-def deletions_of_another_object(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a"))
+def deletions_of_another_object(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a"))
     other = {"uid": "00000000-0000-0000-0000-000000000000"}
     return [
-        world.outcome(
-            lambda: world.api.delete(
-                world.api.jobs_path("a"), {**FOREGROUND, "preconditions": other}
+        harness.outcome(
+            lambda: harness.api.delete(
+                harness.api.jobs_path("a"), {**FOREGROUND, "preconditions": other}
             )
         ),
-        "deletionTimestamp" in world.get(world.api.jobs_path("a"))["metadata"],
-        world.outcome(
-            lambda: world.api.delete(
-                world.api.jobs_path("b"), {**FOREGROUND, "preconditions": other}
+        "deletionTimestamp" in harness.get(harness.api.jobs_path("a"))["metadata"],
+        harness.outcome(
+            lambda: harness.api.delete(
+                harness.api.jobs_path("b"), {**FOREGROUND, "preconditions": other}
             )
         ),
     ]
 
 
 @scenario
-def foreground_deletion_with_our_finalizer(world: World) -> Seen:
+def foreground_deletion_with_our_finalizer(harness: Harness) -> Seen:
     made = decode(
-        Job, world.api.post(world.api.jobs_path(), job("a", {"run": "1"}, finalizers=[OURS]))
+        Job, harness.api.post(harness.api.jobs_path(), job("a", {"run": "1"}, finalizers=[OURS]))
     )
-    name = world.running("a")["metadata"]["name"]
+    name = harness.running("a")["metadata"]["name"]
     options = {**FOREGROUND, "preconditions": {"uid": made.metadata.uid}}
-    answer = decode_dict(world.api.delete(world.api.jobs_path("a"), options))
-    pod = until(lambda: (pod := world.pod("a"))["status"]["phase"] == "Failed" and pod)
-    held = world.get(world.api.jobs_path("a"))
+    answer = decode_dict(harness.api.delete(harness.api.jobs_path("a"), options))
+    pod = until(lambda: (pod := harness.pod("a"))["status"]["phase"] == "Failed" and pod)
+    held = harness.get(harness.api.jobs_path("a"))
     ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-    again = world.outcome(lambda: world.api.delete(world.api.jobs_path("a"), options))
-    new = world.outcome(
-        lambda: world.api.patch(
-            world.api.pods_path(name), {"metadata": {"finalizers": [OURS, "crawl.test/more"]}}
+    again = harness.outcome(lambda: harness.api.delete(harness.api.jobs_path("a"), options))
+    new = harness.outcome(
+        lambda: harness.api.patch(
+            harness.api.pods_path(name), {"metadata": {"finalizers": [OURS, "crawl.test/more"]}}
         )
     )
     seen = [
@@ -384,38 +390,42 @@ def foreground_deletion_with_our_finalizer(world: World) -> Seen:
         again,
         (*new[:3], new[4].split(": Forbidden: ")[1].split(", metadata.")[0].rstrip("]") + "]"),
     ]
-    world.api.patch(world.api.pods_path(name), {"metadata": {"finalizers": None}})
-    return [*seen, world.gone(world.api.pods_path(name)), world.gone(world.api.jobs_path("a"))]
+    harness.api.patch(harness.api.pods_path(name), {"metadata": {"finalizers": None}})
+    return [
+        *seen,
+        harness.gone(harness.api.pods_path(name)),
+        harness.gone(harness.api.jobs_path("a")),
+    ]
 
 
 @scenario
-def background_deletion(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a"))
-    pod = world.running("a")["metadata"]["name"]
+def background_deletion(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a"))
+    pod = harness.running("a")["metadata"]["name"]
     answer = decode_dict(
-        world.api.delete(world.api.jobs_path("a"), {"propagationPolicy": "Background"})
+        harness.api.delete(harness.api.jobs_path("a"), {"propagationPolicy": "Background"})
     )
     seen = answer["kind"], answer.get("status"), sorted(answer.get("details", {}))
-    return seen, world.gone(world.api.jobs_path("a")), world.gone(world.api.pods_path(pod))
+    return seen, harness.gone(harness.api.jobs_path("a")), harness.gone(harness.api.pods_path(pod))
 
 
 @scenario
-def deletion_without_a_policy_leaves_the_pods(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a"))
-    pod = world.running("a")["metadata"]["name"]
-    world.api.delete(world.api.jobs_path("a"), {})
-    gone = world.gone(world.api.jobs_path("a"))
-    left = world.get(world.api.pods_path(pod))
+def deletion_without_a_policy_leaves_the_pods(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a"))
+    pod = harness.running("a")["metadata"]["name"]
+    harness.api.delete(harness.api.jobs_path("a"), {})
+    gone = harness.gone(harness.api.jobs_path("a"))
+    left = harness.get(harness.api.pods_path(pod))
     return gone, left["metadata"].get("ownerReferences"), "deletionTimestamp" in left["metadata"]
 
 
 @scenario
-def pod_that_is_deleted(world: World) -> Seen:
-    world.api.post(world.api.jobs_path(), job("a", finalizers=[OURS], grace_s=30))
-    name = world.running("a")["metadata"]["name"]
-    if world.fake is not None:
-        world.fake.controllers.makes_pods = False
-    answer = decode_dict(world.api.delete(world.api.pods_path(name), {"gracePeriodSeconds": 5}))
+def pod_that_is_deleted(harness: Harness) -> Seen:
+    harness.api.post(harness.api.jobs_path(), job("a", finalizers=[OURS], grace_s=30))
+    name = harness.running("a")["metadata"]["name"]
+    if harness.fake is not None:
+        harness.fake.controllers.makes_pods = False
+    answer = decode_dict(harness.api.delete(harness.api.pods_path(name), {"gracePeriodSeconds": 5}))
     return answer["kind"], answer["metadata"]["deletionGracePeriodSeconds"]
 
 
@@ -427,46 +437,46 @@ def _labelled(name: str) -> dict[str, Any]:
 
 
 @scenario
-def patches_that_do_not_fit(world: World) -> Seen:
-    made = json.loads(world.api.post(world.api.jobs_path(), job("a", {"x": "1"})))["metadata"][
+def patches_that_do_not_fit(harness: Harness) -> Seen:
+    made = json.loads(harness.api.post(harness.api.jobs_path(), job("a", {"x": "1"})))["metadata"][
         "resourceVersion"
     ]
-    path, missing = world.api.jobs_path("a"), world.api.jobs_path("missing")
+    path, missing = harness.api.jobs_path("a"), harness.api.jobs_path("missing")
     other = "00000000-0000-0000-0000-000000000000"
-    until(lambda: world.get(path)["metadata"]["resourceVersion"] != made)
+    until(lambda: harness.get(path)["metadata"]["resourceVersion"] != made)
     return [
-        world.outcome(lambda: world.api.patch(missing, _labelled("x"))),
-        world.outcome(
-            lambda: world.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}})
+        harness.outcome(lambda: harness.api.patch(missing, _labelled("x"))),
+        harness.outcome(
+            lambda: harness.api.patch(path, {"metadata": {"uid": other, "labels": {"x": "2"}}})
         )[:3],
-        world.outcome(
-            lambda: world.api.patch(
+        harness.outcome(
+            lambda: harness.api.patch(
                 path, {"metadata": {"resourceVersion": "1", "labels": {"x": "2"}}}
             )
         ),
-        world.outcome(lambda: world.api.patch(path, _labelled("fits"))),
-        sorted(decode(Job, world.api.get(path)).metadata.labels),
+        harness.outcome(lambda: harness.api.patch(path, _labelled("fits"))),
+        sorted(decode(Job, harness.api.get(path)).metadata.labels),
     ]
 
 
 @scenario
-def finalizers_as_a_set(world: World) -> Seen:
-    path = world.path("configmaps", "a")
-    world.api.post(
-        world.path("configmaps"),
+def finalizers_as_a_set(harness: Harness) -> Seen:
+    path = harness.path("configmaps", "a")
+    harness.api.post(
+        harness.path("configmaps"),
         {"metadata": {"name": "a", "finalizers": ["crawl.test/x", "crawl.test/y"]}},
     )
 
     def patched(**metadata: Any) -> Any:
-        world.api.patch(path, {"metadata": metadata})
-        return world.get(path)["metadata"].get("finalizers")
+        harness.api.patch(path, {"metadata": metadata})
+        return harness.get(path)["metadata"].get("finalizers")
 
     take = "$deleteFromPrimitiveList/finalizers"
     return [
         patched(**{take: ["crawl.test/x"]}),
         patched(**{take: ["crawl.test/missing"]}),
         patched(finalizers=["crawl.test/z"]),
-        world.outcome(
+        harness.outcome(
             lambda: patched(uid="00000000-0000-0000-0000-000000000000", **{take: ["crawl.test/z"]})
         )[:3],
         patched(**{take: ["crawl.test/y", "crawl.test/z"]}),
@@ -477,44 +487,46 @@ def finalizers_as_a_set(world: World) -> Seen:
 
 
 @scenario
-def logs_that_are_not_there(world: World) -> Seen:
+def logs_that_are_not_there(harness: Harness) -> Seen:
     waiting = job("a")
     waiting["spec"]["template"]["spec"]["nodeSelector"] = {"no": "such-node"}
-    world.api.post(world.api.jobs_path(), waiting)
-    name = world.pod("a")["metadata"]["name"]
+    harness.api.post(harness.api.jobs_path(), waiting)
+    name = harness.pod("a")["metadata"]["name"]
     return [
         # No node yet: empty, and no error.
-        world.api.read(world.api.pods_path(name, "log"), container="crawler"),
-        world.outcome(lambda: world.api.read(world.api.pods_path(name, "log"), container="other")),
-        world.outcome(lambda: world.api.read(world.api.pods_path("missing", "log"))),
+        harness.api.read(harness.api.pods_path(name, "log"), container="crawler"),
+        harness.outcome(
+            lambda: harness.api.read(harness.api.pods_path(name, "log"), container="other")
+        ),
+        harness.outcome(lambda: harness.api.read(harness.api.pods_path("missing", "log"))),
     ]
 
 
 @scenario
-def objects_and_resources_that_are_not_there(world: World) -> Seen:
+def objects_and_resources_that_are_not_there(harness: Harness) -> Seen:
     return [
-        world.outcome(lambda: world.api.get(world.api.jobs_path("missing"))),
-        world.outcome(lambda: world.api.get(world.api.pods_path("missing"))),
-        world.outcome(lambda: world.api.get("/apis/no.such/v1/namespaces/x/things"))[:2],
-        world.outcome(lambda: world.api.get("/api/v1/namespaces/no-such-namespace")),
+        harness.outcome(lambda: harness.api.get(harness.api.jobs_path("missing"))),
+        harness.outcome(lambda: harness.api.get(harness.api.pods_path("missing"))),
+        harness.outcome(lambda: harness.api.get("/apis/no.such/v1/namespaces/x/things"))[:2],
+        harness.outcome(lambda: harness.api.get("/api/v1/namespaces/no-such-namespace")),
     ]
 
 
 @scenario
-def rights_that_are_missing(world: World) -> Seen:
-    if world.fake is not None:
+def rights_that_are_missing(harness: Harness) -> Seen:
+    if harness.fake is not None:
         for verb, resource in (
             ("list", "pods"),
             ("create", "jobs"),
             ("get", "pods/log"),
             ("watch", "pods"),
         ):
-            world.fake.deny(verb, resource)
-        api = world.api
+            harness.fake.deny(verb, resource)
+        api = harness.api
     else:
-        assert world.cluster is not None
-        user = f"system:serviceaccount:{world.api.namespace}:nobody"
-        api = Api(kubeconfig=world.cluster.kubeconfig_of(user), namespace=world.api.namespace)
+        assert harness.cluster is not None
+        user = f"system:serviceaccount:{harness.api.namespace}:nobody"
+        api = Api(kubeconfig=harness.cluster.kubeconfig_of(user), namespace=harness.api.namespace)
     may = {"verb": "list", "resource": "pods", "namespace": api.namespace}
     review = decode_dict(
         api.post(
@@ -523,21 +535,21 @@ def rights_that_are_missing(world: World) -> Seen:
         )
     )
     return [
-        world.outcome(lambda: api.get(api.pods_path())),
-        world.outcome(lambda: api.post(api.jobs_path(), job("a"))),
-        world.outcome(lambda: api.read(api.pods_path("a", "log"))),
-        world.outcome(lambda: api.watch(api.pods_path(), resource_version="1", timeout_s=5)),
+        harness.outcome(lambda: api.get(api.pods_path())),
+        harness.outcome(lambda: api.post(api.jobs_path(), job("a"))),
+        harness.outcome(lambda: api.read(api.pods_path("a", "log"))),
+        harness.outcome(lambda: api.watch(api.pods_path(), resource_version="1", timeout_s=5)),
         review["status"]["allowed"],
     ]
 
 
 @scenario
-def credentials_that_nobody_knows(world: World) -> Seen:
+def credentials_that_nobody_knows(harness: Harness) -> Seen:
     import json
 
-    path = world.cluster.kubeconfig if world.cluster else world.fake.kubeconfig()  # type: ignore[union-attr]
-    if world.fake is not None:
-        world.fake.tokens = {"test"}
+    path = harness.cluster.kubeconfig if harness.cluster else harness.fake.kubeconfig()  # type: ignore[union-attr]
+    if harness.fake is not None:
+        harness.fake.tokens = {"test"}
         config = json.loads(path.read_text())
     else:
         import yaml
@@ -547,8 +559,8 @@ def credentials_that_nobody_knows(world: World) -> Seen:
         user["user"] = {"token": "nobody-knows-this"}
     strange = path.with_name("stranger")
     strange.write_text(json.dumps(config))
-    api = Api(kubeconfig=strange, namespace=world.api.namespace)
-    return world.outcome(lambda: api.get(api.pods_path()))
+    api = Api(kubeconfig=strange, namespace=harness.api.namespace)
+    return harness.outcome(lambda: api.get(api.pods_path()))
 
 
 def decode_dict(data: bytes) -> dict[str, Any]:
@@ -559,31 +571,31 @@ def decode_dict(data: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_both_answer_alike(name: str, fake: World, real: World) -> None:
+def test_both_answer_alike(name: str, fake: Harness, real: Harness) -> None:
     assert SCENARIOS[name](fake) == SCENARIOS[name](real)
 
 
 # --- what is forgotten ----------------------------------------------------------------------------
 
 
-def _forgotten(world: World, forget: Callable[[], None], restart: Callable[[], None]) -> Seen:
+def _forgotten(harness: Harness, forget: Callable[[], None], restart: Callable[[], None]) -> Seen:
     """A continue token and the place of a watch, once the server does not remember their moment any
     more.
     """
-    path = world.path("configmaps")
+    path = harness.path("configmaps")
     for index in range(4):
-        world.api.post(path, _config(f"m-{index}"))
-    page = world.get(path, limit=1)
+        harness.api.post(path, _config(f"m-{index}"))
+    page = harness.get(path, limit=1)
     token = page["metadata"]["continue"]
     forget()
 
     def expired() -> Any:
-        seen = world.outcome(lambda: world.api.get(path, limit=1, **{"continue": token}))
+        seen = harness.outcome(lambda: harness.api.get(path, limit=1, **{"continue": token}))
         return seen if seen[0] == "Expired" else None
 
     def too_old() -> Any:
         try:
-            with world.api.watch(path, resource_version="1", timeout_s=1) as stream:
+            with harness.api.watch(path, resource_version="1", timeout_s=1) as stream:
                 next(stream, None)
         except PositionExpired as error:
             return error.status, error.reason, re.sub(r"\d+", "N", error.words)
@@ -605,24 +617,24 @@ def _restart(busy: threading.Event, writer: threading.Thread, cluster: Cluster) 
 
 
 @pytest.mark.slow
-def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
+def test_both_forget_alike(fake: Harness, kube_binaries: None) -> None:
     assert fake.fake is not None
     store = fake.fake.store
     with Cluster(kwok=1, extra={"kube-apiserver": ["--etcd-compaction-interval=1s"]}) as cluster:
         namespace = cluster.namespace("forgetful")
         api = Api(kubeconfig=cluster.kubeconfig, namespace=namespace)
-        world = World(api, cluster=cluster)
+        harness = Harness(api, cluster=cluster)
         busy = threading.Event()
 
         def write() -> None:  # compaction forgets what was before the last but one time it polled
             number = 0
             while not busy.wait(0.1):
                 number += 1
-                api.post(world.path("configmaps"), _config(f"z-{number}"))
+                api.post(harness.path("configmaps"), _config(f"z-{number}"))
 
         writer = threading.Thread(target=write)
         try:
-            theirs = _forgotten(world, writer.start, lambda: _restart(busy, writer, cluster))
+            theirs = _forgotten(harness, writer.start, lambda: _restart(busy, writer, cluster))
         finally:
             busy.set()
             writer.join(30)
@@ -634,32 +646,32 @@ def test_both_forget_alike(fake: World, kube_binaries: None) -> None:
 # --- what only a kubelet says ---------------------------------------------------------------------
 
 
-def _logs_while_waiting(world: World) -> Seen:
+def _logs_while_waiting(harness: Harness) -> Seen:
     never = job("a")
     never["spec"]["template"]["spec"]["containers"][0] |= {
         "image": "crawl.test/none:1",
         "imagePullPolicy": "Never",
     }
-    world.api.post(world.api.jobs_path(), never)
-    if world.fake is not None:
-        world.fake.pod_waits("a", "ErrImageNeverPull")
+    harness.api.post(harness.api.jobs_path(), never)
+    if harness.fake is not None:
+        harness.fake.pod_waits("a", "ErrImageNeverPull")
 
     def reason() -> Any:
-        told = world.pod("a")["status"].get("containerStatuses", [{}])[0]
+        told = harness.pod("a")["status"].get("containerStatuses", [{}])[0]
         return told.get("state", {}).get("waiting", {}).get("reason") == "ErrImageNeverPull"
 
     assert until(reason)
-    path = world.api.pods_path(world.pod("a")["metadata"]["name"], "log")
+    path = harness.api.pods_path(harness.pod("a")["metadata"]["name"], "log")
     return [
-        world.outcome(lambda: world.api.read(path, container="crawler")),
-        world.outcome(lambda: world.api.read(path, container="other")),
+        harness.outcome(lambda: harness.api.read(path, container="crawler")),
+        harness.outcome(lambda: harness.api.read(path, container="other")),
     ]
 
 
-def test_a_container_that_waits_has_no_log(fake: World, real_cluster: Cluster) -> None:
+def test_a_container_that_waits_has_no_log(fake: Harness, real_cluster: Cluster) -> None:
     namespace = real_cluster.namespace("waiting")
     api = Api(kubeconfig=real_cluster.kubeconfig, namespace=namespace)
     try:
-        assert _logs_while_waiting(fake) == _logs_while_waiting(World(api, cluster=real_cluster))
+        assert _logs_while_waiting(fake) == _logs_while_waiting(Harness(api, cluster=real_cluster))
     finally:
         api.close()

@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.kueue import QUEUES, Kueue
-from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import QUICK, KubeTestbed, open_kube_testbed
 
 pytestmark = [pytest.mark.kueue, pytest.mark.asyncio(loop_scope="session")]
 
@@ -52,16 +52,18 @@ def kueue(kube_binaries: None) -> Iterator[Kueue]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def kube(server: WorkflowEnvironment, kueue: Kueue, tmp_path: Path) -> AsyncIterator[KubeLab]:
+async def kube(
+    server: WorkflowEnvironment, kueue: Kueue, tmp_path: Path
+) -> AsyncIterator[KubeTestbed]:
     classes = {number: f"priority-{number}" for number in (URGENT, PATIENT)}
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kueue.cluster, watched=True, queue_priority_classes=classes
     ) as kube:
         open_queue(kueue, kube, ONE)
         yield kube
 
 
-def open_queue(kueue: Kueue, kube: KubeLab, room: dict[str, str]) -> None:
+def open_queue(kueue: Kueue, kube: KubeTestbed, room: dict[str, str]) -> None:
     """The queue ``night`` of the namespace, in front of this room."""
     resources = [{"name": name, "nominalQuota": quota} for name, quota in room.items()]
     group = {"coveredResources": list(room), "flavors": [{"name": "any", "resources": resources}]}
@@ -82,7 +84,7 @@ def held(name: str, queue: str = "night", **script: str) -> CrawlerDefinition:
     )
 
 
-def workload(kube: KubeLab, run_id: int) -> dict[str, Any]:
+def workload(kube: KubeTestbed, run_id: int) -> dict[str, Any]:
     """The Workload of the run's first attempt; empty while Kueue makes it anew."""
     found = kube.cluster.admin.get(kube.path("workloads", group=QUEUES))["items"]
     return next(
@@ -90,7 +92,7 @@ def workload(kube: KubeLab, run_id: int) -> dict[str, Any]:
     )
 
 
-def finished(kube: KubeLab, run_id: int) -> str | None:
+def finished(kube: KubeTestbed, run_id: int) -> str | None:
     """How Kueue saw the first attempt end, so that it keeps no room and no place in the queue for
     it.
     """
@@ -100,7 +102,7 @@ def finished(kube: KubeLab, run_id: int) -> str | None:
     )
 
 
-def change(kube: KubeLab, resource: str, name: str, **spec: Any) -> None:
+def change(kube: KubeTestbed, resource: str, name: str, **spec: Any) -> None:
     path = (
         kube.path(resource, name, QUEUES)
         if resource != "clusterqueues"
@@ -109,12 +111,12 @@ def change(kube: KubeLab, resource: str, name: str, **spec: Any) -> None:
     kube.cluster.admin.patch(path, {"spec": spec})
 
 
-async def start(kube: KubeLab, crawler: str, **more: Any) -> Any:
-    return await kube.lab.start({"crawler": crawler, "priority": PATIENT, **QUICK, **more})
+async def start(kube: KubeTestbed, crawler: str, **more: Any) -> Any:
+    return await kube.testbed.start({"crawler": crawler, "priority": PATIENT, **QUICK, **more})
 
 
 async def test_a_quota_that_is_used_up_is_told_with_the_place_and_the_next_goes_on(
-    kube: KubeLab,
+    kube: KubeTestbed,
 ) -> None:
     kube.knows(held("books"))
     first = await start(kube, "books")
@@ -128,48 +130,52 @@ async def test_a_quota_that_is_used_up_is_told_with_the_place_and_the_next_goes_
     await kube.until_said("Waits in queue night as number 2", run_id=3)
     assert [kube.tasks(run)[0].status for run in (1, 2, 3)] == ["RUNNING", "PENDING", "PENDING"]
     await third.signal("stop", {"request_id": "s3"})
-    assert (await kube.lab.ended(third)).tasks == {"CANCELLED": 1}, "stopped while it is suspended"
+    assert (await kube.testbed.ended(third)).tasks == {"CANCELLED": 1}, (
+        "stopped while it is suspended"
+    )
     await first.signal("stop", {"request_id": "s1"})
     await kube.until_task("RUNNING", run_id=2)
     await second.signal("stop", {"request_id": "s2"})
-    await kube.lab.ended(second)
-    assert [kube.lab.corrections(run) for run in (1, 2, 3)] == [[], [], []]
-    await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []))
+    await kube.testbed.ended(second)
+    assert [kube.testbed.corrections(run) for run in (1, 2, 3)] == [[], [], []]
+    await kube.testbed.until(lambda: (kube.jobs(), kube.pods()) == ([], []))
 
 
 async def test_a_crawl_that_is_preempted_has_ended_and_its_next_attempt_goes_on(
-    kube: KubeLab,
+    kube: KubeTestbed,
 ) -> None:
     kube.knows(held("books"))
     first = await start(kube, "books")
     await kube.until_task("RUNNING")
     urgent = await start(kube, "books", priority=URGENT)
-    result = await kube.lab.ended(first)
+    result = await kube.testbed.ended(first)
     assert (result.status, result.outcome, result.tasks) == ("FAILED", "evicted", {"FAILED": 1})
     [task] = kube.tasks()
     cause = "Ended from outside: taken back by its queue night (Preempted: Preempted to accommodate a workload"
     assert (task.exit_code, (task.cause or "").startswith(cause)) == (11, True), task.cause
-    assert [found.kind for found in kube.lab.corrections(1)] == ["killed"]
-    assert await kube.lab.until(lambda: finished(kube, 1)) == "Failed"
-    again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
+    assert [found.kind for found in kube.testbed.corrections(1)] == ["killed"]
+    assert await kube.testbed.until(lambda: finished(kube, 1)) == "Failed"
+    again = await kube.testbed.start({"run_id": 1, **QUICK}, id="again")
     await kube.until_said("Waits in queue night as number 1: ")
     await urgent.signal("stop", {"request_id": "s2"})
     await kube.until_task("RUNNING")
     await again.signal("stop", {"request_id": "s1"})
-    assert (await kube.lab.ended(again)).tasks == {"CANCELLED": 1}
+    assert (await kube.testbed.ended(again)).tasks == {"CANCELLED": 1}
     assert [(t.attempt, t.status) for t in kube.tasks(superseded=True)] == [
         (1, "FAILED"),
         (2, "CANCELLED"),
     ]
 
 
-async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube: KubeLab) -> None:
+async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(
+    kube: KubeTestbed,
+) -> None:
     kube.knows(held("books"))
     first = await start(kube, "books", retries={"max": 2, "backoff_s": 0})
     await kube.until_task("RUNNING")
     urgent = await start(kube, "books", priority=URGENT)
     await kube.until_task("RUNNING", run_id=2)
-    await kube.lab.until(lambda: [t.attempt for t in kube.tasks()] == [2])
+    await kube.testbed.until(lambda: [t.attempt for t in kube.tasks()] == [2])
     await kube.until_said("Waits in queue night as number 1: ")
     await urgent.signal("stop", {"request_id": "s2"})
     await kube.until_task("RUNNING")
@@ -180,7 +186,7 @@ async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube:
     ]
     assert (names, finished(kube, 1)) == (["crawl-1-0-2"], "Failed")
     await first.signal("stop", {"request_id": "s1"})
-    assert (await kube.lab.ended(first)).tasks == {"CANCELLED": 1}
+    assert (await kube.testbed.ended(first)).tasks == {"CANCELLED": 1}
     assert [(t.attempt, t.retry, t.outcome) for t in kube.tasks(superseded=True)] == [
         (1, 0, "evicted"),
         (2, 1, "cancelled"),
@@ -188,7 +194,7 @@ async def test_a_crawl_that_is_preempted_waits_in_its_queue_as_another_try(kube:
 
 
 async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_in_another_pod(
-    kube: KubeLab,
+    kube: KubeTestbed,
 ) -> None:
     kube.knows(held("slow", stop_after="300s"))
     kube.knows(held("short", message=FINISHED, run_for="100ms"))
@@ -196,8 +202,8 @@ async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_i
     await kube.until_task("RUNNING")
     [before] = [pod["metadata"]["name"] for pod in kube.pods()]
     urgent = await start(kube, "short", priority=URGENT)
-    assert (await kube.lab.ended(urgent)).status == "COMPLETED"
-    await kube.lab.until(lambda: not any(job["spec"]["suspend"] for job in kube.jobs()))
+    assert (await kube.testbed.ended(urgent)).status == "COMPLETED"
+    await kube.testbed.until(lambda: not any(job["spec"]["suspend"] for job in kube.jobs()))
     assert kube.tasks()[0].status == "RUNNING", "its pod takes its time"
     kube.end_pod(before, 11, SHUTDOWN)
     await kube.until_said("Another pod of its Job has ended (exit 11)")
@@ -205,14 +211,17 @@ async def test_a_crawl_that_is_admitted_again_before_its_pod_has_ended_goes_on_i
         pod["metadata"]["name"] for pod in kube.pods() if pod["status"]["phase"] == "Running"
     ]
     kube.end_pod(after, 0, FINISHED)
-    result = await kube.lab.ended(first)
+    result = await kube.testbed.ended(first)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
-    assert ([t.attempt for t in kube.tasks(superseded=True)], kube.lab.corrections(1)) == ([1], [])
-    assert await kube.lab.until(lambda: finished(kube, 1)) == "Succeeded"
+    assert ([t.attempt for t in kube.tasks(superseded=True)], kube.testbed.corrections(1)) == (
+        [1],
+        [],
+    )
+    assert await kube.testbed.until(lambda: finished(kube, 1)) == "Succeeded"
     await kube.until_released()
 
 
-async def test_what_a_queue_does_not_start_says_why_and_can_be_stopped(kube: KubeLab) -> None:
+async def test_what_a_queue_does_not_start_says_why_and_can_be_stopped(kube: KubeTestbed) -> None:
     kube.knows(held("lost", queue="nowhere"))
     kube.knows(held("books"))
     lost = await start(kube, "lost")
@@ -227,7 +236,7 @@ async def test_what_a_queue_does_not_start_says_why_and_can_be_stopped(kube: Kub
     await asyncio.to_thread(change, kube, "workloads", name, active=True)
     await kube.until_task("RUNNING", run_id=2)
     await lost.signal("stop", {"request_id": "s1"})
-    assert (await kube.lab.ended(lost)).tasks == {"CANCELLED": 1}
+    assert (await kube.testbed.ended(lost)).tasks == {"CANCELLED": 1}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +248,7 @@ async def test_what_a_queue_does_not_start_says_why_and_can_be_stopped(kube: Kub
     ids=["drained", "deactivated"],
 )
 async def test_what_is_taken_back_while_it_crawls_has_ended(
-    kube: KubeLab, what: tuple[str, dict[str, Any]], outcome: str, words: str
+    kube: KubeTestbed, what: tuple[str, dict[str, Any]], outcome: str, words: str
 ) -> None:
     kube.knows(held("books"))
     handle = await start(kube, "books")
@@ -248,7 +257,7 @@ async def test_what_is_taken_back_while_it_crawls_has_ended(
         lambda: kube.cluster.admin.get(kube.path(what[0], group=QUEUES))["items"]
     )
     await asyncio.to_thread(change, kube, what[0], one["metadata"]["name"], **what[1])
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", outcome)
     assert f"taken back by its queue night ({words}: " in (kube.tasks()[0].cause or "")
     await asyncio.to_thread(change, kube, "localqueues", "night", stopPolicy="None")
@@ -257,7 +266,7 @@ async def test_what_is_taken_back_while_it_crawls_has_ended(
     assert kube.tasks()[0].status == "FAILED"
 
 
-async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: KubeLab) -> None:
+async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: KubeTestbed) -> None:
     kube.knows(replace(held("huge"), resources=ABSURD))
     await asyncio.to_thread(change, kube, "localqueues", "night", stopPolicy="Hold")
     await asyncio.to_thread(
@@ -279,7 +288,7 @@ async def test_what_no_node_takes_is_taken_back_and_waits(kueue: Kueue, kube: Ku
     assert said.startswith("Waits in queue night: Exceeded the PodsReady timeout"), said
     assert kube.tasks()[0].status == "PENDING"
     await handle.signal("stop", {"request_id": "s1"})
-    assert (await kube.lab.ended(handle)).tasks == {"CANCELLED": 1}, kube.tasks()[0]
+    assert (await kube.testbed.ended(handle)).tasks == {"CANCELLED": 1}, kube.tasks()[0]
 
 
 async def test_the_objects_of_the_documentation_are_taken(kueue: Kueue) -> None:
@@ -297,7 +306,7 @@ async def test_the_objects_of_the_documentation_are_taken(kueue: Kueue) -> None:
     assert len(made) == 4
 
 
-async def test_kueue_dies_while_jobs_are_held(kueue: Kueue, kube: KubeLab) -> None:
+async def test_kueue_dies_while_jobs_are_held(kueue: Kueue, kube: KubeTestbed) -> None:
     kube.knows(held("books"))
     first = await start(kube, "books")
     await kube.until_task("RUNNING")
@@ -311,11 +320,11 @@ async def test_kueue_dies_while_jobs_are_held(kueue: Kueue, kube: KubeLab) -> No
         await start(kube, "books")
         await kube.until_said("failed calling webhook", run_id=3)
         await first.signal("stop", {"request_id": "s1"})
-        assert (await kube.lab.ended(first)).tasks == {"CANCELLED": 1}
+        assert (await kube.testbed.ended(first)).tasks == {"CANCELLED": 1}
         assert kube.tasks(2)[0].status == "PENDING", "its room is free, and nobody gives it"
     finally:
         await asyncio.to_thread(kueue.start_again)
     await kube.until_task("RUNNING", run_id=2)
     await second.signal("stop", {"request_id": "s2"})
     await kube.until_task("RUNNING", run_id=3)
-    assert [kube.lab.corrections(run) for run in (1, 2, 3)] == [[], [], []]
+    assert [kube.testbed.corrections(run) for run in (1, 2, 3)] == [[], [], []]

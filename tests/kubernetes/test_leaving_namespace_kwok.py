@@ -19,7 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from tests.contracts.cluster.kube_harness import SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import KubeTestbed, open_kube_testbed
 from tests.kubernetes.test_deploy import crawlctl
 from tests.kubernetes.test_lifecycle_kwok import request
 
@@ -88,19 +88,21 @@ class Place:
         return int(json.loads(done.stdout)["released"])
 
 
-async def two_runs(kube: KubeLab) -> tuple[Any, Any]:
+async def two_runs(kube: KubeTestbed) -> tuple[Any, Any]:
     """Both execute, on record."""
     kube.knows(DEAF)
     runs = []
     for run_id in (1, 2):
-        runs.append(await kube.lab.start(request()))
+        runs.append(await kube.testbed.start(request()))
         await kube.until_task("RUNNING", run_id=run_id)
     return runs[0], runs[1]
 
 
-async def leave(kube: KubeLab) -> None:
+async def leave(kube: KubeTestbed) -> None:
     """Every pod is being deleted, and now it ends and says what our runner would say."""
-    await kube.lab.until(lambda: all("deletionTimestamp" in pod["metadata"] for pod in kube.pods()))
+    await kube.testbed.until(
+        lambda: all("deletionTimestamp" in pod["metadata"] for pod in kube.pods())
+    )
     for pod in await asyncio.to_thread(kube.pods):
         await asyncio.to_thread(kube.end_pod, pod["metadata"]["name"], 11, SHUTDOWN)
 
@@ -114,7 +116,7 @@ async def test_the_right_to_patch_goes_first(
     place = Place(kwok_cluster)
     place.grant(READ, everywhere=True)
     place.grant(WRITE)
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=True, api=place.api
     ) as kube:
         left, stopped = await two_runs(kube)
@@ -125,26 +127,26 @@ async def test_the_right_to_patch_goes_first(
             assert "an administrator removes it with: crawlctl cluster release" in said
             assert [str(task.status) for task in kube.tasks(run_id)] == ["RUNNING"]
         await stopped.signal("stop", {"request_id": "s2"})
-        await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
+        await kube.testbed.until(lambda: str(kube.run(2).status) == "STOPPING")
         await leave(kube)
-        result = await kube.lab.ended(left)
+        result = await kube.testbed.ended(left)
         assert (result.status, result.outcome, result.tasks) == (
             "FAILED",
             "interrupted",
             {"FAILED": 1},
         )
-        result = await kube.lab.ended(stopped)
+        result = await kube.testbed.ended(stopped)
         assert (result.status, result.outcome, result.tasks) == (
             "FAILED",
             "cancelled",
             {"CANCELLED": 1},
         )
         assert [task.exit_code for run_id in (1, 2) for task in kube.tasks(run_id)] == [11, 11]
-        await kube.lab.until(lambda: "patch" in str(kube.releaser.state()["problem"]))
+        await kube.testbed.until(lambda: "patch" in str(kube.releaser.state()["problem"]))
         assert len(kube.api_kept()) == 2
         assert place.is_there()
         assert await place.release() == 2
-        await kube.lab.until(lambda: not place.is_there(), 150)
+        await kube.testbed.until(lambda: not place.is_there(), 150)
 
 
 async def test_all_rights_go_first(
@@ -160,7 +162,7 @@ async def test_all_rights_go_first(
         [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}], everywhere=True
     )
     place.grant([*READ, *WRITE])
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=True, api=place.api
     ) as kube:
         left, stopped = await two_runs(kube)
@@ -168,22 +170,22 @@ async def test_all_rights_go_first(
         for run_id in (1, 2):
             await kube.until_said("needs permission to", run_id=run_id)
         await stopped.signal("stop", {"request_id": "s2"})
-        await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
+        await kube.testbed.until(lambda: str(kube.run(2).status) == "STOPPING")
         await leave(kube)
         assert [str(task.status) for run_id in (1, 2) for task in kube.tasks(run_id)] == [
             "RUNNING",
             "RUNNING",
         ]
         assert await place.release() == 2
-        await kube.lab.until(lambda: not place.is_there(), 150)
+        await kube.testbed.until(lambda: not place.is_there(), 150)
         place.admin.post("/api/v1/namespaces", {"metadata": {"name": place.namespace}})
         place.grant([*READ, *WRITE])
-        result = await kube.lab.ended(stopped)
+        result = await kube.testbed.ended(stopped)
         assert (result.status, result.outcome, result.tasks) == (
             "FAILED",
             "cancelled",
             {"CANCELLED": 1},
         )
-        result = await kube.lab.ended(left)
+        result = await kube.testbed.ended(left)
         assert (result.status, result.outcome, result.tasks) == ("FAILED", "lost", {"LOST": 1})
-        assert [str(found.kind) for found in kube.lab.corrections(1)] == ["vanished"]
+        assert [str(found.kind) for found in kube.testbed.corrections(1)] == ["vanished"]

@@ -17,7 +17,7 @@ from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import QUICK, KubeTestbed, open_kube_testbed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -38,8 +38,8 @@ async def kube(
     server: WorkflowEnvironment,
     kwok_cluster: Cluster,
     tmp_path: Path,
-) -> AsyncIterator[KubeLab]:
-    async with kube_laboratory(
+) -> AsyncIterator[KubeTestbed]:
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=request.param
     ) as kube:
         yield kube
@@ -49,10 +49,10 @@ def request(**more: Any) -> dict[str, Any]:
     return {"crawler": "books", **QUICK, **more}
 
 
-async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
+async def test_a_run_of_several_tasks_in_waves(kube: KubeTestbed) -> None:
     kube.knows(QUICKLY)
-    handle = await kube.lab.start(request(tasks=[{}] * 5, max_parallel_tasks=2))
-    result = await kube.lab.ended(handle, 180)
+    handle = await kube.testbed.start(request(tasks=[{}] * 5, max_parallel_tasks=2))
+    result = await kube.testbed.ended(handle, 180)
     assert (result.status, result.outcome, result.tasks) == (
         "COMPLETED",
         "finished",
@@ -61,11 +61,11 @@ async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
     rows = kube.tasks()
     assert [(t.exit_code, t.pages, t.node is not None) for t in rows] == [(0, 3, True)] * 5
     assert {t.cluster_uid for t in rows} == {job["metadata"]["uid"] for job in kube.jobs()}
-    assert kube.lab.corrections(1) == []
-    await kube.lab.until(
+    assert kube.testbed.corrections(1) == []
+    await kube.testbed.until(
         lambda: all(labels.SETTLED in job["metadata"]["labels"] for job in kube.jobs())
     )
-    await kube.lab.until(
+    await kube.testbed.until(
         lambda: (
             not any(labels.FINALIZER in p["metadata"].get("finalizers", []) for p in kube.pods())
         )
@@ -74,9 +74,9 @@ async def test_a_run_of_several_tasks_in_waves(kube: KubeLab) -> None:
 
 
 @ON_A_REAL_NODE
-async def test_a_failure_with_its_cause(kube: KubeLab) -> None:
+async def test_a_failure_with_its_cause(kube: KubeTestbed) -> None:
     kube.knows(scripted(run_for="500ms", exit_code="137", reason="OOMKilled"))
-    result = await kube.lab.ended(await kube.lab.start(request()))
+    result = await kube.testbed.ended(await kube.testbed.start(request()))
     assert (result.status, result.outcome) == ("FAILED", "killed by oom")
     [task] = kube.tasks()
     assert (task.exit_code, task.outcome) == (137, "killed by oom")
@@ -84,29 +84,32 @@ async def test_a_failure_with_its_cause(kube: KubeLab) -> None:
 
 
 @ON_A_REAL_NODE
-async def test_a_stop_keeps_exit_code_and_summary(kube: KubeLab) -> None:
+async def test_a_stop_keeps_exit_code_and_summary(kube: KubeTestbed) -> None:
     kube.knows(ENDLESS)
-    handle = await kube.lab.start(request(tasks=[{}] * 2))
+    handle = await kube.testbed.start(request(tasks=[{}] * 2))
     await kube.until_task("RUNNING", 1)
     await handle.signal("stop", {"request_id": "s1", "requested_by": "ada"})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome, result.tasks) == (
         "FAILED",
         "cancelled",
         {"CANCELLED": 2},
     )
     assert [(t.exit_code, t.pages, t.outcome) for t in kube.tasks()] == [(11, 3, "cancelled")] * 2
-    assert kube.lab.corrections(1) == []
-    await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], [])), "let go of, they are gone"
+    assert kube.testbed.corrections(1) == []
+    (
+        await kube.testbed.until(lambda: (kube.jobs(), kube.pods()) == ([], [])),
+        "let go of, they are gone",
+    )
 
 
 @ON_A_REAL_NODE
-async def test_a_forced_stop(kube: KubeLab) -> None:
+async def test_a_forced_stop(kube: KubeTestbed) -> None:
     kube.knows(scripted(stop_after="200ms", stop_code="137"))
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     await kube.until_task("RUNNING")
     await handle.signal("force_stop", {"request_id": "s1", "requested_by": "ada"})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome, result.tasks) == (
         "FAILED",
         "cancelled",
@@ -116,25 +119,25 @@ async def test_a_forced_stop(kube: KubeLab) -> None:
     assert (task.exit_code, task.exit_signal) == (137, 9)
 
 
-async def test_a_stop_before_anything_could_run(kube: KubeLab) -> None:
+async def test_a_stop_before_anything_could_run(kube: KubeTestbed) -> None:
     kube.knows(scripted(resources=Resources(cpu="9000")))
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     assert "nsufficient cpu" in await kube.until_said("No node has capacity for it")
     await handle.signal("stop", {"request_id": "s1"})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.tasks) == ("FAILED", {"CANCELLED": 1})
-    await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []))
+    await kube.testbed.until(lambda: (kube.jobs(), kube.pods()) == ([], []))
 
 
-async def test_a_run_is_resumed(kube: KubeLab) -> None:
+async def test_a_run_is_resumed(kube: KubeTestbed) -> None:
     kube.knows(ENDLESS)
-    handle = await kube.lab.start(request(tasks=[{}] * 2))
+    handle = await kube.testbed.start(request(tasks=[{}] * 2))
     await kube.until_task("RUNNING", 1)
     await handle.signal("stop", {"request_id": "s1"})
-    await kube.lab.ended(handle)
+    await kube.testbed.ended(handle)
     kube.knows(QUICKLY)
-    again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
-    result = await kube.lab.ended(again)
+    again = await kube.testbed.start({"run_id": 1, **QUICK}, id="again")
+    result = await kube.testbed.ended(again)
     assert (result.status, result.attempt, result.tasks) == ("COMPLETED", 2, {"SUCCEEDED": 2})
     assert sorted((t.task_index, t.attempt) for t in kube.tasks(superseded=True)) == [
         (0, 1),
@@ -144,15 +147,15 @@ async def test_a_run_is_resumed(kube: KubeLab) -> None:
     ]
 
 
-async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
+async def test_a_running_task_is_adopted(kube: KubeTestbed) -> None:
     kube.knows(scripted())
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     before = await kube.until_task("RUNNING")
     await handle.terminate("its workflow is lost")
-    again = await kube.lab.start({"run_id": 1, **QUICK}, id="again")
-    await kube.lab.snapshot_where(again, lambda s: s.polls >= 1)
+    again = await kube.testbed.start({"run_id": 1, **QUICK}, id="again")
+    await kube.testbed.snapshot_where(again, lambda s: s.polls >= 1)
     kube.end_pod(kube.pods()[0]["metadata"]["name"], 0, FINISHED)
-    result = await kube.lab.ended(again)
+    result = await kube.testbed.ended(again)
     assert (result.status, result.attempt) == ("COMPLETED", 2)
     assert [(t.task_id, t.cluster_uid) for t in kube.tasks()] == [
         (before.task_id, before.cluster_uid)
@@ -161,45 +164,45 @@ async def test_a_running_task_is_adopted(kube: KubeLab) -> None:
 
 
 @ON_A_REAL_NODE
-async def test_a_pod_deleted_behind_our_back(kube: KubeLab) -> None:
+async def test_a_pod_deleted_behind_our_back(kube: KubeTestbed) -> None:
     kube.knows(scripted())
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     await kube.until_task("RUNNING")
     kube.delete_pod(kube.pods()[0]["metadata"]["name"])
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "interrupted")
-    [found] = kube.lab.corrections(1)
+    [found] = kube.testbed.corrections(1)
     assert (found.kind, found.believed, found.truth) == ("killed", "RUNNING", "FAILED")
     assert "deleted by somebody else" in (kube.tasks()[0].cause or "")
 
 
-async def test_a_quota_of_zero_and_then_room(kube: KubeLab) -> None:
+async def test_a_quota_of_zero_and_then_room(kube: KubeTestbed) -> None:
     kube.knows(QUICKLY)
     quotas = kube.path("resourcequotas")
     await asyncio.to_thread(kube.cluster.quota, kube.namespace, "none", {"count/jobs.batch": "0"})
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     assert "exceeded quota: none" in await kube.until_said("quota is used up")
     assert [t.status for t in kube.tasks()] == ["QUEUED"]
     kube.cluster.admin.patch(f"{quotas}/none", {"spec": {"hard": {"count/jobs.batch": "5"}}})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
 
 
-async def test_no_pod_may_be_made_and_then_it_may(kube: KubeLab) -> None:
+async def test_no_pod_may_be_made_and_then_it_may(kube: KubeTestbed) -> None:
     kube.knows(QUICKLY)
     quotas = kube.path("resourcequotas")
     await asyncio.to_thread(kube.cluster.quota, kube.namespace, "no-pods", {"pods": "0"})
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     assert "exceeded quota: no-pods" in await kube.until_said("quota is used up")
     kube.cluster.admin.delete(f"{quotas}/no-pods", {})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 1})
 
 
-async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> None:
+async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeTestbed) -> None:
     """Nothing says that its containers have ended, so nobody says that the run was stopped."""
     kube.knows(scripted(stop_after="600s"))
-    handle = await kube.lab.start(request(limits={**QUICK["limits"], "force_stop_after_s": 2}))
+    handle = await kube.testbed.start(request(limits={**QUICK["limits"], "force_stop_after_s": 2}))
     task = await kube.until_task("RUNNING")
     [pod] = kube.pods()
     ready = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-20T20:00:00Z"}
@@ -211,7 +214,7 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> Non
     await kube.until_said(f"Node {task.node} has not answered")
     await handle.signal("stop", {"request_id": "s1"})
     await kube.until_said("shutting down")
-    await kube.lab.until(lambda: _grace(kube) == 1)
+    await kube.testbed.until(lambda: _grace(kube) == 1)
     assert str(kube.run().status) == "STOPPING"
     assert [str(t.status) for t in kube.tasks()] == ["STOPPING"]
     ended = {
@@ -224,7 +227,7 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> Non
     kube.cluster.admin.patch(
         kube.path("pods", f"{pod['metadata']['name']}/status"), back, "strategic-merge"
     )
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome, result.tasks) == (
         "FAILED",
         "cancelled",
@@ -233,19 +236,19 @@ async def test_a_lost_node_is_told_and_a_stop_waits_for_it(kube: KubeLab) -> Non
     assert [t.outcome for t in kube.tasks()] == ["cancel_timeout"]
 
 
-def _grace(kube: KubeLab) -> int | None:
+def _grace(kube: KubeTestbed) -> int | None:
     grace: int | None = kube.pods()[0]["metadata"].get("deletionGracePeriodSeconds")
     return grace
 
 
-async def test_a_namespace_deleted_under_a_run(kube: KubeLab) -> None:
+async def test_a_namespace_deleted_under_a_run(kube: KubeTestbed) -> None:
     """Its pods are held until their ends are on record; then it goes, and nothing was lost."""
     kube.knows(ENDLESS)
-    handle = await kube.lab.start(request())
+    handle = await kube.testbed.start(request())
     await kube.until_task("RUNNING")
     kube.cluster.admin.delete(f"/api/v1/namespaces/{kube.namespace}", {})
-    result = await kube.lab.ended(handle)
+    result = await kube.testbed.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "interrupted")
     assert [t.exit_code for t in kube.tasks()] == [11]
     path = f"/api/v1/namespaces/{kube.namespace}"
-    await kube.lab.until(lambda: kube.cluster.admin.find(path) is None, 150)
+    await kube.testbed.until(lambda: kube.cluster.admin.find(path) is None, 150)

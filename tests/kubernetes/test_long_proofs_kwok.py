@@ -1,4 +1,4 @@
-"""What takes half a minute or longer to be proved, side by side: one cluster, two worlds, one of
+"""What takes half a minute or longer to be proved, side by side: one cluster, two harnesses, one of
 them observed.
 
 A cluster whose etcd is restored from an older snapshot under runs that execute: resource versions
@@ -28,7 +28,7 @@ from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import TaskRow
 from tests.contracts.cluster.kube_harness import FINISHED
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import KubeTestbed, open_kube_testbed
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, QUICKLY, request
 from tests.support.auditing import AT_ONCE, audit
 from tests.support.temporal import temporal_server
@@ -45,7 +45,7 @@ OUT_OF_SERVICE = {
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def servers() -> AsyncIterator[list[WorkflowEnvironment]]:
-    """One for each world: workers of two laboratories on one would take each other's tasks."""
+    """One for each harness: workers of two testbeds on one would take each other's tasks."""
     async with temporal_server(skipping=False) as one, temporal_server(skipping=False) as two:
         yield [one, two]
 
@@ -53,7 +53,9 @@ async def servers() -> AsyncIterator[list[WorkflowEnvironment]]:
 class Run:
     """A run of one task, as the database and the cluster show it."""
 
-    def __init__(self, kube: KubeLab, run_id: int, handle: WorkflowHandle[Any, RunResult]) -> None:
+    def __init__(
+        self, kube: KubeTestbed, run_id: int, handle: WorkflowHandle[Any, RunResult]
+    ) -> None:
         self.kube, self.id, self.handle = kube, run_id, handle
 
     @property
@@ -71,7 +73,7 @@ class Run:
 
     @property
     def corrections(self) -> list[CorrectionRow]:
-        return self.kube.lab.corrections(self.id)
+        return self.kube.testbed.corrections(self.id)
 
     @property
     def kinds(self) -> list[str]:
@@ -96,14 +98,14 @@ class Run:
         await self.handle.signal("stop", {"request_id": f"s{self.id}", "requested_by": "ada"})
 
     async def ended(self, seconds: float = 120) -> tuple[str, str | None, dict[str, int]]:
-        result = await self.kube.lab.ended(self.handle, seconds)
+        result = await self.kube.testbed.ended(self.handle, seconds)
         return result.status, result.outcome, result.tasks
 
 
-class World:
-    """A laboratory, and what happens in it."""
+class Harness:
+    """A testbed, and what happens in it."""
 
-    def __init__(self, kube: KubeLab, node: str) -> None:
+    def __init__(self, kube: KubeTestbed, node: str) -> None:
         self.kube, self.node = kube, node
         self._count = 0
         self._starting = asyncio.Lock()
@@ -114,18 +116,18 @@ class World:
 
     async def start(self, **more: Any) -> Run:
         async with self._starting:
-            handle = await self.kube.lab.start(request(**more))
+            handle = await self.kube.testbed.start(request(**more))
             self._count += 1
             run = Run(self.kube, self._count, handle)
-            await self.kube.lab.until(
-                lambda: self.kube.lab.store.runs.get_run(run.id) and run.kube.tasks(run.id)
+            await self.kube.testbed.until(
+                lambda: self.kube.testbed.store.runs.get_run(run.id) and run.kube.tasks(run.id)
             )
         return run
 
     async def executing(self) -> Run:
         """A new run; its task executes, on record."""
         run = await self.start()
-        await self.kube.lab.until(lambda: run.status == "RUNNING")
+        await self.kube.testbed.until(lambda: run.status == "RUNNING")
         return run
 
     # --- the restored cluster
@@ -143,7 +145,7 @@ class World:
         assert await self.ends.ended() == ("COMPLETED", "finished", {"SUCCEEDED": 1})
         await self.is_stopped.stop()
         assert await self.is_stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
-        await self.kube.lab.until(
+        await self.kube.testbed.until(
             lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id)
         )
 
@@ -165,7 +167,7 @@ class World:
         """Not called lost by one poll, stoppable meanwhile, and then the truth."""
         missed, stopped = self.is_missed, self.is_missed_and_stopped
         await stopped.stop()
-        await self.kube.lab.until(lambda: missed.says("not on the cluster any more"), 150)
+        await self.kube.testbed.until(lambda: missed.says("not on the cluster any more"), 150)
         assert (missed.status, missed.kinds) == ("RUNNING", [])
         assert await stopped.ended() == ("FAILED", "cancelled", {"CANCELLED": 1})
         assert await missed.ended() == ("FAILED", "lost", {"LOST": 1})
@@ -176,15 +178,15 @@ class World:
         """Found by an audit and ended, with a correction and without a change of what was
         recorded.
         """
-        told = await audit(self.kube.lab, repair=False)
+        told = await audit(self.kube.testbed, repair=False)
         assert told.found == {"still_alive": 2}, told.findings
-        done = await audit(self.kube.lab, repair=True)
+        done = await audit(self.kube.testbed, repair=True)
         assert done.repaired == {"still_alive": 2}, done.findings
         assert (self.ends.kinds, self.is_stopped.kinds) == (["still_alive"], ["still_alive"])
-        await self.kube.lab.until(
+        await self.kube.testbed.until(
             lambda: self.is_stopped.pod is None and not self.kube.api_kept(self.ends.id)
         )
-        again = await audit(self.kube.lab, repair=True)
+        again = await audit(self.kube.testbed, repair=True)
         assert again.found == {}, again.findings
 
     async def life_goes_on(self) -> None:
@@ -211,7 +213,7 @@ class World:
         job = self.kube.path("jobs", f"crawl-{run.id}-0-1", "/apis/batch/v1")
         admin.delete(job, {"propagationPolicy": "Background"})
         self.kube.delete_pod(pod["metadata"]["name"], gracePeriodSeconds=0)
-        await self.kube.lab.until(lambda: run.says("not on the cluster any more"))
+        await self.kube.testbed.until(lambda: run.says("not on the cluster any more"))
         assert (run.status, run.kinds) == ("RUNNING", [])
         assert await run.ended() == ("FAILED", "lost", {"LOST": 1})
         assert run.kinds == ["vanished"]
@@ -242,19 +244,19 @@ class World:
         try:
             left, stopped = await self.start(crawler="bound"), await self.start(crawler="bound")
             for run in (left, stopped):
-                await self.kube.lab.until(
+                await self.kube.testbed.until(
                     lambda run=run: run.pod is not None and run.pod["spec"].get("nodeName")
                 )
                 assert run.pod is not None
                 self.kube.start_pod(run.pod["metadata"]["name"])
-                await self.kube.lab.until(lambda run=run: run.status == "RUNNING")
+                await self.kube.testbed.until(lambda run=run: run.status == "RUNNING")
         finally:
             beating.cancel()
         words = f"Node {self.node} has not answered since"
-        await self.kube.lab.until(lambda: left.says(words) and stopped.says(words), 150)
+        await self.kube.testbed.until(lambda: left.says(words) and stopped.says(words), 150)
         assert (left.status, left.kinds) == ("RUNNING", [])
         await stopped.stop()
-        await self.kube.lab.until(
+        await self.kube.testbed.until(
             lambda: stopped.says("The pod is shutting down") and stopped.says(words)
         )
         assert stopped.status == "STOPPING"
@@ -274,21 +276,23 @@ async def test_etcd_is_restored_a_job_is_torn_away_and_a_node_vanishes(
 ) -> None:
     with Cluster(kwok=3) as cluster:
         async with AsyncExitStack() as stack:
-            worlds = []
+            harnesses = []
             for number, server in enumerate(servers):
                 folder = tmp_path / str(number)
                 folder.mkdir()
-                kube = kube_laboratory(
+                kube = open_kube_testbed(
                     server.client, folder, cluster, watched=number == 0, audit=AT_ONCE
                 )
-                worlds.append(World(await stack.enter_async_context(kube), f"vanishing-{number}"))
-            await asyncio.gather(*(world.before_the_snapshot() for world in worlds))
+                harnesses.append(
+                    Harness(await stack.enter_async_context(kube), f"vanishing-{number}")
+                )
+            await asyncio.gather(*(harness.before_the_snapshot() for harness in harnesses))
             snapshot = await asyncio.to_thread(cluster.snapshot)
-            await asyncio.gather(*(world.since_the_snapshot() for world in worlds))
+            await asyncio.gather(*(harness.since_the_snapshot() for harness in harnesses))
             newest = _version(cluster)
             await asyncio.to_thread(cluster.restore, snapshot)
             assert _version(cluster) < newest
-            await asyncio.gather(*(world.after_the_restore() for world in worlds))
+            await asyncio.gather(*(harness.after_the_restore() for harness in harnesses))
 
 
 def _version(cluster: Cluster) -> int:

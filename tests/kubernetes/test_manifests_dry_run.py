@@ -25,7 +25,7 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions, Toleration
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.ports.runs import DeployedTask, QueuedTask
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.worlds import until
+from tests.kubernetes.harnesses import until
 from tests.support.job_cases import Case, Rules, cases, crawler, deployment
 
 RESTRICTED = {

@@ -24,7 +24,7 @@ from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.run import Limits
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.worlds import until
+from tests.kubernetes.harnesses import until
 from tests.support.job_cases import Rules, crawler, deployment
 
 IMAGE = "crawl.test/teller:1"

@@ -24,8 +24,8 @@ from crawler_lifecycle.domain.retries import Retries
 from crawler_lifecycle.worker import finalizer_release
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import QUICK, Json, KubeLab, kube_laboratory
-from tests.kubernetes.worlds import until
+from tests.kubernetes.harnesses import until
+from tests.kubernetes.kube_testbed import QUICK, Json, KubeTestbed, open_kube_testbed
 from tests.support.auditing import AT_ONCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -40,18 +40,18 @@ async def kube(
     kwok_cluster: Cluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[KubeLab]:
+) -> AsyncIterator[KubeTestbed]:
     # A taint may end a pod before kwok tells of an exit code. Such an end is on record, but kept
     # for an hour.
     monkeypatch.setattr(finalizer_release, "UNPROVED_FOR", timedelta(seconds=10))
     rules: dict[str, Any] = {"retries": Retries(backoff_s=0), "audit": AT_ONCE}
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=True, **rules
     ) as kube:
         yield kube
 
 
-def ends(kube: KubeLab) -> Counter[str]:
+def ends(kube: KubeTestbed) -> Counter[str]:
     """How the Jobs have ended, by the word of the cluster. One that has not is ``None``."""
     return Counter(_end(job) for job in kube.jobs())
 
@@ -65,7 +65,7 @@ def _end(job: Json) -> str:
 class Trouble:
     """Interrupts tries of a run, chosen by a seed."""
 
-    kube: KubeLab
+    kube: KubeTestbed
     chosen: random.Random = field(default_factory=lambda: random.Random(SEED))
     done: Counter[str] = field(default_factory=Counter)
     touched: set[str] = field(default_factory=set)
@@ -148,14 +148,14 @@ class Trouble:
 
 
 async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(
-    kube: KubeLab,
+    kube: KubeTestbed,
 ) -> None:
     kube.knows(scripted(message=FINISHED))
-    handle = await kube.lab.start({"crawler": "books", **QUICK, "tasks": [{}] * TASKS})
+    handle = await kube.testbed.start({"crawler": "books", **QUICK, "tasks": [{}] * TASKS})
     trouble = Trouble(kube)
-    await kube.lab.until(lambda: kube.lab.store.runs.get_run(1))
+    await kube.testbed.until(lambda: kube.testbed.store.runs.get_run(1))
     await asyncio.to_thread(trouble.play)
-    result = await kube.lab.ended(handle, 300)
+    result = await kube.testbed.ended(handle, 300)
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": TASKS})
 
     found = await asyncio.to_thread(until, lambda: not (told := ends(kube))["open"] and told)
@@ -183,15 +183,15 @@ async def test_what_was_interrupted_is_tried_again_once_for_each_interruption(
     await kube.until_released(audited=True)
 
 
-async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: KubeLab) -> None:
+async def test_what_the_provider_of_a_virtual_node_lost_is_tried_again(kube: KubeTestbed) -> None:
     """It invents a code and a reason, as virtual kubelets do for a container that they no longer
     find.
     """
     kube.knows(scripted(run_for="200ms", exit_code="-137", reason="NotFound"))
-    handle = await kube.lab.start({"crawler": "books", **QUICK})
-    await kube.lab.until(lambda: len(kube.tasks(superseded=True)) > 1)
+    handle = await kube.testbed.start({"crawler": "books", **QUICK})
+    await kube.testbed.until(lambda: len(kube.tasks(superseded=True)) > 1)
     kube.knows(scripted(run_for="200ms", message=FINISHED))
-    result = await kube.lab.ended(handle, 300)
+    result = await kube.testbed.ended(handle, 300)
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     *lost, good = sorted(kube.tasks(superseded=True), key=lambda row: row.attempt)
     assert {(str(row.status), str(row.outcome), row.exit_code) for row in lost} == {

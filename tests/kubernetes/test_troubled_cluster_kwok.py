@@ -15,7 +15,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.domain.run import RunResult
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import KubeTestbed, open_kube_testbed
 from tests.kubernetes.test_lifecycle_kwok import ENDLESS, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -83,25 +83,25 @@ async def test_rights_removed_in_mid_run(
     the rights.
     """
     rights = Rights(kwok_cluster)
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=watched, api=rights.api
     ) as kube:
         kube.knows(ENDLESS)
-        handle = await kube.lab.start(request())
+        handle = await kube.testbed.start(request())
         await kube.until_task("RUNNING")
         rights.take()
         said = await kube.until_said("needs permission to list", 60)
         assert "(403)" in said
         assert [str(task.status) for task in kube.tasks()] == ["RUNNING"]
-        late = await kube.lab.start(request())
+        late = await kube.testbed.start(request())
         await kube.until_said("needs permission to create jobs", run_id=2)
         assert [str(task.status) for task in kube.tasks(2)] == ["QUEUED"]
         await handle.signal("stop", {"request_id": "s1"})
-        await kube.lab.until(lambda: str(kube.run().status) == "STOPPING")
+        await kube.testbed.until(lambda: str(kube.run().status) == "STOPPING")
         await asyncio.sleep(2)
         assert str(kube.run().status) == "STOPPING", "nothing is called stopped without proof"
         rights.give()
-        result = await kube.lab.ended(handle)
+        result = await kube.testbed.ended(handle)
         assert (result.status, result.outcome, result.tasks) == (
             "FAILED",
             "cancelled",
@@ -110,9 +110,9 @@ async def test_rights_removed_in_mid_run(
         assert [task.exit_code for task in kube.tasks()] == [11]
         await kube.until_task("RUNNING", run_id=2)
         await late.signal("stop", {"request_id": "s2"})
-        assert (await kube.lab.ended(late)).tasks == {"CANCELLED": 1}
-        assert kube.lab.corrections(1) == kube.lab.corrections(2) == []
-        await kube.lab.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 150)
+        assert (await kube.testbed.ended(late)).tasks == {"CANCELLED": 1}
+        assert kube.testbed.corrections(1) == kube.testbed.corrections(2) == []
+        await kube.testbed.until(lambda: (kube.jobs(), kube.pods()) == ([], []), 150)
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
     server: WorkflowEnvironment, kube_binaries: None, tmp_path: Path, watched: bool
 ) -> None:
     with Cluster(kwok=1) as cluster:
-        async with kube_laboratory(server.client, tmp_path, cluster, watched=watched) as kube:
+        async with open_kube_testbed(server.client, tmp_path, cluster, watched=watched) as kube:
             kube.knows(scripted())
-            handle = await kube.lab.start(request(tasks=[{}] * 3, max_parallel_tasks=2))
+            handle = await kube.testbed.start(request(tasks=[{}] * 3, max_parallel_tasks=2))
             await kube.until_task("RUNNING", 1)
             kube.knows(replace(ENDLESS, name="endless"))
-            endless = await kube.lab.start(request(crawler="endless"))
+            endless = await kube.testbed.start(request(crawler="endless"))
             await kube.until_task("RUNNING", run_id=2)
             await asyncio.to_thread(cluster.restart, "kube-apiserver")
             cluster.freeze("kube-apiserver")
             try:
                 await kube.until_said("did not answer", 60)
                 await endless.signal("stop", {"request_id": "s2", "requested_by": "ada"})
-                await kube.lab.until(lambda: str(kube.run(2).status) == "STOPPING")
+                await kube.testbed.until(lambda: str(kube.run(2).status) == "STOPPING")
                 assert [str(task.status) for task in kube.tasks()][:2] == ["RUNNING"] * 2, (
                     "an error says nothing"
                 )
@@ -143,23 +143,23 @@ async def test_parts_of_the_control_plane_are_killed_and_hang(
             await asyncio.to_thread(cluster.restart, "kube-controller-manager")
             result = await finished(kube, handle)
             assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 3})
-            assert kube.lab.corrections(1) == [], "at most late, as nobody could poll"
-            stopped = await kube.lab.ended(endless)
+            assert kube.testbed.corrections(1) == [], "at most late, as nobody could poll"
+            stopped = await kube.testbed.ended(endless)
             assert (stopped.outcome, stopped.tasks) == ("cancelled", {"CANCELLED": 1})
             assert [task.exit_code for task in kube.tasks(2)] == [11]
             await kube.until_released()
 
 
-async def finished(kube: KubeLab, handle: Any) -> RunResult:
+async def finished(kube: KubeTestbed, handle: Any) -> RunResult:
     """Let every pod of run 1 come to a good end as soon as it runs, until the run has ended."""
-    ended = asyncio.create_task(kube.lab.ended(handle, 180))
+    ended = asyncio.create_task(kube.testbed.ended(handle, 180))
     while not ended.done():
         await asyncio.to_thread(_end_pods, kube)
         await asyncio.sleep(0.5)
     return await ended
 
 
-def _end_pods(kube: KubeLab) -> None:
+def _end_pods(kube: KubeTestbed) -> None:
     for pod in kube.pods():
         if pod["metadata"]["labels"][labels.RUN] == "1" and pod["status"]["phase"] == "Running":
             kube.end_pod(pod["metadata"]["name"], 0, FINISHED)
@@ -173,17 +173,17 @@ async def test_a_job_suspended_under_its_end_starts_no_second_pod(
     With rights that delete nothing.
     """
     rights = Rights(kwok_cluster, without=("delete",))
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=True, api=rights.api
     ) as kube:
         kube.knows(ENDLESS)
-        handle = await kube.lab.start(request())
+        handle = await kube.testbed.start(request())
         await kube.until_task("RUNNING")
         job = kube.path("jobs", "crawl-1-0-1", "/apis/batch/v1")
         kube.cluster.admin.patch(job, {"spec": {"suspend": True}})
-        result = await kube.lab.ended(handle)
+        result = await kube.testbed.ended(handle)
         assert (result.status, result.outcome) == ("FAILED", "interrupted")
-        await kube.lab.until(lambda: not kube.pods())
+        await kube.testbed.until(lambda: not kube.pods())
         kube.cluster.admin.patch(job, {"spec": {"suspend": False}})
         await asyncio.sleep(3)
         assert kube.pods() == []

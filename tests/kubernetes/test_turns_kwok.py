@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.pools import Pools
 from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, scripted
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
+from tests.kubernetes.kube_testbed import QUICK, KubeTestbed, open_kube_testbed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,15 +30,15 @@ WINDOW = KubernetesKind.window
 @pytest_asyncio.fixture(loop_scope="session")
 async def kube(
     server: WorkflowEnvironment, kwok_cluster: Cluster, tmp_path: Path
-) -> AsyncIterator[KubeLab]:
+) -> AsyncIterator[KubeTestbed]:
     pools = Pools(window=WINDOW)
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, kwok_cluster, watched=True, pools=pools
     ) as kube:
         yield kube
 
 
-def pods(kube: KubeLab, phase: str, *runs: int) -> list[Any]:
+def pods(kube: KubeTestbed, phase: str, *runs: int) -> list[Any]:
     """The pods of these runs in this phase, the oldest first."""
     names = [str(run_id) for run_id in runs]
     found = [
@@ -49,14 +49,14 @@ def pods(kube: KubeLab, phase: str, *runs: int) -> list[Any]:
     return sorted(found, key=lambda pod: pod["metadata"]["creationTimestamp"])
 
 
-async def test_one_task_does_not_wait_for_the_burst_of_another_run(kube: KubeLab) -> None:
+async def test_one_task_does_not_wait_for_the_burst_of_another_run(kube: KubeTestbed) -> None:
     """Pods end by hand, so nothing depends on how fast this machine deploys."""
     assert WINDOW is not None
     kube.knows(scripted(resources=LARGE))
-    await kube.lab.start({"crawler": "books", **QUICK, "tasks": [{}] * 48}, id="burst")
+    await kube.testbed.start({"crawler": "books", **QUICK, "tasks": [{}] * 48}, id="burst")
     await kube.until_said("No node has capacity for it")  # pods of other tests may have some of it
-    await kube.lab.start({"crawler": "books", **QUICK}, id="single")
-    await kube.lab.until(lambda: pods(kube, "Pending", 2))
+    await kube.testbed.start({"crawler": "books", **QUICK}, id="single")
+    await kube.testbed.until(lambda: pods(kube, "Pending", 2))
     before = len(pods(kube, "Pending", 1))
     assert before <= WINDOW + SLOTS, "so many pods of the burst may begin before the single one"
     begun = set[str]()
@@ -70,7 +70,7 @@ async def test_one_task_does_not_wait_for_the_burst_of_another_run(kube: KubeLab
         return len(begun) > known
 
     while not pods(kube, "Running", 2):
-        await kube.lab.until(one_more)
+        await kube.testbed.until(one_more)
         if running := pods(kube, "Running", 1):
             kube.end_pod(running[0]["metadata"]["name"], 0, FINISHED)
     print(f"\nthe single one began as number {len(begun)} of 49; {before} pods had been before it")

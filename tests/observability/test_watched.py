@@ -26,7 +26,7 @@ from crawler_lifecycle.compose import WORKFLOWS
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.run import RunResult, RunSnapshot
 from crawler_lifecycle.temporal.plugin import plugin
-from tests.observability.watched_world import ROOT, VALUES, Collector, Watched, until
+from tests.observability.watched_harness import ROOT, VALUES, Collector, Watched, until
 from tests.support.databases import make_tables
 from tests.support.temporal import temporal_server
 
@@ -39,7 +39,7 @@ COUNTING = ("get_active_running_tasks", "count_alive_tasks")
 QUICK = {"poll_minutes": [0.02], "limits": {"start_check_s": 0.2}}
 
 
-class World:
+class Harness:
     """What happened, once for all tests of this module."""
 
     def __init__(self, server: WorkflowEnvironment, watched: Watched) -> None:
@@ -82,7 +82,7 @@ def _is_end(line: dict[str, object]) -> bool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Harness]:
     """Four runs: one waits for the scheduler service and is good, one fails, one is stopped, one
     comes by HTTP.
     """
@@ -91,10 +91,10 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         make_tables(f"sqlite:///{folder / 'runs.db'}")
         target = server.client.service_client.config.target_host
         watched = Watched(folder, target, server.client.namespace, Collector())
-        world = World(server, watched)
+        harness = Harness(server, watched)
         try:
             watched.start("worker")
-            await world.begin("good")
+            await harness.begin("good")
             until(
                 lambda: watched.value(
                     "lifecycle_activity_failures_total", error="SchedulerUnavailable"
@@ -102,9 +102,9 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
             )
             watched.start("scheduler")
             for crawler in ("good", "bad"):
-                handle = world.handles.get(crawler) or await world.begin(crawler)
-                world.results[crawler] = await handle.result()
-            handle = await world.begin("long")
+                handle = harness.handles.get(crawler) or await harness.begin(crawler)
+                harness.results[crawler] = await handle.result()
+            handle = await harness.begin("long")
             while (  # noqa: ASYNC110
                 await handle.query(names.QUERY_STATUS, result_type=RunSnapshot)
             ).stage != "reconciliation":
@@ -113,13 +113,13 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
                 names.SIGNAL_FORCE_STOP,
                 {"reason": "enough\r\n\x1b[2Jfor \u202enow", "requested_by": "me"},
             )
-            world.results["long"] = await handle.result()
+            harness.results["long"] = await handle.result()
             watched.start("gateway")
-            await world.begin_by_http()
-            world.results["by http"] = await world.handles["by http"].result()
-            world.metrics = watched.scrape()
+            await harness.begin_by_http()
+            harness.results["by http"] = await harness.handles["by http"].result()
+            harness.metrics = watched.scrape()
             # Lines are written by a thread of their own, a moment after they were told.
-            ended = {handle.id for handle in world.handles.values()}
+            ended = {handle.id for handle in harness.handles.values()}
             until(
                 lambda: (
                     ended
@@ -127,13 +127,13 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
                 )
             )
             until(lambda: any(each.get("status") == 202 for each in watched.lines("gateway")))
-            yield world
+            yield harness
         finally:
             watched.stop()
 
 
-async def test_the_runs_were_real(world: World) -> None:
-    shown = {crawler: (str(r.status), r.outcome) for crawler, r in world.results.items()}
+async def test_the_runs_were_real(harness: Harness) -> None:
+    shown = {crawler: (str(r.status), r.outcome) for crawler, r in harness.results.items()}
     assert shown == {
         "good": ("COMPLETED", "finished"),
         "bad": ("FAILED", "failed"),
@@ -142,8 +142,8 @@ async def test_the_runs_were_real(world: World) -> None:
     }
 
 
-async def test_every_line_is_json_and_names_its_subject(world: World) -> None:
-    lines = world.watched.lines("worker")
+async def test_every_line_is_json_and_names_its_subject(harness: Harness) -> None:
+    lines = harness.watched.lines("worker")
     assert {line["service"] for line in lines} == {"worker"}
     # The SDK says this before it asks our interceptor.
     of_activities = [
@@ -169,9 +169,9 @@ async def test_every_line_is_json_and_names_its_subject(world: World) -> None:
     assert {line["run_id"] for line in killed} == {3}, "it takes all tasks of its run"
 
 
-async def test_lines_of_workflows_are_written_once_and_know_their_run(world: World) -> None:
+async def test_lines_of_workflows_are_written_once_and_know_their_run(harness: Harness) -> None:
     lines = [
-        line for line in world.watched.lines("worker") if line["logger"] == "temporalio.workflow"
+        line for line in harness.watched.lines("worker") if line["logger"] == "temporalio.workflow"
     ]
     of_long = [
         line for line in lines if line["workflow_id"] == "watched/long" and line["level"] == "info"
@@ -185,36 +185,38 @@ async def test_lines_of_workflows_are_written_once_and_know_their_run(world: Wor
     assert of_long[-1]["attempt"] == 1
 
 
-async def test_text_from_outside_breaks_no_line(world: World) -> None:
+async def test_text_from_outside_breaks_no_line(harness: Harness) -> None:
     (stop,) = [
-        line for line in world.watched.lines("worker") if line["event"].startswith("stop (forced)")
+        line
+        for line in harness.watched.lines("worker")
+        if line["event"].startswith("stop (forced)")
     ]
     assert r"enough\r\n\x1b[2Jfor \u202enow" in stop["event"]
 
 
-async def test_tracebacks_are_for_bugs_alone(world: World) -> None:
+async def test_tracebacks_are_for_bugs_alone(harness: Harness) -> None:
     for name in ("worker", "scheduler", "gateway"):
-        assert [line for line in world.watched.lines(name) if "exception" in line] == []
+        assert [line for line in harness.watched.lines(name) if "exception" in line] == []
     failed = [
         line
-        for line in world.watched.lines("worker")
+        for line in harness.watched.lines("worker")
         if line.get("error_type") == "SchedulerUnavailable"
     ]
     assert failed
     assert failed[0]["run_id"] == 1
 
 
-async def test_lines_of_a_request_name_it_and_its_run(world: World) -> None:
+async def test_lines_of_a_request_name_it_and_its_run(harness: Harness) -> None:
     lines = [
-        line for line in world.watched.lines("gateway") if line.get("http_request") == "front-1"
+        line for line in harness.watched.lines("gateway") if line.get("http_request") == "front-1"
     ]
     told = [(line["status"], line["path"]) for line in lines if "status" in line]
     assert told == [(422, "/v1/runs"), (202, "/v1/runs")]
     assert all(line["service"] == "gateway" for line in lines)
 
 
-async def test_figures_are_what_happened(world: World) -> None:
-    value = world.watched.value
+async def test_figures_are_what_happened(harness: Harness) -> None:
+    value = harness.watched.value
     assert value("lifecycle_runs_started_total", trigger="manual", resumed="false") == 4
     assert value("lifecycle_runs_ended_total") == 4
     assert value("lifecycle_runs_ended_total", status="FAILED", outcome="cancelled") == 1
@@ -228,12 +230,12 @@ async def test_figures_are_what_happened(world: World) -> None:
     assert value("lifecycle_deliveries_total", sink="file", result="delivered") == 4
     assert value("lifecycle_build_info", build="build-of-the-tests") == 1
     assert value("temporal_worker_task_slots_available") > 0
-    assert "lifecycle_truth_lag_seconds_bucket" in world.metrics
-    assert 'le="900"' in world.metrics
+    assert "lifecycle_truth_lag_seconds_bucket" in harness.metrics
+    assert 'le="900"' in harness.metrics
 
 
-async def test_the_scheduler_service_counts_what_it_was_offered(world: World) -> None:
-    shown = world.watched.scrape("scheduler")
+async def test_the_scheduler_service_counts_what_it_was_offered(harness: Harness) -> None:
+    shown = harness.watched.scrape("scheduler")
     assert 'crawler_lifecycle_scheduler_tasks_total{state="created"} 4.0' in shown
     assert (
         'crawler_lifecycle_scheduler_requests_total{operation="deployOnetime",status="201"} 4.0'
@@ -252,13 +254,13 @@ async def test_the_scheduler_service_counts_what_it_was_offered(world: World) ->
     ] == []
 
 
-async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
+async def test_the_page_about_metrics_names_what_there_is(harness: Harness) -> None:
     page = (ROOT / "docs" / "observability.md").read_text()
     declared = {instrument.exposed for instrument in INSTRUMENTS} | {"lifecycle_build_info"}
     declared |= {"lifecycle_wake_ups_total", "lifecycle_observer_up", "lifecycle_poll_stretch"}
     shown = {
         line.split()[2]
-        for line in world.metrics.splitlines()
+        for line in harness.metrics.splitlines()
         if line.startswith("# TYPE lifecycle_")
     }
     assert shown <= declared
@@ -271,7 +273,7 @@ async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
     assert [name for name in sorted(declared) if f"`{name}`" not in page] == []
     sdk = {
         line.split()[2]
-        for line in world.metrics.splitlines()
+        for line in harness.metrics.splitlines()
         if line.startswith("# TYPE temporal_")
     }
     named = set(re.findall(r"`(temporal_\w+)`", page))
@@ -281,9 +283,9 @@ async def test_the_page_about_metrics_names_what_there_is(world: World) -> None:
     )
 
 
-async def test_a_run_is_one_trace(world: World) -> None:
-    world.watched.end("worker", "gateway")
-    spans = world.watched.collector.spans()
+async def test_a_run_is_one_trace(harness: Harness) -> None:
+    harness.watched.end("worker", "gateway")
+    spans = harness.watched.collector.spans()
     by_trace: dict[bytes, set[str]] = {}
     for span in spans:
         by_trace.setdefault(span.trace_id, set()).add(span.name)
@@ -299,9 +301,9 @@ async def test_a_run_is_one_trace(world: World) -> None:
     )
 
 
-async def test_histories_made_with_traces_replay_without_them(world: World) -> None:
+async def test_histories_made_with_traces_replay_without_them(harness: Harness) -> None:
     """Switching traces on or off must never stop a run: see also the golden histories below."""
-    for handle in world.handles.values():
+    for handle in harness.handles.values():
         history = await handle.fetch_history()
         await Replayer(workflows=WORKFLOWS, plugins=[plugin()]).replay_workflow(history)
 
@@ -330,9 +332,9 @@ def _forms(secret: str) -> set[str]:
     }
 
 
-async def test_no_canary_came_out_anywhere(world: World) -> None:
+async def test_no_canary_came_out_anywhere(harness: Harness) -> None:
     places: dict[str, str] = {}
-    for crawler, handle in world.handles.items():
+    for crawler, handle in harness.handles.items():
         history = await handle.fetch_history()
         places[f"history of {crawler}"] = history.to_json()
         payloads = [
@@ -341,10 +343,10 @@ async def test_no_canary_came_out_anywhere(world: World) -> None:
         ]
         places[f"payloads of {crawler}"] = b"\n".join(payloads).decode("utf-8", "replace")
     for name in ("worker", "scheduler", "gateway"):
-        places[f"log of {name}"] = world.watched.log(name)
-    places["metrics"] = world.metrics
-    places["traces"] = b"".join(world.watched.collector.bodies).decode("latin-1")
-    places["events"] = (world.watched.folder / "events.jsonl").read_text()
+        places[f"log of {name}"] = harness.watched.log(name)
+    places["metrics"] = harness.metrics
+    places["traces"] = b"".join(harness.watched.collector.bodies).decode("latin-1")
+    places["events"] = (harness.watched.folder / "events.jsonl").read_text()
     assert all(places.values()), [name for name, text in places.items() if not text]
     hits = [
         (place, form)
@@ -355,7 +357,7 @@ async def test_no_canary_came_out_anywhere(world: World) -> None:
     ]
     assert hits == []
     # What a caller sends in a field is named to the caller, and to nobody else.
-    assert [value for value in VALUES if value in world.answers[0]] == []
+    assert [value for value in VALUES if value in harness.answers[0]] == []
     assert "SchedulerUnavailable" in places["log of worker"], (
         "the address with the password was never told"
     )
@@ -374,7 +376,7 @@ def _payloads(value: object) -> list[str]:
     )
 
 
-async def test_the_database_holds_no_canary(world: World) -> None:
-    content = _bytes_of(world.watched.folder, "runs.db*")
+async def test_the_database_holds_no_canary(harness: Harness) -> None:
+    content = _bytes_of(harness.watched.folder, "runs.db*")
     assert b"watched/long" in content
     assert [value for value in VALUES if value.encode() in content] == []

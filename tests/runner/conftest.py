@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.runner_bench import RunnerBench
-from tests.runner.scrapy_project import ScrapyBench, Site, write_project
+from tests.runner.runner_fixture import RunnerFixture
+from tests.runner.scrapy_project import ScrapyFixture, Site, write_project
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[RunnerBench]:
-    made = RunnerBench(tmp_path)
+def fixture(tmp_path: Path) -> Iterator[RunnerFixture]:
+    made = RunnerFixture(tmp_path)
     yield made
     made.close()
 
@@ -38,13 +38,13 @@ class _Page(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def scrapy_bench(tmp_path: Path) -> Iterator[ScrapyBench]:
+def scrapy_fixture(tmp_path: Path) -> Iterator[ScrapyFixture]:
     site = Site()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Page", (_Page,), {"site": site}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     project = write_project(tmp_path / "project")
-    made = ScrapyBench(tmp_path, project, server.server_address[1], site)
+    made = ScrapyFixture(tmp_path, project, server.server_address[1], site)
     yield made
     made.close()
     site.answer_all()

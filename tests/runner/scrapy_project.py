@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.runner.runner_bench import RunnerBench
+from tests.runner.runner_fixture import RunnerFixture
 from tests.support.scrapy_alone import without_pydantic
 
 _SETTINGS = """
@@ -265,7 +265,7 @@ class Site:
         self.answer(math.inf)
 
 
-class ScrapyBench(RunnerBench):
+class ScrapyFixture(RunnerFixture):
     """Spiders of one project against one local site."""
 
     def __init__(self, folder: Path, project: Path, port: int, site: Site) -> None:

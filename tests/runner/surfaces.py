@@ -36,8 +36,8 @@ from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.web.problems import Problem
-from tests.contracts.store import world as stories
-from tests.gateway.gateway_world import Clock, World
+from tests.contracts.store import harness as stories
+from tests.gateway.gateway_harness import Clock, Harness
 from tests.support.databases import make_tables
 
 PARENT = "graph/nightly"
@@ -108,11 +108,11 @@ class Surfaces(FileQuestions):
 
     def __init__(self, root: Path) -> None:
         self._root, clock = root, Clock()
-        self._world = World(
+        self._harness = Harness(
             open_store(make_tables(f"sqlite:///{root}/runs.db"), clock=clock), clock
         )
-        store = self._world.store
-        self._fence = stories.World(store, clock).run(crawler="plain", parent=PARENT)  # type: ignore[arg-type]
+        store = self._harness.store
+        self._fence = stories.Harness(store, clock).run(crawler="plain", parent=PARENT)  # type: ignore[arg-type]
         self._home = root / "tasks" / f"{self._fence.run_id}-{self._fence.run_uid}"
         self.files = self._home / "0" / "1" / "files"
         self._archive = open_archive((root / "archive").as_uri())
@@ -131,8 +131,8 @@ class Surfaces(FileQuestions):
     @contextmanager
     def by_http(self) -> Iterator[ByHttp]:
         """Ask the app of the gateway meanwhile."""
-        app = self._world.new_app(live_files=LocalFiles(self._root), archive=self._archive)
-        with self._world.client(app) as client:
+        app = self._harness.new_app(live_files=LocalFiles(self._root), archive=self._archive)
+        with self._harness.client(app) as client:
             yield ByHttp(self._fence.run_id, client)
 
     def difference(self, items: list[Any], asked: ByHttp | None = None) -> str | None:
@@ -143,7 +143,7 @@ class Surfaces(FileQuestions):
             if place == "archive":
                 source = FileSource("task-0", self.files, root=self._root / "tasks")
                 stored = self._archive.store("x.zip", [source], {}, lambda *_: None)
-                self._world.store.exports.record_export(self._fence, "exported", stored, None)
+                self._harness.store.exports.record_export(self._fence, "exported", stored, None)
                 shutil.rmtree(self._root / "tasks")
             for name, is_told in _SURFACES.items():
                 try:

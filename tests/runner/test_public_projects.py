@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.scrapy_project import ScrapyBench
+from tests.runner.scrapy_project import ScrapyFixture
 from tests.runner.test_scrapy_projects import RESUME, stop_after
 
 pytestmark = pytest.mark.processes
@@ -756,31 +756,33 @@ ALL = {
 }  # fmt: skip
 
 
-def write(bench: ScrapyBench, public: Public) -> None:
-    """Write the project in place of the bench's own."""
-    shutil.rmtree(bench.project)
+def write(fixture: ScrapyFixture, public: Public) -> None:
+    """Write the project in place of the fixture's own."""
+    shutil.rmtree(fixture.project)
     for name, text in public.files.items():
-        path = bench.project / name
+        path = fixture.project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         if path.suffix == ".py":
-            for folder in path.relative_to(bench.project).parents[:-1]:
-                (bench.project / folder / "__init__.py").touch()
+            for folder in path.relative_to(fixture.project).parents[:-1]:
+                (fixture.project / folder / "__init__.py").touch()
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_public_project_runs_unchanged(scrapy_bench: ScrapyBench, name: str) -> None:
-    bench, public = scrapy_bench, ALL[name]
-    write(bench, public)
+def test_a_public_project_runs_unchanged(scrapy_fixture: ScrapyFixture, name: str) -> None:
+    fixture, public = scrapy_fixture, ALL[name]
+    write(fixture, public)
     earlier, more = 0, dict[str, str]()
     if public.stop_after:
-        stopped = stop_after(bench, public.spider, public.stop_after, public.args, **public.env)
+        stopped = stop_after(fixture, public.spider, public.stop_after, public.args, **public.env)
         assert stopped["resumable"] is True
         earlier, more = stopped["fields"]["items"], RESUME
-        bench.next_attempt()
-    assert bench.crawl(public.spider, public.args, **public.env, **more) == 0, bench.output.decode()
-    print(bench.output.decode())
-    summary = bench.summary()
+        fixture.next_attempt()
+    assert fixture.crawl(public.spider, public.args, **public.env, **more) == 0, (
+        fixture.output.decode()
+    )
+    print(fixture.output.decode())
+    summary = fixture.summary()
     told, items = summary.get("fields", {}), public.items or summary["items"]
     assert (summary["finish_reason"], summary["items"], summary["errors"]) == (
         public.reason,
@@ -788,11 +790,13 @@ def test_a_public_project_runs_unchanged(scrapy_bench: ScrapyBench, name: str) -
         public.errors,
     )
     assert (earlier + told.get("items", 0), told.get("note")) == (items, public.note)
-    assert len(bench.paths) == len(set(bench.paths)), "nothing is fetched twice"
+    assert len(fixture.paths) == len(set(fixture.paths)), "nothing is fetched twice"
     for pattern in public.kept:
-        assert list(bench.files.glob(pattern)), sorted(map(str, bench.files.rglob("*")))
+        assert list(fixture.files.glob(pattern)), sorted(map(str, fixture.files.rglob("*")))
     left = {
-        str(path.relative_to(bench.project)) for path in bench.project.rglob("*") if path.is_file()
+        str(path.relative_to(fixture.project))
+        for path in fixture.project.rglob("*")
+        if path.is_file()
     }
     left = {path for path in left if "__pycache__" not in path and not path.startswith(".scrapy/")}
     ours = {f"{folder}/__init__.py" for path in public.files for folder in Path(path).parents[:-1]}

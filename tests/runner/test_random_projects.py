@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.runner import random_feeds
-from tests.runner.scrapy_project import ScrapyBench
+from tests.runner.scrapy_project import ScrapyFixture
 from tests.runner.surfaces import Surfaces
 from tests.runner.test_scrapy_projects import project as write
 
@@ -74,22 +74,24 @@ def test_a_feed_is_kept_and_found(
 
 
 @pytest.mark.processes
-def test_scrapy_itself_writes_the_same(surfaces: Surfaces, scrapy_bench: ScrapyBench) -> None:
+def test_scrapy_itself_writes_the_same(surfaces: Surfaces, scrapy_fixture: ScrapyFixture) -> None:
     """Each place for settings, of new and of old Scrapy, once."""
     from tests.runner.random_projects import modules, project
 
     for seed in LAUNCHED:
-        made, bench = project(seed), scrapy_bench
+        made, fixture = project(seed), scrapy_fixture
         texts = modules(made)
-        write(bench, texts.pop("spider"), texts.pop("settings"), **texts)
-        bench.next_attempt()
+        write(fixture, texts.pop("spider"), texts.pop("settings"), **texts)
+        fixture.next_attempt()
         given = {**made.places.get("-s", {}), **made.places.get("-o", {})}
-        assert bench.crawl("quotes", CRAWL_SETTINGS=json.dumps(given)) == 0, bench.output.decode()
-        summary = bench.summary()
+        assert fixture.crawl("quotes", CRAWL_SETTINGS=json.dumps(given)) == 0, (
+            fixture.output.decode()
+        )
+        summary = fixture.summary()
         assert (summary["items"], summary["fields"]["items"]) == (
             len(made.written),
             len(made.written),
         ), seed
         assert "note" not in summary["fields"], seed
-        shutil.copytree(bench.files, surfaces.empty(), dirs_exist_ok=True)
+        shutil.copytree(fixture.files, surfaces.empty(), dirs_exist_ok=True)
         assert surfaces.difference(made.written) is None, seed

@@ -23,7 +23,7 @@ from crawler_lifecycle.runner import contract, feeds, main, reported
 from crawler_lifecycle.runner.item_files import DECLARED
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.state import ANEW, NO_STATE, NOT_ASKED, UNKNOWN, WENT_ON
-from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
+from tests.runner.runner_fixture import RUNNER, RunnerFixture, wait_until
 from tests.support.examples import examples
 
 READY = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w').close()\n"
@@ -42,9 +42,11 @@ def write(data):
 @pytest.mark.parametrize(
     ("code", "reason"), [(0, "finished"), (1, None), (3, None), (14, None), (18, None), (200, None)]
 )
-def test_its_exit_code_is_the_evidence(bench: RunnerBench, code: int, reason: str | None) -> None:
-    assert bench.python(f"raise SystemExit({code})") == code
-    summary = bench.summary()
+def test_its_exit_code_is_the_evidence(
+    fixture: RunnerFixture, code: int, reason: str | None
+) -> None:
+    assert fixture.python(f"raise SystemExit({code})") == code
+    summary = fixture.summary()
     assert (summary["exit"], summary["exit_code"], summary.get("finish_reason")) == (
         code,
         code,
@@ -62,33 +64,33 @@ assert "CRAWL_FIELDS" not in os.environ
 """
 
 
-def test_the_fields_that_items_fill_are_in_the_summary(bench: RunnerBench) -> None:
-    assert bench.python(PRICES, CRAWL_FIELDS='["price", "stock"]') == 0
-    assert bench.summary()["fields"] == {
+def test_the_fields_that_items_fill_are_in_the_summary(fixture: RunnerFixture) -> None:
+    assert fixture.python(PRICES, CRAWL_FIELDS='["price", "stock"]') == 0
+    assert fixture.summary()["fields"] == {
         "items": 100,
         "shares": {"price": 0.41, "stock": 0.0, "title": 1.0},
     }
     for odd in ("{", "7", "[1, {}]", "[" * 100_000):
-        assert bench.python(PRICES, CRAWL_FIELDS=odd) == 0
-        assert bench.summary()["fields"]["shares"] == {"title": 1.0, "price": 0.41}
-    bench.files.joinpath("items.jsonl").unlink()
-    assert bench.python("") == 0
-    assert "fields" not in bench.summary()
+        assert fixture.python(PRICES, CRAWL_FIELDS=odd) == 0
+        assert fixture.summary()["fields"]["shares"] == {"title": 1.0, "price": 0.41}
+    fixture.files.joinpath("items.jsonl").unlink()
+    assert fixture.python("") == 0
+    assert "fields" not in fixture.summary()
 
 
-def test_items_that_nobody_can_read_are_on_record(bench: RunnerBench) -> None:
-    (bench.files / "items.jsonl").write_text('{"a": 1}\n{"a": 2\n{"a": 3}\n')
-    assert bench.python(f"{STATS}write({{'items': 3}})") == 0
-    assert bench.summary()["fields"] == {
+def test_items_that_nobody_can_read_are_on_record(fixture: RunnerFixture) -> None:
+    (fixture.files / "items.jsonl").write_text('{"a": 1}\n{"a": 2\n{"a": 3}\n')
+    assert fixture.python(f"{STATS}write({{'items': 3}})") == 0
+    assert fixture.summary()["fields"] == {
         "items": 2,
         "shares": {"a": 1.0},
         "note": "3 items were counted, 2 can be read; "
         "1 lines were no JSON (items.jsonl: line 2: Expecting ',' delimiter)",
     }
-    assert Coverage.of(bench.summary()["fields"]) == Coverage(**bench.summary()["fields"])
-    (bench.files / "items.jsonl").write_text("no\n")
-    assert bench.python(f"{STATS}write({{'items': 3}})") == 0
-    found = Coverage.of(bench.summary()["fields"])
+    assert Coverage.of(fixture.summary()["fields"]) == Coverage(**fixture.summary()["fields"])
+    (fixture.files / "items.jsonl").write_text("no\n")
+    assert fixture.python(f"{STATS}write({{'items': 3}})") == 0
+    found = Coverage.of(fixture.summary()["fields"])
     assert found is not None
     assert (found.items, found.shares, str(found.note)[:38]) == (
         0,
@@ -97,13 +99,13 @@ def test_items_that_nobody_can_read_are_on_record(bench: RunnerBench) -> None:
     )
 
 
-def test_the_entry_names_the_files_of_items(bench: RunnerBench) -> None:
+def test_the_entry_names_the_files_of_items(fixture: RunnerFixture) -> None:
     said = json.dumps({"files": "out/*", "delimiter": ":", "quote": "none"})
     code = "import os; os.mkdir('out'); print('a:b\\n\"1:2\\n', file=open('out/rows', 'w'))"
     code = f"import os; os.chdir(os.environ['CRAWL_FILES_DIR']); {code}"
-    assert bench.python(code, CRAWL_ITEMS=said) == 0
-    assert bench.summary()["fields"] == {"items": 1, "shares": {"a": 1.0, "b": 1.0}}
-    assert json.loads((bench.files / DECLARED).read_text()) == json.loads(said)
+    assert fixture.python(code, CRAWL_ITEMS=said) == 0
+    assert fixture.summary()["fields"] == {"items": 1, "shares": {"a": 1.0, "b": 1.0}}
+    assert json.loads((fixture.files / DECLARED).read_text()) == json.loads(said)
 
 
 @given(st.dictionaries(st.text(max_size=60), st.floats(0, 1), max_size=30), st.text(max_size=1000))
@@ -116,41 +118,41 @@ def test_fields_are_cut_first_and_never_in_part(shares: dict[str, float], messag
     assert {**json.loads(text), "fields": 0} == {**json.loads(without), "fields": 0}
 
 
-def test_its_own_stats_are_passed_on(bench: RunnerBench) -> None:
+def test_its_own_stats_are_passed_on(fixture: RunnerFixture) -> None:
     told = {"pages": 3, "items": 2, "finish_reason": "size_limit", "resumable": True}
-    assert bench.python(f"{STATS}write({told})") == 0
-    assert bench.stats()["pages"] == 3
-    summary = bench.summary()
+    assert fixture.python(f"{STATS}write({told})") == 0
+    assert fixture.stats()["pages"] == 3
+    summary = fixture.summary()
     assert summary.items() >= told.items()
     assert "errors" not in summary  # unknown is not zero
-    assert bench.progress()[-1]["pages"] == 3
+    assert fixture.progress()[-1]["pages"] == 3
 
 
-def test_stats_are_passed_on_while_it_runs(bench: RunnerBench) -> None:
-    process = bench.start_python(
+def test_stats_are_passed_on_while_it_runs(fixture: RunnerFixture) -> None:
+    process = fixture.start_python(
         STATS + "write({'pages': 3})\n" + READY + "import time; time.sleep(300)"
     )
-    wait_until(bench.stats_file.exists)
-    assert bench.stats()["pages"] == 3
-    first = bench.stats()["updated_at"]
+    wait_until(fixture.stats_file.exists)
+    assert fixture.stats()["pages"] == 3
+    first = fixture.stats()["updated_at"]
     time.sleep(1.2)
-    assert bench.stats()["updated_at"] == first  # it did not count again, so nothing is newer
+    assert fixture.stats()["updated_at"] == first  # it did not count again, so nothing is newer
     process.kill()
 
 
 APPENDS = "import os, json, time\nfile = open(os.environ['CRAWL_FILES_DIR'] + '/items.jsonl', 'a', buffering=1)\n"
 
 
-def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBench) -> None:
+def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(fixture: RunnerFixture) -> None:
     code = f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')\n{READY}"
     code += "while not os.path.exists(os.environ['CRAWL_FILES_DIR'] + '/go'): time.sleep(0.01)\n"
-    process = bench.start_python(f"{code}print('{{}}', file=file, end='')", eager=True)
-    wait_until(bench.stats_file.exists)
-    first = bench.stats()
+    process = fixture.start_python(f"{code}print('{{}}', file=file, end='')", eager=True)
+    wait_until(fixture.stats_file.exists)
+    first = fixture.stats()
     assert (first["items"], first["bytes"], "updated_at" in first) == (3, 9, True)
-    (bench.files / "go").touch()
-    assert bench.finish(process) == 0
-    told = (bench.summary(), bench.stats(), bench.progress()[-1])
+    (fixture.files / "go").touch()
+    assert fixture.finish(process) == 0
+    told = (fixture.summary(), fixture.stats(), fixture.progress()[-1])
     # A last line without an end is an item.
     assert [(one["items"], one["bytes"]) for one in told] == [(4, 11)] * 3
 
@@ -165,21 +167,21 @@ def test_items_in_feeds_are_counted_while_it_runs_and_at_the_end(bench: RunnerBe
     ],
 )
 def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
-    bench: RunnerBench, said: str, resume: str, told: tuple[int, bool | None]
+    fixture: RunnerFixture, said: str, resume: str, told: tuple[int, bool | None]
 ) -> None:
     """A feed is new in each attempt.
 
     Its count goes on with the state, as a crawler's own counters do.
     """
-    assert bench.python(f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')") == 0
-    (bench.files / "items.jsonl").unlink()
+    assert fixture.python(f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')") == 0
+    (fixture.files / "items.jsonl").unlink()
     later = {"CRAWL_ATTEMPT": "2", "CRAWL_RESUME": resume}
-    assert bench.python(f"{APPENDS}print('{{}}', file=file)\n{STATS}{said}", **later) == 0
-    assert (bench.summary()["items"], bench.summary().get("resumed")) == told
-    (bench.files / "items.jsonl").unlink()
+    assert fixture.python(f"{APPENDS}print('{{}}', file=file)\n{STATS}{said}", **later) == 0
+    assert (fixture.summary()["items"], fixture.summary().get("resumed")) == told
+    (fixture.files / "items.jsonl").unlink()
     last = {"CRAWL_ATTEMPT": "3", "CRAWL_RESUME": "1"}
-    assert bench.python(f"{APPENDS}print('{{}}', file=file)", **last) == 0
-    assert bench.summary()["items"] == told[0] + 1
+    assert fixture.python(f"{APPENDS}print('{{}}', file=file)", **last) == 0
+    assert fixture.summary()["items"] == told[0] + 1
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_items_in_feeds_are_counted_on_from_the_earlier_attempt(
     ],
 )
 def test_items_that_come_twice_are_counted_once_over_all_attempts(
-    bench: RunnerBench, said: str, resume: str, counts: list[int]
+    fixture: RunnerFixture, said: str, resume: str, counts: list[int]
 ) -> None:
     """Two keys and an item without one; a key again, a new one and an item without one; then as
     many.
@@ -205,24 +207,24 @@ def test_items_that_come_twice_are_counted_once_over_all_attempts(
         code += said if attempt == 2 else ""
         items = '{"key": "id"}'
         assert (
-            bench.python(code, CRAWL_ATTEMPT=str(attempt), CRAWL_RESUME=asked, CRAWL_ITEMS=items)
+            fixture.python(code, CRAWL_ATTEMPT=str(attempt), CRAWL_RESUME=asked, CRAWL_ITEMS=items)
             == 0
         )
-        counted.append(bench.summary()["items"])
+        counted.append(fixture.summary()["items"])
         own = (
             counted[-1]
             if attempt == 1 or (attempt == 2 and counts[1] == 3)
             else counted[-1] - counted[-2]
         )
-        assert bench.summary()["fields"]["items"] == own
-        (bench.files / "items.jsonl").unlink()
+        assert fixture.summary()["fields"]["items"] == own
+        (fixture.files / "items.jsonl").unlink()
     assert counted == counts
 
 
-def test_without_a_state_folder_it_starts_from_the_beginning(bench: RunnerBench) -> None:
+def test_without_a_state_folder_it_starts_from_the_beginning(fixture: RunnerFixture) -> None:
     environment = {"CRAWL_ATTEMPT": "2", "CRAWL_RESUME": "1", "CRAWL_STATE_DIR": ""}
-    assert bench.python(f"{APPENDS}print('{{}}', file=file)", **environment) == 0
-    assert (bench.summary()["resumed"], bench.summary()["resume_note"]) == (False, NO_STATE)
+    assert fixture.python(f"{APPENDS}print('{{}}', file=file)", **environment) == 0
+    assert (fixture.summary()["resumed"], fixture.summary()["resume_note"]) == (False, NO_STATE)
 
 
 @pytest.mark.parametrize(
@@ -235,25 +237,25 @@ def test_without_a_state_folder_it_starts_from_the_beginning(bench: RunnerBench)
     ],
 )
 def test_a_counter_that_a_crawler_tells_is_never_replaced(
-    bench: RunnerBench,
+    fixture: RunnerFixture,
     own: dict[str, int],
     environment: dict[str, str],
     told: tuple[int | None, ...],
 ) -> None:
     code = f"{APPENDS}print('{{}}\\n' * 3, file=file, end='')\n{STATS}write({own})"
-    assert bench.python(code, **environment) == 0
-    assert tuple(bench.summary().get(name) for name in ("items", "bytes", "pages")) == told
+    assert fixture.python(code, **environment) == 0
+    assert tuple(fixture.summary().get(name) for name in ("items", "bytes", "pages")) == told
 
 
 def test_a_feed_without_end_costs_the_end_no_more_than_its_time(
-    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch
+    fixture: RunnerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main, "FEED_END_SECONDS", 0.0)
     monkeypatch.setattr(feeds, "READ_MAX", 100)
-    (bench.files / "items.jsonl").write_text("{}\n" * 1_000)
-    terms = contract.Contract.read(bench.environment({}, {}))
+    (fixture.files / "items.jsonl").write_text("{}\n" * 1_000)
+    terms = contract.Contract.read(fixture.environment({}, {}))
     assert Runner(terms, scrapy=False).run(["true"]) == 0
-    assert (bench.summary()["items"], bench.summary()["bytes"]) == (33, 100)
+    assert (fixture.summary()["items"], fixture.summary()["bytes"]) == (33, 100)
 
 
 @pytest.mark.parametrize(
@@ -264,10 +266,10 @@ def test_garbage_in_stats_is_ignored(tmp_path: Path, text: str) -> None:
     assert contract.valid_stats(contract.read(str(tmp_path / "stats")) or {}) == {}
 
 
-def test_a_crawler_that_writes_garbage_has_no_stats(bench: RunnerBench) -> None:
-    assert bench.python(STATS + "write('{')") == 0
-    assert not bench.stats_file.exists()
-    assert "pages" not in bench.summary()
+def test_a_crawler_that_writes_garbage_has_no_stats(fixture: RunnerFixture) -> None:
+    assert fixture.python(STATS + "write('{')") == 0
+    assert not fixture.stats_file.exists()
+    assert "pages" not in fixture.summary()
 
 
 STOPPABLE = """
@@ -290,42 +292,44 @@ raise SystemExit(CODE)
 @pytest.mark.parametrize(
     ("code", "exit_code", "reason"), [(0, 11, "shutdown"), (11, 11, "shutdown"), (1, 13, None)]
 )
-def test_one_stop_only(bench: RunnerBench, code: int, exit_code: int, reason: str | None) -> None:
-    process = bench.start_python(STOPPABLE.replace("CODE", str(code)))
+def test_one_stop_only(
+    fixture: RunnerFixture, code: int, exit_code: int, reason: str | None
+) -> None:
+    process = fixture.start_python(STOPPABLE.replace("CODE", str(code)))
     for _ in range(5):
         process.terminate()
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
-    assert bench.finish(process) == exit_code
-    assert (bench.files / "signals").read_text() == "15 "
-    assert bench.summary().get("finish_reason") == reason
+    assert fixture.finish(process) == exit_code
+    assert (fixture.files / "signals").read_text() == "15 "
+    assert fixture.summary().get("finish_reason") == reason
 
 
-def test_the_stop_signal_is_the_crawlers_own(bench: RunnerBench) -> None:
-    process = bench.start_python(STOPPABLE.replace("CODE", "0"), CRAWL_STOP_SIGNAL="SIGINT")
+def test_the_stop_signal_is_the_crawlers_own(fixture: RunnerFixture) -> None:
+    process = fixture.start_python(STOPPABLE.replace("CODE", "0"), CRAWL_STOP_SIGNAL="SIGINT")
     process.terminate()
-    assert bench.finish(process) == 11
-    assert (bench.files / "signals").read_text() == "2 "
+    assert fixture.finish(process) == 11
+    assert (fixture.files / "signals").read_text() == "2 "
 
 
-def test_a_crawler_without_a_handler_dies_of_the_stop(bench: RunnerBench) -> None:
-    process = bench.start_python(READY + "import time; time.sleep(300)")
+def test_a_crawler_without_a_handler_dies_of_the_stop(fixture: RunnerFixture) -> None:
+    process = fixture.start_python(READY + "import time; time.sleep(300)")
     process.terminate()
-    assert bench.finish(process) == 13
-    assert bench.summary()["signal"] == 15
+    assert fixture.finish(process) == 13
+    assert fixture.summary()["signal"] == 15
 
 
-def test_a_finish_that_was_quicker_than_the_stop(bench: RunnerBench) -> None:
+def test_a_finish_that_was_quicker_than_the_stop(fixture: RunnerFixture) -> None:
     code = STATS + STOPPABLE.replace(
         "raise", "write({'finish_reason': 'finished'})\nraise"
     ).replace("CODE", "0")
-    process = bench.start_python(code)
+    process = fixture.start_python(code)
     process.terminate()
-    assert bench.finish(process) == 0
-    assert bench.summary()["finish_reason"] == "finished"
+    assert fixture.finish(process) == 0
+    assert fixture.summary()["finish_reason"] == "finished"
 
 
-def test_it_reaps_orphans(bench: RunnerBench) -> None:
+def test_it_reaps_orphans(fixture: RunnerFixture) -> None:
     code = (
         "import os, time\n"
         "for _ in range(5):\n"
@@ -336,15 +340,15 @@ def test_it_reaps_orphans(bench: RunnerBench) -> None:
         "    os.wait()\n"
         "time.sleep(0.5)\n" + READY + "time.sleep(300)"
     )
-    process = bench.start_python(code)
+    process = fixture.start_python(code)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_until(lambda: len(children.read_text().split()) == 1)
     process.kill()
 
 
-def test_a_program_that_is_not_there(bench: RunnerBench) -> None:
-    assert bench.run("command", "--", "no-such-program") == 4
-    assert "cannot be executed" in bench.summary()["message"]
+def test_a_program_that_is_not_there(fixture: RunnerFixture) -> None:
+    assert fixture.run("command", "--", "no-such-program") == 4
+    assert "cannot be executed" in fixture.summary()["message"]
 
 
 @pytest.mark.parametrize(
@@ -364,19 +368,19 @@ def test_a_broken_contract_is_named(variable: str, value: str) -> None:
         contract.Contract.read({variable: value})
 
 
-def test_a_broken_contract_is_bad_configuration(bench: RunnerBench) -> None:
-    assert bench.run("command", "--", "true", CRAWL_DEADLINE="tomorrow") == 4
-    assert bench.summary()["message"].startswith("CRAWL_DEADLINE: ")
+def test_a_broken_contract_is_bad_configuration(fixture: RunnerFixture) -> None:
+    assert fixture.run("command", "--", "true", CRAWL_DEADLINE="tomorrow") == 4
+    assert fixture.summary()["message"].startswith("CRAWL_DEADLINE: ")
 
 
 @pytest.mark.parametrize("argv", [[], ["command"], ["scrapy"], ["nonsense"]])
-def test_a_wrong_command_line_is_bad_configuration(bench: RunnerBench, argv: list[str]) -> None:
-    assert bench.run(*argv) == 4
+def test_a_wrong_command_line_is_bad_configuration(fixture: RunnerFixture, argv: list[str]) -> None:
+    assert fixture.run(*argv) == 4
 
 
-def test_it_works_from_any_folder_and_as_a_module(bench: RunnerBench, tmp_path: Path) -> None:
+def test_it_works_from_any_folder_and_as_a_module(fixture: RunnerFixture, tmp_path: Path) -> None:
     shutil.copytree(RUNNER, tmp_path / "mounted")
-    env = bench.environment({}, {})
+    env = fixture.environment({}, {})
     copied = [sys.executable, "-I", "-S", str(tmp_path / "mounted"), "command", "--", "true"]
     assert subprocess.run(copied, env=env, check=False, capture_output=True).returncode == 0
     module = [sys.executable, "-m", "crawler_lifecycle.runner", "command", "--", "true"]
@@ -398,28 +402,28 @@ def test_it_needs_no_files_at_all() -> None:
 
 
 def test_progress_is_printed_every_now_and_then(
-    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    fixture: RunnerFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    terms = contract.Contract.read(bench.environment({}, {}))
+    terms = contract.Contract.read(fixture.environment({}, {}))
     monkeypatch.setattr("crawler_lifecycle.runner.main.PROGRESS_SECONDS", 0.0)
     runner = Runner(terms, scrapy=False)
-    contract.write(f"{bench.stats_file}.crawler", '{"pages": 1}')
+    contract.write(f"{fixture.stats_file}.crawler", '{"pages": 1}')
     runner._tick()
     line = json.loads(capfd.readouterr().out)
     assert line["crawl_progress"]["pages"] == 1
 
 
-def test_a_command_may_tell_statistics_of_its_own(bench: RunnerBench) -> None:
+def test_a_command_may_tell_statistics_of_its_own(fixture: RunnerFixture) -> None:
     code = """
 import json, os
 told = {"a": 1, "b": 0.5, "deep": {"a": 1}, "none": None, "n" * 121: 1, "nan": float("nan"), "many": 2**63}
 open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"scrapystats": told}))
 """
-    assert bench.python(code) == 0
-    assert bench.stats()["scrapystats"] == {"a": 1, "b": 0.5}
-    assert bench.lines("crawl_stats") == [{"a": 1, "b": 0.5}]
-    assert bench.python(code, CRAWL_LOG_FILE=str(bench.files / "log")) == 0
-    assert bench.lines("crawl_stats") == [], "who keeps the log reads the file"
+    assert fixture.python(code) == 0
+    assert fixture.stats()["scrapystats"] == {"a": 1, "b": 0.5}
+    assert fixture.lines("crawl_stats") == [{"a": 1, "b": 0.5}]
+    assert fixture.python(code, CRAWL_LOG_FILE=str(fixture.files / "log")) == 0
+    assert fixture.lines("crawl_stats") == [], "who keeps the log reads the file"
 
 
 _values = (
@@ -452,11 +456,11 @@ def test_arguments_arrive_byte_by_byte(args: dict[str, str]) -> None:
     )
     values = list(args.values())
     with tempfile.TemporaryDirectory() as place:
-        bench = RunnerBench(Path(place))
+        fixture = RunnerFixture(Path(place))
         command = ["command", "--", sys.executable, "-I", "-S", "-X", "utf8", "-c", code, *values]
-        assert bench.run(*command, args=args) == 0
-        bench.close()
-        seen = (bench.files / "seen").read_bytes().split(b"\0")
+        assert fixture.run(*command, args=args) == 0
+        fixture.close()
+        seen = (fixture.files / "seen").read_bytes().split(b"\0")
         given: Any = json.loads(seen[0])
         assert given == args
         assert seen[1:] == ([value.encode() for value in values] or [b""])
@@ -482,27 +486,27 @@ LONG_AGO = "2020-01-01T00:00:00+00:00"
     ids=["in order", "by the signal", "stubborn"],
 )
 def test_long_after_its_deadline_it_is_stopped_as_timed_out(
-    bench: RunnerBench, code: str, grace_s: str, told: dict[str, object]
+    fixture: RunnerFixture, code: str, grace_s: str, told: dict[str, object]
 ) -> None:
     assert (
-        bench.python(
+        fixture.python(
             code, patient_until="ready", CRAWL_DEADLINE=LONG_AGO, CRAWL_STOP_GRACE_S=grace_s
         )
         == 1
     )
-    summary = bench.summary()
+    summary = fixture.summary()
     assert (summary["exit"], summary["finish_reason"]) == (1, "timed_out")
     assert summary["message"] == "The runner stopped it: it still ran 60 s after its deadline"
     assert summary.items() >= told.items()
 
 
-def test_the_service_has_a_minute_to_keep_the_deadline_itself(bench: RunnerBench) -> None:
+def test_the_service_has_a_minute_to_keep_the_deadline_itself(fixture: RunnerFixture) -> None:
     just_now = datetime.now(UTC).isoformat()
-    assert bench.python(READY + "import time; time.sleep(1.5)", CRAWL_DEADLINE=just_now) == 0
-    assert bench.summary()["finish_reason"] == "finished"
+    assert fixture.python(READY + "import time; time.sleep(1.5)", CRAWL_DEADLINE=just_now) == 0
+    assert fixture.summary()["finish_reason"] == "finished"
 
 
-def test_a_stop_that_came_before_the_backstop_stays_a_stop(bench: RunnerBench) -> None:
+def test_a_stop_that_came_before_the_backstop_stays_a_stop(fixture: RunnerFixture) -> None:
     """The time for the backstop comes while the crawler is busy with its end."""
     slow = """
 import os, signal, sys, time
@@ -512,42 +516,42 @@ def stop(*_):
     sys.exit(11)
 signal.signal(signal.SIGTERM, stop)
 """
-    process = bench.start_python(
+    process = fixture.start_python(
         slow + READY + WAITS, patient_until="ending", CRAWL_DEADLINE=LONG_AGO
     )
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == 11
-    assert bench.summary()["finish_reason"] == "shutdown"
+    assert fixture.finish(process) == 11
+    assert fixture.summary()["finish_reason"] == "shutdown"
 
 
-def test_one_that_finishes_although_it_was_stopped_has_finished(bench: RunnerBench) -> None:
+def test_one_that_finishes_although_it_was_stopped_has_finished(fixture: RunnerFixture) -> None:
     late = STATS + "import signal, sys, time\n"
     late += "def end(*_):\n    write({'pages': 1, 'finish_reason': 'finished'})\n    sys.exit(0)\n"
     late += "signal.signal(signal.SIGTERM, end)\n" + READY + WAITS
-    assert bench.python(late, patient_until="ready", CRAWL_DEADLINE=LONG_AGO) == 0
-    assert bench.summary()["finish_reason"] == "finished"
+    assert fixture.python(late, patient_until="ready", CRAWL_DEADLINE=LONG_AGO) == 0
+    assert fixture.summary()["finish_reason"] == "finished"
 
 
 TELL_DEADLINE = STATS + "write({'message': os.environ['CRAWL_DEADLINE']})"
 
 
 def test_where_nobody_knew_when_it_starts_the_deadline_counts_from_its_start(
-    bench: RunnerBench,
+    fixture: RunnerFixture,
 ) -> None:
     before = datetime.now(UTC)
-    assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="100") == 0
-    told = datetime.fromisoformat(bench.summary()["message"])
+    assert fixture.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="100") == 0
+    told = datetime.fromisoformat(fixture.summary()["message"])
     assert before + timedelta(seconds=99.9) <= told <= datetime.now(UTC) + timedelta(seconds=100)
     given = "2090-01-01T00:00:00+00:00"
-    assert bench.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="1", CRAWL_DEADLINE=given) == 0
-    assert bench.summary()["message"] == given
+    assert fixture.python(TELL_DEADLINE, CRAWL_RUN_TIMEOUT_S="1", CRAWL_DEADLINE=given) == 0
+    assert fixture.summary()["message"] == given
 
 
-def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
+def test_a_command_starts_in_its_folder(fixture: RunnerFixture) -> None:
     tell = STATS + "write({'message': os.getcwd()})"
     argv = [
         "command",
-        f"--project={bench.state}",
+        f"--project={fixture.state}",
         "--",
         sys.executable,
         "-I",
@@ -555,12 +559,12 @@ def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
         tell,
         "--project=/nowhere",
     ]
-    assert bench.run(*argv) == 0
-    assert bench.summary()["message"] == str(bench.state)
-    argv[1] = f"--project={bench.state / 'missing'}"
-    assert bench.run(*argv) == 4
-    assert bench.summary()["message"].startswith(
-        f"--project: {bench.state / 'missing'} cannot be used: "
+    assert fixture.run(*argv) == 0
+    assert fixture.summary()["message"] == str(fixture.state)
+    argv[1] = f"--project={fixture.state / 'missing'}"
+    assert fixture.run(*argv) == 4
+    assert fixture.summary()["message"].startswith(
+        f"--project: {fixture.state / 'missing'} cannot be used: "
     )
 
 
@@ -587,10 +591,10 @@ def test_a_command_starts_in_its_folder(bench: RunnerBench) -> None:
     ],
 )
 def test_it_tells_whether_a_later_attempt_went_on(
-    bench: RunnerBench, said: str, attempt: str, resume: str, told: dict[str, Any]
+    fixture: RunnerFixture, said: str, attempt: str, resume: str, told: dict[str, Any]
 ) -> None:
-    assert bench.python(f"{STATS}\n{said}", CRAWL_ATTEMPT=attempt, CRAWL_RESUME=resume) == 0
+    assert fixture.python(f"{STATS}\n{said}", CRAWL_ATTEMPT=attempt, CRAWL_RESUME=resume) == 0
     names = ("resumed", "resume_note")
-    assert {name: value for name, value in bench.summary().items() if name in names} == told
+    assert {name: value for name, value in fixture.summary().items() if name in names} == told
     if attempt == "2":
-        assert bench.progress()[0]["resume_note"], "told at the start"
+        assert fixture.progress()[0]["resume_note"], "told at the start"

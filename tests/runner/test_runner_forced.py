@@ -16,7 +16,7 @@ from crawler_lifecycle.runner import contract, forced
 from crawler_lifecycle.runner.child import Child
 from crawler_lifecycle.runner.forced import ForcedStop
 from crawler_lifecycle.runner.main import Runner
-from tests.runner.runner_bench import RunnerBench, wait_until
+from tests.runner.runner_fixture import RunnerFixture, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
 
 pytestmark = pytest.mark.processes
@@ -31,7 +31,7 @@ time.sleep(300)
 """
 
 
-class Door(FaultyServer):
+class StubGateway(FaultyServer):
     """What the gateway tells of the stop of run 7."""
 
     def __init__(self) -> None:
@@ -51,54 +51,56 @@ class Door(FaultyServer):
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door()
+def stub() -> Iterator[StubGateway]:
+    made = StubGateway()
     with serving(made):
         yield made
 
 
-def _stopped(bench: RunnerBench, code: str, environment: dict[str, str]) -> Any:
-    process = bench.start_python(code, eager=True, **environment)
+def _stopped(fixture: RunnerFixture, code: str, environment: dict[str, str]) -> Any:
+    process = fixture.start_python(code, eager=True, **environment)
     process.send_signal(signal.SIGTERM)
     return process
 
 
-def test_a_forced_stop_ends_the_grace_of_a_plain_one(bench: RunnerBench, door: Door) -> None:
-    process = _stopped(bench, DEAF, door.environment())
-    wait_until(lambda: door.requests)
+def test_a_forced_stop_ends_the_grace_of_a_plain_one(
+    fixture: RunnerFixture, stub: StubGateway
+) -> None:
+    process = _stopped(fixture, DEAF, stub.environment())
+    wait_until(lambda: stub.requests)
     assert process.poll() is None, "a plain stop leaves it its grace"
-    door.force = True
+    stub.force = True
     began = time.monotonic()
-    assert bench.finish(process) == 13
+    assert fixture.finish(process) == 13
     assert time.monotonic() - began < 300, "and not its 600 s"
-    assert bench.summary()["message"].startswith("It was killed by a forced stop, ")
+    assert fixture.summary()["message"].startswith("It was killed by a forced stop, ")
 
 
-def test_without_force_the_grace_is_kept(bench: RunnerBench, door: Door) -> None:
-    process = _stopped(bench, DEAF, door.environment(CRAWL_STOP_GRACE_S="2"))
-    assert bench.finish(process) == 13
-    assert bench.summary()["message"] == "It still ran 2 s after the stop signal and was killed"
+def test_without_force_the_grace_is_kept(fixture: RunnerFixture, stub: StubGateway) -> None:
+    process = _stopped(fixture, DEAF, stub.environment(CRAWL_STOP_GRACE_S="2"))
+    assert fixture.finish(process) == 13
+    assert fixture.summary()["message"] == "It still ran 2 s after the stop signal and was killed"
 
 
-def test_a_forced_stop_hurries_the_upload(bench: RunnerBench, door: Door) -> None:
+def test_a_forced_stop_hurries_the_upload(fixture: RunnerFixture, stub: StubGateway) -> None:
     """Its files have what comes after the grace, and not the grace as well."""
-    door.force = True
-    url = f"{door.url}/v1/runs/7/tasks/3/attempts/2/files"
+    stub.force = True
+    url = f"{stub.url}/v1/runs/7/tasks/3/attempts/2/files"
     code = DEAF.replace("signal.SIG_IGN", "lambda *_: os._exit(0)")
     more = {
         "CRAWL_UPLOAD_URL": url,
         "CRAWL_UPLOAD_TOKEN": "files.7.3.2.mac",
         "CRAWL_END_GRACE_S": "5",
     }
-    process = _stopped(bench, code, door.environment(**more))
+    process = _stopped(fixture, code, stub.environment(**more))
     began = time.monotonic()
-    bench.finish(process)
+    fixture.finish(process)
     assert time.monotonic() - began < 300
-    assert bench.summary()["files"]["uploaded"] is False
+    assert fixture.summary()["files"]["uploaded"] is False
 
 
 def test_nobody_is_asked_where_there_is_nobody_to_ask(
-    bench: RunnerBench, door: Door, monkeypatch: pytest.MonkeyPatch
+    fixture: RunnerFixture, stub: StubGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forced, "_PAUSES_S", (600.0,))
     given = [
@@ -109,7 +111,7 @@ def test_nobody_is_asked_where_there_is_nobody_to_ask(
     child = Child(signal.SIGTERM)
     child.stopped_at = time.monotonic()
     for more in ({}, *given):
-        terms = contract.Contract.read(bench.environment({}, door.environment(**more)))
+        terms = contract.Contract.read(fixture.environment({}, stub.environment(**more)))
         runner = Runner(terms, scrapy=False)
         runner._grace_over(child)
         assert (runner._forced is None) == bool(more), more
@@ -133,39 +135,39 @@ def test_nobody_is_asked_where_there_is_nobody_to_ask(
     ids=repr,
 )
 def test_whatever_goes_wrong_is_asked_again(
-    door: Door, monkeypatch: pytest.MonkeyPatch, trouble: Any
+    stub: StubGateway, monkeypatch: pytest.MonkeyPatch, trouble: Any
 ) -> None:
     monkeypatch.setattr(forced, "_PAUSES_S", (0.01,))
     if trouble == "hang":
         monkeypatch.setattr(forced, "_SILENCE_S", 0.5)
-    door.faults.extend([trouble, trouble])
-    door.force = True
-    asking = ForcedStop(f"{door.url}/v1/runs/7/stop", TOKEN)
-    wait_until(lambda: door.requests > 1)
+    stub.faults.extend([trouble, trouble])
+    stub.force = True
+    asking = ForcedStop(f"{stub.url}/v1/runs/7/stop", TOKEN)
+    wait_until(lambda: stub.requests > 1)
     # The one that is answered has all the time that it needs.
     monkeypatch.setattr(forced, "_SILENCE_S", 60.0)
     wait_until(lambda: asking.at is not None)
-    assert door.requests == 3
+    assert stub.requests == 3
 
 
 @pytest.mark.parametrize("status", [302, 401, 403, 404, 405])
 def test_whoever_will_never_answer_is_asked_once(
-    door: Door, monkeypatch: pytest.MonkeyPatch, status: int
+    stub: StubGateway, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     monkeypatch.setattr(forced, "_PAUSES_S", (0.01,))
-    door.faults.append(Answer(status, b"{}", headers={"Location": f"{door.url}/elsewhere"}))
-    asking = ForcedStop(f"{door.url}/v1/runs/7/stop", TOKEN)
-    wait_until(lambda: door.requests)
+    stub.faults.append(Answer(status, b"{}", headers={"Location": f"{stub.url}/elsewhere"}))
+    asking = ForcedStop(f"{stub.url}/v1/runs/7/stop", TOKEN)
+    wait_until(lambda: stub.requests)
     time.sleep(0.3)
-    assert (door.requests, asking.at) == (1, None)
+    assert (stub.requests, asking.at) == (1, None)
 
 
-def test_an_address_that_is_none_is_no_reason_to_fail(bench: RunnerBench) -> None:
+def test_an_address_that_is_none_is_no_reason_to_fail(fixture: RunnerFixture) -> None:
     more = {
         "CRAWL_TOKEN": TOKEN,
         "CRAWL_RUN_ID": "7",
         "CRAWL_END_GRACE_S": "5",
         "CRAWL_STOP_GRACE_S": "2",
     }
-    assert bench.finish(_stopped(bench, DEAF, {"CRAWL_GATEWAY_URL": "http://[", **more})) == 13
-    assert b"Traceback" not in bench.output
+    assert fixture.finish(_stopped(fixture, DEAF, {"CRAWL_GATEWAY_URL": "http://[", **more})) == 13
+    assert b"Traceback" not in fixture.output

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.memory import cgroup_limit
-from tests.runner.runner_bench import RUNNER, RunnerBench, wait_until
+from tests.runner.runner_fixture import RUNNER, RunnerFixture, wait_until
 
 #: A process namespace of its own, as every container has one.
 AS_PROCESS_1 = (
@@ -35,7 +35,7 @@ AS_PROCESS_1 = (
 
 
 @pytest.fixture
-def process_1(bench: RunnerBench) -> list[str]:
+def process_1(fixture: RunnerFixture) -> list[str]:
     tried = subprocess.run([*AS_PROCESS_1, "true"], capture_output=True, text=True)
     if tried.returncode:
         pytest.skip(
@@ -56,16 +56,18 @@ def process_1(bench: RunnerBench) -> list[str]:
     ]
 
 
-def _start(bench: RunnerBench, argv: list[str], code: str, **more: str) -> subprocess.Popen[bytes]:
+def _start(
+    fixture: RunnerFixture, argv: list[str], code: str, **more: str
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [*argv, code],
-        env=bench.environment({}, more),
+        env=fixture.environment({}, more),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    bench._started.append(process)
+    fixture._started.append(process)
     return process
 
 
@@ -90,26 +92,26 @@ while True: time.sleep(0.1)
 
 
 def test_as_process_1_a_stop_reaches_the_crawler_once(
-    bench: RunnerBench, process_1: list[str]
+    fixture: RunnerFixture, process_1: list[str]
 ) -> None:
-    process = _start(bench, process_1, COUNT_STOPS)
-    wait_until((bench.files / "ready").exists)
+    process = _start(fixture, process_1, COUNT_STOPS)
+    wait_until((fixture.files / "ready").exists)
     # The crawler's parent is process 1.
-    wait_until(lambda: (bench.files / "ready").read_text() == "1")
+    wait_until(lambda: (fixture.files / "ready").read_text() == "1")
     for _ in range(5):
         os.kill(_inner(process), signal.SIGTERM)
         time.sleep(0.02)
-    (bench.files / "go").touch()
-    assert bench.finish(process) == 11
-    assert (bench.files / "stops").read_text() == "x"
-    assert bench.summary()["finish_reason"] == "shutdown"
+    (fixture.files / "go").touch()
+    assert fixture.finish(process) == 11
+    assert (fixture.files / "stops").read_text() == "x"
+    assert fixture.summary()["finish_reason"] == "shutdown"
 
 
 def test_a_stop_before_anything_was_imported_is_not_lost(
-    bench: RunnerBench, process_1: list[str]
+    fixture: RunnerFixture, process_1: list[str]
 ) -> None:
-    (bench.files / "go").touch()
-    process = _start(bench, process_1, COUNT_STOPS)
+    (fixture.files / "go").touch()
+    process = _start(fixture, process_1, COUNT_STOPS)
     inner = _inner(process)
     blocked = 0
     deadline = time.monotonic() + 150
@@ -120,14 +122,14 @@ def test_a_stop_before_anything_was_imported_is_not_lost(
         status = Path(f"/proc/{inner}/status").read_text()
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
     os.kill(inner, signal.SIGTERM)
-    code = bench.finish(process)
+    code = fixture.finish(process)
     # Should we have come late, it was passed on to a crawler that may not have had its handler yet.
-    assert code == 11 or (code, bench.summary()["signal"]) == (13, signal.SIGTERM)
-    assert not (bench.files / "ready").exists() or (bench.files / "stops").exists()
+    assert code == 11 or (code, fixture.summary()["signal"]) == (13, signal.SIGTERM)
+    assert not (fixture.files / "ready").exists() or (fixture.files / "stops").exists()
 
 
 def test_what_the_crawler_left_running_does_not_write_into_files_that_are_taken(
-    bench: RunnerBench, process_1: list[str]
+    fixture: RunnerFixture, process_1: list[str]
 ) -> None:
     code = """
 import os, subprocess, sys
@@ -135,9 +137,9 @@ writer = "import os,time\\nwhile 1: open(os.environ['CRAWL_FILES_DIR']+'/late', 
 subprocess.Popen([sys.executable, "-c", writer], start_new_session=True)
 """
     nowhere = {"CRAWL_UPLOAD_URL": "nonsense", "CRAWL_UPLOAD_TOKEN": "t"}
-    process = _start(bench, process_1, code, **nowhere)
-    assert bench.finish(process) == 0
-    assert bench.summary()["files"]["uploaded"] is False
+    process = _start(fixture, process_1, code, **nowhere)
+    assert fixture.finish(process) == 0
+    assert fixture.summary()["files"]["uploaded"] is False
 
 
 def test_a_termination_log_is_written_into_and_cut(
@@ -183,23 +185,23 @@ def test_whatever_a_crawler_says_the_summary_fits_into_a_termination_message(
         assert told == summary
 
 
-def test_what_decides_stands_first_in_the_summary(bench: RunnerBench) -> None:
+def test_what_decides_stands_first_in_the_summary(fixture: RunnerFixture) -> None:
     """A kubelet keeps as little as a KiB of it, from its beginning."""
     code = """
 import json, os
 open(os.environ["CRAWL_STATS_FILE"], "w").write(json.dumps({"message": "m" * 1000, "pages": 7}))
 """
-    assert bench.python(code) == 0
-    raw = bench.summary_file.read_text()
+    assert fixture.python(code) == 0
+    raw = fixture.summary_file.read_text()
     assert list(json.loads(raw))[:4] == ["runner", "exit", "finish_reason", "finished_at"]
     assert 0 < raw.index('"pages": 7') < raw.index('"message": ') < contract.SHORT_MAX
 
 
 def test_without_a_stats_file_counters_are_printed_all_the_same(
-    bench: RunnerBench, tmp_path: Path
+    fixture: RunnerFixture, tmp_path: Path
 ) -> None:
     code = "import os; open(os.environ['CRAWL_STATS_FILE'], 'w').write('{\"pages\": 3}')"
-    environment = bench.environment({}, {})
+    environment = fixture.environment({}, {})
     del environment["CRAWL_STATS_FILE"]
     nowhere = {"TMPDIR": str(tmp_path / "none"), "TMP": "", "TEMP": ""}
     argv = [
@@ -220,7 +222,7 @@ def test_without_a_stats_file_counters_are_printed_all_the_same(
     )
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout.splitlines()[-1])["crawl_progress"]["pages"] == 3
-    assert bench.summary()["pages"] == 3
+    assert fixture.summary()["pages"] == 3
 
 
 # --- the limit of memory that nobody told ---------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from crawler_lifecycle.runner import contract, signs
 from crawler_lifecycle.runner.main import Runner
 from crawler_lifecycle.runner.signs import Signs
-from tests.runner.runner_bench import RunnerBench, wait_until
+from tests.runner.runner_fixture import RunnerFixture, wait_until
 
 #: What a crawler does again and again once it is told to begin, and whether that is a sign of life.
 DOES = {
@@ -77,24 +77,24 @@ def test_a_kernel_that_does_not_say_shows_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 def test_when_a_crawler_last_wrote_is_in_its_stats_and_counts_for_no_counter(
-    bench: RunnerBench,
+    fixture: RunnerFixture,
 ) -> None:
     code = "import time\nopen(__import__('os').environ['CRAWL_FILES_DIR'] + '/ready', 'w')\n"
-    process = bench.start_python(
+    process = fixture.start_python(
         code + "while True: print('page after page', flush=True); time.sleep(0.1)", eager=True
     )
-    wait_until(bench.stats_file.exists)
-    first = bench.stats()
+    wait_until(fixture.stats_file.exists)
+    first = fixture.stats()
     assert set(first) == {"wrote_at"}
-    wait_until(lambda: bench.stats() != first)  # it goes on writing
+    wait_until(lambda: fixture.stats() != first)  # it goes on writing
     process.kill()
 
 
 def test_progress_says_how_long_it_was_quiet(
-    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    fixture: RunnerFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.runner.main.PROGRESS_SECONDS", 0.0)
-    runner = Runner(contract.Contract.read(bench.environment({}, {})), scrapy=False)
+    runner = Runner(contract.Contract.read(fixture.environment({}, {})), scrapy=False)
     runner._tick()
     assert "quiet_s" not in json.loads(capfd.readouterr().out)["crawl_progress"]
     runner._signs._wrote = time.monotonic() - 61

@@ -26,7 +26,7 @@ from crawler_lifecycle.ports.files import FilesMissing, FileSource
 from crawler_lifecycle.runner.bundle import PART_BYTES, Bundle
 from crawler_lifecycle.runner.safe_directory import SafeDirectory
 from crawler_lifecycle.runner.upload import Upload
-from tests.runner.runner_bench import EAGER_PART_BYTES, RunnerBench, wait_until
+from tests.runner.runner_fixture import EAGER_PART_BYTES, RunnerFixture, wait_until
 from tests.support.faulty_http import Answer, FaultyServer, serving
 from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server, rclone_s3, use_aws
@@ -45,7 +45,7 @@ assert "CRAWL_UPLOAD_TOKEN" not in os.environ, "the token is the runner's alone"
 """
 
 
-class Door(FaultyServer):
+class StubGateway(FaultyServer):
     """What the gateway does: tickets for one task, for who shows its token."""
 
     def __init__(self, bundles: S3Bundles) -> None:
@@ -73,16 +73,16 @@ class Door(FaultyServer):
 
 
 class Way:
-    """A bucket, the way to it, and the door that gives leave."""
+    """A bucket, the way to it, and the entry point that gives leave."""
 
     def __init__(self, bucket: Bucket, proxy: FaultProxy) -> None:
         self.bucket = bucket
         self.proxy = proxy
         self.bundles = S3Bundles(f"s3://{bucket.name}/files")
-        self.door = Door(self.bundles)
+        self.stub = StubGateway(self.bundles)
 
     def environment(self, **more: str) -> dict[str, str]:
-        url = f"{self.door.url}/v1/runs/7/tasks/3/attempts/2/files"
+        url = f"{self.stub.url}/v1/runs/7/tasks/3/attempts/2/files"
         return {
             "CRAWL_UPLOAD_URL": url,
             "CRAWL_UPLOAD_TOKEN": TOKEN,
@@ -121,7 +121,7 @@ def way(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
     with fault_proxy(server.url) as proxy:
         use_aws(monkeypatch, proxy.url)
         made = Way(server.bucket(), proxy)
-        with serving(made.door):
+        with serving(made.stub):
             yield made
 
 
@@ -134,14 +134,14 @@ def _fill(folder: Path, parts: int, part: int = EAGER_PART_BYTES) -> dict[str, b
 
 
 def test_what_the_crawler_left_is_in_the_archive_afterwards(
-    bench: RunnerBench, way: Way, tmp_path: Path
+    fixture: RunnerFixture, way: Way, tmp_path: Path
 ) -> None:
-    assert bench.python(WRITE, **way.environment()) == 0
-    assert bench.summary()["files"] == {"uploaded": True, "files": 2, "bytes": 1000}
+    assert fixture.python(WRITE, **way.environment()) == 0
+    assert fixture.summary()["files"] == {"uploaded": True, "files": 2, "bytes": 1000}
     assert way.contents() == {"empty": b"", "sub/a.txt": b"a" * 1000}
     assert way.keys() == ["bundle.json", "part-00000"]
-    assert b"were uploaded: 2 files, 1000 bytes" in bench.output
-    assert TOKEN.encode() not in bench.output
+    assert b"were uploaded: 2 files, 1000 bytes" in fixture.output
+    assert TOKEN.encode() not in fixture.output
     result, zipped = way.archived(tmp_path)
     assert zipped.read("task-3/sub/a.txt") == b"a" * 1000
     assert (result.files, result.note) == (2, None)
@@ -195,39 +195,39 @@ def test_of_a_huge_folder_the_rest_is_counted(
 
 
 def test_a_crawler_that_left_nothing_is_not_taken_for_one_that_uploaded_nothing(
-    bench: RunnerBench, way: Way
+    fixture: RunnerFixture, way: Way
 ) -> None:
     with pytest.raises(FilesMissing, match="nothing was uploaded"):
         way.bundles.read(run_ref(7), 3, 2)
-    assert bench.python("", **way.environment()) == 0
-    assert bench.summary()["files"] == {"uploaded": True, "files": 0, "bytes": 0}
+    assert fixture.python("", **way.environment()) == 0
+    assert fixture.summary()["files"] == {"uploaded": True, "files": 0, "bytes": 0}
     assert way.keys() == ["bundle.json"]
     assert way.contents() == {}
 
 
-def test_many_parts_come_together_again(bench: RunnerBench, way: Way) -> None:
-    content = _fill(bench.files, 2, PART_BYTES)
-    assert bench.python("", **way.environment()) == 0
+def test_many_parts_come_together_again(fixture: RunnerFixture, way: Way) -> None:
+    content = _fill(fixture.files, 2, PART_BYTES)
+    assert fixture.python("", **way.environment()) == 0
     assert way.contents() == content
-    assert way.door.parts == [0, 1, None]
+    assert way.stub.parts == [0, 1, None]
 
 
 def test_whatever_lies_there_is_taken_and_no_link_is_followed(
-    bench: RunnerBench, way: Way, tmp_path: Path
+    fixture: RunnerFixture, way: Way, tmp_path: Path
 ) -> None:
     (tmp_path / "secret").write_text("secret")
     long = "x" * 120 + "/" + "y" * 200
-    (bench.files / long).parent.mkdir()
-    (bench.files / long).write_bytes(b"long")
-    with open(os.fsencode(bench.files) + b"/\xff\xfe", "wb") as file:
+    (fixture.files / long).parent.mkdir()
+    (fixture.files / long).write_bytes(b"long")
+    with open(os.fsencode(fixture.files) + b"/\xff\xfe", "wb") as file:
         file.write(b"bytes")
-    (bench.files / "link").symlink_to(tmp_path / "secret")
-    (bench.files / "around").symlink_to(bench.files)
-    os.mkfifo(bench.files / "pipe")
-    with open(bench.files / "holes", "wb") as file:
+    (fixture.files / "link").symlink_to(tmp_path / "secret")
+    (fixture.files / "around").symlink_to(fixture.files)
+    os.mkfifo(fixture.files / "pipe")
+    with open(fixture.files / "holes", "wb") as file:
         file.truncate(2 * 2**30)
-    assert bench.python("", **way.environment()) == 0
-    assert bench.summary()["files"] == {"uploaded": True, "files": 5, "bytes": 9, "left_out": 1}
+    assert fixture.python("", **way.environment()) == 0
+    assert fixture.summary()["files"] == {"uploaded": True, "files": 5, "bytes": 9, "left_out": 1}
     result, zipped = way.archived(tmp_path)
     assert sorted(zipped.namelist()) == ["manifest.json", "task-3/%FF%FE", f"task-3/{long}"]
     manifest = json.loads(zipped.read("manifest.json"))
@@ -258,35 +258,37 @@ def test_whatever_lies_there_is_taken_and_no_link_is_followed(
     ],
 )
 def test_a_gateway_that_gives_no_leave_changes_nothing_but_the_words(
-    bench: RunnerBench, way: Way, fault: Answer, told: str, code: int
+    fixture: RunnerFixture, way: Way, fault: Answer, told: str, code: int
 ) -> None:
-    way.door.faults.append(fault)
+    way.stub.faults.append(fault)
     stopping = {"CRAWL_STOP_GRACE_S": "120"}
-    process = bench.start_python(
+    process = fixture.start_python(
         STUBBORN.replace("sys.exit(0)", f"sys.exit({code})"), **way.environment(**stopping)
     )
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == (11 if code == 0 else 13)
-    _nothing_was_uploaded(bench, way, told)
+    assert fixture.finish(process) == (11 if code == 0 else 13)
+    _nothing_was_uploaded(fixture, way, told)
 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_gateway_that_says_nonsense_is_asked_until_time_is_up(
-    bench: RunnerBench, way: Way, code: int
+    fixture: RunnerFixture, way: Way, code: int
 ) -> None:
-    way.door.faults.extend([Answer(200, b"[]")] * 1000)
+    way.stub.faults.extend([Answer(200, b"[]")] * 1000)
     grace = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}
     argv = ["command", "--", sys.executable, "-c", f"raise SystemExit({code})"]
-    process = bench.start(*argv, **way.environment(**grace))
-    wait_until(lambda: way.door.requests >= 2)  # so the answer to the first was read
+    process = fixture.start(*argv, **way.environment(**grace))
+    wait_until(lambda: way.stub.requests >= 2)  # so the answer to the first was read
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == code
-    _nothing_was_uploaded(bench, way, "there was no time left: the gateway's answer cannot be read")
+    assert fixture.finish(process) == code
+    _nothing_was_uploaded(
+        fixture, way, "there was no time left: the gateway's answer cannot be read"
+    )
 
 
-def _nothing_was_uploaded(bench: RunnerBench, way: Way, told: str) -> None:
-    assert told in bench.summary()["files"]["why"]
-    assert f"were not uploaded: {bench.summary()['files']['why']}".encode() in bench.output
+def _nothing_was_uploaded(fixture: RunnerFixture, way: Way, told: str) -> None:
+    assert told in fixture.summary()["files"]["why"]
+    assert f"were not uploaded: {fixture.summary()['files']['why']}".encode() in fixture.output
     with pytest.raises(FilesMissing) as missing:
         way.bundles.read(run_ref(7), 3, 2)
     assert str(missing.value) == NOTHING
@@ -306,16 +308,16 @@ while True: time.sleep(0.1)  # a signal that comes just before a sleep is slept 
 NOWHERE = "http://127.0.0.1:9/v1/x"
 
 
-def test_nobody_there_costs_nothing_else(bench: RunnerBench) -> None:
+def test_nobody_there_costs_nothing_else(fixture: RunnerFixture) -> None:
     nowhere = {"CRAWL_UPLOAD_URL": NOWHERE, "CRAWL_UPLOAD_TOKEN": "t"}
     stopping = {"CRAWL_STOP_GRACE_S": "0.1", "CRAWL_END_GRACE_S": "0.1"}
-    process = bench.start("command", "--", sys.executable, "-c", "", **nowhere, **stopping)
-    wait_until(bench.summary_file.exists)
+    process = fixture.start("command", "--", sys.executable, "-c", "", **nowhere, **stopping)
+    wait_until(fixture.summary_file.exists)
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == 0
-    assert bench.summary()["files"]["why"].startswith("there was no time left")
-    assert bench.python("", CRAWL_UPLOAD_URL="nonsense", CRAWL_UPLOAD_TOKEN="t") == 0
-    assert "the address of the gateway cannot be used" in bench.summary()["files"]["why"]
+    assert fixture.finish(process) == 0
+    assert fixture.summary()["files"]["why"].startswith("there was no time left")
+    assert fixture.python("", CRAWL_UPLOAD_URL="nonsense", CRAWL_UPLOAD_TOKEN="t") == 0
+    assert "the address of the gateway cannot be used" in fixture.summary()["files"]["why"]
 
 
 def test_nobody_there_is_told(tmp_path: Path) -> None:
@@ -330,17 +332,17 @@ def test_nobody_there_is_told(tmp_path: Path) -> None:
 
 
 def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(
-    bench: RunnerBench, way: Way
+    fixture: RunnerFixture, way: Way
 ) -> None:
-    content = _fill(bench.files, 2)
-    way.door.faults.extend(["drop", Answer(503, b"{}", headers={"Retry-After": "1"})])
+    content = _fill(fixture.files, 2)
+    way.stub.faults.extend(["drop", Answer(503, b"{}", headers={"Retry-After": "1"})])
     way.proxy.faults = [
         Fault("drop_answer", "PutObject"),
         Fault("damage", "PutObject"),
         Fault("status", "PutObject", status=403, code="RequestExpired"),
     ]
-    assert bench.python("", eager=True, **way.environment()) == 0
-    assert bench.summary()["files"]["uploaded"] is True
+    assert fixture.python("", eager=True, **way.environment()) == 0
+    assert fixture.summary()["files"]["uploaded"] is True
     assert way.contents() == content
     assert (
         way.keys() == ["bundle.json", "part-00000", "part-00001", "part-00002"][: len(way.keys())]
@@ -349,23 +351,23 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_there_twice(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_spoiled_at_random_it_is_whole_in_the_end_or_says_that_it_is_not(
-    bench: RunnerBench, way: Way, seed: int
+    fixture: RunnerFixture, way: Way, seed: int
 ) -> None:
-    content = _fill(bench.files, 2)
+    content = _fill(fixture.files, 2)
     way.proxy.seeded(seed, 0.4, ("slow_down", "reset", "drop_answer", "internal", "damage"))
-    assert bench.python("", eager=True, **way.environment()) == 0
+    assert fixture.python("", eager=True, **way.environment()) == 0
     way.proxy.calm()
-    if bench.summary()["files"]["uploaded"]:
+    if fixture.summary()["files"]["uploaded"]:
         assert way.contents() == content
     else:
         with pytest.raises(FilesMissing):
             way.contents()
 
 
-def test_storage_that_refuses_is_told_with_its_own_code(bench: RunnerBench, way: Way) -> None:
+def test_storage_that_refuses_is_told_with_its_own_code(fixture: RunnerFixture, way: Way) -> None:
     way.proxy.faults = [Fault("status", "PutObject", times=99, status=403, code="AccessDenied")]
-    assert bench.python(WRITE, **way.environment()) == 0
-    assert bench.summary()["files"] == {
+    assert fixture.python(WRITE, **way.environment()) == 0
+    assert fixture.summary()["files"] == {
         "uploaded": False,
         "why": "object storage answered 403 AccessDenied",
     }
@@ -375,62 +377,66 @@ def test_storage_that_refuses_is_told_with_its_own_code(bench: RunnerBench, way:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_an_upload_that_hangs_ends_with_the_grace_and_says_so(bench: RunnerBench, way: Way) -> None:
+def test_an_upload_that_hangs_ends_with_the_grace_and_says_so(
+    fixture: RunnerFixture, way: Way
+) -> None:
     way.proxy.faults = [Fault("hang", "PutObject", times=99)]
     grace = {"CRAWL_STOP_GRACE_S": "1", "CRAWL_END_GRACE_S": "1.5"}
     # However long the crawler itself takes over its end, which is another matter.
-    process = bench.start_python(STUBBORN, patient_until="never", **way.environment(**grace))
+    process = fixture.start_python(STUBBORN, patient_until="never", **way.environment(**grace))
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == 11
-    assert bench.summary()["files"]["uploaded"] is False
-    assert bench.summary()["files"]["why"].startswith("there was no time left")
+    assert fixture.finish(process) == 11
+    assert fixture.summary()["files"]["uploaded"] is False
+    assert fixture.summary()["files"]["why"].startswith("there was no time left")
 
 
 def test_a_stop_that_comes_during_the_upload_of_a_finished_crawl_shortens_it_alone(
-    bench: RunnerBench, way: Way
+    fixture: RunnerFixture, way: Way
 ) -> None:
     way.proxy.faults = [Fault("hang", "PutObject", times=99)]
     grace = {"CRAWL_STOP_GRACE_S": "0.5", "CRAWL_END_GRACE_S": "0.5"}
-    process = bench.start("command", "--", sys.executable, "-c", WRITE, **way.environment(**grace))
+    process = fixture.start(
+        "command", "--", sys.executable, "-c", WRITE, **way.environment(**grace)
+    )
     wait_until(lambda: way.proxy.calls["PutObject"])
-    assert bench.summary()["files"] == {
+    assert fixture.summary()["files"] == {
         "uploaded": False,
         "why": "the runner was killed while it uploaded them",
     }
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == 0  # it had finished before anybody asked
-    assert bench.summary()["finish_reason"] == "finished"
-    assert bench.summary()["files"]["uploaded"] is False
+    assert fixture.finish(process) == 0  # it had finished before anybody asked
+    assert fixture.summary()["finish_reason"] == "finished"
+    assert fixture.summary()["files"]["uploaded"] is False
 
 
 def test_killed_outright_it_has_uploaded_nothing_and_the_end_says_which_part_is_there(
-    bench: RunnerBench, way: Way
+    fixture: RunnerFixture, way: Way
 ) -> None:
-    content = _fill(bench.files, 3)
+    content = _fill(fixture.files, 3)
     way.proxy.faults = [Fault("hang", "PutObject", times=99, skip=2)]
-    process = bench.start(
+    process = fixture.start(
         "command", "--", sys.executable, "-c", "", eager=True, **way.environment()
     )
     wait_until(lambda: way.proxy.calls["PutObject"] >= 3)
     process.kill()
-    bench.finish(process)
+    fixture.finish(process)
     assert way.keys() == ["part-00000", "part-00001"]
     with pytest.raises(FilesMissing, match=UNFINISHED):
         way.contents()
-    result, zipped = way.archived(bench.files.parent)
+    result, zipped = way.archived(fixture.files.parent)
     assert zipped.read("task-3/page-0") == content["page-0"]
     assert result.note is not None
     assert UNFINISHED in result.note
 
 
 def test_a_crawler_that_ignores_the_stop_is_killed_in_time_for_its_files(
-    bench: RunnerBench, way: Way
+    fixture: RunnerFixture, way: Way
 ) -> None:
     deaf = STUBBORN.replace("sys.exit(0)", "pass")
-    process = bench.start_python(deaf, **way.environment(CRAWL_STOP_GRACE_S="0.5"))
+    process = fixture.start_python(deaf, **way.environment(CRAWL_STOP_GRACE_S="0.5"))
     process.send_signal(signal.SIGTERM)
-    assert bench.finish(process) == 13
-    summary = bench.summary()
+    assert fixture.finish(process) == 13
+    summary = fixture.summary()
     assert summary["files"]["uploaded"] is True
     assert summary["message"] == "It still ran 0.5 s after the stop signal and was killed"
     assert summary["signal"] == signal.SIGKILL
@@ -483,9 +489,9 @@ def test_leave_for_one_part_writes_nothing_else(way: Way, monkeypatch: pytest.Mo
 
 
 def test_a_storage_that_cannot_be_read_now_is_not_taken_for_missing_files(
-    bench: RunnerBench, way: Way
+    fixture: RunnerFixture, way: Way
 ) -> None:
-    assert bench.python(WRITE, **way.environment()) == 0
+    assert fixture.python(WRITE, **way.environment()) == 0
     for fault in (
         Fault("slow_down", times=99),
         Fault("status", times=99, status=403, code="AccessDenied"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from crawler_lifecycle.domain.task import End, TaskStatus, read_end
 from crawler_lifecycle.runner import contract
 from crawler_lifecycle.runner.verdict import BEFORE_START, Evidence, exit_of
-from tests.runner.runner_bench import RUNNER
+from tests.runner.runner_fixture import RUNNER
 
 SPIDER = Evidence(True, False, 15, 0, None, None, True, False)
 PROGRAM = SPIDER._replace(scrapy=False)

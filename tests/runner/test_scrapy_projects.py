@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.runner.state import NEWER_CODE, NOT_SAVED, UNKNOWN, WENT_ON
-from tests.runner.runner_bench import wait_until
-from tests.runner.scrapy_project import ScrapyBench
+from tests.runner.runner_fixture import wait_until
+from tests.runner.scrapy_project import ScrapyFixture
 
 pytestmark = pytest.mark.processes
 
@@ -42,33 +42,33 @@ class QuotesSpider(scrapy.Spider):
 """
 
 
-def project(bench: ScrapyBench, spider: str, settings: str = "", **more: str) -> None:
-    """Write a project with one module of spiders in place of the bench's own; ``more`` are further
-    modules.
+def project(fixture: ScrapyFixture, spider: str, settings: str = "", **more: str) -> None:
+    """Write a project with one module of spiders in place of the fixture's own; ``more`` are
+    further modules.
     """
-    shutil.rmtree(bench.project)
-    (bench.project / "demo" / "spiders").mkdir(parents=True)
-    (bench.project / "scrapy.cfg").write_text("[settings]\ndefault = demo.settings\n")
-    (bench.project / "demo" / "__init__.py").touch()
-    (bench.project / "demo" / "settings.py").write_text(SETTINGS + settings)
-    (bench.project / "demo" / "spiders" / "__init__.py").write_text(spider)
+    shutil.rmtree(fixture.project)
+    (fixture.project / "demo" / "spiders").mkdir(parents=True)
+    (fixture.project / "scrapy.cfg").write_text("[settings]\ndefault = demo.settings\n")
+    (fixture.project / "demo" / "__init__.py").touch()
+    (fixture.project / "demo" / "settings.py").write_text(SETTINGS + settings)
+    (fixture.project / "demo" / "spiders" / "__init__.py").write_text(spider)
     for name, text in more.items():
-        (bench.project / "demo" / f"{name}.py").write_text(text)
+        (fixture.project / "demo" / f"{name}.py").write_text(text)
 
 
 def stop_after(
-    bench: ScrapyBench, spider: str, pages: int, args: dict[str, str] | None = None, **more: str
+    fixture: ScrapyFixture, spider: str, pages: int, args: dict[str, str] | None = None, **more: str
 ) -> Any:
     """Crawl this many pages and one more, stop, and return the summary."""
-    begun = len(bench.paths)
-    bench.site.answer(begun + pages)
-    process = bench.start_spider(spider, args, **more)
-    wait_until(lambda: len(bench.paths) > begun + pages)
-    stop(bench, process)
-    return bench.summary()
+    begun = len(fixture.paths)
+    fixture.site.answer(begun + pages)
+    process = fixture.start_spider(spider, args, **more)
+    wait_until(lambda: len(fixture.paths) > begun + pages)
+    stop(fixture, process)
+    return fixture.summary()
 
 
-def stop(bench: ScrapyBench, process: subprocess.Popen[bytes]) -> None:
+def stop(fixture: ScrapyFixture, process: subprocess.Popen[bytes]) -> None:
     """Stop the spider. The page that it waits for is answered when it has heard the stop."""
     process.terminate()
     log = b""
@@ -77,45 +77,47 @@ def stop(bench: ScrapyBench, process: subprocess.Popen[bytes]) -> None:
         line = process.stdout.readline()
         assert line, log.decode()
         log += line
-    bench.site.answer_all()
-    assert bench.finish(process) == 11, bench.output.decode()
-    bench.output = log + bench.output
+    fixture.site.answer_all()
+    assert fixture.finish(process) == 11, fixture.output.decode()
+    fixture.output = log + fixture.output
 
 
-def items(bench: ScrapyBench) -> list[str]:
+def items(fixture: ScrapyFixture) -> list[str]:
     return [
-        json.loads(line)["url"] for line in (bench.files / "items.jsonl").read_text().splitlines()
+        json.loads(line)["url"] for line in (fixture.files / "items.jsonl").read_text().splitlines()
     ]
 
 
 RESUME = {"CRAWL_RESUME": "1", "CRAWL_ATTEMPT": "2"}
 
 
-def test_a_list_of_start_urls_is_fetched_once_across_two_stops(scrapy_bench: ScrapyBench) -> None:
-    bench = scrapy_bench
-    project(bench, QUOTES)
-    assert stop_after(bench, "quotes", 12)["resumable"] is True
-    with (bench.project / "demo" / "spiders" / "__init__.py").open("a") as code:
+def test_a_list_of_start_urls_is_fetched_once_across_two_stops(
+    scrapy_fixture: ScrapyFixture,
+) -> None:
+    fixture = scrapy_fixture
+    project(fixture, QUOTES)
+    assert stop_after(fixture, "quotes", 12)["resumable"] is True
+    with (fixture.project / "demo" / "spiders" / "__init__.py").open("a") as code:
         code.write("# a fix\n")
-    again = stop_after(bench, "quotes", 5, **RESUME)
+    again = stop_after(fixture, "quotes", 5, **RESUME)
     assert (again["resumed"], again["resume_note"], again["resumable"]) == (True, NEWER_CODE, True)
-    assert bench.crawl("quotes", **RESUME) == 0
-    summary = bench.summary()
+    assert fixture.crawl("quotes", **RESUME) == 0
+    summary = fixture.summary()
     assert (summary["resumed"], summary["resume_note"], summary["pages"], summary["items"]) == (
         True,
         WENT_ON,
         30,
         30,
     )
-    assert sorted(bench.paths) == sorted(f"/{n}" for n in range(30)), "each once"
-    assert len(set(items(bench))) == len(items(bench)) == 30
+    assert sorted(fixture.paths) == sorted(f"/{n}" for n in range(30)), "each once"
+    assert len(set(items(fixture))) == len(items(fixture)) == 30
 
 
-def test_a_spider_that_wants_its_start_again_gets_it(scrapy_bench: ScrapyBench) -> None:
-    project(scrapy_bench, QUOTES, "CRAWL_START_AGAIN = True\n")
-    stop_after(scrapy_bench, "quotes", 1, {"n": "3"})
-    assert scrapy_bench.crawl("quotes", {"n": "3"}, **RESUME) == 0
-    assert scrapy_bench.paths.count("/0") == 2
+def test_a_spider_that_wants_its_start_again_gets_it(scrapy_fixture: ScrapyFixture) -> None:
+    project(scrapy_fixture, QUOTES, "CRAWL_START_AGAIN = True\n")
+    stop_after(scrapy_fixture, "quotes", 1, {"n": "3"})
+    assert scrapy_fixture.crawl("quotes", {"n": "3"}, **RESUME) == 0
+    assert scrapy_fixture.paths.count("/0") == 2
 
 
 LAMBDAS = """
@@ -134,23 +136,23 @@ class Shop(scrapy.Spider):
 
 
 def test_a_stop_that_could_not_save_all_requests_is_told_and_begins_anew(
-    scrapy_bench: ScrapyBench,
+    scrapy_fixture: ScrapyFixture,
 ) -> None:
-    bench = scrapy_bench
-    project(bench, LAMBDAS)
-    assert stop_after(bench, "shop", 4)["resumable"] is False
-    log = bench.output.decode()
+    fixture = scrapy_fixture
+    project(fixture, LAMBDAS)
+    assert stop_after(fixture, "shop", 4)["resumable"] is False
+    log = fixture.output.decode()
     assert (
         "Scrapy cannot serialize 5 requests that wait. A resume starts from the beginning." in log
     )
-    (bench.files / "items.jsonl").unlink()  # each attempt has a new folder
-    assert bench.crawl("shop", **RESUME) == 0
-    summary = bench.summary()
+    (fixture.files / "items.jsonl").unlink()  # each attempt has a new folder
+    assert fixture.crawl("shop", **RESUME) == 0
+    summary = fixture.summary()
     assert (summary["resumed"], summary["resume_note"]) == (False, NOT_SAVED)
-    assert (summary["pages"], summary["items"], len(set(items(bench)))) == (10, 9, 9), (
+    assert (summary["pages"], summary["items"], len(set(items(fixture)))) == (10, 9, 9), (
         "all that the site has"
     )
-    assert len(bench.paths) == 15
+    assert len(fixture.paths) == 15
 
 
 FOREIGN = """
@@ -177,15 +179,17 @@ class Elsewhere(BaseScheduler):
 """
 
 
-def test_a_scheduler_of_the_project_keeps_its_requests_itself(scrapy_bench: ScrapyBench) -> None:
-    project(scrapy_bench, QUOTES, 'SCHEDULER = "demo.foreign.Elsewhere"\n', foreign=FOREIGN)
-    assert stop_after(scrapy_bench, "quotes", 1, {"n": "3"})["resumable"] is True
-    assert scrapy_bench.crawl("quotes", {"n": "3"}, **RESUME) == 0
-    assert (scrapy_bench.summary().get("resumed"), scrapy_bench.summary()["resume_note"]) == (
+def test_a_scheduler_of_the_project_keeps_its_requests_itself(
+    scrapy_fixture: ScrapyFixture,
+) -> None:
+    project(scrapy_fixture, QUOTES, 'SCHEDULER = "demo.foreign.Elsewhere"\n', foreign=FOREIGN)
+    assert stop_after(scrapy_fixture, "quotes", 1, {"n": "3"})["resumable"] is True
+    assert scrapy_fixture.crawl("quotes", {"n": "3"}, **RESUME) == 0
+    assert (scrapy_fixture.summary().get("resumed"), scrapy_fixture.summary()["resume_note"]) == (
         None,
         UNKNOWN,
     )
-    assert {"/0", "/1", "/2"} <= set(scrapy_bench.paths[2:]), (
+    assert {"/0", "/1", "/2"} <= set(scrapy_fixture.paths[2:]), (
         "we do not know what it has, so nothing is dropped"
     )
 
@@ -232,22 +236,24 @@ class Fixed(Configured):
 JOB = {"CRAWL_REQUEST_ID": "nightly-7", "CRAWL_RUN_ID": "7"}
 
 
-def test_a_spider_is_made_as_scrapy_crawl_and_scrapyd_make_it(scrapy_bench: ScrapyBench) -> None:
-    bench = scrapy_bench
-    project(bench, FROM_CRAWLER, 'LOG_FILE = "books.log"\n')
-    assert bench.crawl("configured", CRAWL_SETTINGS='{"LOG_FILE": "run.log"}', **JOB) == 0
-    [item] = [json.loads(line) for line in (bench.files / "items.jsonl").read_text().splitlines()]
+def test_a_spider_is_made_as_scrapy_crawl_and_scrapyd_make_it(
+    scrapy_fixture: ScrapyFixture,
+) -> None:
+    fixture = scrapy_fixture
+    project(fixture, FROM_CRAWLER, 'LOG_FILE = "books.log"\n')
+    assert fixture.crawl("configured", CRAWL_SETTINGS='{"LOG_FILE": "run.log"}', **JOB) == 0
+    [item] = [json.loads(line) for line in (fixture.files / "items.jsonl").read_text().splitlines()]
     assert (item["bot"], item["job"]) == ("books", "nightly-7")
     assert item["env"] == ["nightly-7", "configured", "default"]
-    assert b"ERROR: this page is broken" in bench.output, "in the log that people read"
-    assert not list(bench.project.rglob("*.log"))
-    assert bench.crawl("strict", **JOB) == 0, "it takes no _job, so it gets none"
-    assert bench.crawl("fixed", **JOB) == 0
+    assert b"ERROR: this page is broken" in fixture.output, "in the log that people read"
+    assert not list(fixture.project.rglob("*.log"))
+    assert fixture.crawl("strict", **JOB) == 0, "it takes no _job, so it gets none"
+    assert fixture.crawl("fixed", **JOB) == 0
     for spider in ("strict", "fixed"):
-        assert bench.crawl(spider, {"page": "2"}, **JOB) == 4
+        assert fixture.crawl(spider, {"page": "2"}, **JOB) == 4
         assert (
             "the spider does not take these arguments: got an unexpected keyword"
-            in bench.summary()["message"]
+            in fixture.summary()["message"]
         )
 
 
@@ -286,11 +292,11 @@ class Many(scrapy.Spider):
     [("scrapy.statscollectors.DummyStatsCollector", None), ("demo.collectors.Texts", 2)],
 )
 def test_items_are_counted_in_the_feed_where_the_collector_does_not_say(
-    scrapy_bench: ScrapyBench, collector: str, pages: int | None
+    scrapy_fixture: ScrapyFixture, collector: str, pages: int | None
 ) -> None:
-    project(scrapy_bench, MANY, f"STATS_CLASS = {collector!r}\n", collectors=COLLECTORS)
-    assert scrapy_bench.crawl("many") == 0
-    summary = scrapy_bench.summary()
+    project(scrapy_fixture, MANY, f"STATS_CLASS = {collector!r}\n", collectors=COLLECTORS)
+    assert scrapy_fixture.crawl("many") == 0
+    summary = scrapy_fixture.summary()
     assert (summary["finish_reason"], summary["items"], summary.get("pages")) == (
         "finished",
         1200,
@@ -298,7 +304,7 @@ def test_items_are_counted_in_the_feed_where_the_collector_does_not_say(
     )
     told = "2 files in 'out' are not kept: write them to CRAWL_FILES_DIR"
     assert summary["fields"] == {"items": 1200, "shares": {"url": 1.0}, "note": told}
-    assert told in scrapy_bench.output.decode()
+    assert told in scrapy_fixture.output.decode()
 
 
 STORES = """
@@ -341,20 +347,20 @@ PIPELINE = 'ITEM_PIPELINES = {"scrapy.pipelines.files.FilesPipeline": 1}\n'
     ],
 )
 def test_downloads_are_kept_wherever_their_folder_is_named(
-    scrapy_bench: ScrapyBench, spider: str, settings: str, option: str | None, store: str
+    scrapy_fixture: ScrapyFixture, spider: str, settings: str, option: str | None, store: str
 ) -> None:
-    bench = scrapy_bench
-    project(bench, STORES, PIPELINE + settings, addon=ADDON)
+    fixture = scrapy_fixture
+    project(fixture, STORES, PIPELINE + settings, addon=ADDON)
     given = json.dumps({"FILES_STORE": option} if option else {})
-    assert bench.crawl(spider, CRAWL_SETTINGS=given) == 0
-    assert len(list((bench.files / store / "full").iterdir())) == 1
-    feed = bench.files / ("addon.jsonl" if "ADDONS" in settings else "items.jsonl")
+    assert fixture.crawl(spider, CRAWL_SETTINGS=given) == 0
+    assert len(list((fixture.files / store / "full").iterdir())) == 1
+    feed = fixture.files / ("addon.jsonl" if "ADDONS" in settings else "items.jsonl")
     assert len(feed.read_text().splitlines()) == 1
-    assert {path.name for path in bench.project.iterdir()} == {"demo", "scrapy.cfg"}
-    assert "not kept" not in json.dumps(bench.summary())
+    assert {path.name for path in fixture.project.iterdir()} == {"demo", "scrapy.cfg"}
+    assert "not kept" not in json.dumps(fixture.summary())
 
 
-def test_pictures_are_kept(scrapy_bench: ScrapyBench) -> None:
+def test_pictures_are_kept(scrapy_fixture: ScrapyFixture) -> None:
     """The setting alone: Pillow is not a dependency of the tests."""
     spider = """
 import scrapy
@@ -368,6 +374,6 @@ class Shop(scrapy.Spider):
     def parse(self, response):
         yield {"url": self.settings["IMAGES_STORE"]}
 """
-    project(scrapy_bench, spider, 'IMAGES_STORE = "images"\n')
-    assert scrapy_bench.crawl("shop") == 0
-    assert items(scrapy_bench) == [str(Path(scrapy_bench.files) / "images")]
+    project(scrapy_fixture, spider, 'IMAGES_STORE = "images"\n')
+    assert scrapy_fixture.crawl("shop") == 0
+    assert items(scrapy_fixture) == [str(Path(scrapy_fixture.files) / "images")]

@@ -1,4 +1,4 @@
-"""The reference scheduler service: strict at the door, honest in its answers, and whole as a
+"""The reference scheduler service: strict at the entry point, honest in its answers, and whole as a
 process.
 """
 

@@ -1,4 +1,4 @@
-"""The oracle of the fault bench: what is honest passes, and every lie is found, one for each
+"""The oracle of the fault tests: what is honest passes, and every lie is found, one for each
 invariant.
 """
 

@@ -12,16 +12,16 @@ from typing import Any, cast
 import pytest
 
 from crawler_lifecycle import sqlite_files
-from tools.soak import door as doors
+from tools.soak import api_client as client
 from tools.soak import strikes
-from tools.soak.door import Told, left, settled
+from tools.soak.api_client import Told, left, settled
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process
-from tools.soak.odd_book import check_strangers
+from tools.soak.odd_records import check_strangers
 from tools.soak.odd_texts import FIELDS, LENGTHS, Odd, Sent, odd_requests, odd_text
-from tools.soak.schedule_book import check_schedules
+from tools.soak.schedule_records import check_schedules
 from tools.soak.schedules import EVERY_S, NAMES, Schedules, Wanted
 from tools.soak.strikes import Striker
-from tools.soak.world import SoakWorld
 
 #: A due time: 13:46:40 of 12 January 1970.
 T = 1_000_000.0
@@ -97,10 +97,10 @@ class Rows:
         return []
 
     def violations(self) -> str:
-        world = cast(SoakWorld, self)
-        found = [*check_strangers(world, self.sent, self.processes)]
-        found += check_schedules(world, self.lives, self.wanted, self.told, self.processes)
-        return "\n".join([*found, *left(world)])
+        harness = cast(SoakHarness, self)
+        found = [*check_strangers(harness, self.sent, self.processes)]
+        found += check_schedules(harness, self.lives, self.wanted, self.told, self.processes)
+        return "\n".join([*found, *left(harness)])
 
 
 def test_honest_rows_pass() -> None:
@@ -217,7 +217,7 @@ def test_texts_have_every_odd_kind_of_character_and_every_length() -> None:
 
 
 class Notebook:
-    """A door behind which everything is answered with yes."""
+    """An entry point behind which everything is answered with yes."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -232,12 +232,12 @@ class Notebook:
 
 
 def test_schedules_are_triggered_backfilled_and_deleted_in_any_order() -> None:
-    door = Notebook()
-    actor = Schedules(cast(Any, door), 1, "m:Aside")
+    api = Notebook()
+    actor = Schedules(cast(Any, api), 1, "m:Aside")
     for _ in range(300):
         actor.turn()
     actor.finish()
-    assert set(door.asked) == {
+    assert set(api.asked) == {
         "PUT",
         "DELETE",
         "POST pause",
@@ -245,8 +245,8 @@ def test_schedules_are_triggered_backfilled_and_deleted_in_any_order() -> None:
         "POST trigger",
         "POST backfill",
     }
-    assert len(actor.lives) == door.asked.count("DELETE") > 10
-    asked = list(zip(door.asked, door.asked[1:], strict=False))
+    assert len(actor.lives) == api.asked.count("DELETE") > 10
+    asked = list(zip(api.asked, api.asked[1:], strict=False))
     assert ("POST trigger", "DELETE") in asked
     assert ("POST backfill", "DELETE") in asked
     assert {one.due_at for one in actor.wanted} == {T}
@@ -284,10 +284,10 @@ def test_what_nobody_carries_within_a_minute_is_told(
 ) -> None:
     monkeypatch.setattr(strikes, "HEALED_S", 0.01)
     (tmp_path / "m.py").write_text("")
-    world = Terminated(healed=healed)
-    striker = Striker(cast(SoakWorld, world), tmp_path / "m.py", 1, 1.0)
+    harness = Terminated(healed=healed)
+    striker = Striker(cast(SoakHarness, harness), tmp_path / "m.py", 1, 1.0)
     striker._terminate()
-    assert world.gone == ["terminated"]
+    assert harness.gone == ["terminated"]
     assert bool(striker.wrong) is not healed
     assert all("nothing carries what it carried" in text for text in striker.wrong)
 
@@ -309,16 +309,16 @@ def test_a_row_of_due_times_settles_one_by_one_and_what_stands_still_is_told(
                 (begins.index(now[0]) + 1,),
             )
 
-    monkeypatch.setattr(doors.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(doors.time, "sleep", sleep)
+    monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(client.time, "sleep", sleep)
     begins = [60.0, 120.0]
-    assert settled(cast(SoakWorld, rows)) == []
+    assert settled(cast(SoakHarness, rows)) == []
     rows.db.execute("UPDATE schedule_due SET decision = 'queued', target_id = NULL")
     now[0], begins = 0.0, [60.0]
-    assert [text.partition(" (")[0] for text in settled(cast(SoakWorld, rows))] == [
+    assert [text.partition(" (")[0] for text in settled(cast(SoakHarness, rows))] == [
         "90 s after the faults ended the due time 2"
     ]
 
 
 def test_what_has_ended_needs_no_other_workflow() -> None:
-    assert strikes.ended(cast(SoakWorld, Rows())) == {"manager/odd/odd-3", "graph/ß"}
+    assert strikes.ended(cast(SoakHarness, Rows())) == {"manager/odd/odd-3", "graph/ß"}

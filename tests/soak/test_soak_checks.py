@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 
 from crawler_lifecycle import sqlite_files
-from tools.soak.book import Book
 from tools.soak.checks import Case, check, growth, tries
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Ask, Deeds, Kill, Process
-from tools.soak.manager_book import check_managers
 from tools.soak.manager_judge import of_ledger, stands_still
+from tools.soak.manager_records import check_managers
 from tools.soak.plan import Plan, Step, without_lost_disks, write_plan
+from tools.soak.run_records import RunRecord
 from tools.soak.strikes import Strike
 from tools.soak.truth import OOM, Stops, allowed, verdicts
-from tools.soak.world import SoakWorld
 
 T = 1_000_000.0
 NO_STOP = Stops(may=False, must=False)
@@ -103,10 +103,10 @@ def honest() -> Case:
         moved(10, "RUNNING", "SUCCEEDED", T + 6, lag_ms=900, cluster_time=T + 5.1),
         moved(None, "PROCESSING", "COMPLETED", T + 6.5, lag_ms=1400, cluster_time=T + 5.1),
     ]
-    book = Book(
+    record = RunRecord(
         run, [task], transitions, [], [], [], [], [], shown={**run, "tasks": {"SUCCEEDED": 1}}
     )
-    return Case(1, book, [process()], Deeds(), {"limits": {}})
+    return Case(1, record, [process()], Deeds(), {"limits": {}})
 
 
 def violations(case: Case) -> str:
@@ -146,24 +146,24 @@ def executes_after_its_end(case: Case) -> None:
 
 
 def a_counter_that_is_wrong(case: Case) -> None:
-    case.book.tasks[0]["pages"] = 6
+    case.record.tasks[0]["pages"] = 6
 
 
 def a_broken_chain(case: Case) -> None:
-    case.book.transitions[2]["from_status"] = "QUEUED"
+    case.record.transitions[2]["from_status"] = "QUEUED"
 
 
 def a_step_back(case: Case) -> None:
-    case.book.transitions.insert(3, moved(10, "RUNNING", "PENDING", T + 3.2))
-    case.book.transitions.insert(4, moved(10, "PENDING", "RUNNING", T + 3.3))
+    case.record.transitions.insert(3, moved(10, "RUNNING", "PENDING", T + 3.2))
+    case.record.transitions.insert(4, moved(10, "PENDING", "RUNNING", T + 3.3))
 
 
 def commits_out_of_order(case: Case) -> None:
-    case.book.transitions[1]["committed_at"] = T + 3.2
+    case.record.transitions[1]["committed_at"] = T + 3.2
 
 
 def a_verdict_over_other_tasks(case: Case) -> None:
-    case.book.run |= {"status": "FAILED", "outcome": "cancelled"}
+    case.record.run |= {"status": "FAILED", "outcome": "cancelled"}
 
 
 def a_correction_that_nobody_caused(case: Case) -> None:
@@ -174,11 +174,11 @@ def a_correction_that_nobody_caused(case: Case) -> None:
         "created_at": T + 6,
         "believed": "RUNNING",
     }
-    case.book.corrections.append(row)
+    case.record.corrections.append(row)
 
 
 def an_end_that_was_none(case: Case) -> None:
-    case.book.corrections.append(
+    case.record.corrections.append(
         {"kind": "still_alive", "task_id": 10, "lag_ms": 10, "created_at": T + 6}
     )
 
@@ -188,12 +188,12 @@ def a_stop_that_was_forgotten(case: Case) -> None:
 
 
 def a_stop_that_nobody_asked_for(case: Case) -> None:
-    case.book.cancellations.append({"request_id": "x", "attempt": 1, "acted_at": "then"})
+    case.record.cancellations.append({"request_id": "x", "attempt": 1, "acted_at": "then"})
 
 
 def one_request_twice(case: Case) -> None:
     case.deeds.asked(Ask(3, 1, "stop", T + 3, T + 3.1, "ok", "202 …", key="s", way="gateway"))
-    case.book.cancellations += [
+    case.record.cancellations += [
         {"request_id": "s", "attempt": n, "acted_at": "then"} for n in (1, 2)
     ]
 
@@ -203,11 +203,11 @@ def a_task_too_many(case: Case) -> None:
 
 
 def a_gateway_that_says_something_else(case: Case) -> None:
-    case.book.shown["status"] = "PROCESSING"
+    case.record.shown["status"] = "PROCESSING"
 
 
 def dated_before_its_end(case: Case) -> None:
-    case.book.tasks[0]["ended_at"] = T + 4
+    case.record.tasks[0]["ended_at"] = T + 4
 
 
 def tried_again(case: Case) -> None:
@@ -216,18 +216,20 @@ def tried_again(case: Case) -> None:
     case.processes[0] = process(
         signals=[T + 4], end={"at": T + 5, "code": 143, "reason": None, "pages": 7}
     )
-    first = case.book.tasks[0]
-    case.book.tasks.append({**first, "task_id": 20, "attempt": 2, "retry": 1, "ended_at": T + 11.1})
+    first = case.record.tasks[0]
+    case.record.tasks.append(
+        {**first, "task_id": 20, "attempt": 2, "retry": 1, "ended_at": T + 11.1}
+    )
     first |= {"status": "FAILED", "outcome": "interrupted", "exit_code": 143, "superseded_by": 20}
-    case.book.transitions[4]["to_status"] = "FAILED"
+    case.record.transitions[4]["to_status"] = "FAILED"
     later = [
         ("QUEUED", "PENDING", 7.5),
         ("PENDING", "RUNNING", 9.0),
         ("RUNNING", "SUCCEEDED", 12.0),
     ]
     moves = [moved(20, *move, T + at, lag_ms=900) for *move, at in later]
-    case.book.transitions[5:] = [moved(20, None, "QUEUED", T + 7, source="retry"), *moves]
-    case.book.transitions.append(moved(None, "PROCESSING", "COMPLETED", T + 12.5))
+    case.record.transitions[5:] = [moved(20, None, "QUEUED", T + 7, source="retry"), *moves]
+    case.record.transitions.append(moved(None, "PROCESSING", "COMPLETED", T + 12.5))
 
 
 def test_an_honest_record_of_two_tries_passes() -> None:
@@ -238,17 +240,17 @@ def test_an_honest_record_of_two_tries_passes() -> None:
 
 def a_try_after_a_crawlers_own_end(case: Case) -> None:
     tried_again(case)
-    case.book.tasks[0]["outcome"] = "failed"
+    case.record.tasks[0]["outcome"] = "failed"
 
 
 def a_try_that_nobody_counted(case: Case) -> None:
     tried_again(case)
-    case.book.tasks[1]["retry"] = 0
+    case.record.tasks[1]["retry"] = 0
 
 
 def a_try_beyond_the_policy(case: Case) -> None:
     tried_again(case)
-    case.book.tasks[0]["retry"], case.book.tasks[1]["retry"] = 3, 4
+    case.record.tasks[0]["retry"], case.record.tasks[1]["retry"] = 3, 4
 
 
 def a_try_before_the_end_of_the_one_before(case: Case) -> None:
@@ -258,7 +260,7 @@ def a_try_before_the_end_of_the_one_before(case: Case) -> None:
 
 def no_try_and_no_word_about_it(case: Case) -> None:
     tried_again(case)
-    case.book.tasks[1]["outcome"] = "evicted"
+    case.record.tasks[1]["outcome"] = "evicted"
 
 
 LIES = [
@@ -367,9 +369,9 @@ def test_memory_grows_after_ends_for_lack_of_it_and_up_to_the_most(
 def test_an_end_for_lack_of_memory_is_tried_again_where_the_policy_says_so() -> None:
     case = honest()
     tried_again(case)
-    case.book.tasks[0]["outcome"] = "killed by oom"
-    assert "0/2 is retry 1 after" in " ".join(tries(case.book.tasks, over=True))
-    assert not list(tries(case.book.tasks, over=True, hungry=True))
+    case.record.tasks[0]["outcome"] = "killed by oom"
+    assert "0/2 is retry 1 after" in " ".join(tries(case.record.tasks, over=True))
+    assert not list(tries(case.record.tasks, over=True, hungry=True))
 
 
 @pytest.mark.parametrize(
@@ -380,9 +382,9 @@ def test_a_task_that_outlives_a_takeover_is_tried_again_in_the_new_attempt(
 ) -> None:
     case = honest()
     tried_again(case)
-    case.book.tasks[0] |= {"run_attempt": former, "superseded_by": link}
-    case.book.tasks[1]["run_attempt"] = later
-    assert ("is retry 1 after" in " ".join(tries(case.book.tasks, over=True))) is lie
+    case.record.tasks[0] |= {"run_attempt": former, "superseded_by": link}
+    case.record.tasks[1]["run_attempt"] = later
+    assert ("is retry 1 after" in " ".join(tries(case.record.tasks, over=True))) is lie
 
 
 def test_verdicts() -> None:
@@ -483,7 +485,7 @@ class Rows:
 
     def violations(self) -> str:
         return "\n".join(
-            check_managers(cast(SoakWorld, self), self.plan, self.deeds, self.processes)
+            check_managers(cast(SoakHarness, self), self.plan, self.deeds, self.processes)
         )
 
 

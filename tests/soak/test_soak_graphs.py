@@ -22,10 +22,10 @@ from crawler_lifecycle.features.graphs.domain.spec import (
 )
 from crawler_lifecycle.graphs.testing import Memory, in_memory
 from tools.soak import graph_steps
-from tools.soak.graph_book import Asked, Execution, GraphCase, read_ledger
 from tools.soak.graph_judge import check, lost, of_processes
 from tools.soak.graph_managers import jobs_of
 from tools.soak.graph_plan import MODULE, Command, GraphPlan, write_plans
+from tools.soak.graph_records import Asked, Execution, GraphCase, read_ledger
 from tools.soak.graph_steps import digest
 from tools.soak.journal import Process
 from tools.soak.strikes import Strike

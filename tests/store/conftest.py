@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.store.store import Store, open_store
-from tests.contracts.store.world import Clock
+from tests.contracts.store.harness import Clock
 from tests.support.databases import empty_tables, make_tables
 from tests.support.servers import DATABASES, SERVERS, empty_database, shared_server
 from tests.support.sql_server import SqlServer

@@ -11,8 +11,8 @@ import pytest
 
 from crawler_lifecycle.store.migrations.schema_version import read_schema
 from crawler_lifecycle.store.store import open_store
+from tests.contracts.store.harness import Clock, Harness
 from tests.contracts.store.test_deletion import WORD, planted, where
-from tests.contracts.store.world import Clock, World
 from tests.support import in_process
 from tests.support.databases import make_tables
 from tests.support.servers import shared_server
@@ -25,7 +25,7 @@ def test_the_printed_commands_copy_a_server_and_put_the_copy_back(tmp_path: Path
         make_tables(url)
         clock = Clock()
         with closing(open_store(url, clock=clock)) as store:
-            planted(World(store, clock))
+            planted(Harness(store, clock))
             there = where(store, WORD)
         words = ("db", "backup", str(tmp_path / "copy.sql"), "--url", url)
         said = in_process.crawlctl(*words, env=os.environ, folder=tmp_path)

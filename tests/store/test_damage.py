@@ -18,8 +18,8 @@ from crawler_lifecycle.store.diagnosis import diagnose, try_writing
 from crawler_lifecycle.store.engine import StoreDamaged
 from crawler_lifecycle.store.migrations.schema_version import read_schema, upgrade
 from crawler_lifecycle.store.store import open_store
+from tests.contracts.store.harness import Clock, Harness
 from tests.contracts.store.test_deletion import WORD, delete, planted
-from tests.contracts.store.world import Clock, World
 from tests.support.databases import make_tables, wait_patiently
 
 READERS: list[Callable[[str], object]] = [
@@ -76,28 +76,28 @@ def test_all_readers_tell_damage_alike(file: Path, damage: Callable[[Path], None
 
 
 @pytest.fixture
-def world(file: Path) -> Iterator[World]:
+def harness(file: Path) -> Iterator[Harness]:
     clock = Clock()
     with closing(open_store(f"sqlite:///{file}", clock=clock)) as store:
-        yield World(store, clock)
+        yield Harness(store, clock)
 
 
 def with_the_word(file: Path) -> list[str]:
     return sorted(path.name for path in file.parent.iterdir() if WORD.encode() in path.read_bytes())
 
 
-def test_a_deleted_word_is_in_no_file_of_the_database(world: World, file: Path) -> None:
+def test_a_deleted_word_is_in_no_file_of_the_database(harness: Harness, file: Path) -> None:
     """Neither in pages that are free again, nor in the write-ahead log, although nothing else is
     written.
     """
-    fences = [planted(world, f"r{number}") for number in range(5)]
-    world.store.database.empty_log()
-    planted(world, "last")
+    fences = [planted(harness, f"r{number}") for number in range(5)]
+    harness.store.database.empty_log()
+    planted(harness, "last")
     assert with_the_word(file) == ["state.db", "state.db-wal"]
-    for row in world.store.runs.list_runs():
-        delete(world.store, row.ref)
+    for row in harness.store.runs.list_runs():
+        delete(harness.store, row.ref)
     assert "state.db-wal" in with_the_word(file)
-    world.store.deletion.forget_former()
+    harness.store.deletion.forget_former()
     assert with_the_word(file) == []
     assert len(fences) == 5
 
@@ -109,17 +109,17 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_long_read_is_told_and_delays_nobody_for_long(world: World, file: Path) -> None:
-    planted(world)
+def test_a_long_read_is_told_and_delays_nobody_for_long(harness: Harness, file: Path) -> None:
+    planted(harness)
     with closing(sqlite_files.connect(file, "ro")) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM run_history").fetchone()
-        planted(world, "r2")
+        planted(harness, "r2")
         begun = time.monotonic()
         with pytest.raises(StoreUnavailable, match="a program reads an older state; end it"):
-            world.store.deletion.forget_former()
+            harness.store.deletion.forget_former()
         assert time.monotonic() - begun < engine.BUSY_TIMEOUT_S
-    world.store.deletion.forget_former()
-    with world.store.database.reading() as connection:
+    harness.store.deletion.forget_former()
+    with harness.store.database.reading() as connection:
         patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
     assert patience == engine.BUSY_TIMEOUT_S * 1000, "the connections of others stay patient"

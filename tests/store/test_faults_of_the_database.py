@@ -24,8 +24,8 @@ from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.store.engine import Database, open_engine, parse_url
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.store import Store, open_store
-from tests.clusters.local.local_bench import wait_until
-from tests.contracts.store.world import START, Clock, World, good_end, seen
+from tests.clusters.local.local_fixture import wait_until
+from tests.contracts.store.harness import START, Clock, Harness, good_end, seen
 from tests.support.databases import make_tables, wait_patiently, without_rows
 from tests.support.disks import small_disk
 from tests.support.servers import EXPLAINED, running_server
@@ -46,8 +46,8 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
     ):
         make_tables(url)
         store = open_store(url)
-        world = World(store, Clock())
-        fence = world.deployed(tasks=3)
+        harness = Harness(store, Clock())
+        fence = harness.deployed(tasks=3)
         answered: list[str] = []
         stopped = threading.Event()
 
@@ -74,7 +74,7 @@ def test_a_server_that_is_killed_and_comes_back(kind: str) -> None:
         assert numbers == list(range(1, len(numbers) + 1)), (
             "no number is missing and none is there twice"
         )
-        assert world.finish(fence).outcome == "finished"
+        assert harness.finish(fence).outcome == "finished"
         store.close()
 
 
@@ -150,8 +150,8 @@ def test_a_server_that_no_longer_answers_is_given_up(server: SqlServer) -> None:
 
 def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) -> None:
     with closing(open_store(without_rows(server), pool_size=1)) as store:
-        world = World(store, Clock())
-        fence = world.run()
+        harness = Harness(store, Clock())
+        fence = harness.run()
         with store.database.engine.connect() as connection:
             number = connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar_one()
         raw = store.database.engine.raw_connection()
@@ -162,7 +162,7 @@ def test_connections_that_the_server_closed_for_being_idle(server: SqlServer) ->
         ours = f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}"
         wait_until(lambda: server.execute(ours) == ((0,),))
         store.deployment.note_waiting(fence, "quota")
-        assert world.row(fence).waiting_for == "quota"
+        assert harness.row(fence).waiting_for == "quota"
 
 
 # --- deadlocks ------------------------------------------------------------------------------------
@@ -178,8 +178,8 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
     wait_patiently(monkeypatch)
     url = without_rows(server)
     with closing(open_store(url)) as store:
-        world = World(store, Clock())
-        fence = world.run()
+        harness = Harness(store, Clock())
+        fence = harness.run()
         other = server.connect(url.rpartition("/")[2])
         failed: list[Exception] = []
 
@@ -213,10 +213,12 @@ def test_the_victim_of_a_deadlock_is_told_not_now_and_its_retry_works(
 
 
 def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store: Store) -> None:
-    world = World(store, Clock())
-    fence = world.executing(tasks=3)
+    harness = Harness(store, Clock())
+    fence = harness.executing(tasks=3)
     tasks = store.polls.found_state(fence).tasks
-    world.stage(fence, [seen(t, Phase.ENDED, START, uid=t.uid, end=good_end(START)) for t in tasks])
+    harness.stage(
+        fence, [seen(t, Phase.ENDED, START, uid=t.uid, end=good_end(START)) for t in tasks]
+    )
     told = len(store.runs.transitions(fence.run_id))
     with store.database.writing() as connection:
         statement = "UPDATE task_history SET status = 'LOST', ended_at = '2026-01-01 00:00:00' WHERE task_id = :task"
@@ -225,7 +227,7 @@ def test_a_status_that_another_program_wrote_is_never_overwritten_blindly(store:
     assert counts.by_status == {"SUCCEEDED": 2, "LOST": 1}
     new = store.runs.transitions(fence.run_id)[told:]
     assert [t.task_id for t in new] == [tasks[0].task_id, tasks[2].task_id]
-    assert world.end(fence).outcome == "partial"
+    assert harness.end(fence).outcome == "partial"
 
 
 def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
@@ -234,10 +236,10 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
     """
     url = without_rows(server)
     with closing(open_store(url, clock=Clock())) as store:
-        world = World(store, Clock())
-        fence = world.deployed(tasks=2)
+        harness = Harness(store, Clock())
+        fence = harness.deployed(tasks=2)
         tasks = store.polls.found_state(fence).tasks
-        world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
+        harness.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
         waited: list[str] = []
         other = server.connect(url.rpartition("/")[2])
 
@@ -257,15 +259,15 @@ def test_what_is_told_of_a_change_is_what_is_changed(server: SqlServer) -> None:
 
 def test_the_end_counts_what_was_committed_while_it_waited(store: Store) -> None:
     """The last count is made under the lock of the run, and never out of an older snapshot."""
-    world = World(store, Clock())
-    fence = world.deployed()
-    world.see_ends(fence)
+    harness = Harness(store, Clock())
+    fence = harness.deployed()
+    harness.see_ends(fence)
     assert store.tasks.count_tasks(fence.run_id).alive == 0
     answers: list[RunRow | LifecycleError] = []
 
     def end() -> None:
         try:
-            answers.append(world.end(fence))
+            answers.append(harness.end(fence))
         except LifecycleError as error:
             answers.append(error)
 
@@ -283,7 +285,7 @@ def test_the_end_counts_what_was_committed_while_it_waited(store: Store) -> None
         assert answers == []
     ender.join()
     assert isinstance(answers[0], NotInThisState)
-    assert not world.status(fence).terminal
+    assert not harness.status(fence).terminal
 
 
 # --- no room --------------------------------------------------------------------------------------
@@ -294,8 +296,8 @@ def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> Non
         url = f"sqlite:///{disk / 'state.db'}"
         upgrade(url)
         store = open_store(url, clock=Clock())
-        world = World(store, Clock())
-        fence = world.deployed(tasks=3)
+        harness = Harness(store, Clock())
+        fence = harness.deployed(tasks=3)
         ballast = disk / "ballast"
         with suppress(OSError), ballast.open("wb", buffering=0) as file:
             while True:
@@ -319,5 +321,5 @@ def test_sqlite_on_a_disk_that_is_full_and_has_room_again(tmp_path: Path) -> Non
         ) == before
         ballast.unlink()
         assert len(store.additions.add_tasks(fence.run_id, "k0", [{}] * 100)) == 100
-        assert world.deploy(fence) == list(range(3, 103))
+        assert harness.deploy(fence) == list(range(3, 103))
         store.close()

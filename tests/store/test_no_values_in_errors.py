@@ -45,8 +45,8 @@ from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from crawler_lifecycle.temporal.plugin import RedactingFailureConverter
 from tests.contracts.store.graphing import Graphed
+from tests.contracts.store.harness import Clock, Harness, seen
 from tests.contracts.store.managing import Managed, job
-from tests.contracts.store.world import Clock, World, seen
 from tests.support.servers import EXPLAINED
 from tests.support.store_ports import behind
 
@@ -122,21 +122,23 @@ def refused() -> set[str]:
 
 
 @pytest.fixture
-def world(store_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]) -> Iterator[World]:
+def harness(
+    store_url: str, caplog: pytest.LogCaptureFixture, refused: set[str]
+) -> Iterator[Harness]:
     clock = Clock()
     store = open_store(store_url, clock=clock, pools=Pools({"default": Pool(max=100)}))
-    yield World(behind(store, lambda port: Refusing(port, store, caplog, refused)), clock)
+    yield Harness(behind(store, lambda port: Refusing(port, store, caplog, refused)), clock)
     store.close()
 
 
 @pytest.mark.parametrize("store_url", EXPLAINED, indirect=True)
 def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
-    world: World, refused: set[str]
+    harness: Harness, refused: set[str]
 ) -> None:
-    store, clock = world.store, world.clock
+    store, clock = harness.store, harness.clock
     marked = dict.fromkeys(("flow_id", "parent", "requested_by"), MARKER)
     texts = {"args": {MARKER: MARKER}, "settings": {MARKER: MARKER}, "tags": [MARKER]}
-    fence = world.run(f"{MARKER}-1", 2, **marked, **texts)
+    fence = harness.run(f"{MARKER}-1", 2, **marked, **texts)
     store.initiation.set_property(fence.run_id, 1, MARKER, MARKER)
     store.additions.add_tasks(fence.run_id, f"{MARKER}-more", [{MARKER: MARKER}], fence)
     until = clock.now + timedelta(seconds=25)
@@ -151,16 +153,16 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     running = [
         seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node=MARKER, reason=MARKER) for t in tasks
     ]
-    world.poll(fence, running)
+    harness.poll(fence, running)
     store.deployment.mark_started(fence, clock.now, clock.now)
     store.polls.record_poll_error(fence, MARKER)
-    stop = world.stop(MARKER, reason=MARKER)
+    stop = harness.stop(MARKER, reason=MARKER)
     store.stops.record_stop(fence.run_id, stop, f"{MARKER}-stop", fence)
     store.stops.cancel_queued(fence, clock.now)
     store.stops.mark_stopping(fence, [task.task_id for task in tasks])
     store.stops.acted_on_stop(fence, clock.now)
     end = End(1, 9, MARKER, MARKER, clock.now, MARKER, disruption=MARKER)
-    world.stage(
+    harness.stage(
         fence,
         [seen(t, Phase.ENDED, clock.now, uid=t.uid, counters=Counters(1), end=end) for t in tasks],
     )
@@ -169,7 +171,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     )
     store.polls.apply_details(fence)
     store.polls.apply_findings(fence, "look")
-    world.end(fence)
+    harness.end(fence)
     event = store.events.append_event(fence, "run.ended", f"{MARKER}-event", {MARKER: MARKER})
     store.events.record_delivery(event.seq, MARKER, MARKER)
     store.exports.begin_export(fence)
@@ -178,12 +180,12 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     store.findings.note_findings(
         [AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})]
     )
-    world.resume(fence)
-    again = world.executing(f"{MARKER}-2", 1)
-    world.see_ends(again, [0])
+    harness.resume(fence)
+    again = harness.executing(f"{MARKER}-2", 1)
+    harness.see_ends(again, [0])
     store.retries.retry_ended(again, lambda end, used: NextTry(0, "1Gi"), 3, remember=True)
     marked_job = job(1, spider=MARKER, tags=[MARKER])
-    managed = Managed.begun(world, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
+    managed = Managed.begun(harness, NewManager(MARKER, MARKER, MARKER, {MARKER: MARKER}))
     store.managers.add_page(
         managed.fence, Page([SourceItem(1, marked_job), SourceItem(2, None, MARKER)], 2)
     )
@@ -199,7 +201,7 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     spec = GraphSpec(
         [StepSpec(MARKER, StepKind.FUNCTION, {"call": "a:b", "args": {MARKER: 1}}, graft=True)]
     )
-    graphed = Graphed.made(world, spec.steps, MARKER, context={MARKER: MARKER})
+    graphed = Graphed.made(harness, spec.steps, MARKER, context={MARKER: MARKER})
     [work] = graphed.work(graphed.advance().batches[0].number)
     graphed.begin(work)
     store.graphs.begin_graft(graphed.id, 0, 1, spec, MARKER)
@@ -293,18 +295,20 @@ def test_what_a_database_says_of_itself_is_told(code: int, text: str) -> None:
     assert text in str(told)
 
 
-def test_a_value_that_its_column_does_not_take_is_not_told_either(world: World) -> None:
-    store = cast(Store, world.store)
-    world.run()
+def test_a_value_that_its_column_does_not_take_is_not_told_either(harness: Harness) -> None:
+    store = cast(Store, harness.store)
+    harness.run()
     for value in (MARKER, {MARKER}):
         with pytest.raises(StoreRefused) as caught, store.database.writing() as conn:
             conn.execute(sa.update(run_history).values(next_look_at=value))
         assert MARKER not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_row_that_cannot_be_read_does_not_tell_what_a_caller_put_into_it(world: World) -> None:
-    store = cast(Store, world.store)
-    fence = world.run(args={"k": MARKER})
+def test_a_row_that_cannot_be_read_does_not_tell_what_a_caller_put_into_it(
+    harness: Harness,
+) -> None:
+    store = cast(Store, harness.store)
+    fence = harness.run(args={"k": MARKER})
     with store.database.writing() as conn:
         stored = conn.execute(sa.select(run_history.c.request)).scalar_one()
         conn.execute(sa.update(run_history).values(request={**stored, "priority": 9}))

@@ -56,19 +56,19 @@ from crawler_lifecycle.store.runs.tables import run_history, task_history
 from crawler_lifecycle.store.store import Store, open_store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, announced, crawl, group, step
-from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
-from tests.contracts.store.test_overdue import executing
-from tests.contracts.store.world import (
+from tests.contracts.store.harness import (
     OTHER,
     OWNER,
     START,
     Clock,
-    World,
+    Harness,
     bad_end,
     closed,
     request,
     seen,
 )
+from tests.contracts.store.managing import NEW, NEXT, Managed, job, page
+from tests.contracts.store.test_overdue import executing
 from tests.store.plans import Plans
 from tests.support.databases import make_tables, wait_patiently
 from tests.support.filling import (
@@ -406,13 +406,13 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
     try:
         with plans.watching(filled.store.database.engine):
             large_life(watched, filled)  # type: ignore[arg-type]
-            short_lives(World(watched, filled.clock))  # type: ignore[arg-type]
+            short_lives(Harness(watched, filled.clock))  # type: ignore[arg-type]
             readers(watched, filled)  # type: ignore[arg-type]
-            pooling(World(watched, filled.clock))  # type: ignore[arg-type]
-            managing(World(watched, filled.clock), size)  # type: ignore[arg-type]
-            graphs(World(watched, filled.clock), size)  # type: ignore[arg-type]
-            schedules(World(watched, filled.clock))  # type: ignore[arg-type]
-            webhooks(World(watched, filled.clock))  # type: ignore[arg-type]
+            pooling(Harness(watched, filled.clock))  # type: ignore[arg-type]
+            managing(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
+            graphs(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
+            schedules(Harness(watched, filled.clock))  # type: ignore[arg-type]
+            webhooks(Harness(watched, filled.clock))  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
             access(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
@@ -427,14 +427,14 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
 
 def large_life(store: Store, filled: Filled) -> None:
     """A run of many tasks: deployed in pages, polled, grown, stopped, ended, resumed."""
-    world, fence, now = World(store, filled.clock), filled.large, filled.clock.now
-    assert len(world.deploy(fence, limit=500)) == 500
+    harness, fence, now = Harness(store, filled.clock), filled.large, filled.clock.now
+    assert len(harness.deploy(fence, limit=500)) == 500
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
     store.additions.add_tasks(fence.run_id, "more", [{"a": "1"}] * 500)
     tasks = [
         task for task in store.polls.found_state(fence).tasks if task.status is TaskStatus.PENDING
     ]
-    world.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
+    harness.stage(fence, [seen(t, Phase.EXECUTING, now, changed_at=now, uid=t.uid) for t in tasks])
     store.polls.staged(fence)
     store.live_counters.record_counts(
         fence.run, [LiveCounters(fence.run, t.attempt, t.index, Counters(5)) for t in tasks[:500]]
@@ -447,9 +447,9 @@ def large_life(store: Store, filled: Filled) -> None:
         state = store.polls.found_state(fence, few)
         observed = [seen(t, Phase.EXECUTING, now, uid=t.uid) for t in state.tasks]
         store.polls.record_at_once(fence, Poll(now, 0.1, observed), [], "wake", state, None)
-    world.deploy(fence, limit=100)
+    harness.deploy(fence, limit=100)
     deployed = [task for task in store.polls.found_state(fence).tasks if task.uid]
-    world.poll(fence, [seen(t, Phase.ENDED, now, uid=t.uid, end=bad_end(now)) for t in deployed])
+    harness.poll(fence, [seen(t, Phase.ENDED, now, uid=t.uid, end=bad_end(now)) for t in deployed])
     memory = ["512Mi", None] * 300
     for left in (100, 0):
         done = store.retries.retry_ended(
@@ -460,7 +460,7 @@ def large_life(store: Store, filled: Filled) -> None:
         )
         assert (done.left, done.resting.tasks) == (left, 550 - left // 2)
     ended = [
-        index for index, status in world.statuses(fence).items() if status is TaskStatus.FAILED
+        index for index, status in harness.statuses(fence).items() if status is TaskStatus.FAILED
     ]
     store.retries.take_up(
         fence, [ClusterTask(fence.run_id, index, 9, executing=True) for index in ended]
@@ -468,8 +468,8 @@ def large_life(store: Store, filled: Filled) -> None:
     assert store.tasks.count_tasks(fence.run_id).active == len(ended) == 50
     store.retries.resting(fence.run_id)
     store.retries.memory_of("default", "services")
-    store.stops.record_stop(fence.run_id, world.stop(), "s1")
-    store.stops.record_stop(fence.run_id, world.stop(force=True), "s1")
+    store.stops.record_stop(fence.run_id, harness.stop(), "s1")
+    store.stops.record_stop(fence.run_id, harness.stop(force=True), "s1")
     store.stops.cancel_queued(fence, now)
     store.stops.unstopped(fence, False)
     store.stops.unstopped(fence, True)
@@ -477,25 +477,25 @@ def large_life(store: Store, filled: Filled) -> None:
     store.stops.last_asked(fence.run_id)
     store.stops.mark_stopping(fence, [t.task_id for t in tasks])
     store.stops.acted_on_stop(fence, now)
-    world.finish(fence)
+    harness.finish(fence)
     store.exports.record_export(fence, "done", None, None)
-    second = world.resume(fence)
-    world.deploy(second, limit=500)
+    second = harness.resume(fence)
+    harness.deploy(second, limit=500)
     offered, _ = store.deployment.offer_tasks(second, 500, None, now, "a place")
     store.deployment.withdraw_offer(second, offered, now)
     store.deployment.refuse_queued(second, "no room")
 
 
-def short_lives(world: World) -> None:
+def short_lives(harness: Harness) -> None:
     """What the large life does not come by."""
-    store = world.store
-    fence = world.run("short", tasks=3)
+    store = harness.store
+    fence = harness.run("short", tasks=3)
     store.initiation.set_property(fence.run_id, 1, "a", "b")
     store.initiation.set_property(fence.run_id, 1, "a", "c")
     store.deployment.note_waiting(fence, "quota")
     store.polls.record_poll_error(fence, "403")
-    world.deploy(fence, limit=1, state="deferred")
-    world.deploy(fence, limit=2)
+    harness.deploy(fence, limit=1, state="deferred")
+    harness.deploy(fence, limit=2)
     [task] = store.tasks.list_tasks(fence.run_id, limit=1)
     about = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
     store.corrections.record_corrections(
@@ -503,8 +503,8 @@ def short_lives(world: World) -> None:
     )
     store.events.append_event(fence, "run.started", f"{fence.run_id}/1/run.started", {})
     with suppress(NotInThisState):
-        world.end(fence)
-    world.brings(
+        harness.end(fence)
+    harness.brings(
         "fields",
         Coverage(5, {"a": 1.0}),
         expected=ExpectedCoverage({"a": 1.0}, numbers={"items": {"drop": 0.5}}),
@@ -527,23 +527,23 @@ def adopted(store: Store, filled: Filled) -> None:
         store.adoption.adopt_run(one)
 
 
-def pooling(world: World) -> None:
+def pooling(harness: Harness) -> None:
     """Runs that wait behind thousands of others."""
-    fences = [world.run(f"pooled-{n}", tasks=60, pool="pool-3") for n in range(2)]
+    fences = [harness.run(f"pooled-{n}", tasks=60, pool="pool-3") for n in range(2)]
     for fence in fences:
-        world.deploy(fence)
-        world.store.deployment.waits_for_slot(fence.run_id)
-    world.store.deployment.queue_of("pool-3", "default")
-    world.deploy(fences[0], limit=5, state="deferred")
+        harness.deploy(fence)
+        harness.store.deployment.waits_for_slot(fence.run_id)
+    harness.store.deployment.queue_of("pool-3", "default")
+    harness.deploy(fences[0], limit=5, state="deferred")
     for project in (None, "default"):
         with limited(project):
-            world.store.pools.list_pools()
-            world.store.pools.in_line(fences[1].run_id)
-    world.store.pools.call()
-    world.store.pools.adopt()
-    world.store.pools.uncall([1, 2], gone=False)
-    world.store.pools.uncall([1], gone=True)
-    world.store.stops.record_stop(fences[1].run_id, world.stop(), "s1")
+            harness.store.pools.list_pools()
+            harness.store.pools.in_line(fences[1].run_id)
+    harness.store.pools.call()
+    harness.store.pools.adopt()
+    harness.store.pools.uncall([1, 2], gone=False)
+    harness.store.pools.uncall([1], gone=True)
+    harness.store.stops.record_stop(fences[1].run_id, harness.stop(), "s1")
 
 
 def readers(store: Store, filled: Filled) -> None:
@@ -700,16 +700,16 @@ def of_one_project(store: Store, filled: Filled) -> None:
     store.webhooks.page(10)
 
 
-def managing(world: World, size: Size) -> None:
+def managing(harness: Harness, size: Size) -> None:
     """A manager of half as many jobs, from its start to its end and once more."""
-    managers = world.store.managers
+    managers = harness.store.managers
     managers.find_manager("filled", "flow-7")
     managers.find_manager(None, "flow-7")
     managers.newest(7)
     managers.newest(name="m7")
     managers.newest(7, states=["COMPLETED"], name="m7")
     managers.reserve_manager(NEW)
-    managed = Managed.begun(world)
+    managed = Managed.begun(harness)
     for n in range(size.large // 1000):
         managers.add_page(managed.fence, page(range(500 * n, 500 * n + 500), 500 * n))
     managed.pick(50)
@@ -720,9 +720,9 @@ def managing(world: World, size: Size) -> None:
         managed.fence, managers.starting_jobs(managed.fence)[0].item_id, None, "no"
     )
     for fence in runs:
-        world.finish(fence)
+        harness.finish(fence)
     managed.handle()
-    world.resume(first, rerun=True)
+    harness.resume(first, rerun=True)
     managers.facts(managed.fence, 10)
     waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED, after_id=500)
     managed.commit(
@@ -750,26 +750,26 @@ def managing(world: World, size: Size) -> None:
     managers.keep_output(managed.id, "two\n")
     managers.output(managed.id)
     managers.steer_manager(managed.id, paused=True, cap=3)
-    managers.record_manager_stop(managed.id, world.stop())
+    managers.record_manager_stop(managed.id, harness.stop())
     managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "stopped", leave=True)
     managers.get_manager(managed.id)
-    managers.count_ended("manager/0", world.clock.now - timedelta(hours=1))
+    managers.count_ended("manager/0", harness.clock.now - timedelta(hours=1))
     managers.list_jobs(managed.id, 500, states=[JobState.STARTED, JobState.ENDED])
     managers.reserve_manager(replace(NEW, options={}))
-    again = Managed.claimed(world, managed.id, NEXT)
-    world.store.managers.get_manager(again.id)
-    world.store.events.events_after(100, subject=manager_subject(managed.id))
-    world.store.user_code.register_user_code("w1", [UserCodeRow("a:B", "manager", "b", "", "f")])
-    world.store.user_code.register_user_code("w1", [])
-    world.store.user_code.list_user_code()
-    world.store.user_code.get_user_code("a:B")
+    again = Managed.claimed(harness, managed.id, NEXT)
+    harness.store.managers.get_manager(again.id)
+    harness.store.events.events_after(100, subject=manager_subject(managed.id))
+    harness.store.user_code.register_user_code("w1", [UserCodeRow("a:B", "manager", "b", "", "f")])
+    harness.store.user_code.register_user_code("w1", [])
+    harness.store.user_code.list_user_code()
+    harness.store.user_code.get_user_code("a:B")
 
 
-def webhooks(world: World) -> None:
+def webhooks(harness: Harness) -> None:
     """A webhook that is told thousands of events, among others; and what happens to a run that no
     status tells.
     """
-    store, clock = world.store.webhooks, world.clock
+    store, clock = harness.store.webhooks, harness.clock
     assert store.every() == []
     spec = WebhookSpec(
         "https://hooks.example.com/", ["env:CRAWL_HOOK"], tags=["large"], crawlers=["services"]
@@ -780,7 +780,7 @@ def webhooks(world: World) -> None:
         "w7", WebhookSpec("https://hooks.example.com/", ["env:CRAWL_HOOK"]).document(), "ann"
     )
     store.follow_webhook("w7", "f")
-    told = [event.seq for event in world.store.events.events_after(0, 500)]
+    told = [event.seq for event in harness.store.events.events_after(0, 500)]
     for part in range(0, len(told), 100):
         tried = [
             DeliveryAttempt(seq, None if seq % 3 else "503") for seq in told[part : part + 100]
@@ -806,20 +806,20 @@ def webhooks(world: World) -> None:
     store.pause("w7", None, skip_seq=next(seq for seq in told[2:] if seq % 3 == 0))
     store.pause("w7", None, skip=True)
     store.delete("w7")
-    fence = executing(world, "stale")
+    fence = executing(harness, "stale")
     clock.forward(91)
     stale = [
         run
-        for run in world.store.overdue.overdue_runs(overdue_before(clock.now))
+        for run in harness.store.overdue.overdue_runs(overdue_before(clock.now))
         if run.run_id == fence.run_id
     ]
-    world.store.incidents.note_stale(stale[0])
-    world.store.incidents.note_blocked("crawl/services/stale", None, "a bug", clock.now)
+    harness.store.incidents.note_stale(stale[0])
+    harness.store.incidents.note_blocked("crawl/services/stale", None, "a bug", clock.now)
 
 
-def schedules(world: World) -> None:
+def schedules(harness: Harness) -> None:
     """A schedule of 3,000 due times, from its making to its deletion, among others."""
-    store, clock = world.store.schedules, world.clock
+    store, clock = harness.store.schedules, harness.clock
     definition = {
         "run": {"crawler": "services"},
         "every_s": 60,
@@ -861,16 +861,16 @@ def schedules(world: World) -> None:
     store.delete("s7")
 
 
-def graphs(world: World, size: Size) -> None:
+def graphs(harness: Harness, size: Size) -> None:
     """A graph of half as many functions and some crawls, from its pages to its end and once
     more.
     """
-    store = world.store.graphs
+    store = harness.store.graphs
     steps = [step(f"f{n}", max_attempts=3) for n in range(size.large // 2)]
     fan = [group("fan"), *(step(f"fan/{n}") for n in range(size.large // 10))]
     more = [step("graft", graft=True), step("all", "fan", *(one.path for one in steps))]
     crawls = [crawl(f"c{n}") for n in range(20)]
-    graphed = Graphed.made(world, [*more, *fan, *steps, *crawls], context={"a": 1})
+    graphed = Graphed.made(harness, [*more, *fan, *steps, *crawls], context={"a": 1})
     picked = graphed.advance()
     work = [one for batch in picked.batches[:3] for one in graphed.work(batch.number)]
     graphed.begin(*work)
@@ -879,17 +879,17 @@ def graphs(world: World, size: Size) -> None:
     store.begin_graft(graphed.id, 0, 1, spec, "d")
     store.record(graphed.fence, [graphed.end(one, result=b"{}") for one in work])
     runs = graphed.begin_runs()
-    world.store.audits.steps_without_runs([graphed.id])
-    world.store.audits.open_runs(size.runs - 100, limit=200)
+    harness.store.audits.steps_without_runs([graphed.id])
+    harness.store.audits.open_runs(size.runs - 100, limit=200)
     for fence in runs.values():
-        world.finish(fence)
+        harness.finish(fence)
     graphed.advance(*(batch.number for batch in picked.batches))
     store.load(graphed.id)
     store.newest(20_007)
     store.newest(20_007, name="g7")
     store.newest(20_007, states=[GraphState.COMPLETED, GraphState.EXECUTING])
     store.newest(states=[GraphState.CANCELLED], name="g7")
-    store.untold_graphs(world.clock.now, world.clock.now)
+    store.untold_graphs(harness.clock.now, harness.clock.now)
     store.count_graphs()
     store.outline(graphed.id)
     store.find_graph(graphed.row.key)
@@ -907,21 +907,21 @@ def graphs(world: World, size: Size) -> None:
     store.keep_output(graphed.id, "one")
     store.keep_output(graphed.id, "two")
     store.output(graphed.id)
-    store.record_graph_stop(graphed.id, world.stop())
+    store.record_graph_stop(graphed.id, harness.stop())
     graphed.advance(*range(1, 1000))
     store.end_graph(graphed.fence, "stopped")
-    world.store.deletion.delete_texts(next(iter(runs.values())).run, lambda: None)
+    harness.store.deletion.delete_texts(next(iter(runs.values())).run, lambda: None)
     store.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
-    again = Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-again"))
+    again = Graphed.claimed(harness, graphed.id, Owner(graph_workflow_id(KEY), "chain-again"))
     again.advance()
-    Graphed.claimed(world, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
-    world.store.events.events_after(100, subject=graph_subject(KEY))
+    Graphed.claimed(harness, graphed.id, Owner(graph_workflow_id(KEY), "chain-lost"))
+    harness.store.events.events_after(100, subject=graph_subject(KEY))
     store.reserve_graph(announced(spec, "whole"), spec)
     draft, _ = store.reserve_graph(announced(spec, "draft"))
     store.add_graph_page(draft.graph_id, 0, encode_pages(spec)[0])
     store.draft_spec(draft.graph_id)
     store.reserve_graph(announced(GraphSpec([step("other")]), "draft"))
-    world.clock.forward(2 * DRAFT_S)
+    harness.clock.forward(2 * DRAFT_S)
     store.drop_old_drafts()
     store.drop_draft(draft.graph_id)
 

@@ -23,7 +23,7 @@ from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.store.tables import metadata
-from tests.contracts.store.world import Clock, World, seen
+from tests.contracts.store.harness import Clock, Harness, seen
 from tests.support.databases import SHARED, without_rows
 from tests.support.sql_server import SqlServer, denied
 
@@ -73,32 +73,32 @@ def test_a_whole_life_needs_no_more(limited: str) -> None:
     store = open_store(limited, clock=clock)
     try:
         store.health.ping()
-        world = World(store, clock)
-        fence = world.executing(tasks=3)
+        harness = Harness(store, clock)
+        fence = harness.executing(tasks=3)
         assert store.run_numbers.begin_run_ids_above(fence.run_id + 40)
         assert [
             task.index for task in store.additions.add_tasks(fence.run_id, "more", [{"part": "9"}])
         ] == [3]
-        world.deploy(fence)
+        harness.deploy(fence)
         clock.forward(60)
-        ended = world.finish(fence, failed=[1])
+        ended = harness.finish(fence, failed=[1])
         assert ended.status is RunStatus.FAILED
         store.exports.record_export(
             fence, "exported", ExportResult("file:///x", 1, 1, "0" * 64), None
         )
         event = store.events.events_after(0)[-1]
         store.events.record_delivery(event.seq, "bus", None)
-        again = world.resume(fence)
-        world.deploy(again)
-        store.stops.record_stop(again.run_id, world.stop(), "s1", again)
+        again = harness.resume(fence)
+        harness.deploy(again)
+        store.stops.record_stop(again.run_id, harness.stop(), "s1", again)
         store.stops.cancel_queued(again, clock.now)
         store.stops.acted_on_stop(again, clock.now)
         clock.forward(60)
         tasks = store.polls.found_state(again).tasks
         store.stops.mark_stopping(again, [task.task_id for task in tasks])
         killed = End(exit_code=137, signal=9, finished_at=clock.now - timedelta(days=1))
-        world.poll(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
-        assert world.finish(again).attempt == 2
+        harness.poll(again, [seen(t, Phase.ENDED, clock.now, uid=t.uid, end=killed) for t in tasks])
+        assert harness.finish(again).attempt == 2
         about = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING", tasks[0].task_id)
         assert len(store.corrections.record_corrections(fence.run_id, [about])) == 1
         assert {row.kind for row in store.corrections.list_corrections(fence.run_id)} == {

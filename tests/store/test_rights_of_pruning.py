@@ -26,8 +26,8 @@ from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.store.retention.pruning import open_pruner
 from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.graphing import Graphed, announced, step
+from tests.contracts.store.harness import Clock, Harness
 from tests.contracts.store.managing import NEW, Managed, job
-from tests.contracts.store.world import Clock, World
 from tests.support.databases import SHARED, without_rows
 from tests.support.sql_server import SqlServer, denied
 
@@ -62,8 +62,8 @@ def address(server: SqlServer) -> Iterator[str]:
 
 def _leave(store: Store, clock: Clock, name: str) -> None:
     """A run with something in every table, that ended long ago."""
-    world = World(store, clock)
-    fence = world.executing(name, tasks=2)
+    harness = Harness(store, clock)
+    fence = harness.executing(name, tasks=2)
     store.polls.save_details(
         fence,
         [
@@ -71,13 +71,13 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
             for task in store.tasks.list_tasks(fence.run_id)
         ],
     )
-    world.finish(fence, failed=[0])
+    harness.finish(fence, failed=[0])
     for event in store.events.events_after(0, 1000, fence.run_id):
         store.events.record_delivery(event.seq, "pusher", None)
-    managed = Managed.begun(world, replace(NEW, flow_id=name))
+    managed = Managed.begun(harness, replace(NEW, flow_id=name))
     store.managers.add_jobs(managed.id, [job(1)], "page-1")
     store.managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
-    graphed = Graphed.made(world, [step("a")], name)
+    graphed = Graphed.made(harness, [step("a")], name)
     graphed.execute()
     store.graphs.keep_output(graphed.id, "some")
     store.graphs.end_graph(graphed.fence, None)

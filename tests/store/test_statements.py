@@ -21,7 +21,16 @@ from crawler_lifecycle.store.runs import stops
 from crawler_lifecycle.store.runs.moves import move_tasks
 from crawler_lifecycle.store.runs.stops import CANCEL_PAGE
 from crawler_lifecycle.store.store import Store
-from tests.contracts.store.world import OWNER, START, Clock, World, closed, good_end, request, seen
+from tests.contracts.store.harness import (
+    OWNER,
+    START,
+    Clock,
+    Harness,
+    closed,
+    good_end,
+    request,
+    seen,
+)
 from tests.support.databases import empty_tables, wait_patiently
 from tests.support.servers import EXPLAINED
 
@@ -64,12 +73,12 @@ def large(store: Store, tasks: int) -> Fence:
 
 
 def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
-    world = World(store, Clock())
+    harness = Harness(store, Clock())
     with counted(store) as sent:
         fence = large(store, 1000)
     assert len(sent) < 20
     with counted(store) as sent:
-        world.deploy(fence)
+        harness.deploy(fence)
     assert len(sent) <= 25
     tasks = store.polls.found_state(fence).tasks
     ends = [
@@ -85,7 +94,7 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
         for t in tasks
     ]
     with counted(store) as sent:
-        world.stage(fence, ends)
+        harness.stage(fence, ends)
         store.polls.save_details(fence, [Details(t.task_id, "log " * 100) for t in tasks])
         store.polls.apply_details(fence)
         counts = store.polls.apply_findings(fence, "look")
@@ -94,12 +103,12 @@ def test_a_sync_of_a_thousand_tasks(store: Store) -> None:
     assert len(sent) < 60, Counter(sent).most_common(5)
     assert store.runs.get_run(fence.run_id).pages == sum(range(1000))  # type: ignore[union-attr]
     with counted(store) as sent:
-        world.end(fence)
+        harness.end(fence)
     assert len(sent) < 24
 
 
 def test_cancelling_ten_thousand_tasks(store: Store) -> None:
-    world = World(store, Clock())
+    harness = Harness(store, Clock())
     fence = large(store, 10_000)
     seq = store.events.last_event_seq()
     with counted(store) as sent:
@@ -108,8 +117,8 @@ def test_cancelling_ten_thousand_tasks(store: Store) -> None:
     assert len(sent) < 20 * pages
     assert store.events.last_event_seq() - seq <= pages
     with counted(store) as sent:
-        world.end(fence)
-        world.resume(fence)
+        harness.end(fence)
+        harness.resume(fence)
     assert store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 10_000}
     assert len(sent) < 52
 
@@ -148,9 +157,9 @@ def test_cancelling_a_hundred_thousand_tasks(store: Store) -> None:
 @pytest.mark.parametrize("killed", [False, True])
 def test_stopping_thousands_of_tasks(store: Store, killed: bool) -> None:
     """A page of a stop is one transaction, however many tasks it has, and one event."""
-    world = World(store, Clock())
+    harness = Harness(store, Clock())
     fence = large(store, MANY)
-    world.deploy(fence)
+    harness.deploy(fence)
     seq, began, after = store.events.last_event_seq(), time.monotonic(), -1
     with counted(store) as sent:
         while page := store.stops.unstopped(fence, killed, None, after, STOP_PAGE):

@@ -1,4 +1,4 @@
-"""Audits in a laboratory: with graces that have passed, from the start of one to its report."""
+"""Audits in a testbed: with graces that have passed, from the start of one to its report."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditReport, AuditRules
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 #: Graces that have passed as soon as something is seen.
 AT_ONCE = AuditRules(grace_s=0, orphan_grace_s=0, start_grace_s=0, resend_s=0)
 
 
 async def audit(
-    lab: Lab, repair: bool = True, unknown: str = "leave", troubles: Sequence[str] = ()
+    testbed: WorkflowHarness,
+    repair: bool = True,
+    unknown: str = "leave",
+    troubles: Sequence[str] = (),
 ) -> AuditReport:
     """One audit from its start to its report."""
-    handle: WorkflowHandle[Any, AuditReport] = await lab.client.start_workflow(
+    handle: WorkflowHandle[Any, AuditReport] = await testbed.client.start_workflow(
         names.AUDIT_WORKFLOW,
         {"repair": repair, "unknown": unknown},
         id=f"audit/{uuid.uuid4()}",
         task_queue=names.QUEUE_AUDIT,
         result_type=AuditReport,
     )
-    lab.handles.append(handle)
+    testbed.handles.append(handle)
     report = await handle.result()
     assert report.troubles == list(troubles)
     return report

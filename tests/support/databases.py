@@ -45,7 +45,7 @@ def wait_patiently(patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def fresh_database(folder: Path, name: str = "lab.db") -> Iterator[str]:
+def fresh_database(folder: Path, name: str = "testbed.db") -> Iterator[str]:
     """The URL of an empty database without tables, gone afterwards or with ``folder``."""
     kind = os.environ.get(VARIABLE, "sqlite")
     if kind not in KINDS:

@@ -1,4 +1,4 @@
-"""A laboratory for graphs: the real workflow, activities and store, with functions that a test
+"""A testbed for graphs: the real workflow, activities and store, with functions that a test
 writes down.
 
 ``Scripted`` stands in for ``run_graph_batch``: it begins and records steps through the same port.
@@ -41,15 +41,15 @@ from crawler_lifecycle.features.graphs.ports import (
     StepWork,
 )
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
-from tests.support.lab import CRAWLERS, Lab, longer_and_longer
 from tests.support.managing import QUICK
+from tests.support.testbed import CRAWLERS, WorkflowHarness, longer_and_longer
 
 
 @dataclass
 class Scripted:
     """Functions of a user: each takes a moment, and does what ``acts`` says."""
 
-    lab: Lab
+    testbed: WorkflowHarness
     acts: Callable[[StepWork], StepState | None] = lambda work: None
     """Runs in the activity, and says how the function ends; ``None``: it completes."""
     held: dict[str, threading.Event] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Scripted:
 
     @activity.defn(name="run_graph_batch", no_thread_cancel_exception=True)
     def run_graph_batch(self, order: BatchOrder) -> None:
-        graphs, done = self.lab.store.graphs, list[ExecutionEnd]()
+        graphs, done = self.testbed.store.graphs, list[ExecutionEnd]()
         work = graphs.batch(order.fence, order.batch)
         self.batches.append([one.path for one in work])
         for one in work:
@@ -77,7 +77,7 @@ class Scripted:
     def _execute(self, order: BatchOrder, work: StepWork) -> ExecutionEnd:
         held = self.held.get(work.path)
         while held is not None and not held.wait(0.05):
-            if self.lab.store.graphs.cancelled(order.fence, [work.number]):
+            if self.testbed.store.graphs.cancelled(order.fence, [work.number]):
                 self.left += 1
                 break
             try:
@@ -86,7 +86,7 @@ class Scripted:
                 self.killed.append(work.path)
                 raise
         state = self.acts(work) or StepState.COMPLETED
-        soon = self.lab.cluster.clock() + timedelta(seconds=0.5)
+        soon = self.testbed.cluster.clock() + timedelta(seconds=0.5)
         later = soon if state in (StepState.RETRYABLE, StepState.SCHEDULED) else None
         why = None if state is StepState.COMPLETED else "it said so"
         end = StepEnd(work.number, work.attempt, state, reason=why, not_before=later)
@@ -94,17 +94,17 @@ class Scripted:
 
 
 @dataclass
-class GraphLab:
-    """A laboratory with graphs."""
+class GraphTestbed:
+    """A testbed with graphs."""
 
-    lab: Lab
+    testbed: WorkflowHarness
     functions: Scripted
 
     def made(self, steps: Sequence[StepSpec], key: str = "nightly", **fields: Any) -> GraphRow:
         """The row of a graph that executes, as the gateway makes it."""
         parent, context = fields.pop("parent", None), fields.pop("context", {})
         spec = GraphSpec(steps, GraphOptions(**fields), context)
-        graphs, pages = self.lab.store.graphs, encode_pages(spec)
+        graphs, pages = self.testbed.store.graphs, encode_pages(spec)
         new = NewGraph(
             key,
             fingerprint(spec),
@@ -126,22 +126,22 @@ class GraphLab:
         return await self.begin(self.made(steps, key, **fields))
 
     async def begin(self, row: GraphRow) -> WorkflowHandle[Any, Any]:
-        handle: WorkflowHandle[Any, Any] = await self.lab.client.start_workflow(
+        handle: WorkflowHandle[Any, Any] = await self.testbed.client.start_workflow(
             names.GRAPH_WORKFLOW,
             {"graph_id": row.graph_id},
             id=names.graph_workflow_id(row.key),
             task_queue=names.QUEUE_MAIN,
             result_type=GraphResult,
         )
-        self.lab.handles.append(handle)
+        self.testbed.handles.append(handle)
         return handle
 
     async def ended(self, handle: WorkflowHandle[Any, Any]) -> GraphResult:
         """The result of the whole chain of executions."""
-        latest: WorkflowHandle[Any, Any] = self.lab.client.get_workflow_handle(
+        latest: WorkflowHandle[Any, Any] = self.testbed.client.get_workflow_handle(
             handle.id, result_type=GraphResult
         )
-        result: GraphResult = await self.lab.ended(latest)
+        result: GraphResult = await self.testbed.ended(latest)
         return result
 
     async def snapshot_where(
@@ -149,7 +149,7 @@ class GraphLab:
     ) -> GraphSnapshot:
         end, latest, pauses = (
             time.monotonic() + 60,
-            self.lab.client.get_workflow_handle(handle.id),
+            self.testbed.client.get_workflow_handle(handle.id),
             longer_and_longer(),
         )
         while True:
@@ -162,11 +162,11 @@ class GraphLab:
             await asyncio.sleep(next(pauses))
 
     def row(self, graph_id: int = 1) -> GraphRow:
-        row: GraphRow = self.lab.store.graphs.get_graph(graph_id)
+        row: GraphRow = self.testbed.store.graphs.get_graph(graph_id)
         return row
 
     def steps(self, graph_id: int = 1) -> dict[str, StepRow]:
-        return {step.path: step for step in self.lab.store.graphs.list_steps(graph_id)}
+        return {step.path: step for step in self.testbed.store.graphs.list_steps(graph_id)}
 
     def states(self, graph_id: int = 1) -> dict[str, str]:
         return {path: str(step.state) for path, step in self.steps(graph_id).items()}
@@ -177,7 +177,7 @@ class GraphLab:
         async with AsyncExitStack() as stack:
             for pool in pools or (None,):
                 worker = Worker(
-                    self.lab.client,
+                    self.testbed.client,
                     task_queue=names.functions_queue(pool),
                     activities=[self.functions.run_graph_batch],
                     activity_executor=stack.enter_context(ThreadPoolExecutor(threads)),
@@ -190,9 +190,9 @@ class GraphLab:
             yield
 
 
-def graph_lab(
-    lab: Lab, acts: Callable[[StepWork], StepState | None] = lambda work: None
-) -> GraphLab:
-    """The laboratory, with the crawler ``quick``."""
-    lab.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
-    return GraphLab(lab, Scripted(lab, acts))
+def graph_testbed(
+    testbed: WorkflowHarness, acts: Callable[[StepWork], StepState | None] = lambda work: None
+) -> GraphTestbed:
+    """The testbed, with the crawler ``quick``."""
+    testbed.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
+    return GraphTestbed(testbed, Scripted(testbed, acts))

@@ -1,4 +1,4 @@
-"""A laboratory for managers: the real workflow, activities and store, with a class of a user that a
+"""A testbed for managers: the real workflow, activities and store, with a class of a user that a
 test writes down.
 
 ``Scripted`` stands in for ``run_manager_cycle``: it reads the same rows and commits the same
@@ -39,11 +39,11 @@ from crawler_lifecycle.features.managers.domain.manager import (
     SourceItem,
 )
 from crawler_lifecycle.features.managers.ports import ManagerFence, ManagerRow, NewManager
-from tests.support.lab import CRAWLERS, Lab, longer_and_longer
+from tests.support.testbed import CRAWLERS, WorkflowHarness, longer_and_longer
 
 #: A crawler whose run is polled without waiting.
 QUICK = CrawlerDefinition("quick", args={"n": Argument(default="0")}, limits={"start_check_s": 0.0})
-OWN_QUEUE = names.user_code_queue("lab")
+OWN_QUEUE = names.user_code_queue("testbed")
 
 
 def quick(n: int, **more: Any) -> Job:
@@ -54,7 +54,7 @@ def quick(n: int, **more: Any) -> Job:
 class Scripted:
     """A class of a user: its source, its window, its retries; and what it lived through."""
 
-    lab: Lab
+    testbed: WorkflowHarness
     source: list[Job] = field(default_factory=list)
     window: int = 3
     retries: int = 0
@@ -82,7 +82,7 @@ class Scripted:
     @activity.defn(name="run_manager_cycle", no_thread_cancel_exception=True)
     def run_manager_cycle(self, order: CycleOrder) -> CycleAnswer:
         self.before(order)
-        managers = self.lab.store.managers
+        managers = self.testbed.store.managers
         if order.closing:
             self.closed.append(order.attempt)
             return CycleAnswer(self.queue, over=True)
@@ -119,7 +119,7 @@ class Scripted:
         return self.answered(answer)
 
     def _decide(self, facts: Facts) -> Decision:
-        managers = self.lab.store.managers
+        managers = self.testbed.store.managers
         added = [
             AddedJob(-n, end.live.job, False, end.live.seq, end.live.retry + 1, end.live.key)
             for n, end in enumerate(facts.ended, 1)
@@ -153,14 +153,14 @@ class Scripted:
 
 
 @dataclass
-class ManagerLab:
-    """A laboratory with managers of one class."""
+class ManagerTestbed:
+    """A testbed with managers of one class."""
 
-    lab: Lab
+    testbed: WorkflowHarness
     plan: Scripted
 
     def reserve(self, flow_id: str = "f1", *, name: str = "stream", **more: Any) -> ManagerRow:
-        row, _ = self.lab.store.managers.reserve_manager(
+        row, _ = self.testbed.store.managers.reserve_manager(
             NewManager(name, flow_id, "tests:Stream", **more)
         )
         assert isinstance(row, ManagerRow)
@@ -171,14 +171,14 @@ class ManagerLab:
     ) -> WorkflowHandle[Any, Any]:
         """Reserve a manager and start its workflow, as the gateway does."""
         row = row or self.reserve(flow_id, **more)
-        handle: WorkflowHandle[Any, Any] = await self.lab.client.start_workflow(
+        handle: WorkflowHandle[Any, Any] = await self.testbed.client.start_workflow(
             names.MANAGER_WORKFLOW,
             {"manager_id": row.manager_id},
             id=manager_workflow_id(row.name, row.flow_id),
             task_queue=names.QUEUE_MAIN,
             result_type=ManagerResult,
         )
-        self.lab.handles.append(handle)
+        self.testbed.handles.append(handle)
         return handle
 
     async def snapshot_where(
@@ -199,20 +199,20 @@ class ManagerLab:
             await asyncio.sleep(next(pauses))
 
     def row(self, manager_id: int = 1) -> ManagerRow:
-        row: ManagerRow = self.lab.store.managers.get_manager(manager_id)
+        row: ManagerRow = self.testbed.store.managers.get_manager(manager_id)
         return row
 
     def runs(self) -> list[Any]:
         """All runs, oldest first."""
-        return list(reversed(self.lab.store.runs.list_runs(limit=500)))
+        return list(reversed(self.testbed.store.runs.list_runs(limit=500)))
 
     async def end_runs(self) -> None:
         """Stop every run that is left, and wait for its end: the next test has another store."""
         for run in self.runs():
             if not run.status.terminal:
-                handle = self.lab.client.get_workflow_handle(run.owner_workflow_id)
+                handle = self.testbed.client.get_workflow_handle(run.owner_workflow_id)
                 await handle.signal(names.SIGNAL_FORCE_STOP)
-                await self.lab.ended(handle)
+                await self.testbed.ended(handle)
 
     @asynccontextmanager
     async def user_code(self, *queues: str) -> AsyncIterator[None]:
@@ -220,7 +220,7 @@ class ManagerLab:
         async with AsyncExitStack() as stack:
             for queue in queues or (names.QUEUE_USER_CODE, OWN_QUEUE):
                 worker = Worker(
-                    self.lab.client,
+                    self.testbed.client,
                     task_queue=queue,
                     activities=[self.plan.run_manager_cycle],
                     activity_executor=stack.enter_context(ThreadPoolExecutor(4)),
@@ -230,7 +230,7 @@ class ManagerLab:
             yield
 
 
-def manager_lab(lab: Lab, **plan: Any) -> ManagerLab:
-    """The laboratory, with the crawler ``quick`` and a class of these properties."""
-    lab.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
-    return ManagerLab(lab, Scripted(lab, **plan))
+def manager_testbed(testbed: WorkflowHarness, **plan: Any) -> ManagerTestbed:
+    """The testbed, with the crawler ``quick`` and a class of these properties."""
+    testbed.scheduler.catalogue.crawlers = {**CRAWLERS, "quick": QUICK}
+    return ManagerTestbed(testbed, Scripted(testbed, **plan))

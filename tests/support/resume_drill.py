@@ -1,4 +1,4 @@
-"""One line of the resume table, played in the laboratory: the former attempt, what happens
+"""One line of the resume table, played in the testbed: the former attempt, what happens
 meanwhile, the resume.
 """
 
@@ -21,8 +21,8 @@ from crawler_lifecycle.domain.errors import InvalidRequest, SchedulerUnavailable
 from crawler_lifecycle.domain.run import RunRequest, RunResult
 from crawler_lifecycle.domain.task import End
 from tests.support.fakes.cluster import FINISHED, KILLED, Behaviour
-from tests.support.lab import Lab, workflow_clock
 from tests.support.resume_table import Cell
+from tests.support.testbed import WorkflowHarness, workflow_clock
 
 GOOD = Behaviour(executes=0.0)
 BAD = Behaviour(executes=0.0, end=End(exit_code=1, reason="Error"))
@@ -92,7 +92,7 @@ class Drill:
     get.
     """
 
-    lab: Lab
+    testbed: WorkflowHarness
     cell: Cell
     run: int
     gates: list[Gate] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Drill:
         def behaviour(run: int, index: int, attempt: int) -> Behaviour:
             return STAYS if self.resuming and attempt >= self.cell.attempt else own[index]
 
-        self.lab.cluster.behaviour = behaviour
+        self.testbed.cluster.behaviour = behaviour
 
     async def start(self, **more: Any) -> WorkflowHandle[Any, RunResult]:
         tasks = {"tasks": [{}] * 4} if self.multi else {}
@@ -144,17 +144,17 @@ class Drill:
             "limits": {"start_check_s": 0.5},
             **tasks,
         }
-        self.former = await self.lab.start(request, **more)
+        self.former = await self.testbed.start(request, **more)
         return self.former
 
     async def reach(self, rest: str) -> None:
         """Wait until the database has what a poll found."""
         wanted = {0: "SUCCEEDED", 1: rest, 2: "FAILED"} if self.multi else {0: rest}
-        await self.lab.until(lambda: wanted.items() <= self.lab.tasks(self.run).items())
+        await self.testbed.until(lambda: wanted.items() <= self.testbed.tasks(self.run).items())
 
     async def inside(self, gate: Gate) -> None:
         self.gates.append(gate)
-        await self.lab.until(gate.inside.is_set)
+        await self.testbed.until(gate.inside.is_set)
 
     async def terminate(self) -> None:
         assert self.former is not None
@@ -167,7 +167,7 @@ class Drill:
     # --- the resume -------------------------------------------------------------------------------
 
     async def _resume(self) -> None:
-        cell, lab = self.cell, self.lab
+        cell, testbed = self.cell, self.testbed
         for gate in self.gates:
             if gate.inside.is_set():
                 gate.open()
@@ -175,9 +175,11 @@ class Drill:
         twice = cell.way == "twice at once"
         # Whoever comes first may not be over before the other asks.
         if twice and cell.left != "a live run":
-            self.gates.append(Gate(lab.cluster, "poll"))
+            self.gates.append(Gate(testbed.cluster, "poll"))
         starts = [
-            lab.start({"run_id": self.run, **rerun}, id=f"resume/{lab.folder}/{self.run}/{n}")
+            testbed.start(
+                {"run_id": self.run, **rerun}, id=f"resume/{testbed.folder}/{self.run}/{n}"
+            )
             for n in range(1 + twice)
         ]
         handles = await asyncio.gather(*starts)
@@ -215,13 +217,15 @@ class Drill:
                 gate.open()
         else:
             with suppress(RPCError):
-                await self.lab.snapshot_where(handles[0], lambda s: s.polls >= 1 or s.outcome, 60)
+                await self.testbed.snapshot_where(
+                    handles[0], lambda s: s.polls >= 1 or s.outcome, 60
+                )
         if self.cell.left == "a live run":
             return
         while True:
-            for run, index, attempt in self.lab.cluster.alive(self.run):
+            for run, index, attempt in self.testbed.cluster.alive(self.run):
                 if self.cell.left != "tasks under a stop":
-                    self.lab.cluster.end_now(run, index, attempt, FINISHED)
+                    self.testbed.cluster.end_now(run, index, attempt, FINISHED)
             await asyncio.sleep(0.02)
 
     # --- the proof --------------------------------------------------------------------------------
@@ -229,20 +233,22 @@ class Drill:
     def _objects(self) -> dict[tuple[int, int], str | None]:
         return {
             (t.task_index, t.attempt): t.cluster_uid
-            for t in self.lab.store.tasks.list_tasks(self.run, superseded=True)
+            for t in self.testbed.store.tasks.list_tasks(self.run, superseded=True)
         }
 
     def deployed(self) -> tuple[tuple[int, ...], ...]:
         """The cluster's own ledger: under which attempts each task came to be."""
         made = sorted(
-            (index, attempt) for run, index, attempt in self.lab.cluster.phases() if run == self.run
+            (index, attempt)
+            for run, index, attempt in self.testbed.cluster.phases()
+            if run == self.run
         )
         return tuple(
             tuple(a for i, a in made if i == index) for index in range(len(self.cell.deployed))
         )
 
     def _prove(self, result: RunResult) -> None:
-        cell, store = self.cell, self.lab.store
+        cell, store = self.cell, self.testbed.store
         assert (result.run_id, result.attempt) == (self.run, cell.attempt)
         assert (result.status, result.outcome) == (cell.status, cell.outcome), result.cause
         assert self.deployed() == cell.deployed, self.deployed()
@@ -265,10 +271,10 @@ class Drill:
         assert f"{self.run}/{cell.attempt}/run.ended" in ended
 
     def _prove_ledger(self) -> None:
-        moves = self.lab.store.runs.transitions(self.run)
+        moves = self.testbed.store.runs.transitions(self.run)
         ends = Counter((m.task_id, m.to_status) for m in moves if m.task_id is not None)
         assert set(ends.values()) <= {1}, "no task ended twice"
-        kinds = {c.kind for c in self.lab.store.corrections.list_corrections(self.run)} - {
+        kinds = {c.kind for c in self.testbed.store.corrections.list_corrections(self.run)} - {
             "late",
             "repair",
         }
@@ -277,21 +283,21 @@ class Drill:
     def _events(self) -> list[str]:
         return [
             f"{e.run_id}/{e.attempt}/{e.type}"
-            for e in self.lab.store.events.events_after(0, run_id=self.run)
+            for e in self.testbed.store.events.events_after(0, run_id=self.run)
         ]
 
     async def _prove_refused(self) -> None:
         """Nothing was written, and a run that is live ends as it would have."""
-        assert self.lab.store.runs.get_run(self.run).attempt == 1
+        assert self.testbed.store.runs.get_run(self.run).attempt == 1
         assert self.deployed() == self.cell.deployed
         if self.cell.left != "a live run":
-            row = self.lab.store.runs.get_run(self.run)
+            row = self.testbed.store.runs.get_run(self.run)
             assert (row.status, row.outcome) == (self.cell.status, self.cell.outcome)
             return
         assert self.former is not None
         MEANWHILE[self.cell.meanwhile](self)
         if self.cell.meanwhile == "nothing happens":
-            self.lab.cluster.end_now(self.run, self.rest, 1, FINISHED)
+            self.testbed.cluster.end_now(self.run, self.rest, 1, FINISHED)
         if self.multi:
             await self.former.signal("stop")  # task 3 would wait for room for ever
         assert (await self.former.result()).attempt == 1
@@ -314,11 +320,11 @@ async def _before_the_first_task(drill: Drill) -> None:
     drill.resuming = True
     args = [{}] * 4 if drill.multi else None
     request = RunRequest(crawler="books", poll_minutes=[0.1])
-    drill.lab.store.initiation.reserve_run(replace(request), f"reserved {drill.run}", args)
-    drill.former = await drill.lab.client.start_workflow(
+    drill.testbed.store.initiation.reserve_run(replace(request), f"reserved {drill.run}", args)
+    drill.former = await drill.testbed.client.start_workflow(
         names.LIFECYCLE_WORKFLOW,
         {"run_id": drill.run},
-        id=f"first/{drill.lab.folder}/{drill.run}",
+        id=f"first/{drill.testbed.folder}/{drill.run}",
         task_queue="nobody-listens",
     )
     await drill.terminate()
@@ -326,7 +332,7 @@ async def _before_the_first_task(drill: Drill) -> None:
 
 async def _after_the_row(drill: Drill) -> None:
     drill.behave()
-    gate = Gate(drill.lab.store.initiation, "set_property")
+    gate = Gate(drill.testbed.store.initiation, "set_property")
     await drill.start()
     await drill.inside(gate)
     await drill.terminate()
@@ -335,7 +341,7 @@ async def _after_the_row(drill: Drill) -> None:
 async def _call_never_through(drill: Drill) -> None:
     drill.behave()
     gate = Gate(
-        drill.lab.scheduler, "deploy", error=SchedulerUnavailable("the call never went through")
+        drill.testbed.scheduler, "deploy", error=SchedulerUnavailable("the call never went through")
     )
     await drill.start()
     await drill.inside(gate)
@@ -345,7 +351,7 @@ async def _call_never_through(drill: Drill) -> None:
 async def _call_went_through(drill: Drill) -> None:
     drill.behave()
     gate = Gate(
-        drill.lab.scheduler,
+        drill.testbed.scheduler,
         "deploy",
         after=True,
         error=SchedulerUnavailable("the answer was lost with its worker"),
@@ -357,7 +363,7 @@ async def _call_went_through(drill: Drill) -> None:
 
 async def _before_the_first_poll(drill: Drill) -> None:
     drill.behave()
-    gate = Gate(drill.lab.cluster, "poll")
+    gate = Gate(drill.testbed.cluster, "poll")
     await drill.start()
     await drill.inside(gate)
     await drill.terminate()
@@ -368,9 +374,9 @@ def _while(status: str, rest: Behaviour) -> Callable[[Drill], Awaitable[None]]:
         drill.behave(rest=rest)
         await drill.start()
         if status == "PENDING" and not drill.multi:
-            await drill.lab.until(
+            await drill.testbed.until(
                 lambda: (
-                    (row := drill.lab.store.runs.get_run(drill.run))
+                    (row := drill.testbed.store.runs.get_run(drill.run))
                     and "slots" in (row.waiting_for or "")
                 )
             )
@@ -384,7 +390,7 @@ async def _in_a_poll(drill: Drill) -> None:
     drill.behave()
     await drill.start()
     await drill.reach("RUNNING")
-    await drill.inside(Gate(drill.lab.cluster, "poll"))
+    await drill.inside(Gate(drill.testbed.cluster, "poll"))
     await drill.terminate()
 
 
@@ -392,7 +398,7 @@ async def _workflow_failed(drill: Drill) -> None:
     drill.behave()
     await drill.start()
     await drill.reach("RUNNING")
-    gate = Gate(drill.lab.cluster, "poll", error=InvalidRequest("a bug"))
+    gate = Gate(drill.testbed.cluster, "poll", error=InvalidRequest("a bug"))
     await drill.inside(gate)
     assert drill.former is not None
     gate.open()
@@ -405,12 +411,12 @@ async def _under_a_stop(drill: Drill) -> None:
     await drill.reach("RUNNING")
     await handle.signal("stop", {"requested_by": "ada"})
     gone = {3: "CANCELLED"} if drill.multi else {}
-    await drill.lab.until(
-        lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.lab.tasks(drill.run).items()
+    await drill.testbed.until(
+        lambda: {drill.rest: "STOPPING", **gone}.items() <= drill.testbed.tasks(drill.run).items()
     )
-    await drill.lab.until(
+    await drill.testbed.until(
         lambda: (
-            [c["acted_at"] is not None for c in drill.lab.store.runs.cancellations(drill.run)]
+            [c["acted_at"] is not None for c in drill.testbed.store.runs.cancellations(drill.run)]
             == [True]
         )
     )
@@ -420,7 +426,7 @@ async def _under_a_stop(drill: Drill) -> None:
 async def _before_the_verdict(drill: Drill) -> None:
     drill.behave(rest=GOOD, last=GOOD)
     gate = Gate(
-        drill.lab.store.completion,
+        drill.testbed.store.completion,
         "end_run",
         error=StoreUnavailable("the worker was gone before it was committed"),
     )
@@ -437,7 +443,7 @@ def _to_its_end(*, good: bool, exporting: bool) -> Callable[[Drill], Awaitable[N
             await drill.start()
             await drill.ended()
             return
-        gate = Gate(drill.lab.outside, "send")
+        gate = Gate(drill.testbed.outside, "send")
         await drill.start()
         await drill.inside(gate)
         await drill.terminate()
@@ -494,16 +500,16 @@ FORMER: dict[str, Callable[[Drill], Awaitable[None]]] = {
 
 def _end_with(end: End) -> Callable[[Drill], None]:
     def act(drill: Drill) -> None:
-        for run, index, attempt in drill.lab.cluster.alive(drill.run):
-            drill.lab.cluster.end_now(run, index, attempt, end)
+        for run, index, attempt in drill.testbed.cluster.alive(drill.run):
+            drill.testbed.cluster.end_now(run, index, attempt, end)
 
     return act
 
 
 def _wipe(drill: Drill) -> None:
-    for run, index, attempt in drill.lab.cluster.phases():
+    for run, index, attempt in drill.testbed.cluster.phases():
         if run == drill.run:
-            drill.lab.cluster.vanish(run, index, attempt)
+            drill.testbed.cluster.vanish(run, index, attempt)
 
 
 MEANWHILE: dict[str, Callable[[Drill], None]] = {

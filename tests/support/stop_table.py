@@ -2,7 +2,7 @@
 what is tested.
 
 ``cells()`` is the whole cross product of phases, kinds and states; ``covering()`` is the sample for
-the laboratory, and ``pairwise(n)`` one with as many different pairs of values as ``n`` cells can
+the testbed, and ``pairwise(n)`` one with as many different pairs of values as ``n`` cells can
 have. They raise ``ValueError``, naming line or cell, when the page cannot be read that way.
 """
 

@@ -1,4 +1,4 @@
-"""Wake-ups in a lab, as they should come and in every way in which they should not."""
+"""Wake-ups in a testbed, as they should come and in every way in which they should not."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from crawler_lifecycle.ports.polls import ObserverHealth
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.recording import Recording
 from tests.support.fakes.observer import FakeObserver
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 Tasks = frozenset[tuple[int, int]] | None
 
 MODES = ("off", "on", "duplicated", "late", "wrong run", "storm")
 LATE_S = 0.7
-#: Runs that are told of besides: no lab has so many.
+#: Runs that are told of besides: no testbed has so many.
 NOBODYS = (77, 10**6, 10**12)
 
 
@@ -65,16 +65,20 @@ class Unruly:
 
 
 @asynccontextmanager
-async def waking(lab: Lab, mode: str) -> AsyncIterator[list[Recording]]:
+async def waking(testbed: WorkflowHarness, mode: str) -> AsyncIterator[list[Recording]]:
     """The wakers of this mode at work; none when it is ``off``, two that know nothing of each other
     when duplicated.
     """
     assert mode in MODES
     count = {"off": 0, "duplicated": 2}.get(mode, 1)
-    observers: list[Observer] = [Unruly(FakeObserver(lab.cluster), mode) for _ in range(count)]
-    recorder = Recorder(lab.store.polls, lab.store.retries, lab.cluster, lab.parts.policies)
-    notify = Workflows(lab.client).poll_recorded
-    wakers = [Recording(observer, lab.store.wake_ups, recorder, notify) for observer in observers]
+    observers: list[Observer] = [Unruly(FakeObserver(testbed.cluster), mode) for _ in range(count)]
+    recorder = Recorder(
+        testbed.store.polls, testbed.store.retries, testbed.cluster, testbed.parts.policies
+    )
+    notify = Workflows(testbed.client).poll_recorded
+    wakers = [
+        Recording(observer, testbed.store.wake_ups, recorder, notify) for observer in observers
+    ]
     async with Beside() as beside:
         for waker in wakers:
             beside.start(waker.run())

@@ -33,8 +33,8 @@ from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, rea
 from crawler_lifecycle.temporal.converter import WHY, TolerantPayloadConverter
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab, laboratory
 from tests.support.temporal import temporal_server
+from tests.support.testbed import WorkflowHarness, open_testbed
 
 OLD, NEW = base64.b64encode(b"o" * 32).decode(), base64.b64encode(b"n" * 32).decode()
 CONFIDENTIAL = "the-shelf-nobody-may-know"
@@ -125,11 +125,11 @@ async def _raw(client: Client, workflow_id: str) -> str:
     )
 
 
-async def _replay(lab: Lab) -> None:
-    """The lab's own replay knows no key."""
-    handles, lab.handles = lab.handles, []
+async def _replay(testbed: WorkflowHarness) -> None:
+    """The testbed's own replay knows no key."""
+    handles, testbed.handles = testbed.handles, []
     for handle in handles:
-        for history in await lab.chain(handle):
+        for history in await testbed.chain(handle):
             codec = codec_of(SecretStr(f"2026={NEW},2025={OLD}"))
             await Replayer(workflows=WORKFLOWS, plugins=[plugin(codec)]).replay_workflow(history)
 
@@ -146,11 +146,11 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
     server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     stranger, ours = await _client(server, None), await _client(server, f"2026={NEW},2025={OLD}")
-    async with laboratory(ours, tmp_path, clock=utc_now) as lab:
-        lab.cluster.behaviour = Behaviour(executes=None)
+    async with open_testbed(ours, tmp_path, clock=utc_now) as testbed:
+        testbed.cluster.behaviour = Behaviour(executes=None)
         request = {"crawler": "books", "args": {"shelf": CONFIDENTIAL}, **QUICK}
-        handle = await lab.start(request, id="secret")
-        await lab.until(lambda: lab.tasks(1).get(0) == "PENDING")
+        handle = await testbed.start(request, id="secret")
+        await testbed.until(lambda: testbed.tasks(1).get(0) == "PENDING")
         # A stop by somebody without the key, as from Temporal's CLI.
         await stranger.get_workflow_handle("secret").signal(
             names.SIGNAL_FORCE_STOP, {"reason": "plain words"}
@@ -171,7 +171,7 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
         )
         ended = await ours.get_workflow_handle("plain", result_type=RunResult).result()
         assert ended.outcome == "deploy_failed"
-        await _replay(lab)
+        await _replay(testbed)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -179,12 +179,12 @@ async def test_what_went_wrong_is_for_those_who_have_the_key(
     server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     stranger, ours = await _client(server, None), await _client(server, f"2025={OLD}")
-    async with laboratory(ours, tmp_path, clock=utc_now) as lab:
-        handle = await lab.start({"crawler": "books", "colour": CONFIDENTIAL}, id="wrong")
+    async with open_testbed(ours, tmp_path, clock=utc_now) as testbed:
+        handle = await testbed.start({"crawler": "books", "colour": CONFIDENTIAL}, id="wrong")
         with pytest.raises(WorkflowFailureError) as caught:
             await handle.result()
         assert "colour" in str(caught.value.cause)
-        await _replay(lab)
+        await _replay(testbed)
     text = await _raw(stranger, "wrong")
     assert "Encoded failure" in text
     # The request came through our own client, so even the input is unreadable.
@@ -200,7 +200,7 @@ async def test_a_worker_without_the_key_changes_nothing_and_says_which_is_missin
     await ours.start_workflow(
         names.LIFECYCLE_WORKFLOW, request, id="late", task_queue=names.QUEUE_MAIN
     )
-    async with laboratory(lost, tmp_path, clock=utc_now):
+    async with open_testbed(lost, tmp_path, clock=utc_now):
         handle = server.client.get_workflow_handle("late")
         told = "encrypted with the key '2025'; LIFECYCLE_PAYLOADS__KEYS only has 2026"
         async with asyncio.timeout(60):
@@ -209,7 +209,7 @@ async def test_a_worker_without_the_key_changes_nothing_and_says_which_is_missin
             while told not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     (tmp_path / "again").mkdir()
-    async with laboratory(ours, tmp_path / "again", clock=utc_now):
+    async with open_testbed(ours, tmp_path / "again", clock=utc_now):
         ended = await asyncio.wait_for(
             ours.get_workflow_handle("late", result_type=RunResult).result(),
             timedelta(seconds=60).total_seconds(),

@@ -28,7 +28,7 @@ from crawler_lifecycle.features.schedules.domain.definition import Overlap, Sche
 from crawler_lifecycle.features.schedules.ports import DueOrder, DueRow
 from crawler_lifecycle.features.schedules.temporal import ScheduleKeeper
 from crawler_lifecycle.store.runs.tables import run_history
-from tests.activities.world import World
+from tests.activities.harness import Harness
 from tests.support.firing import MINUTE, FiringTemporal
 
 CRON, OTHER_CRON = "10,40 1-2 * * *", "25,55 1-2 * * *"
@@ -58,13 +58,15 @@ def due_by_hand(zone: str, minutes: set[int], after: datetime, until: datetime) 
 class Play:
     """Some days around a change of the clock, minute by minute."""
 
-    def __init__(self, world: World, zone: str, change: datetime, seed: int) -> None:
-        self.w, self.zone, self.random = world, zone, random.Random(seed)
+    def __init__(self, harness: Harness, zone: str, change: datetime, seed: int) -> None:
+        self.w, self.zone, self.random = harness, zone, random.Random(seed)
         self.start, self.end = change - timedelta(hours=27), change + timedelta(hours=27)
-        world.now = self.start
-        self.temporal = FiringTemporal(world.clock)
-        self.keeper = ScheduleKeeper(world.store.schedules, cast(Any, self.temporal), world.clock)
-        self.acts = world.activities()
+        harness.now = self.start
+        self.temporal = FiringTemporal(harness.clock)
+        self.keeper = ScheduleKeeper(
+            harness.store.schedules, cast(Any, self.temporal), harness.clock
+        )
+        self.acts = harness.activities()
         self.ends: dict[int, datetime] = {}
         self.spans: dict[int, tuple[datetime, datetime]] = {}
         self.near = due_by_hand(zone, {10, 40}, self.start, self.end)
@@ -178,7 +180,7 @@ class Play:
 async def test_each_due_time_has_one_line_and_at_most_one_run(
     zone: str, change: str, seed: int, tmp_path: Path
 ) -> None:
-    w = World.over(tmp_path / "world")
+    w = Harness.over(tmp_path / "harness")
     play = Play(w, zone, datetime.fromisoformat(change).replace(tzinfo=UTC), seed)
     kinds = {
         f"{overlap}-{catch}": (overlap, catch) for overlap in Overlap for catch in (10, 600, 7200)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.e2e.world import World
+from tests.e2e.harness import Harness
 from tests.ui.browser import Visitor, chromium
 
 Visits = Callable[..., Visitor]
@@ -21,20 +21,20 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """Up with room for many tasks at once; nothing of it, crawls included, outlives the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFECYCLE_CLUSTER__SLOTS", "16")
-        world = World(tmp_path_factory.mktemp("page") / "state")
+        harness = Harness(tmp_path_factory.mktemp("page") / "state")
         try:
-            world.start()
-            yield world
+            harness.start()
+            yield harness
         finally:
-            world.end()
+            harness.end()
 
 
 @pytest.fixture
-def world(stack: World) -> World:
+def harness(stack: Harness) -> Harness:
     """The stack, whole: every part ready and no run of an earlier test open."""
     stack.healthy()
     return stack
@@ -58,6 +58,6 @@ def visits(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Visits]
 
 
 @pytest.fixture
-def visitor(visits: Visits, world: World) -> Visitor:
+def visitor(visits: Visits, harness: Harness) -> Visitor:
     """Somebody who opens the page of the stack."""
-    return visits(str(world.stack.addresses["gateway"]))
+    return visits(str(harness.stack.addresses["gateway"]))

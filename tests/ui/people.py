@@ -15,18 +15,18 @@ from playwright.sync_api import Locator, Page, expect
 from crawler_lifecycle.cli.stack import processes
 from crawler_lifecycle.cli.stack.supervise import Part
 from crawler_lifecycle.gateway.access.tokens import new_token
-from tests.e2e.world import ENDLESS, QUICK, World
+from tests.e2e.harness import ENDLESS, QUICK, Harness
 from tests.support.builds import command
 
 
-def start(world: World, crawler: str = "plain", **request: Any) -> int:
+def start(harness: Harness, crawler: str = "plain", **request: Any) -> int:
     """Start a run through the API, as a programme does beside the page; one without arguments goes
     on until a stop.
     """
     if crawler == "plain":
         request.setdefault("args", ENDLESS)
     return int(
-        world.gateway.start({"crawler": crawler, **QUICK, **request}, uuid.uuid4().hex)["run_id"]
+        harness.gateway.start({"crawler": crawler, **QUICK, **request}, uuid.uuid4().hex)["run_id"]
     )
 
 
@@ -77,15 +77,15 @@ class Guarded:
 
 @contextmanager
 def guarded(
-    world: World, port: int | None = None, more: Mapping[str, str] | None = None
+    harness: Harness, port: int | None = None, more: Mapping[str, str] | None = None
 ) -> Iterator[Guarded]:
     """One with a token for each role, named as the role; with ``more`` variables."""
     made = {role: new_token(role, role, "*") for role in ("read", "operate", "admin")}
-    file = world.folder / "tokens.toml"
+    file = harness.folder / "tokens.toml"
     entries = {role: entry for role, (_, entry) in made.items()}
     file.write_text("\n".join(entries.values()))
     port = port or processes.free_port()
-    usual = world.stack.supervisor._kept["gateway"].part
+    usual = harness.stack.supervisor._kept["gateway"].part
     env = {
         key: value for key, value in usual.env.items() if key != "LIFECYCLE_GATEWAY__AUTH_DISABLED"
     }
@@ -95,9 +95,9 @@ def guarded(
         **(more or {}),
     }
     part = Part("guarded", command("gateway"), f"http://127.0.0.1:{port}/readyz", env)
-    world.stack.supervisor.start([part])
+    harness.stack.supervisor.start([part])
     try:
-        world.stack.supervisor.wait_healthy(["guarded"])
+        harness.stack.supervisor.wait_healthy(["guarded"])
         yield Guarded(
             f"http://127.0.0.1:{port}",
             {role: token for role, (token, _) in made.items()},
@@ -105,4 +105,4 @@ def guarded(
             entries,
         )
     finally:
-        world.undeploy("guarded")
+        harness.undeploy("guarded")

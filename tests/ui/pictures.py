@@ -19,7 +19,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor, chromium
 from tests.ui.people import start
 from tests.ui.scene import PAGES, prepare
@@ -43,11 +43,11 @@ WIDTH = 1200
 QUALITY = 80
 
 
-def give_less(world: World) -> None:
+def give_less(harness: Harness) -> None:
     """A crawler whose last run brings far less than those before."""
     for pages in ("20", "20", "20", "20", "5"):
-        run_id = start(world, "operations", args={"max_pages": pages}, tags=["shops"])
-        until(lambda one=run_id: world.status(one) == "COMPLETED", "its end")  # type: ignore[misc]
+        run_id = start(harness, "operations", args={"max_pages": pages}, tags=["shops"])
+        until(lambda one=run_id: harness.status(one) == "COMPLETED", "its end")  # type: ignore[misc]
 
 
 def take(page: Page, heading: str | None, height: int) -> bytes:
@@ -62,25 +62,25 @@ def take(page: Page, heading: str | None, height: int) -> bytes:
     return base64.b64decode(shot["data"])
 
 
-def miss_a_due_time(world: World) -> None:
+def miss_a_due_time(harness: Harness) -> None:
     """A schedule of every minute, which nobody serves over one of them."""
     about = {
         "run": {"crawler": "plain", "args": {"max_pages": "3"}},
         "every_s": 60,
         "catch_up_s": 10,
     }
-    world.gateway.put("/v1/schedules/nightly", about)
-    lines = lambda: world.gateway.get("/v1/schedules/nightly/firings")["firings"]  # noqa: E731
+    harness.gateway.put("/v1/schedules/nightly", about)
+    lines = lambda: harness.gateway.get("/v1/schedules/nightly/firings")["firings"]  # noqa: E731
     until(
         lambda: [line for line in lines() if line["decision"] == "started"],
         "a due time that begins a run",
     )
-    worker = world.stack.supervisor._kept["worker"].part
-    world.undeploy("worker")
+    worker = harness.stack.supervisor._kept["worker"].part
+    harness.undeploy("worker")
     now = datetime.now(UTC)
     time.sleep(60 - now.second + 20)
-    world.stack.supervisor.start([worker])
-    world.stack.supervisor.wait_healthy(["worker"])
+    harness.stack.supervisor.start([worker])
+    harness.stack.supervisor.wait_healthy(["worker"])
     until(
         lambda: [line for line in lines() if line["decision"] == "missed"],
         "the line of the missed due time",
@@ -95,15 +95,15 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     os.environ["LIFECYCLE_CLUSTER__SLOTS"] = "16"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        world = World(Path(folder) / "state")
+        harness = Harness(Path(folder) / "state")
         try:
-            world.start()
-            give_less(world)
-            scene = prepare(world)
-            miss_a_due_time(world)
+            harness.start()
+            give_less(harness)
+            scene = prepare(harness)
+            miss_a_due_time(harness)
             with chromium() as browser:
                 visitor = Visitor(
-                    browser, str(world.stack.addresses["gateway"]), {"color_scheme": "light"}
+                    browser, str(harness.stack.addresses["gateway"]), {"color_scheme": "light"}
                 )
                 first = visitor.open("/")
                 expect(first.get_by_text("Everything works")).to_be_visible()
@@ -114,7 +114,7 @@ def main() -> int:
                     page.close()
                 visitor.leave()
         finally:
-            world.end()
+            harness.end()
     kilobytes = sum(file.stat().st_size for file in target.glob("*.webp")) / 1024
     print(f"{target}: {len(SHOWN)} pictures, {kilobytes:.0f} KiB")
     return 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 
 from examples.story_checks import task_processes
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.ui.people import start
 
 #: A page of each kind; what stands in braces is a key of what ``prepare`` returns.
@@ -51,9 +51,9 @@ PAGES = {
 }
 
 
-def prepare(world: World) -> Mapping[str, object]:
+def prepare(harness: Harness) -> Mapping[str, object]:
     """Make it, and return what addresses need of it."""
-    gateway = world.gateway
+    gateway = harness.gateway
     gateway.put(
         "/v1/schedules/nightly",
         {"run": {"crawler": "plain", "args": {"max_pages": "3"}}, "cron": "30 2 * * *"},
@@ -66,28 +66,30 @@ def prepare(world: World) -> Mapping[str, object]:
         {"plan": "examples.managers:Walks", "flow_id": "walks"}, "scene", "manager"
     )["manager_id"]
     graph = json.loads(
-        world.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json").stdout
+        harness.crawlctl("graph", "start", "examples.graphs:nightly", "-o", "json").stdout
     )["id"]
     given = [
-        start(world, args={"max_pages": "24", "delay": "0"}, tags=["nightly"]) for _ in range(5)
+        start(harness, args={"max_pages": "24", "delay": "0"}, tags=["nightly"]) for _ in range(5)
     ]
-    killed, stopped = start(world), start(world, tags=["prices"])
+    killed, stopped = start(harness), start(harness, tags=["prices"])
     letters = ("a-c", "d-i", "j-q", "r-z")
     tasks = [{"args": {"letters": some}} for some in letters]
     waiting = start(
-        world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
+        harness, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
     )
-    start(world, "broken")
+    start(harness, "broken")
     until(
-        lambda: all(world.tasks(one).get("RUNNING") for one in (killed, stopped, waiting)),
+        lambda: all(harness.tasks(one).get("RUNNING") for one in (killed, stopped, waiting)),
         "crawlers that run",
     )
-    os.killpg(task_processes(world.places, killed)["0/1"][2], signal.SIGKILL)
+    os.killpg(task_processes(harness.places, killed)["0/1"][2], signal.SIGKILL)
     gateway.stop(stopped, reason="The shop asked us to pause", requested_by="Ada")
-    until(lambda: all(world.status(one) == "COMPLETED" for one in given), "the end of what is good")
-    done = start(world, args={"max_pages": "6", "delay": "0"}, tags=["nightly"])
-    until(lambda: world.status(done) == "COMPLETED", "the run that brought less")
-    until(lambda: not set(world.open_runs()) & {killed, stopped}, "the end of what was stopped")
+    until(
+        lambda: all(harness.status(one) == "COMPLETED" for one in given), "the end of what is good"
+    )
+    done = start(harness, args={"max_pages": "6", "delay": "0"}, tags=["nightly"])
+    until(lambda: harness.status(done) == "COMPLETED", "the run that brought less")
+    until(lambda: not set(harness.open_runs()) & {killed, stopped}, "the end of what was stopped")
     ended = [gateway.run(one)["status"] for one in (killed, stopped)]
     assert ended == ["FAILED", "FAILED"]
     found = {"killed": killed, "stopped": stopped, "waiting": waiting, "done": done}

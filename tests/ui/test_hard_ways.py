@@ -12,26 +12,26 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor
 from tests.ui.conftest import Visits
 from tests.ui.people import Guarded, guarded, now, number, row, start
 
 
 def test_without_javascript_runs_are_read_started_stopped_and_resumed(
-    world: World, visits: Visits
+    harness: Harness, visits: Visits
 ) -> None:
-    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(
+    page = visits(str(harness.stack.addresses["gateway"]), java_script_enabled=False).open(
         "/runs/new?crawler=plain"
     )
     page.get_by_label("max_pages").fill("100000")
     page.get_by_label("delay").fill("5")
     page.get_by_role("button", name="Start", exact=True).click()
     run_id = number(page)
-    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
-    until(lambda: world.status(run_id) == "FAILED", "the end")
+    until(lambda: harness.status(run_id) == "FAILED", "the end")
     page.goto("/?status=FAILED")
     # The browser's own words: the tool's search for texts leaves out what is in <noscript>.
     assert "UTC, when this page was made." in page.locator("footer").inner_text()
@@ -47,16 +47,16 @@ def bar(page: Page) -> Locator:
 
 
 def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
-    run_id = start(world)
+    run_id = start(harness)
     listed = visitor.open("/")
     listed.set_viewport_size({"width": 800, "height": 300})
     expect(row(listed, run_id)).to_contain_text("PROCESSING")
     expect(listed.locator("#strip")).to_contain_text("Everything works")
     listed.evaluate("scrollTo(0, document.body.scrollHeight)")
     with visitor.expecting("ERR_", "Failed to load resource", "htmx:sse:error"):
-        gateway = world.freeze("gateway")
+        gateway = harness.freeze("gateway")
         told = re.compile(r"^No news since \d\d:\d\d:\d\d UTC\. What you see may be old\.$")
         expect(listed.get_by_role("alert")).to_have_text(told)
         expect(bar(listed)).to_be_in_viewport()
@@ -71,22 +71,22 @@ def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on
         listed.emulate_media(color_scheme="dark")
         visitor.poll(listed)
         os.kill(gateway, signal.SIGKILL)
-        world.stack.supervisor.wait_healthy(["gateway"])
-        world.gateway.stop(run_id, reason="after the accident")
+        harness.stack.supervisor.wait_healthy(["gateway"])
+        harness.gateway.stop(run_id, reason="after the accident")
         expect(row(listed, run_id)).to_contain_text("stopped")
         expect(bar(listed)).to_be_hidden()
 
 
-def test_the_bar_names_temporal_also_above_a_log(world: World, visitor: Visitor) -> None:
-    page = visitor.open(f"/runs/{start(world)}/log")
+def test_the_bar_names_temporal_also_above_a_log(harness: Harness, visitor: Visitor) -> None:
+    page = visitor.open(f"/runs/{start(harness)}/log")
     expect(page.locator("#log-now")).to_contain_text("RUNNING")
-    world.freeze("temporal")
+    harness.freeze("temporal")
     try:
         expect(bar(page)).to_contain_text(
             re.compile("^No news.*: Temporal does not answer. What you see may be old")
         )
     finally:
-        world.thaw("temporal")
+        harness.thaw("temporal")
     expect(bar(page)).to_be_hidden()
 
 
@@ -160,7 +160,7 @@ def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: V
 
 
 @pytest.fixture(scope="module")
-def gate(stack: World) -> Iterator[Guarded]:
+def gate(stack: Harness) -> Iterator[Guarded]:
     with guarded(stack) as gateway:
         yield gateway
 
@@ -171,9 +171,9 @@ def log_in(page: Page, token: str) -> None:
 
 
 def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(
-    world: World, visits: Visits, gate: Guarded
+    harness: Harness, visits: Visits, gate: Guarded
 ) -> None:
-    run_id = start(world)
+    run_id = start(harness)
     visitor = visits(gate.url)
     page = visitor.open(f"/runs/{run_id}")
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
@@ -198,7 +198,7 @@ def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(
 
 
 def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(
-    world: World, visits: Visits, gate: Guarded
+    harness: Harness, visits: Visits, gate: Guarded
 ) -> None:
     visitor = visits(gate.url)
     page = visitor.open("/login?next=/schedules/new")
@@ -221,9 +221,9 @@ def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(
 
 
 def test_a_token_that_is_taken_back_ends_a_login_that_is_open(
-    world: World, visits: Visits, gate: Guarded
+    harness: Harness, visits: Visits, gate: Guarded
 ) -> None:
-    run_id = start(world)
+    run_id = start(harness)
     visitor = visits(gate.url)
     page = visitor.open("/login")
     log_in(page, gate.tokens["operate"])

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.e2e.world import World
+from tests.e2e.harness import Harness
 from tests.ui.browser import Visitor
 from tests.ui.scene import PAGES, prepare
 
 
 @pytest.fixture(scope="module")
-def scene(stack: World) -> Mapping[str, object]:
+def scene(stack: Harness) -> Mapping[str, object]:
     return prepare(stack)
 
 
@@ -22,7 +22,7 @@ AGAIN = ("attention", "found", "again", "waiting", "killed")
 
 
 @pytest.fixture(scope="module")
-def tab(stack: World, browser: Browser) -> Iterator[tuple[Visitor, Page]]:
+def tab(stack: Harness, browser: Browser) -> Iterator[tuple[Visitor, Page]]:
     """One tab for all pages: a browser that begins for each of them costs more than axe does."""
     visitor = Visitor(browser, str(stack.stack.addresses["gateway"]))
     yield visitor, visitor.open("/healthz")

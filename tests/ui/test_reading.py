@@ -11,13 +11,13 @@ import signal
 from playwright.sync_api import expect
 
 from examples.story_checks import task_processes
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor
 from tests.ui.people import now, start
 
 
-def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -> None:
-    run_id = start(world, args={"max_pages": "100000", "delay": "0.3"})
+def test_a_log_is_followed_paused_and_searched(harness: Harness, visitor: Visitor) -> None:
+    run_id = start(harness, args={"max_pages": "100000", "delay": "0.3"})
     page = visitor.open(f"/runs/{run_id}")
     page.get_by_role("link", name="Log of the main task").click()
     log, state = page.get_by_role("log"), page.get_by_role("main").get_by_role("status")
@@ -42,7 +42,7 @@ def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -
     expect(state).to_contain_text("Paused")
     visitor.poll(page)
     page.get_by_role("button", name="Pause").click()
-    world.gateway.stop(run_id, reason="the log is read")
+    harness.gateway.stop(run_id, reason="the log is read")
     expect(state).to_contain_text("This is the end of the log.")
     with page.expect_download() as fetched:
         page.get_by_role("link", name="Download the whole log").click()
@@ -50,10 +50,10 @@ def test_a_log_is_followed_paused_and_searched(world: World, visitor: Visitor) -
 
 
 def test_items_are_looked_through_while_they_come_and_in_the_archive(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
-    run_id = start(world, args={"max_pages": "4", "delay": "0"})
-    until(lambda: world.status(run_id) == "COMPLETED", "its end")
+    run_id = start(harness, args={"max_pages": "4", "delay": "0"})
+    until(lambda: harness.status(run_id) == "COMPLETED", "its end")
     page = visitor.open(f"/runs/{run_id}")
     page.get_by_role("link", name=re.compile("iles")).first.click()
     files = page.get_by_role("region", name="Files")
@@ -68,12 +68,12 @@ def test_items_are_looked_through_while_they_come_and_in_the_archive(
     expect(page.get_by_role("row").filter(has_text="plain")).to_contain_text("4 items")
 
 
-def test_a_square_says_what_its_task_is_and_leads_to_it(world: World, visitor: Visitor) -> None:
+def test_a_square_says_what_its_task_is_and_leads_to_it(harness: Harness, visitor: Visitor) -> None:
     tasks = [{"args": {"letters": some}} for some in ("a-c", "d-i", "j-q")]
     run_id = start(
-        world, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
+        harness, "operations", tasks=tasks, max_parallel_tasks=1, settings={"DOWNLOAD_DELAY": "5"}
     )
-    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page = visitor.open(f"/runs/{run_id}")
     squares = page.locator("#squares")
     second = {"x": 0.8 * 16 * 1.5, "y": 5.0}
@@ -84,16 +84,16 @@ def test_a_square_says_what_its_task_is_and_leads_to_it(world: World, visitor: V
     expect(page.get_by_role("region", name="Tasks").get_by_role("rowheader").first).to_contain_text(
         "1 id"
     )
-    world.gateway.stop(run_id)
+    harness.gateway.stop(run_id)
 
 
 def test_a_crawler_that_was_killed_leaves_a_correction_to_be_read(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
-    run_id = start(world)
-    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+    run_id = start(harness)
+    until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page = visitor.open(f"/runs/{run_id}")
-    os.killpg(task_processes(world.places, run_id)["0/1"][2], signal.SIGKILL)
+    os.killpg(task_processes(harness.places, run_id)["0/1"][2], signal.SIGKILL)
     expect(now(page)).to_contain_text("FAILED")
     table = page.get_by_role("table").filter(has=page.get_by_role("columnheader", name="True"))
     expect(table).to_contain_text("killed")

@@ -6,14 +6,14 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor
 from tests.ui.conftest import Visits
 from tests.ui.people import now, number, row, start
 
 
 def test_a_run_is_started_from_its_form_and_watched_to_its_end(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
     page = visitor.open("/")
     page.get_by_role("link", name="Start a run").click()
@@ -27,11 +27,13 @@ def test_a_run_is_started_from_its_form_and_watched_to_its_end(
     visitor.show(page)
     expect(now(page)).to_contain_text("COMPLETED")
     expect(now(page)).to_contain_text("finished")
-    assert world.status(run_id) == "COMPLETED"
+    assert harness.status(run_id) == "COMPLETED"
 
 
-def test_a_stop_names_who_and_why_until_the_run_has_ended(world: World, visitor: Visitor) -> None:
-    run_id = start(world)
+def test_a_stop_names_who_and_why_until_the_run_has_ended(
+    harness: Harness, visitor: Visitor
+) -> None:
+    run_id = start(harness)
     page = visitor.open(f"/runs/{run_id}")
     expect(now(page)).to_contain_text("PROCESSING")
     page.get_by_label("Reason").fill("the shop <b>closes</b>")
@@ -44,12 +46,12 @@ def test_a_stop_names_who_and_why_until_the_run_has_ended(world: World, visitor:
     expect(page.get_by_role("table").filter(has_text="Received")).to_contain_text(
         "the shop <b>closes</b>"
     )
-    assert world.status(run_id) == "FAILED"
+    assert harness.status(run_id) == "FAILED"
 
 
-def test_a_force_asks_for_the_number_first(world: World, visitor: Visitor) -> None:
-    run_id = start(world)
-    until(lambda: world.tasks(run_id).get("RUNNING"), "a crawler that runs")
+def test_a_force_asks_for_the_number_first(harness: Harness, visitor: Visitor) -> None:
+    run_id = start(harness)
+    until(lambda: harness.tasks(run_id).get("RUNNING"), "a crawler that runs")
     page = visitor.open(f"/runs/{run_id}")
     page.get_by_role("button", name="Force stop").click()
     typed = page.get_by_label("Number of the run")
@@ -57,7 +59,7 @@ def test_a_force_asks_for_the_number_first(world: World, visitor: Visitor) -> No
     page.get_by_role("button", name="Force stop").click()
     expect(typed).to_have_attribute("aria-invalid", "true")
     visitor.poll(page)
-    assert world.query("SELECT * FROM cancellation_log WHERE run_id = ?", run_id) == []
+    assert harness.query("SELECT * FROM cancellation_log WHERE run_id = ?", run_id) == []
     typed.fill(str(run_id))
     page.get_by_role("button", name="Force stop").click()
     page.get_by_role("link", name=f"Go to run {run_id}").click()
@@ -66,12 +68,12 @@ def test_a_force_asks_for_the_number_first(world: World, visitor: Visitor) -> No
 
 
 def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
-    world: World, visits: Visits
+    harness: Harness, visits: Visits
 ) -> None:
-    run_id = start(world, "broken")
-    until(lambda: world.status(run_id) == "FAILED", "the end of the first attempt")
+    run_id = start(harness, "broken")
+    until(lambda: harness.status(run_id) == "FAILED", "the end of the first attempt")
     # Without scripts nothing brings the form up to date after Back.
-    page = visits(str(world.stack.addresses["gateway"]), java_script_enabled=False).open(
+    page = visits(str(harness.stack.addresses["gateway"]), java_script_enabled=False).open(
         f"/runs/{run_id}"
     )
     page.get_by_role("button", name="Resume").click()
@@ -85,8 +87,8 @@ def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
     expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
 
 
-def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: Visitor) -> None:
-    chosen, other = [start(world), start(world)], start(world)
+def test_a_selection_is_stopped_with_an_answer_for_each(harness: Harness, visitor: Visitor) -> None:
+    chosen, other = [start(harness), start(harness)], start(harness)
     page = visitor.open("/?crawler=plain&status=PROCESSING&status=INITIALIZING")
     for run_id in chosen:
         page.get_by_role("checkbox", name=f"Run {run_id}", exact=True).check()
@@ -104,17 +106,17 @@ def test_a_selection_is_stopped_with_an_answer_for_each(world: World, visitor: V
     page.get_by_role("link", name="Choose all that fit").click()
     boxes = page.get_by_role("checkbox", name=re.compile(r"^Run \d+$"), checked=False)
     expect(boxes).to_have_count(0)
-    world.gateway.stop(other, reason="while it is chosen")
+    harness.gateway.stop(other, reason="while it is chosen")
     expect(row(page, other)).to_contain_text("stopped")
     expect(boxes).to_have_count(0)
 
 
-def test_keys_find_choose_and_open_a_run(world: World, visitor: Visitor) -> None:
+def test_keys_find_choose_and_open_a_run(harness: Harness, visitor: Visitor) -> None:
     runs = [
-        start(world, args={"max_pages": "1", "delay": "0"}, tags=[tag])
+        start(harness, args={"max_pages": "1", "delay": "0"}, tags=[tag])
         for tag in ("by xQz", "by mouse")
     ]
-    until(lambda: all(world.status(one) == "COMPLETED" for one in runs), "the end of both")
+    until(lambda: all(harness.status(one) == "COMPLETED" for one in runs), "the end of both")
     page = visitor.open("/")
     press = page.keyboard.press
     press("/")
@@ -151,10 +153,12 @@ def test_keys_find_choose_and_open_a_run(world: World, visitor: Visitor) -> None
     expect(now(page)).to_contain_text("COMPLETED")
 
 
-def test_on_a_phone_the_first_run_is_in_the_first_screen(world: World, visits: Visits) -> None:
-    runs = [start(world, "broken", tags=["t" * 200, "\u202eRTL", "\U0001f577"]), start(world)]
-    until(lambda: world.status(runs[0]) == "FAILED", "its end")
-    visitor = visits(str(world.stack.addresses["gateway"]), viewport={"width": 390, "height": 844})
+def test_on_a_phone_the_first_run_is_in_the_first_screen(harness: Harness, visits: Visits) -> None:
+    runs = [start(harness, "broken", tags=["t" * 200, "\u202eRTL", "\U0001f577"]), start(harness)]
+    until(lambda: harness.status(runs[0]) == "FAILED", "its end")
+    visitor = visits(
+        str(harness.stack.addresses["gateway"]), viewport={"width": 390, "height": 844}
+    )
     page = visitor.open("/")
     expect(page.get_by_role("link", name="Webhooks")).to_be_hidden()
     page.get_by_text("Menu").click()
@@ -168,20 +172,20 @@ def test_on_a_phone_the_first_run_is_in_the_first_screen(world: World, visits: V
     assert row(page, runs[0]).bounding_box()["height"] < 60, "two lines"  # type: ignore[index]
 
 
-def test_eight_tabs_move_at_the_same_time(world: World, visitor: Visitor) -> None:
-    run_id = start(world)
+def test_eight_tabs_move_at_the_same_time(harness: Harness, visitor: Visitor) -> None:
+    run_id = start(harness)
     tabs = [visitor.open(f"/runs/{run_id}") for _ in range(8)]
-    world.gateway.stop(run_id, reason="for all to see")
+    harness.gateway.stop(run_id, reason="for all to see")
     for tab in tabs:
         visitor.show(tab)
         expect(now(tab)).to_contain_text("FAILED")
 
 
 def test_a_tab_that_was_opened_behind_another_one_holds_no_stream(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
     """A browser has six connections to us for all of its tabs: a seventh page would never come."""
-    run_id = start(world)
+    run_id = start(harness)
     for path in ["", *["/log"] * 7]:
         tab = visitor.context.new_page()
         tab.add_init_script(
@@ -206,9 +210,9 @@ OVERLAPPING = """() => [...document.querySelectorAll(".runs tr")].flatMap((row) 
 })"""
 
 
-def test_no_two_columns_of_the_list_overlap(world: World, visitor: Visitor) -> None:
+def test_no_two_columns_of_the_list_overlap(harness: Harness, visitor: Visitor) -> None:
     """The README's own picture once showed an outcome printed over the tasks."""
-    run_id = start(world)
+    run_id = start(harness)
     page = visitor.open("/")
     expect(row(page, run_id)).to_contain_text("PROCESSING")
     for width in WIDTHS:
@@ -216,4 +220,4 @@ def test_no_two_columns_of_the_list_overlap(world: World, visitor: Visitor) -> N
         assert page.evaluate(OVERLAPPING) == [], f"at {width} pixels"
         reason = row(page, run_id).locator(".reason")
         assert reason.evaluate("cell => cell.clientWidth") >= 100, f"at {width} pixels"
-    world.gateway.stop(run_id, reason="it was looked at")
+    harness.gateway.stop(run_id, reason="it was looked at")

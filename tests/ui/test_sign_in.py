@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from crawler_lifecycle.cli.stack import processes
-from tests.e2e.world import World
+from tests.e2e.harness import Harness
 from tests.support.issuer import PEOPLE
 from tests.ui.conftest import Visits
 from tests.ui.people import guarded, start
@@ -32,11 +32,11 @@ def sign_in(page: Page, issuer: str, email: str) -> None:
     "provider", [small, pytest.param(dex, marks=pytest.mark.slow)], ids=lambda one: one.__name__
 )
 def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away(
-    world: World, visits: Visits, tmp_path: Path, provider: Start
+    harness: Harness, visits: Visits, tmp_path: Path, provider: Start
 ) -> None:
-    run_id, port = start(world), processes.free_port()
+    run_id, port = start(harness), processes.free_port()
     url = f"http://127.0.0.1:{port}"
-    with provider(url, tmp_path) as known, guarded(world, port, known.settings(url)) as gate:
+    with provider(url, tmp_path) as known, guarded(harness, port, known.settings(url)) as gate:
         visitor = visits(gate.url)
         page = visitor.open(f"/runs/{run_id}")
         visitor.poll(page)

@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.world import World, until
+from tests.e2e.harness import Harness, until
 from tests.ui.browser import Visitor
 from tests.ui.conftest import Visits
 from tests.ui.people import now
 
 
-def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: Visitor) -> None:
+def test_a_schedule_is_made_fired_paused_and_backfilled(harness: Harness, visitor: Visitor) -> None:
     page = visitor.open("/schedules")
     page.get_by_role("link", name="New schedule").click()
     page.get_by_label("Name", exact=True).fill("prices")
@@ -40,7 +40,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
     page.get_by_role("button", name="Run now").click()
     page.goto("/schedules/prices")
     until(
-        lambda: world.gateway.get("/v1/schedules/prices/firings")["firings"],
+        lambda: harness.gateway.get("/v1/schedules/prices/firings")["firings"],
         "the line of what was pressed",
     )
     page.reload()
@@ -60,7 +60,7 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
     page.get_by_role("button", name="Backfill").click()
     page.get_by_role("button", name="Backfill 2").click()
     until(
-        lambda: len(world.gateway.get("/v1/schedules/prices/firings")["firings"]) == 3,
+        lambda: len(harness.gateway.get("/v1/schedules/prices/firings")["firings"]) == 3,
         "the lines of what was backfilled",
     )
     page.goto("/schedules/prices")
@@ -70,7 +70,9 @@ def test_a_schedule_is_made_fired_paused_and_backfilled(world: World, visitor: V
 
 
 @pytest.mark.slow
-def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor: Visitor) -> None:
+def test_a_due_time_that_was_missed_is_seen_and_backfilled(
+    harness: Harness, visitor: Visitor
+) -> None:
     due = datetime.fromtimestamp((datetime.now(UTC).timestamp() + 12) // 10 * 10, UTC)
     times = {
         "every_s": 10,
@@ -78,9 +80,9 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
         "start_at": due.isoformat(),
         "end_at": due.isoformat(),
     }
-    world.freeze("worker")
+    harness.freeze("worker")
     try:
-        world.gateway.put(
+        harness.gateway.put(
             "/v1/schedules/tides",
             {"run": {"crawler": "plain", "args": {"max_pages": "1"}}, **times},
         )
@@ -89,7 +91,7 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
             "a due time that nobody can serve any more",
         )
     finally:
-        world.thaw("worker")
+        harness.thaw("worker")
     page = visitor.open("/schedules")
     expect(page.get_by_role("row").filter(has_text="tides")).to_contain_text("missed")
     page.get_by_role("link", name="tides", exact=True).click()
@@ -107,7 +109,7 @@ def test_a_due_time_that_was_missed_is_seen_and_backfilled(world: World, visitor
 
 
 def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
     page = visitor.open("/managers")
     page.get_by_role("link", name="Start a manager").click()
@@ -119,7 +121,7 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
     manager = int(page.url.rpartition("/")[2])
     page.get_by_label("Live at once").fill("1")
     page.get_by_role("button", name="Set").click()
-    until(lambda: world.gateway.get(f"/v1/managers/{manager}")["cap"] == 1, "the new cap")
+    until(lambda: harness.gateway.get(f"/v1/managers/{manager}")["cap"] == 1, "the new cap")
     page.goto(f"/managers/{manager}")
     expect(page.get_by_label("Live at once")).to_have_value("1")
     page.goto("/managers?status=PROCESSING&status=INITIALIZING&name=walks")
@@ -137,7 +139,7 @@ def test_a_manager_begins_in_its_form_gets_a_cap_and_is_stopped_in_the_list(
 
 
 def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(
-    world: World, visitor: Visitor
+    harness: Harness, visitor: Visitor
 ) -> None:
     page = visitor.open("/graphs")
     page.get_by_role("link", name="Start a graph").click()
@@ -153,19 +155,19 @@ def test_a_graph_begins_in_its_form_and_its_failed_step_is_retried(
     expect(page.locator("#drawing svg")).to_be_visible()
     name = page.url.rpartition("/")[2]
     expect(page.get_by_role("region", name="Steps")).to_contain_text("publish")
-    until(lambda: world.gateway.get(f"/v1/graphs/{name}")["state"] == "discarded", "its end")
+    until(lambda: harness.gateway.get(f"/v1/graphs/{name}")["state"] == "discarded", "its end")
     step = page.get_by_role("region", name="Steps").get_by_role("row").filter(has_text="publish")
     expect(step).to_contain_text("failed")
     step.get_by_role("checkbox").check()
     page.get_by_role("button", name="Retry steps").click()
-    until(lambda: world.gateway.get(f"/v1/graphs/{name}")["state"] == "completed", "its good end")
+    until(lambda: harness.gateway.get(f"/v1/graphs/{name}")["state"] == "completed", "its good end")
     page.goto(f"/graphs/{name}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("attempt 2")
     expect(step).to_contain_text("completed")
 
 
 def test_a_large_graph_is_folded_searched_and_keeps_what_one_looks_at(
-    world: World, visitor: Visitor, visits: Visits
+    harness: Harness, visitor: Visitor, visits: Visits
 ) -> None:
     later = {"kind": "crawl", "job": {"crawler": "services"}, "not_before": "2099-01-01T00:00:00Z"}
     pages = [{"path": f"page_{n}", **later, "deps": ["list"]} for n in range(260)]

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from crawler_lifecycle.features.webhooks.domain.alerts import alert_of
-from tests.e2e.world import QUICK, World, until
+from tests.e2e.harness import QUICK, Harness, until
 from tests.ui.conftest import Visits
 from tests.ui.people import now, number, reach, row, start
 
@@ -90,11 +90,11 @@ def attention(page: Page) -> Locator:
     return page.get_by_role("region", name=re.compile("^Needs attention"))
 
 
-def found_out(page: Page, press: Press, world: World, run_id: int, origin: str) -> None:
+def found_out(page: Page, press: Press, harness: Harness, run_id: int, origin: str) -> None:
     """From the alert to the overview, to the run, to the line of its log that says why, and back to
     the run.
     """
-    alert = alert_of("run.ended", f"runs/{run_id}", world.gateway.run(run_id), origin)
+    alert = alert_of("run.ended", f"runs/{run_id}", harness.gateway.run(run_id), origin)
     assert (alert.bad, REFUSED in alert.cause) == (True, True)
     page.goto(str(alert.link))
     expect(now(page)).to_contain_text("FAILED")
@@ -113,9 +113,9 @@ def found_out(page: Page, press: Press, world: World, run_id: int, origin: str) 
     expect(page).to_have_url(re.compile(rf"/runs/{run_id}$"))
 
 
-def failed(world: World, site: Site, **more: str) -> int:
-    run_id = start(world, args={"site": site.url, "max_pages": "1", **more}, tags=["nightly"])
-    until(lambda: world.status(run_id) == "FAILED", "its end")
+def failed(harness: Harness, site: Site, **more: str) -> int:
+    run_id = start(harness, args={"site": site.url, "max_pages": "1", **more}, tags=["nightly"])
+    until(lambda: harness.status(run_id) == "FAILED", "its end")
     return run_id
 
 
@@ -135,16 +135,16 @@ def all_well(page: Page, press: Press, run_id: int) -> None:
 
 
 def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(
-    world: World, visits: Visits, site: Site
+    harness: Harness, visits: Visits, site: Site
 ) -> None:
-    run_id = failed(world, site)
-    origin = str(world.stack.addresses["gateway"])
+    run_id = failed(harness, site)
+    origin = str(harness.stack.addresses["gateway"])
     visitor = visits(origin, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = visitor.open("/")
     phone = visitor.context.new_cdp_session(page)
     phone.send("Network.emulateNetworkConditions", SLOW)
     phone.send("Emulation.setCPUThrottlingRate", {"rate": 4})
-    found_out(page, by_thumb, world, run_id, origin)
+    found_out(page, by_thumb, harness, run_id, origin)
     site.mend()
     by_thumb(page.get_by_role("button", name="Resume"))
     carried_out(page, by_thumb)
@@ -153,44 +153,44 @@ def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(
 
 
 def test_a_run_is_started_again_with_other_arguments(
-    world: World, visits: Visits, site: Site
+    harness: Harness, visits: Visits, site: Site
 ) -> None:
-    run_id = failed(world, site)
-    origin = str(world.stack.addresses["gateway"])
+    run_id = failed(harness, site)
+    origin = str(harness.stack.addresses["gateway"])
     page = visits(origin, viewport={"width": 820, "height": 1180}).open("/")
-    found_out(page, by_mouse, world, run_id, origin)
+    found_out(page, by_mouse, harness, run_id, origin)
     by_mouse(page.get_by_role("link", name="Run again with changes"))
     expect(page.get_by_label("max_pages")).to_have_value("1")
     expect(page.get_by_label("Tags")).to_have_value("nightly")
     address = page.get_by_role("textbox", name="site", exact=True)
     expect(address).to_have_value(site.url)
-    address.fill(str(world.stack.addresses["site"]))
+    address.fill(str(harness.stack.addresses["site"]))
     by_mouse(page.get_by_role("button", name="Start", exact=True))
     second = number(page)
     page.go_back()
     by_mouse(page.get_by_role("button", name="Start", exact=True))
     assert number(page) == second, "one form is one run"
-    request = world.gateway.run(second)["request"]
+    request = harness.gateway.run(second)["request"]
     assert (request["args"]["max_pages"], request["tags"]) == ("1", ["nightly"])
     all_well(page, by_mouse, second)
 
 
 def test_by_keyboard_alone_a_schedule_is_paused_until_its_site_is_back(
-    world: World, visits: Visits, site: Site
+    harness: Harness, visits: Visits, site: Site
 ) -> None:
     definition = {
         "run": {"crawler": "plain", "args": {"site": site.url, "max_pages": "1"}, **QUICK}
     }
-    world.gateway.put("/v1/schedules/by-night", {**definition, "cron": "0 3 * * *"})
-    world.gateway.post("/v1/schedules/by-night/trigger", {})
-    lines = lambda: world.gateway.get("/v1/schedules/by-night/firings")["firings"]  # noqa: E731
+    harness.gateway.put("/v1/schedules/by-night", {**definition, "cron": "0 3 * * *"})
+    harness.gateway.post("/v1/schedules/by-night/trigger", {})
+    lines = lambda: harness.gateway.get("/v1/schedules/by-night/firings")["firings"]  # noqa: E731
     until(lambda: [one for one in lines() if one["status"] == "FAILED"], "its end")
     [run_id] = [int(one["target_id"]) for one in lines()]
-    origin = str(world.stack.addresses["gateway"])
+    origin = str(harness.stack.addresses["gateway"])
     page = visits(origin, viewport={"width": 1440, "height": 900}).open("/")
     page.keyboard.press("Tab")
     expect(page.locator(":focus")).to_have_text("Skip to the content")
-    found_out(page, by_keyboard, world, run_id, origin)
+    found_out(page, by_keyboard, harness, run_id, origin)
     by_keyboard(page.get_by_role("link", name="by-night"))
     reach(page.get_by_label("Reason"))
     page.keyboard.type("the shop is down")

@@ -12,7 +12,7 @@ import pytest
 
 from crawler_lifecycle.features.managers.domain.manager import EndedJob, Facts, Job, Live
 from crawler_lifecycle.ports.protocols import UserCodeFailed
-from tests.user_code.user_code_support import Bench, answer, generator, manager, module, until
+from tests.user_code.user_code_support import Fixture, answer, generator, manager, module, until
 
 pytestmark = pytest.mark.processes
 
@@ -49,29 +49,29 @@ BAD_SOURCES = {
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def fixture(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path)
 
 
 @pytest.mark.parametrize("case", BAD_SOURCES)
-def test_a_source_out_of_control_is_killed_and_told(bench: Bench, case: str) -> None:
+def test_a_source_out_of_control_is_killed_and_told(fixture: Fixture, case: str) -> None:
     body, said = BAD_SOURCES[case]
-    bench.page_timeout_s = 0.5 if "0\\.5" in said else 20.0
-    plan = generator(bench.folder, body)
-    with bench.begun(plan) as host, pytest.raises(UserCodeFailed, match=said) as failed:
+    fixture.page_timeout_s = 0.5 if "0\\.5" in said else 20.0
+    plan = generator(fixture.folder, body)
+    with fixture.begun(plan) as host, pytest.raises(UserCodeFailed, match=said) as failed:
         host.page(0, answer)
     assert str(failed.value).startswith(f"{plan} of manager 1")
     assert not host.process.lives()
 
 
-def test_where_it_says_that_it_is_can_be_told(bench: Bench) -> None:
+def test_where_it_says_that_it_is_can_be_told(fixture: Fixture) -> None:
     """That is written down while the class works, and every database has to take it."""
-    bench.page_timeout_s = 0.5
+    fixture.page_timeout_s = 0.5
     plan = generator(
-        bench.folder,
+        fixture.folder,
         'write_everywhere(b\'{"at": "\\\\ud800\\\\u0000"}\\n\')\ntime.sleep(3600)\nyield {}',
     )
-    with bench.begun(plan) as host:
+    with fixture.begun(plan) as host:
         with pytest.raises(UserCodeFailed, match=r"more than 0\.5 s"):
             host.page(0, answer)
         assert host.at is not None
@@ -79,49 +79,53 @@ def test_where_it_says_that_it_is_can_be_told(bench: Bench) -> None:
         assert host.at.isprintable()
 
 
-def test_sys_exit_is_an_error_and_no_end(bench: Bench) -> None:
+def test_sys_exit_is_an_error_and_no_end(fixture: Fixture) -> None:
     with pytest.raises(UserCodeFailed, match="SystemExit: enough"):
-        bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    sys.exit('enough')"))
+        fixture.cycle(manager(fixture.folder, "def workflow_loop(self):\n    sys.exit('enough')"))
 
 
-def test_what_eats_memory_is_told(bench: Bench) -> None:
-    bench.memory = 256 * 1024**2
+def test_what_eats_memory_is_told(fixture: Fixture) -> None:
+    fixture.memory = 256 * 1024**2
     with pytest.raises(UserCodeFailed, match="MemoryError"):
-        bench.cycle(manager(bench.folder, "def workflow_loop(self):\n    return bytearray(2**30)"))
+        fixture.cycle(
+            manager(fixture.folder, "def workflow_loop(self):\n    return bytearray(2**30)")
+        )
 
 
-def test_what_it_prints_never_blocks_it_and_its_end_is_kept(bench: Bench) -> None:
+def test_what_it_prints_never_blocks_it_and_its_end_is_kept(fixture: Fixture) -> None:
     plan = manager(
-        bench.folder,
+        fixture.folder,
         "def workflow_loop(self):\n    for n in range(200_000): print('line', n)\n    os.write(2, b'the last word')\n"
         "    os._exit(1)",
     )
-    with bench.begun(plan) as host:
+    with fixture.begun(plan) as host:
         with pytest.raises(UserCodeFailed, match=r"its last output: (?s:.*)the last word$"):
             host.cycle(Facts(1, 1, 0.0, 1), answer)
         assert 15 * 1024 < len(host.process.output.take()) <= 16 * 1024
 
 
-def test_what_is_quoted_of_it_has_no_secrets(bench: Bench) -> None:
+def test_what_is_quoted_of_it_has_no_secrets(fixture: Fixture) -> None:
     raises = "def workflow_loop(self):\n    raise ValueError('password=hunter2 is wrong')"
     ends = "def workflow_loop(self):\n    print('my password=hunter2', 'is wrong')\n    os._exit(1)"
     for body in (raises, ends):
         with pytest.raises(UserCodeFailed, match=r"password=\[redacted\]'? is wrong"):
-            bench.cycle(manager(bench.folder, body))
+            fixture.cycle(manager(fixture.folder, body))
 
 
-def test_printing_without_end_costs_its_own_time_only(bench: Bench) -> None:
-    bench.hook_timeout_s = 0.5
+def test_printing_without_end_costs_its_own_time_only(fixture: Fixture) -> None:
+    fixture.hook_timeout_s = 0.5
     with pytest.raises(UserCodeFailed, match=r"more than 0\.5 s"):
-        bench.cycle(
-            manager(bench.folder, "def workflow_loop(self):\n    while True: print('x' * 100_000)")
+        fixture.cycle(
+            manager(
+                fixture.folder, "def workflow_loop(self):\n    while True: print('x' * 100_000)"
+            )
         )
 
 
-def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) -> None:
+def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(fixture: Fixture) -> None:
     """The copy goes on with the user's code; neither its answer nor its life counts."""
     plan = manager(
-        bench.folder,
+        fixture.folder,
         """
         def on_start(self):
             pid = os.fork()
@@ -134,7 +138,7 @@ def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) ->
             print("child", self.child, flush=True)
         """,
     )
-    with bench.begun(plan) as host:
+    with fixture.begun(plan) as host:
         assert host.cycle(Facts(1, 1, 0.0, 1, exhausted=True), answer).picked == []
         until(lambda: "child" in host.process.output.newest())
         child = int(re.findall(r"child (\d+)", host.process.output.newest())[-1])
@@ -142,10 +146,10 @@ def test_a_fork_does_not_speak_for_the_process_and_dies_with_it(bench: Bench) ->
     until(lambda: not alive(child))
 
 
-def test_what_leaves_its_group_dies_with_it(bench: Bench) -> None:
+def test_what_leaves_its_group_dies_with_it(fixture: Fixture) -> None:
     """Neither a session of its own nor a parent that is gone hides it."""
     plan = manager(
-        bench.folder,
+        fixture.folder,
         """
         def on_start(self):
             import subprocess
@@ -155,18 +159,18 @@ def test_what_leaves_its_group_dies_with_it(bench: Bench) -> None:
             os._exit(3)
         """,
     )
-    with pytest.raises(UserCodeFailed, match=r"left \d+ \d+") as failed, bench.begun(plan):
+    with pytest.raises(UserCodeFailed, match=r"left \d+ \d+") as failed, fixture.begun(plan):
         pass
     left = [int(pid) for pid in re.findall(r"left (\d+) (\d+)", str(failed.value))[0]]
     until(lambda: not any(map(alive, left)))
 
 
-def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:
-    bench.hook_timeout_s = 1.0
-    plan = manager(bench.folder, "def bad_outcome_hook(self, *args):\n    time.sleep(3600)")
+def test_a_hook_that_hangs_names_its_job(fixture: Fixture) -> None:
+    fixture.hook_timeout_s = 1.0
+    plan = manager(fixture.folder, "def bad_outcome_hook(self, *args):\n    time.sleep(3600)")
     ended = EndedJob(Live(42, "1", Job("shop"), 1), 1, True, "failed", True)
     with pytest.raises(UserCodeFailed, match="bad_outcome_hook: it took more than 1 s") as failed:
-        bench.cycle(plan, Facts(1, 1, 0.0, 2, ended=[ended]))
+        fixture.cycle(plan, Facts(1, 1, 0.0, 2, ended=[ended]))
     assert failed.value.item_id == 42
 
 
@@ -189,17 +193,17 @@ def test_a_hook_that_hangs_names_its_job(bench: Bench) -> None:
     ],
 )
 def test_a_class_that_cannot_be_loaded_is_told_and_not_tried_again(
-    bench: Bench, text: str, said: str
+    fixture: Fixture, text: str, said: str
 ) -> None:
-    plan = module(bench.folder, text) + ":M"
-    with pytest.raises(UserCodeFailed, match=re.escape(said)) as failed, bench.begun(plan):
+    plan = module(fixture.folder, text) + ":M"
+    with pytest.raises(UserCodeFailed, match=re.escape(said)) as failed, fixture.begun(plan):
         pass
     assert failed.value.missing or "is not allowed" in said
 
 
-def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path: Path) -> None:
+def test_a_module_that_no_setting_names_is_never_imported(fixture: Fixture, tmp_path: Path) -> None:
     with (
-        bench.hosts() as hosts,
+        fixture.hosts() as hosts,
         pytest.raises(
             UserCodeFailed, match="antigravity:M: its module is not in LIFECYCLE_USER_CODE__MODULES"
         ),
@@ -209,7 +213,9 @@ def test_a_module_that_no_setting_names_is_never_imported(bench: Bench, tmp_path
     assert hosts.state()["started"] == 0
 
 
-def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_code_sees_none_of_our_secrets(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = (
         "LIFECYCLE_DATABASE__URL",
         "TEMPORAL_API_KEY",
@@ -220,10 +226,10 @@ def test_users_code_sees_none_of_our_secrets(bench: Bench, monkeypatch: pytest.M
     for name in ours:
         monkeypatch.setenv(name, "hunter2")
     plan = manager(
-        bench.folder,
+        fixture.folder,
         "def on_start(self):\n    print('PATH' in os.environ, 'hunter2' in f'{os.environ}{sys.argv}')",
     )
-    with bench.begun(plan) as host:
+    with fixture.begun(plan) as host:
         until(lambda: host.process.output.newest().endswith("True False"))
 
 

@@ -126,7 +126,7 @@ local = (lambda: (lambda: 1))()
 """
 
 
-class Bench:
+class Fixture:
     """Functions of one module."""
 
     def __init__(self, folder: Path, result_max: int = 1_000_000, memory: int = 1024**3) -> None:
@@ -156,16 +156,16 @@ def value(reply: FunctionReply) -> Any:
 
 
 @contextmanager
-def opened(folder: Path, **more: Any) -> Iterator[Bench]:
-    bench = Bench(folder, **more)
+def opened(folder: Path, **more: Any) -> Iterator[Fixture]:
+    fixture = Fixture(folder, **more)
     try:
-        yield bench
+        yield fixture
     finally:
-        bench.functions.close()
+        fixture.functions.close()
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     with opened(tmp_path_factory.mktemp("users"), memory=512 * 1024**2) as found:
         yield found
 
@@ -205,16 +205,16 @@ ENDS: dict[str, tuple[str, dict[str, Any], object]] = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_what_goes_in_and_what_comes_out(bench: Bench, case: str) -> None:
+def test_what_goes_in_and_what_comes_out(fixture: Fixture, case: str) -> None:
     name, more, expected = ENDS[case]
-    assert bench.call(name, **more) == expected
+    assert fixture.call(name, **more) == expected
 
 
-def test_its_key_is_of_the_step_and_not_of_the_attempt(bench: Bench) -> None:
-    key, name, attempt = bench.call("keyed")
+def test_its_key_is_of_the_step_and_not_of_the_attempt(fixture: Fixture) -> None:
+    key, name, attempt = fixture.call("keyed")
     assert (len(key), name, attempt) == (32, "step", 2)
-    order = bench.order("keyed")
-    with bench.functions.use("g") as host:
+    order = fixture.order("keyed")
+    with fixture.functions.use("g") as host:
         again = host.call(
             FunctionCall(order.function, "g", {**order.job, "attempt": 5}, 9.0), no_answer, nothing
         )
@@ -255,24 +255,24 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_is_told_and_the_process_goes_on(bench: Bench, name: str) -> None:
+def test_a_failure_is_told_and_the_process_goes_on(fixture: Fixture, name: str) -> None:
     more, said = FAILURES[name]
-    with bench.functions.use("g") as host:
+    with fixture.functions.use("g") as host:
         with pytest.raises(UserCodeFailed, match=said) as failed:
-            host.call(bench.order(name, **more), no_answer, nothing)
+            host.call(fixture.order(name, **more), no_answer, nothing)
         assert (failed.value.lives, failed.value.for_good, failed.value.missing) == (
             True,
             False,
             False,
         )
-        assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
+        assert value(host.call(fixture.order("add", args={"a": 1}), no_answer, nothing)) == 2
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_what_can_never_be_called_is_told_as_such(bench: Bench, name: str) -> None:
+def test_what_can_never_be_called_is_told_as_such(fixture: Fixture, name: str) -> None:
     more, said = NEVER[name]
     with pytest.raises(UserCodeFailed, match=said) as failed:
-        bench.call(name, **more)
+        fixture.call(name, **more)
     assert failed.value.for_good
 
 
@@ -285,97 +285,99 @@ ENDINGS: dict[str, tuple[float, str]] = {
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_a_process_out_of_control_ends_and_only_its_step_fails(bench: Bench, name: str) -> None:
+def test_a_process_out_of_control_ends_and_only_its_step_fails(fixture: Fixture, name: str) -> None:
     limit_s, said = ENDINGS[name]
-    with pytest.raises(UserCodeFailed, match=said) as failed, bench.functions.use("g") as host:
-        host.call(bench.order(name, limit_s=limit_s), no_answer, nothing)
-    assert f"{bench.module}:{name}" in str(failed.value)
+    with pytest.raises(UserCodeFailed, match=said) as failed, fixture.functions.use("g") as host:
+        host.call(fixture.order(name, limit_s=limit_s), no_answer, nothing)
+    assert f"{fixture.module}:{name}" in str(failed.value)
     assert (failed.value.missing, failed.value.struck) == (False, name == "kills")
-    assert bench.call("add", args={"a": 1}) == 2
+    assert fixture.call("add", args={"a": 1}) == 2
 
 
-def test_a_function_begins_where_the_users_code_is(bench: Bench) -> None:
-    with bench.functions.use("g") as host:
+def test_a_function_begins_where_the_users_code_is(fixture: Fixture) -> None:
+    with fixture.functions.use("g") as host:
         for name in ("goes_away", "where"):
-            found = value(host.call(bench.order(name), no_answer, nothing))
-    assert bench.module in found
+            found = value(host.call(fixture.order(name), no_answer, nothing))
+    assert fixture.module in found
 
 
-def test_a_copy_of_the_process_says_nothing(bench: Bench) -> None:
-    with bench.functions.use("g") as host:
-        pids = [value(host.call(bench.order("forks"), no_answer, nothing)) for _ in range(3)]
+def test_a_copy_of_the_process_says_nothing(fixture: Fixture) -> None:
+    with fixture.functions.use("g") as host:
+        pids = [value(host.call(fixture.order("forks"), no_answer, nothing)) for _ in range(3)]
     assert set(pids) == {host.process.pid}
 
 
 @pytest.mark.parametrize("name", ["ask", "ask_async"])
-def test_a_function_is_told_that_it_was_cancelled(bench: Bench, name: str) -> None:
+def test_a_function_is_told_that_it_was_cancelled(fixture: Fixture, name: str) -> None:
     asked = []
 
     def answer(question: str, arguments: Mapping[str, Any]) -> Any:
         asked.append((question, dict(arguments)))
         return len(asked) > 1
 
-    with bench.functions.use("g") as host:
-        assert value(host.call(bench.order(name), answer, nothing)) == "was told"
+    with fixture.functions.use("g") as host:
+        assert value(host.call(fixture.order(name), answer, nothing)) == "was told"
     # The second after a while.
     assert asked == [("cancelled", {"path": "top/step", "attempt": 2})] * 2
 
 
-def test_a_thread_that_outlives_its_call_confuses_nobody(bench: Bench) -> None:
-    with bench.functions.use("g") as host:
-        host.call(bench.order("leaves_a_thread"), no_answer, nothing)
+def test_a_thread_that_outlives_its_call_confuses_nobody(fixture: Fixture) -> None:
+    with fixture.functions.use("g") as host:
+        host.call(fixture.order("leaves_a_thread"), no_answer, nothing)
         until(
             lambda: (
                 "the call is over; end all threads before you return"
                 in host.process.output.newest()
             )
         )
-        assert value(host.call(bench.order("add", args={"a": 1}), no_answer, nothing)) == 2
+        assert value(host.call(fixture.order("add", args={"a": 1}), no_answer, nothing)) == 2
 
 
-def test_what_one_graph_printed_is_told_to_no_other(bench: Bench) -> None:
-    with bench.functions.use("one") as host:
-        pid = value(host.call(bench.order("prints", args={"word": "for one"}), no_answer, nothing))
+def test_what_one_graph_printed_is_told_to_no_other(fixture: Fixture) -> None:
+    with fixture.functions.use("one") as host:
+        pid = value(
+            host.call(fixture.order("prints", args={"word": "for one"}), no_answer, nothing)
+        )
         assert host.printed() == "for one\ngoes on"
-        host.call(bench.order("prints", args={"word": "more for one"}), no_answer, nothing)
-    with bench.functions.use("other") as host:
+        host.call(fixture.order("prints", args={"word": "more for one"}), no_answer, nothing)
+    with fixture.functions.use("other") as host:
         assert host.process.pid == pid
         with pytest.raises(UserCodeFailed) as failed:
-            host.call(bench.order("ends"), no_answer, nothing)
-    assert str(failed.value) == f"{bench.module}:ends: its process ended with exit code 3"
+            host.call(fixture.order("ends"), no_answer, nothing)
+    assert str(failed.value) == f"{fixture.module}:ends: its process ended with exit code 3"
 
 
 @pytest.mark.parametrize("name", re.findall("def (leaves_[a-z_]+)", BODY))
 def test_what_a_function_leaves_in_its_process_stays_with_its_own_graph(
-    bench: Bench, name: str
+    fixture: Fixture, name: str
 ) -> None:
-    with bench.functions.use("one") as first:
-        first.call(bench.order(name), no_answer, nothing)
-    with bench.functions.use("one") as again:
+    with fixture.functions.use("one") as first:
+        first.call(fixture.order(name), no_answer, nothing)
+    with fixture.functions.use("one") as again:
         assert again is first
-    with bench.functions.use("other") as other:
+    with fixture.functions.use("other") as other:
         assert other.process.pid != first.process.pid
 
 
-def test_asked_to_end_it_ends_or_is_killed(bench: Bench) -> None:
+def test_asked_to_end_it_ends_or_is_killed(fixture: Fixture) -> None:
     for name, said in (("hangs", "was ended by SIGTERM"), ("stubborn", "took more than")):
-        with bench.functions.use("g") as host:
+        with fixture.functions.use("g") as host:
 
             def alive(host: FunctionProcess = host, name: str = name) -> None:
                 if name == "hangs" or "deaf" in host.process.output.newest():
                     host.end_soon()
 
             with pytest.raises(UserCodeFailed, match=said):
-                host.call(bench.order(name, limit_s=2.5), no_answer, alive)
+                host.call(fixture.order(name, limit_s=2.5), no_answer, alive)
 
 
-def test_one_that_never_stops_talking_is_ended_in_time(bench: Bench) -> None:
+def test_one_that_never_stops_talking_is_ended_in_time(fixture: Fixture) -> None:
     """It writes faster than the worker reads, so that there is always something to read."""
     with (
-        bench.functions.use("g") as host,
+        fixture.functions.use("g") as host,
         pytest.raises(UserCodeFailed, match=r"took more than 0\.5 s"),
     ):
-        host.call(bench.order("talks", limit_s=0.5), no_answer, nothing)
+        host.call(fixture.order("talks", limit_s=0.5), no_answer, nothing)
 
 
 def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> None:
@@ -393,23 +395,23 @@ def test_a_module_that_cannot_be_imported_may_be_elsewhere(tmp_path: Path) -> No
 
 
 def test_more_than_a_process_can_hold_is_refused(tmp_path: Path) -> None:
-    with opened(tmp_path, memory=200 * 1024**2) as bench:
+    with opened(tmp_path, memory=200 * 1024**2) as fixture:
         given = (({"path": [str(n)]}, [bytes(1024 * 1024)]) for n in range(400))
         with pytest.raises(InvalidRequest, match="LIFECYCLE_USER_CODE__MEMORY"):
-            bench.call("merge", "cascade", given=given)
+            fixture.call("merge", "cascade", given=given)
 
 
 def test_new_code_gets_a_new_process(tmp_path: Path) -> None:
-    with opened(tmp_path) as bench:
-        bench.functions.outdate({bench.module: "1"})
-        assert bench.call("add", args={"a": 1}) == 2
-        path = tmp_path / f"{bench.module}.py"
+    with opened(tmp_path) as fixture:
+        fixture.functions.outdate({fixture.module: "1"})
+        assert fixture.call("add", args={"a": 1}) == 2
+        path = tmp_path / f"{fixture.module}.py"
         path.write_text(path.read_text().replace("return a + b", "return a - b  # anew"))
-        bench.functions.outdate({bench.module: "1"})
-        assert bench.call("add", args={"a": 1}) == 2  # nobody has said that it is another one
-        bench.functions.outdate({bench.module: "2"})
-        assert bench.call("add", args={"a": 1}) == 0
-        assert bench.functions.state() == {"live": 1, "at_work": 0, "started": 2}
+        fixture.functions.outdate({fixture.module: "1"})
+        assert fixture.call("add", args={"a": 1}) == 2  # nobody has said that it is another one
+        fixture.functions.outdate({fixture.module: "2"})
+        assert fixture.call("add", args={"a": 1}) == 0
+        assert fixture.functions.state() == {"live": 1, "at_work": 0, "started": 2}
 
 
 def test_a_process_that_was_called_often_or_grew_is_replaced(
@@ -417,22 +419,22 @@ def test_a_process_that_was_called_often_or_grew_is_replaced(
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.features.user_code.functions.CALLS_MAX", 2)
     assert CALLS_MAX == 5000
-    with opened(tmp_path) as bench:
-        pids = [bench.call("forks") for _ in range(4)]
+    with opened(tmp_path) as fixture:
+        pids = [fixture.call("forks") for _ in range(4)]
     assert pids[0] == pids[1] != pids[2] == pids[3]
 
 
 def test_a_worker_that_leaves_says_nothing_about_the_function(tmp_path: Path) -> None:
-    with opened(tmp_path) as bench:
+    with opened(tmp_path) as fixture:
 
-        def alive(left: list[Callable[[], None]] = [bench.functions.close]) -> None:  # noqa: B006
+        def alive(left: list[Callable[[], None]] = [fixture.functions.close]) -> None:  # noqa: B006
             if left:
                 left.pop()()
 
-        with pytest.raises(WorkerLeaves), bench.functions.use("g") as host:
-            host.call(bench.order("hangs"), no_answer, alive)
+        with pytest.raises(WorkerLeaves), fixture.functions.use("g") as host:
+            host.call(fixture.order("hangs"), no_answer, alive)
         with pytest.raises(WorkerLeaves):
-            bench.call("add", args={"a": 1})
+            fixture.call("add", args={"a": 1})
 
 
 def test_nothing_is_left_behind_by_a_worker_that_was_killed(tmp_path: Path) -> None:

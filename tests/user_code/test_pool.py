@@ -11,12 +11,12 @@ import pytest
 from crawler_lifecycle.features.managers.domain.manager import Facts, Start
 from crawler_lifecycle.features.user_code.pool import Host, Hosts
 from crawler_lifecycle.ports.protocols import UserCodeFailed
-from tests.user_code.user_code_support import Bench, answer, generator, manager, nothing, until
+from tests.user_code.user_code_support import Fixture, answer, generator, manager, nothing, until
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def fixture(tmp_path: Path) -> Fixture:
+    return Fixture(tmp_path)
 
 
 def pid_of(hosts: Hosts, plan: str, manager_id: int, generation: int = 1, attempt: int = 1) -> int:
@@ -29,9 +29,9 @@ def pid_of(hosts: Hosts, plan: str, manager_id: int, generation: int = 1, attemp
         return host.process.pid
 
 
-def test_a_manager_keeps_its_process_while_it_fits(bench: Bench) -> None:
-    plan = generator(bench.folder, "yield {'page': 1}")
-    with bench.hosts() as hosts:
+def test_a_manager_keeps_its_process_while_it_fits(fixture: Fixture) -> None:
+    plan = generator(fixture.folder, "yield {'page': 1}")
+    with fixture.hosts() as hosts:
         first = pid_of(hosts, plan, 1)
         assert pid_of(hosts, plan, 1) == first
         assert pid_of(hosts, plan, 2) != first, "another manager's"
@@ -44,10 +44,10 @@ def test_a_manager_keeps_its_process_while_it_fits(bench: Bench) -> None:
         assert hosts.state() == {"live": 2, "at_work": 0, "most": 50, "started": 5, "parked": 0}
 
 
-def test_the_one_idle_longest_makes_room_and_comes_back(bench: Bench) -> None:
-    bench.processes = 2
-    plan = generator(bench.folder, "yield {'page': 1}")
-    with bench.hosts() as hosts:
+def test_the_one_idle_longest_makes_room_and_comes_back(fixture: Fixture) -> None:
+    fixture.processes = 2
+    plan = generator(fixture.folder, "yield {'page': 1}")
+    with fixture.hosts() as hosts:
         first, second = pid_of(hosts, plan, 1), pid_of(hosts, plan, 2)
         assert pid_of(hosts, plan, 1) == first
         pid_of(hosts, plan, 3)
@@ -56,11 +56,11 @@ def test_the_one_idle_longest_makes_room_and_comes_back(bench: Bench) -> None:
         assert pid_of(hosts, plan, 2) != second
 
 
-def test_who_finds_no_room_waits_until_one_is_idle(bench: Bench) -> None:
-    bench.processes = 1
-    plan = generator(bench.folder, "yield {'page': 1}")
+def test_who_finds_no_room_waits_until_one_is_idle(fixture: Fixture) -> None:
+    fixture.processes = 1
+    plan = generator(fixture.folder, "yield {'page': 1}")
     asked = threading.Event()
-    with bench.hosts() as hosts:
+    with fixture.hosts() as hosts:
         with hosts.use(plan, 1, 1, 0, nothing):
             waiting = threading.Thread(target=lambda: pid_of(hosts, plan, 2))
             waiting.start()
@@ -80,10 +80,10 @@ def test_who_finds_no_room_waits_until_one_is_idle(bench: Bench) -> None:
         assert hosts.state()["started"] == 2
 
 
-def test_what_is_not_settled_is_given_up(bench: Bench) -> None:
+def test_what_is_not_settled_is_given_up(fixture: Fixture) -> None:
     """Its object takes for done what nobody has written down."""
-    plan = generator(bench.folder, "yield {'page': 1}")
-    with bench.hosts() as hosts:
+    plan = generator(fixture.folder, "yield {'page': 1}")
+    with fixture.hosts() as hosts:
         first = pid_of(hosts, plan, 1)
         with suppress(OSError), hosts.use(plan, 1, 1, 1, nothing) as host:
             host.cycle(Facts(1, 1, 0.0, 1), answer)
@@ -92,12 +92,12 @@ def test_what_is_not_settled_is_given_up(bench: Bench) -> None:
         assert pid_of(hosts, plan, 1) != first
 
 
-def test_an_activity_that_is_cancelled_ends_the_call_under_way(bench: Bench) -> None:
+def test_an_activity_that_is_cancelled_ends_the_call_under_way(fixture: Fixture) -> None:
     plan = manager(
-        bench.folder,
+        fixture.folder,
         "def workflow_loop(self):\n    print('there', flush=True)\n    time.sleep(3600)",
     )
-    with bench.hosts() as hosts:
+    with fixture.hosts() as hosts:
 
         def alive() -> None:
             if found and "there" in found[0].process.output.newest():
@@ -112,8 +112,8 @@ def test_an_activity_that_is_cancelled_ends_the_call_under_way(bench: Bench) -> 
             assert not host.process.lives()
 
 
-def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
-    plan = generator(bench.folder, "time.sleep(3600)\nyield {}")
+def test_the_end_of_the_worker_ends_all_of_them(fixture: Fixture) -> None:
+    plan = generator(fixture.folder, "time.sleep(3600)\nyield {}")
     told: list[str] = []
 
     def work() -> None:
@@ -122,7 +122,7 @@ def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
         except UserCodeFailed as failed:
             told.append(str(failed))
 
-    with bench.hosts() as hosts:
+    with fixture.hosts() as hosts:
         working = threading.Thread(target=work)
         working.start()
         until(lambda: hosts.state()["started"])
@@ -131,13 +131,13 @@ def test_the_end_of_the_worker_ends_all_of_them(bench: Bench) -> None:
     assert hosts.state()["live"] == 0
 
 
-def test_who_leaves_sends_nobody_back_here(bench: Bench) -> None:
+def test_who_leaves_sends_nobody_back_here(fixture: Fixture) -> None:
     """Managers 5 and 6 come back here too: the process of the one was ended for another's, the
     other's died.
     """
-    plan = manager(bench.folder, "")
-    bench.processes = 3
-    with bench.hosts() as hosts:
+    plan = manager(fixture.folder, "")
+    fixture.processes = 3
+    with fixture.hosts() as hosts:
         for manager_id in (4, 5, 6, 7):
             pid_of(hosts, plan, manager_id)
         assert hosts.queue == hosts.own_queue
@@ -149,14 +149,14 @@ def test_who_leaves_sends_nobody_back_here(bench: Bench) -> None:
         assert hosts.queue is None
 
 
-def test_what_was_printed_is_told_once_and_without_secrets(bench: Bench) -> None:
+def test_what_was_printed_is_told_once_and_without_secrets(fixture: Fixture) -> None:
     """Also of a process that was killed for it; whole lines while more may come."""
     body = "print('password=hunter2 and more')\nprint('\\x1b[2J', end='', flush=True)\nyield {}\n"
     plan, dying = (
-        generator(bench.folder, body),
-        generator(bench.folder, "print('last')\nos._exit(3)\nyield {}\n"),
+        generator(fixture.folder, body),
+        generator(fixture.folder, "print('last')\nos._exit(3)\nyield {}\n"),
     )
-    with bench.hosts() as hosts:
+    with fixture.hosts() as hosts:
         pid_of(hosts, plan, 1)
         assert hosts.printed(1) == "password=[redacted] and more\n"
         assert hosts.printed(1) == ""

@@ -56,7 +56,7 @@ def generator(folder: Path, body: str) -> str:
 
 
 @dataclass
-class Bench:
+class Fixture:
     """Processes of one worker, and what they asked."""
 
     folder: Path

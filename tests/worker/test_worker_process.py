@@ -41,8 +41,8 @@ from crawler_lifecycle.settings import Settings
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 from crawler_lifecycle.worker.process import check_roles
 from crawler_lifecycle.workflows.policies import POLICIES
-from tests.support.lab import laboratory
 from tests.support.temporal import temporal_server
+from tests.support.testbed import open_testbed
 
 NOBODY = "127.0.0.1:1"
 
@@ -289,11 +289,12 @@ async def server() -> AsyncIterator[WorkflowEnvironment]:
 async def test_every_activity_is_served_where_the_policies_send_it(
     server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    async with laboratory(server.client, tmp_path, workers=False) as lab:
-        assert set(all_activities(lab.parts)) == set(POLICIES)
+    async with open_testbed(server.client, tmp_path, workers=False) as testbed:
+        assert set(all_activities(testbed.parts)) == set(POLICIES)
         served = {
             queue: {
-                a.__temporal_activity_definition.name for a in activities_of(role, lab.parts, queue)
+                a.__temporal_activity_definition.name
+                for a in activities_of(role, testbed.parts, queue)
             }
             for role, queue in [*ROLES.items(), ("user-code", QUEUE_FUNCTIONS)]
         }

@@ -7,8 +7,8 @@ import pytest_asyncio
 from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.clock import utc_now
-from tests.support.lab import Lab, laboratory
 from tests.support.temporal import in_real_time, temporal_server
+from tests.support.testbed import WorkflowHarness, open_testbed
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -19,17 +19,19 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+async def testbed(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[WorkflowHarness]:
     """Real activities and store over fakes, in virtual time; replays every history at the end."""
-    async with laboratory(skipping.client, tmp_path) as lab:
-        yield lab
+    async with open_testbed(skipping.client, tmp_path) as testbed:
+        yield testbed
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def lab_without_workers(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+async def testbed_without_workers(
+    skipping: WorkflowEnvironment, tmp_path: Path
+) -> AsyncIterator[WorkflowHarness]:
     """The same, with nobody listening until the test starts workers itself."""
-    async with laboratory(skipping.client, tmp_path, workers=False) as lab:
-        yield lab
+    async with open_testbed(skipping.client, tmp_path, workers=False) as testbed:
+        yield testbed
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -39,16 +41,18 @@ async def unhurried(skipping: WorkflowEnvironment) -> WorkflowEnvironment:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def real_lab(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+async def real_testbed(
+    unhurried: WorkflowEnvironment, tmp_path: Path
+) -> AsyncIterator[WorkflowHarness]:
     """Real activities and store over fakes, in real time."""
-    async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
-        yield lab
+    async with open_testbed(unhurried.client, tmp_path, clock=utc_now) as testbed:
+        yield testbed
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def real_lab_without_workers(
+async def real_testbed_without_workers(
     unhurried: WorkflowEnvironment, tmp_path: Path
-) -> AsyncIterator[Lab]:
+) -> AsyncIterator[WorkflowHarness]:
     """The same, with nobody listening until the test starts workers itself."""
-    async with laboratory(unhurried.client, tmp_path, workers=False, clock=utc_now) as lab:
-        yield lab
+    async with open_testbed(unhurried.client, tmp_path, workers=False, clock=utc_now) as testbed:
+        yield testbed

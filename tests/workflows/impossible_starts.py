@@ -8,10 +8,12 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from crawler_lifecycle.domain import names
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 
-async def fail_at_once(lab: Lab, workflow: str, result: type, field: str, id: str) -> None:
+async def fail_at_once(
+    testbed: WorkflowHarness, workflow: str, result: type, field: str, id: str
+) -> None:
     """Each of them, where number 1 runs under this id."""
     noun = field.removesuffix("_id")
     cases: list[tuple[Any, str, str]] = [
@@ -23,10 +25,10 @@ async def fail_at_once(lab: Lab, workflow: str, result: type, field: str, id: st
         ({field: 1, "more": 1}, id, "more"),
     ]
     for order, started_as, words in cases:
-        handle = await lab.client.start_workflow(
+        handle = await testbed.client.start_workflow(
             workflow, order, id=started_as, task_queue=names.QUEUE_MAIN, result_type=result
         )
-        lab.handles.append(handle)
+        testbed.handles.append(handle)
         with pytest.raises(WorkflowFailureError) as failed:
-            await lab.ended(handle)
+            await testbed.ended(handle)
         assert words in str(failed.value.cause)

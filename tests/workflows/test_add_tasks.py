@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 from crawler_lifecycle.domain.run import TasksAdded
 from crawler_lifecycle.domain.task import End
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 SOON = {"start_check_s": 0.1}
 
@@ -30,28 +30,32 @@ def refusal(error: pytest.ExceptionInfo[WorkflowUpdateFailedError]) -> tuple[str
     return cause.type, cause.message
 
 
-async def test_added_tasks_are_deployed_and_count(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+async def test_added_tasks_are_deployed_and_count(real_testbed: WorkflowHarness) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if index == 0 else 0.2
     )
-    handle = await lab.start({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
-    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    handle = await testbed.start({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
     added = await add(handle, "7", "8")
     assert (added.run_id, [task.index for task in added.tasks]) == (1, [1, 2])
-    assert [t.args for t in lab.store.tasks.list_tasks(1)] == [{}, {"shelf": "7"}, {"shelf": "8"}]
-    await lab.until(lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
-    assert lab.store.runs.get_run(1).multi
+    assert [t.args for t in testbed.store.tasks.list_tasks(1)] == [
+        {},
+        {"shelf": "7"},
+        {"shelf": "8"},
+    ]
+    await testbed.until(lambda: testbed.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED"})
+    assert testbed.store.runs.get_run(1).multi
     await handle.signal("stop")
     result = await handle.result()
     assert result.tasks == {"CANCELLED": 1, "SUCCEEDED": 2}
 
 
-async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start({"crawler": "books", "limits": SOON})
-    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+async def test_the_same_update_or_request_again_adds_nothing(real_testbed: WorkflowHarness) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start({"crawler": "books", "limits": SOON})
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
     first = await add(handle, "7", id="u1")
     assert await add(handle, "7", id="u1") == first
     page = {"tasks": [{"args": {"shelf": "9"}}], "request_id": "mine"}
@@ -59,7 +63,7 @@ async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> N
         *(handle.execute_update("add_tasks", page, result_type=TasksAdded) for _ in range(5))
     )
     assert len({str(answer) for answer in answers}) == 1
-    assert len(lab.tasks(1)) == 3
+    assert len(testbed.tasks(1)) == 3
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await handle.execute_update("add_tasks", {"tasks": [{}, {}], "request_id": "mine"})
     assert refusal(error)[0] == "DuplicateRequest"
@@ -68,18 +72,22 @@ async def test_the_same_update_or_request_again_adds_nothing(real_lab: Lab) -> N
 
 
 @pytest.mark.troubles
-async def test_what_a_quota_has_no_room_for_is_refused_at_once(real_lab: Lab) -> None:
+async def test_what_a_quota_has_no_room_for_is_refused_at_once(
+    real_testbed: WorkflowHarness,
+) -> None:
     """A try that was repeated until there is room would hold up the end of the run."""
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None)
-    lab.store.initiation._quotas = lab.store.additions._quotas = {"pool:default": {"live_tasks": 1}}
-    handle = await lab.start({"crawler": "books", "limits": SOON})
-    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    testbed.store.initiation._quotas = testbed.store.additions._quotas = {
+        "pool:default": {"live_tasks": 1}
+    }
+    handle = await testbed.start({"crawler": "books", "limits": SOON})
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
     full = "quota live_tasks of pool default: 1 of 1 in use, and 1 more wanted; free when tasks end: try again in 60 s"
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await add(handle, "7")
     assert refusal(error) == ("QuotaReached", full)
-    second = await lab.start({"crawler": "books"})
+    second = await testbed.start({"crawler": "books"})
     with pytest.raises(WorkflowFailureError) as failed:
         await second.result()
     assert isinstance(failed.value.cause, ApplicationError)
@@ -107,56 +115,62 @@ REFUSED: list[tuple[list[Any], str]] = [
 
 
 @pytest.mark.troubles
-async def test_what_cannot_be_added_is_refused_and_the_run_goes_on(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start({"crawler": "books", "limits": SOON})
-    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+async def test_what_cannot_be_added_is_refused_and_the_run_goes_on(
+    real_testbed: WorkflowHarness,
+) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start({"crawler": "books", "limits": SOON})
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
     for payload, words in REFUSED:
         with pytest.raises(WorkflowUpdateFailedError) as error:
             await handle.execute_update("add_tasks", args=payload)
         assert words in refusal(error)[1]
-        assert lab.tasks(1) == {0: "RUNNING"}, words
+        assert testbed.tasks(1) == {0: "RUNNING"}, words
     await handle.signal("force_stop")
     assert (await handle.result()).outcome == "cancelled"
 
 
-async def test_under_a_stop_and_after_the_end_nothing_is_added(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start({"crawler": "books", "limits": {**SOON, "force_stop_after_s": None}})
-    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+async def test_under_a_stop_and_after_the_end_nothing_is_added(
+    real_testbed: WorkflowHarness,
+) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await testbed.start(
+        {"crawler": "books", "limits": {**SOON, "force_stop_after_s": None}}
+    )
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
     await handle.signal("stop")
-    await lab.until(lambda: lab.cluster.signals(1))
+    await testbed.until(lambda: testbed.cluster.signals(1))
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await add(handle, "7")
     assert refusal(error)[0] == "NotInThisState"
-    lab.cluster.end_now(1, end=SHUTDOWN)
+    testbed.cluster.end_now(1, end=SHUTDOWN)
     assert (await handle.result()).tasks == {"CANCELLED": 1}
 
 
 @pytest.mark.troubles
 async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run(
-    real_lab_without_workers: Lab,
+    real_testbed_without_workers: WorkflowHarness,
 ) -> None:
     """In one workflow task Temporal hands updates over before a cancel: such tasks get rows, and
     are cancelled.
     """
-    lab = real_lab_without_workers
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    async with lab.working():
+    testbed = real_testbed_without_workers
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    async with testbed.working():
         limits = {**SOON, "force_stop_after_s": None}
-        handle = await lab.start({"crawler": "books", "limits": limits, "poll_minutes": [600]})
-        await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+        handle = await testbed.start({"crawler": "books", "limits": limits, "poll_minutes": [600]})
+        await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
         # A call that dies with the workers would hold the run until it times out.
-        await lab.until(lambda: [e.type for e in lab.outside.pushed] == ["run.started"])
+        await testbed.until(lambda: [e.type for e in testbed.outside.pushed] == ["run.started"])
     await handle.cancel()
     adding = asyncio.create_task(add(handle, "7"))
     await asyncio.sleep(0.5)  # nobody works: the run finds both when it goes on
-    async with lab.working(), asyncio.timeout(120):
+    async with testbed.working(), asyncio.timeout(120):
         (answer,) = await asyncio.gather(adding, return_exceptions=True)
-        await lab.until(lambda: lab.cluster.signals(1))
-        lab.cluster.end_now(1, end=SHUTDOWN)  # a run that is over could answer nothing
+        await testbed.until(lambda: testbed.cluster.signals(1))
+        testbed.cluster.end_now(1, end=SHUTDOWN)  # a run that is over could answer nothing
         result = await handle.result()
     if isinstance(answer, TasksAdded):
         assert [task.index for task in answer.tasks] == [1]
@@ -168,41 +182,43 @@ async def test_what_comes_together_with_a_cancel_is_refused_or_ends_with_the_run
     assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": 1 + added})
 
 
-async def test_tasks_that_come_with_the_last_poll_keep_the_run_alive(real_lab: Lab) -> None:
+async def test_tasks_that_come_with_the_last_poll_keep_the_run_alive(
+    real_testbed: WorkflowHarness,
+) -> None:
     """The verdict is refused while a task is alive: the run goes back to reconciliation and deploys
     it.
     """
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=0.3)
-    judge, added = lab.store.completion.end_run, []
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=0.3)
+    judge, added = testbed.store.completion.end_run, []
 
     def meanwhile(fence: Any, *how: Any) -> Any:
         if not added:
-            added.extend(lab.store.additions.add_tasks(fence.run_id, "late", [{"shelf": "9"}]))
+            added.extend(testbed.store.additions.add_tasks(fence.run_id, "late", [{"shelf": "9"}]))
         return judge(fence, *how)
 
-    lab.store.completion.end_run = meanwhile
-    result = await lab.run({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
+    testbed.store.completion.end_run = meanwhile
+    result = await testbed.run({"crawler": "books", "limits": SOON, "poll_minutes": [0.02]})
     assert (result.status, result.tasks) == ("COMPLETED", {"SUCCEEDED": 2})
 
 
 @pytest.mark.troubles
 async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_partial(
-    real_lab: Lab,
+    real_testbed: WorkflowHarness,
 ) -> None:
-    lab = real_lab
+    testbed = real_testbed
     most = 0
 
     def count(_: object) -> None:
         nonlocal most
-        most = max(most, lab.store.tasks.count_tasks(1).active + 1)
+        most = max(most, testbed.store.tasks.count_tasks(1).active + 1)
 
-    lab.scheduler.before = count
+    testbed.scheduler.before = count
     bad = End(exit_code=1, reason="Error")
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if index == 0 else 0.05, end=bad if index == 3 else FINISHED
     )
-    handle = await lab.start(
+    handle = await testbed.start(
         {
             "crawler": "books",
             "limits": SOON,
@@ -211,23 +227,23 @@ async def test_added_tasks_wait_for_free_slots_and_one_that_fails_makes_the_run_
             "poll_minutes": [0.01],
         }
     )
-    await lab.until(lambda: lab.tasks(1).get(0) == "RUNNING")
+    await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
     await add(handle, "1", "2", "3")
-    await lab.until(
-        lambda: lab.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED", 3: "FAILED"}
+    await testbed.until(
+        lambda: testbed.tasks(1) == {0: "RUNNING", 1: "SUCCEEDED", 2: "SUCCEEDED", 3: "FAILED"}
     )
-    lab.cluster.end_now(1, end=FINISHED)
+    testbed.cluster.end_now(1, end=FINISHED)
     result = await handle.result()
     assert (result.outcome, result.tasks) == ("partial", {"SUCCEEDED": 3, "FAILED": 1})
     assert most <= 2
 
 
 @pytest.mark.troubles
-async def test_changes_are_pushed_to_a_front_end_that_wants_them(lab: Lab) -> None:
-    lab.outside.sends = True
-    lab.cluster.behaviour = Behaviour(executes=100)
-    handle = await lab.start({"crawler": "books", "limits": SOON})
+async def test_changes_are_pushed_to_a_front_end_that_wants_them(testbed: WorkflowHarness) -> None:
+    testbed.outside.sends = True
+    testbed.cluster.behaviour = Behaviour(executes=100)
+    handle = await testbed.start({"crawler": "books", "limits": SOON})
     assert (await handle.result()).status == "COMPLETED"
-    assert "signal_pusher_changed" in await lab.events(handle)
-    await lab.until(lambda: "run.changed" in [e.type for e in lab.outside.pushed])
-    assert lab.outside.pushed[-1].body["status"] == "COMPLETED", "the end is pushed as well"
+    assert "signal_pusher_changed" in await testbed.events(handle)
+    await testbed.until(lambda: "run.changed" in [e.type for e in testbed.outside.pushed])
+    assert testbed.outside.pushed[-1].body["status"] == "COMPLETED", "the end is pushed as well"

@@ -32,9 +32,9 @@ from crawler_lifecycle.features.managers.domain.manager import AddJobs
 from crawler_lifecycle.workflows.audit import AuditOrder
 from tests.contracts.store.graphing import chain, step
 from tests.support.examples import examples
-from tests.support.graphing import graph_lab
-from tests.support.lab import Lab, each_at_once
-from tests.support.managing import manager_lab, quick
+from tests.support.graphing import graph_testbed
+from tests.support.managing import manager_testbed, quick
+from tests.support.testbed import WorkflowHarness, each_at_once
 from tests.workflows.test_poison import ENCRYPTED, POISON, UNTIL_STOPPED, raw
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
@@ -114,17 +114,17 @@ async def send(handle: WorkflowHandle[Any, Any], how: str, name: str, args: list
             raise
 
 
-async def stopped(lab: Lab, handle: WorkflowHandle[Any, Any]) -> Any:
+async def stopped(testbed: WorkflowHarness, handle: WorkflowHandle[Any, Any]) -> Any:
     with suppress(RPCError):  # it has ended already
         await handle.signal(names.SIGNAL_STOP, {"requested_by": "ada"})
-    return await lab.ended(handle)
+    return await testbed.ended(handle)
 
 
-def read(lab: Lab, run_id: int) -> None:
+def read(testbed: WorkflowHarness, run_id: int) -> None:
     """Every row of it can be read."""
-    assert lab.store.runs.get_run(run_id).run_id == run_id
-    assert lab.store.runs.request_of(run_id).crawler == "books"
-    assert {task.run_id for task in lab.store.tasks.list_tasks(run_id)} == {run_id}
+    assert testbed.store.runs.get_run(run_id).run_id == run_id
+    assert testbed.store.runs.request_of(run_id).crawler == "books"
+    assert {task.run_id for task in testbed.store.tasks.list_tasks(run_id)} == {run_id}
 
 
 #: What is wrong as the input of each kind of workflow.
@@ -136,66 +136,68 @@ WRONG: list[list[Any]] = [
 ]
 
 
-async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(lab: Lab) -> None:
+async def test_too_many_payloads_and_wrong_ones_fail_a_start_and_block_nothing(
+    testbed: WorkflowHarness,
+) -> None:
     async def play(case: tuple[str, list[Any]]) -> None:
         kind, payloads = case
-        name = f"lab/wrong/{kind}/{WRONG.index(payloads)}"
-        handle = await lab.client.start_workflow(
+        name = f"testbed/wrong/{kind}/{WRONG.index(payloads)}"
+        handle = await testbed.client.start_workflow(
             kind, args=payloads, id=name, task_queue=QUEUES[kind]
         )
-        lab.handles.append(handle)
+        testbed.handles.append(handle)
         with pytest.raises(WorkflowFailureError):
-            await lab.ended(handle)
+            await testbed.ended(handle)
 
     await each_at_once(play, product(QUEUES, WRONG))
-    assert lab.store.runs.list_runs() == []
+    assert testbed.store.runs.list_runs() == []
 
 
 @settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 async def test_whatever_is_sent_a_manager_keeps_its_jobs_and_stops(
-    real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
+    real_testbed: WorkflowHarness, steps: list[tuple[str, str, list[Any]]]
 ) -> None:
-    real_lab.cluster.behaviour = UNTIL_STOPPED
-    number = real_lab.store.managers.newest(limit=1)
-    m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
+    real_testbed.cluster.behaviour = UNTIL_STOPPED
+    number = real_testbed.store.managers.newest(limit=1)
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(2)], window=1)
     row = m.reserve(f"flow {number[0].manager_id if number else 0}")
     async with m.user_code():
         handle = await m.start(row=row)
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 1)
+        await real_testbed.until(lambda: len(real_testbed.cluster.alive()) == 1)
         for step in steps:
             await send(handle, *step)
         if not any(how == "signal" and name in ("stop", "force_stop") for how, name, _ in steps):
-            assert len(real_lab.cluster.alive()) == 1
+            assert len(real_testbed.cluster.alive()) == 1
             seen = await m.snapshot_where(handle, lambda s: s.live == 1)
             assert (seen.status, seen.stop, seen.error) == (None, None, None)
-        result = await stopped(real_lab, handle)
+        result = await stopped(real_testbed, handle)
     assert (result.manager_id, result.status, result.outcome) == (
         row.manager_id,
         "FAILED",
         "cancelled",
     )
-    assert real_lab.cluster.alive() == []
+    assert real_testbed.cluster.alive() == []
     assert max(m.plan.lives) == 1
 
 
 @settings(max_examples=examples(3), suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
-    real_lab: Lab, steps: list[tuple[str, str, list[Any]]]
+    real_testbed: WorkflowHarness, steps: list[tuple[str, str, list[Any]]]
 ) -> None:
-    g = graph_lab(real_lab)
+    g = graph_testbed(real_testbed)
     g.functions.held = {path: threading.Event() for path in ("s0", "long")}
-    key = f"graph {len(real_lab.store.graphs.newest())}"
+    key = f"graph {len(real_testbed.store.graphs.newest())}"
     async with g.working():
         handle = await g.start([*chain(3), step("long", timeout_s=600)], key)
-        await real_lab.until(lambda: sum(g.functions.calls.values()) == 2)
+        await real_testbed.until(lambda: sum(g.functions.calls.values()) == 2)
         for one in steps:
             await send(handle, *one)
         if not any(how == "signal" and name in ("stop", "force_stop") for how, name, _ in steps):
             seen = await g.snapshot_where(handle, lambda s: s.calls == 2)
             assert (seen.state, seen.stop, seen.counts["suspended"]) == ("executing", None, 2)
-        result = await stopped(real_lab, handle)
+        result = await stopped(real_testbed, handle)
     assert (result.key, result.state) == (key, "cancelled")
     assert g.functions.calls == {"s0": 1, "long": 1}
 
@@ -203,33 +205,38 @@ async def test_whatever_is_sent_a_graph_keeps_its_steps_and_stops(
 @settings(max_examples=examples(2), suppress_health_check=list(HealthCheck))
 @given(starts=STARTS, steps=STEPS)
 async def test_whatever_is_sent_a_run_is_read_stopped_and_ended_and_another_notices_nothing(
-    lab: Lab, starts: list[tuple[str, list[Any]]], steps: list[tuple[str, str, list[Any]]]
+    testbed: WorkflowHarness,
+    starts: list[tuple[str, list[Any]]],
+    steps: list[tuple[str, str, list[Any]]],
 ) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle, beside = await lab.start({"crawler": "books"}), await lab.start({"crawler": "books"})
-    other = (await lab.snapshot_where(beside, lambda s: s.run_id)).run_id
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle, beside = (
+        await testbed.start({"crawler": "books"}),
+        await testbed.start({"crawler": "books"}),
+    )
+    other = (await testbed.snapshot_where(beside, lambda s: s.run_id)).run_id
     strangers = []
     for number, (kind, args) in enumerate(starts):
-        name = f"lab/stranger/{lab.count}/{number}"
+        name = f"testbed/stranger/{testbed.count}/{number}"
         strangers.append(
-            await lab.client.start_workflow(kind, args=args, id=name, task_queue=QUEUES[kind])
+            await testbed.client.start_workflow(kind, args=args, id=name, task_queue=QUEUES[kind])
         )
-    lab.handles += strangers
+    testbed.handles += strangers
     for one in steps:
         await send(handle, *one)
-    run_id = (await lab.snapshot_where(handle, lambda s: s.run_id)).run_id
+    run_id = (await testbed.snapshot_where(handle, lambda s: s.run_id)).run_id
     assert (await handle.query(names.QUERY_RECORD, result_type=WorkflowRecord)).run_id == run_id
-    read(lab, run_id)
-    result = await stopped(lab, handle)
+    read(testbed, run_id)
+    result = await stopped(testbed, handle)
     assert (result.run_id, result.status, result.outcome) == (run_id, "FAILED", "cancelled")
-    read(lab, run_id)
+    read(testbed, run_id)
     for stranger in strangers:
         with suppress(WorkflowFailureError):  # it says what is wrong with its input
-            await stopped(lab, stranger)
-    seen: RunSnapshot = await lab.snapshot_where(beside, lambda s: s.polls >= 1)
+            await stopped(testbed, stranger)
+    seen: RunSnapshot = await testbed.snapshot_where(beside, lambda s: s.polls >= 1)
     assert (seen.attempt, seen.outcome, seen.stop, seen.notes) == (1, None, None, [])
-    assert lab.store.runs.get_run(other).status == "PROCESSING"
-    assert (lab.tasks(other), lab.store.runs.cancellations(other)) == ({0: "RUNNING"}, [])
-    assert lab.cluster.alive() == [(other, 0, 1)], "nothing else is left"
-    assert (await stopped(lab, beside)).outcome == "cancelled"
-    assert [logged["requested_by"] for logged in lab.store.runs.cancellations(other)] == ["ada"]
+    assert testbed.store.runs.get_run(other).status == "PROCESSING"
+    assert (testbed.tasks(other), testbed.store.runs.cancellations(other)) == ({0: "RUNNING"}, [])
+    assert testbed.cluster.alive() == [(other, 0, 1)], "nothing else is left"
+    assert (await stopped(testbed, beside)).outcome == "cancelled"
+    assert [logged["requested_by"] for logged in testbed.store.runs.cancellations(other)] == ["ada"]

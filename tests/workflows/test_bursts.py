@@ -14,7 +14,7 @@ from temporalio.client import WorkflowHandle
 
 from crawler_lifecycle.workflows import policies
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab, start_workers
+from tests.support.testbed import WorkflowHarness, start_workers
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -24,48 +24,52 @@ BOOKS = {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_chec
 ROLES_HERE = ("workflows", "cluster", "control", "export")
 
 
-def seen_at(lab: Lab, handle: WorkflowHandle[Any, Any]) -> datetime | None:
+def seen_at(testbed: WorkflowHarness, handle: WorkflowHandle[Any, Any]) -> datetime | None:
     """When the run was polled for the last time, by its row: a question to its workflow would be
     a replay.
     """
-    rows = [row for row in lab.store.runs.list_runs() if row.owner_workflow_id == handle.id]
+    rows = [row for row in testbed.store.runs.list_runs() if row.owner_workflow_id == handle.id]
     return rows[0].verified_at if rows else None
 
 
-async def test_stops_polls_and_resumes_in_a_burst_of_starts(real_lab_without_workers: Lab) -> None:
-    lab = real_lab_without_workers
-    lab.cluster.behaviour = lambda run, index, attempt: (
+async def test_stops_polls_and_resumes_in_a_burst_of_starts(
+    real_testbed_without_workers: WorkflowHarness,
+) -> None:
+    testbed = real_testbed_without_workers
+    testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=None) if run <= OLD and attempt == 1 else Behaviour(executes=0)
     )
     async with AsyncExitStack() as stack:
-        await start_workers(stack, lab, roles=ROLES_HERE, cached=REMEMBERED)
-        old = [await lab.start(BOOKS) for _ in range(OLD)]
-        await lab.until(lambda: all(seen_at(lab, handle) for handle in old))
-        burst = [asyncio.create_task(lab.start(BOOKS)) for _ in range(NEW)]
-        before = seen_at(lab, old[0])
+        await start_workers(stack, testbed, roles=ROLES_HERE, cached=REMEMBERED)
+        old = [await testbed.start(BOOKS) for _ in range(OLD)]
+        await testbed.until(lambda: all(seen_at(testbed, handle) for handle in old))
+        burst = [asyncio.create_task(testbed.start(BOOKS)) for _ in range(NEW)]
+        before = seen_at(testbed, old[0])
         await old[0].signal("poll_now")
         for handle in old[1:]:
             await handle.signal("stop")
-        stopped = await asyncio.gather(*(lab.ended(handle) for handle in old[1:]))
+        stopped = await asyncio.gather(*(testbed.ended(handle) for handle in old[1:]))
         assert {one.outcome for one in stopped} == {"cancelled"}
-        await lab.until(lambda: seen_at(lab, old[0]) != before)
-        again = await lab.run({"run_id": stopped[0].run_id})
+        await testbed.until(lambda: seen_at(testbed, old[0]) != before)
+        again = await testbed.run({"run_id": stopped[0].run_id})
         assert (again.status, again.attempt) == ("COMPLETED", 2)
         await old[0].signal("stop")
-        assert (await lab.ended(old[0])).outcome == "cancelled"
-        ended = [await lab.ended(await one) for one in burst]
+        assert (await testbed.ended(old[0])).outcome == "cancelled"
+        ended = [await testbed.ended(await one) for one in burst]
         assert sorted(one.run_id for one in ended) == list(range(OLD + 1, OLD + NEW + 1))
         assert {str(one.status) for one in ended} == {"COMPLETED"}
 
 
-async def test_steps_of_a_run_that_has_begun_come_before_starts(real_lab: Lab) -> None:
+async def test_steps_of_a_run_that_has_begun_come_before_starts(
+    real_testbed: WorkflowHarness,
+) -> None:
     """Outside of the cache of a worker, which may have died, Temporal orders steps by the priority
     of the workflow.
     """
-    real_lab.cluster.behaviour = Behaviour(executes=None)
-    run = await real_lab.start(BOOKS)
-    await real_lab.until(lambda: seen_at(real_lab, run) is not None)
+    real_testbed.cluster.behaviour = Behaviour(executes=None)
+    run = await real_testbed.start(BOOKS)
+    await real_testbed.until(lambda: seen_at(real_testbed, run) is not None)
     found = (await run.describe()).raw_description.workflow_execution_info
     assert found.priority.priority_key == policies.FIRST < policies.TURN
     await run.signal("stop")
-    assert (await real_lab.ended(run)).outcome == "cancelled"
+    assert (await real_testbed.ended(run)).outcome == "cancelled"

@@ -17,7 +17,7 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.domain.names import SEARCH_ATTRIBUTES
 from crawler_lifecycle.temporal.plugin import plugin
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import laboratory
+from tests.support.testbed import open_testbed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,16 +50,18 @@ async def classic() -> AsyncIterator[WorkflowEnvironment]:
 async def test_hours_on_the_ladder_take_seconds(
     classic: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    async with laboratory(classic.client, tmp_path) as lab:
-        lab.cluster.behaviour = Behaviour(executes=6 * 3600)
-        result = await lab.ended(await lab.start({"crawler": "books"}))
+    async with open_testbed(classic.client, tmp_path) as testbed:
+        testbed.cluster.behaviour = Behaviour(executes=6 * 3600)
+        result = await testbed.ended(await testbed.start({"crawler": "books"}))
         assert (result.status, result.outcome, result.items) == ("COMPLETED", "finished", 100)
-        row = lab.store.runs.get_run(result.run_id)
+        row = testbed.store.runs.get_run(result.run_id)
         assert (row.ended_at - row.created_at).total_seconds() >= 6 * 3600
-        events = [event for history in await lab.chain(lab.handles[0]) for event in history.events]
+        events = [
+            event for history in await testbed.chain(testbed.handles[0]) for event in history.events
+        ]
         asked = [
             event.activity_task_scheduled_event_attributes.activity_type.name for event in events
         ]
         assert 26 <= asked.count("get_history_statuses_to_sync") <= 30
         assert len(events) <= 120 + 19 * 28, "two executions at most: each poll is 19 events"
-        assert lab.corrections(result.run_id) == []
+        assert testbed.corrections(result.run_id) == []

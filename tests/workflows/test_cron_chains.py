@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from crawler_lifecycle.domain import names
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 from tests.workflows.test_replay import read, replay
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
     ids=["run", "empty", "manager", "graph", "audit"],
 )
 async def test_a_cron_chain_is_refused_and_ends(
-    real_lab: Lab, workflow: str, queue: str, order: list[Any]
+    real_testbed: WorkflowHarness, workflow: str, queue: str, order: list[Any]
 ) -> None:
     started = f"cron/{workflow}/{len(order)}"
-    handle = await real_lab.client.start_workflow(
+    handle = await real_testbed.client.start_workflow(
         workflow, args=order, id=started, task_queue=queue, cron_schedule="@every 1s"
     )
     with pytest.raises(WorkflowFailureError) as failed:
@@ -40,15 +40,15 @@ async def test_a_cron_chain_is_refused_and_ends(
         in str(failed.value.cause)
     )
     await asyncio.sleep(2.5)
-    last = await real_lab.client.get_workflow_handle(started).describe()
+    last = await real_testbed.client.get_workflow_handle(started).describe()
     assert last.status is WorkflowExecutionStatus.FAILED
-    history = await real_lab.client.get_workflow_handle(started).fetch_history()
+    history = await real_testbed.client.get_workflow_handle(started).fetch_history()
     begun = history.events[0].workflow_execution_started_event_attributes
     assert begun.continued_execution_run_id == handle.first_execution_run_id, (
         "the execution after the first one"
     )
     assert not begun.cron_schedule
-    assert real_lab.store.runs.find_run("mine") is None
+    assert real_testbed.store.runs.find_run("mine") is None
 
 
 @pytest.mark.parametrize("name", ["completed", "managed", "graphed", "audited"])

@@ -25,7 +25,7 @@ from crawler_lifecycle.workflows import deletion as workflow
 from crawler_lifecycle.workflows import steps
 from tests.contracts.store.test_deletion import WORD, where
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -40,31 +40,31 @@ async def histories(client: Client, since: datetime) -> list[str]:
     return found
 
 
-async def planted(lab: Lab) -> RunRef:
+async def planted(testbed: WorkflowHarness) -> RunRef:
     """A run with the word in all that it was asked for and has said, ended and exported."""
-    lab.cluster.behaviour = Behaviour(
+    testbed.cluster.behaviour = Behaviour(
         log=f"{WORD}\n", end=replace(Behaviour().end, finish_reason=WORD, message=WORD)
     )
-    lab.cluster.folders[1, 0] = lab.folder
+    testbed.cluster.folders[1, 0] = testbed.folder
     ask = {"crawler": "books", "args": {"shelf": WORD}, "tags": [WORD]}
-    run_id = (await (await lab.start(ask, id=f"lab/{lab.folder.name}")).result()).run_id
-    lab.handles.clear()  # nothing of it is there to be replayed
-    run: RunRef = lab.store.runs.get_run(run_id).ref
+    run_id = (await (await testbed.start(ask, id=f"testbed/{testbed.folder.name}")).result()).run_id
+    testbed.handles.clear()  # nothing of it is there to be replayed
+    run: RunRef = testbed.store.runs.get_run(run_id).ref
     return run
 
 
-async def deleted(lab: Lab, run: RunRef) -> Any:
+async def deleted(testbed: WorkflowHarness, run: RunRef) -> Any:
     """Delete it; its row afterwards."""
-    await asyncio.to_thread(lab.store.deletion.ask_deletion, run.run_id, "ada")
-    await Workflows(lab.client).delete_run(run)
+    await asyncio.to_thread(testbed.store.deletion.ask_deletion, run.run_id, "ada")
+    await Workflows(testbed.client).delete_run(run)
     workflow_id = deletion_workflow_id(run)
-    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
-    handle: Any = lab.client.get_workflow_handle(
+    first = (await testbed.client.get_workflow_handle(workflow_id).describe()).run_id
+    handle: Any = testbed.client.get_workflow_handle(
         workflow_id, run_id=first, first_execution_run_id=first
     )
-    await lab.ended(handle)
-    lab.handles.append(handle)  # it is replayed
-    return lab.store.runs.get_run(run.run_id)
+    await testbed.ended(handle)
+    testbed.handles.append(handle)  # it is replayed
+    return testbed.store.runs.get_run(run.run_id)
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +74,11 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def local(real_lab: Lab) -> Path:
+def local(real_testbed: WorkflowHarness) -> Path:
     """The folder of a local cluster with the files of run 1."""
-    state = real_lab.folder / "cluster"
+    state = real_testbed.folder / "cluster"
     (state / "tasks").mkdir(parents=True)
-    real_lab.parts.places.append(VolumePlace(state))  # type: ignore[attr-defined]
+    real_testbed.parts.places.append(VolumePlace(state))  # type: ignore[attr-defined]
     return state
 
 
@@ -90,15 +90,15 @@ def files(folder: Path) -> list[Path]:
 
 
 @pytest.mark.troubles
-async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> None:
+async def test_nothing_is_left_in_temporal_and_in_archives(real_testbed: WorkflowHarness) -> None:
     since = utc_now()
-    run = await planted(real_lab)
-    assert len(await histories(real_lab.client, since)) == 1
-    assert (len(real_lab.outside.stored), bool(where(real_lab.store))) == (1, True)
-    row = await deleted(real_lab, run)
-    assert await histories(real_lab.client, since) == []
-    assert real_lab.outside.stored == []
-    assert where(real_lab.store) == set()
+    run = await planted(real_testbed)
+    assert len(await histories(real_testbed.client, since)) == 1
+    assert (len(real_testbed.outside.stored), bool(where(real_testbed.store))) == (1, True)
+    row = await deleted(real_testbed, run)
+    assert await histories(real_testbed.client, since) == []
+    assert real_testbed.outside.stored == []
+    assert where(real_testbed.store) == set()
     assert row.deletion["gone"].keys() >= {
         "archives",
         "Temporal histories",
@@ -108,49 +108,51 @@ async def test_nothing_is_left_in_temporal_and_in_archives(real_lab: Lab) -> Non
 
 
 @pytest.mark.troubles
-async def test_what_still_delivers_is_ended_and_waited_for(real_lab: Lab) -> None:
+async def test_what_still_delivers_is_ended_and_waited_for(real_testbed: WorkflowHarness) -> None:
     """An archive that nobody takes keeps the workflow of a run open for a day."""
     since = utc_now()
-    real_lab.outside.fail["store"] = NotDelivered(WORD)
-    real_lab.cluster.folders[1, 0] = real_lab.folder
-    handle = await real_lab.start(
-        {"crawler": "books", "args": {"shelf": WORD}}, id=f"lab/{real_lab.folder.name}"
+    real_testbed.outside.fail["store"] = NotDelivered(WORD)
+    real_testbed.cluster.folders[1, 0] = real_testbed.folder
+    handle = await real_testbed.start(
+        {"crawler": "books", "args": {"shelf": WORD}}, id=f"testbed/{real_testbed.folder.name}"
     )
-    await real_lab.until(lambda: real_lab.store.exports.list_exports(1))
-    real_lab.handles.clear()
-    row = await deleted(real_lab, real_lab.store.runs.get_run(1).ref)
-    assert (row.deletion_ended_at is not None, where(real_lab.store)) == (True, set())
+    await real_testbed.until(lambda: real_testbed.store.exports.list_exports(1))
+    real_testbed.handles.clear()
+    row = await deleted(real_testbed, real_testbed.store.runs.get_run(1).ref)
+    assert (row.deletion_ended_at is not None, where(real_testbed.store)) == (True, set())
     # Others share the server, and the short ids.
-    assert handle.id not in str(await histories(real_lab.client, since))
-    assert (await real_lab.events(real_lab.handles[0])) == [
+    assert handle.id not in str(await histories(real_testbed.client, since))
+    assert (await real_testbed.events(real_testbed.handles[0])) == [
         *("delete_run_texts", "delete_run_files", "delete_run_histories", "delete_run_files"),
     ]
 
 
 @pytest.mark.troubles
-async def test_an_outage_is_told_and_what_is_left_goes_after_it(real_lab: Lab, local: Path) -> None:
-    run = await planted(real_lab)
+async def test_an_outage_is_told_and_what_is_left_goes_after_it(
+    real_testbed: WorkflowHarness, local: Path
+) -> None:
+    run = await planted(real_testbed)
     task = local / "tasks" / str(run) / "0" / "1"
     (task / "files").mkdir(parents=True)
     (task / "files" / "items.jsonl").write_text(WORD)
     saved = local / "state" / str(run) / "0"
     saved.mkdir(parents=True)
     (saved / "queue").write_text(WORD)
-    real_lab.outside.fail["remove"] = NotDelivered("the bucket is away")
+    real_testbed.outside.fail["remove"] = NotDelivered("the bucket is away")
 
     async def heal() -> None:
         def told() -> bool:
-            report = real_lab.store.runs.get_run(run.run_id).deletion
+            report = real_testbed.store.runs.get_run(run.run_id).deletion
             return bool(report and report["left"] == {"archives": "the bucket is away"})
 
-        await real_lab.until(told)
+        await real_testbed.until(told)
         assert await asyncio.to_thread(files, local) == []
-        real_lab.outside.fail = {}
+        real_testbed.outside.fail = {}
 
-    row, _ = await asyncio.gather(deleted(real_lab, run), heal())
+    row, _ = await asyncio.gather(deleted(real_testbed, run), heal())
     assert row.deletion["left"] == {}
     assert row.deletion["gone"][f"files in {local}"] is None
-    assert real_lab.outside.stored == []
+    assert real_testbed.outside.stored == []
 
 
 @pytest.mark.parametrize(("parent", "words"), [

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import text
 
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
 REQUEST = {"crawler": "books", "limits": {"start_check_s": 0.1}, "poll_minutes": [0.005]}
 
 
-def write(lab: Lab, statement: str) -> None:
-    with lab.store.database.writing() as conn:
+def write(testbed: WorkflowHarness, statement: str) -> None:
+    with testbed.store.database.writing() as conn:
         assert conn.execute(text(statement)).rowcount
 
 
@@ -40,21 +40,21 @@ STORIES = [
 
 @pytest.mark.parametrize(("edit", "end"), STORIES)
 async def test_the_run_waits_and_goes_on_when_the_row_is_mended(
-    real_lab: Lab, edit: str, end: str
+    real_testbed: WorkflowHarness, edit: str, end: str
 ) -> None:
-    lab = real_lab
+    testbed = real_testbed
     spoil, mend = EDITS[edit]
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start(REQUEST)
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 1)
-    write(lab, spoil)
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start(REQUEST)
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation" and s.polls >= 1)
+    write(testbed, spoil)
     if end == "mended":
-        write(lab, mend)
-        polls = (await lab.snapshot_where(handle, lambda s: True)).polls
-        await lab.snapshot_where(handle, lambda s: s.polls > polls + 1)
+        write(testbed, mend)
+        polls = (await testbed.snapshot_where(handle, lambda s: True)).polls
+        await testbed.snapshot_where(handle, lambda s: s.polls > polls + 1)
     await handle.signal("stop")
     if end != "mended":
-        write(lab, mend)
+        write(testbed, mend)
     result = await handle.result()
     assert (result.status, result.outcome, result.attempt) == ("FAILED", "cancelled", 1)
-    assert lab.cluster.alive() == []
+    assert testbed.cluster.alive() == []

@@ -24,7 +24,7 @@ from crawler_lifecycle.workflows import calls
 from crawler_lifecycle.workflows.exports import ExportReport
 from crawler_lifecycle.workflows.state import Inbox
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -87,11 +87,11 @@ def held(owner: Any, method: str) -> Iterator[threading.Event]:
         delattr(owner, method)
 
 
-async def left_in_time(lab: Lab, handle: Handle) -> None:
+async def left_in_time(testbed: WorkflowHarness, handle: Handle) -> None:
     """It went on as new, as soon as the flood let it: the server refuses that while signals come
     in.
     """
-    chain = await lab.chain(handle)
+    chain = await testbed.chain(handle)
     assert len(chain) > 1
     for history in chain[:-1]:
         assert history.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
@@ -101,93 +101,95 @@ async def left_in_time(lab: Lab, handle: Handle) -> None:
     "where", ["running", pytest.param("as many as a server takes", marks=pytest.mark.slow)]
 )
 async def test_a_flooded_run_is_stopped_as_any_other(
-    short: int, real_lab: Lab, where: str, caplog: pytest.LogCaptureFixture
+    short: int, real_testbed: WorkflowHarness, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start(BOOKS)
-    beside = await lab.start(BOOKS)
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start(BOOKS)
+    beside = await testbed.start(BOOKS)
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     with caplog.at_level(logging.INFO, "temporalio.workflow"):
         await flood(handle, short)
     lines = [r for r in caplog.records if r.getMessage().startswith("signal noise-")]
     last = [r for r in lines if "further lines of this step are not logged" in r.getMessage()]
     assert len(lines) <= (len(last) + short // LINES_MAX) * LINES_MAX
     await handle.signal("stop", {"requested_by": "ada"})
-    result = await lab.ended(handle)
+    result = await testbed.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert [c["requested_by"] for c in lab.store.runs.cancellations(result.run_id)] == ["ada"]
-    notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+    assert [c["requested_by"] for c in testbed.store.runs.cancellations(result.run_id)] == ["ada"]
+    notes = (await testbed.snapshot_where(handle, lambda s: True)).notes
     assert notes[0].startswith("unknown signal 'noise-")
     assert notes[1:] == [f"{short} unknown signals ignored in all"]
-    await left_in_time(lab, handle)
-    other = await lab.snapshot_where(beside, lambda s: s.polls >= 1)
-    assert (lab.store.runs.get_run(other.run_id).status, other.stop) == ("PROCESSING", None)
+    await left_in_time(testbed, handle)
+    other = await testbed.snapshot_where(beside, lambda s: s.polls >= 1)
+    assert (testbed.store.runs.get_run(other.run_id).status, other.stop) == ("PROCESSING", None)
     await beside.signal("force_stop")
-    assert (await lab.ended(beside)).outcome == "cancelled"
+    assert (await testbed.ended(beside)).outcome == "cancelled"
 
 
-async def test_one_that_records_itself_is_left_and_begins_again(short: int, real_lab: Lab) -> None:
+async def test_one_that_records_itself_is_left_and_begins_again(
+    short: int, real_testbed: WorkflowHarness
+) -> None:
     """The database is away: the run has no number yet.
 
     The stop that came is on its row when it has one.
     """
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None)
-    with held(lab.store.initiation, "create_run") as begun:
-        handle = await lab.start(
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    with held(testbed.store.initiation, "create_run") as begun:
+        handle = await testbed.start(
             {"crawler": "books", "requested_by": "bob", "poll_minutes": [0.02]}
         )
-        await lab.until(begun.is_set)
+        await testbed.until(begun.is_set)
         await handle.signal("stop", {"requested_by": "ada"})
         await flood(handle, short)
-    result = await lab.ended(handle)
+    result = await testbed.ended(handle)
     assert result.outcome == "cancelled"
-    request = lab.store.runs.request_of(result.run_id)
-    assert (request.requested_by, len(lab.store.runs.list_runs())) == ("bob", 1)
-    assert [c["requested_by"] for c in lab.store.runs.cancellations(result.run_id)] == ["ada"]
-    await left_in_time(lab, handle)
+    request = testbed.store.runs.request_of(result.run_id)
+    assert (request.requested_by, len(testbed.store.runs.list_runs())) == ("bob", 1)
+    assert [c["requested_by"] for c in testbed.store.runs.cancellations(result.run_id)] == ["ada"]
+    await left_in_time(testbed, handle)
 
 
 async def test_a_verdict_under_way_is_left_and_a_stop_is_on_record_before_it(
-    short: int, real_lab: Lab
+    short: int, real_testbed: WorkflowHarness
 ) -> None:
-    lab = real_lab
-    with held(lab.store.completion, "end_run") as begun:
-        handle = await lab.start(BOOKS)
-        await lab.until(begun.is_set)
+    testbed = real_testbed
+    with held(testbed.store.completion, "end_run") as begun:
+        handle = await testbed.start(BOOKS)
+        await testbed.until(begun.is_set)
         await flood(handle, short)
         await handle.signal("stop", {"requested_by": "ada"})
-        await lab.until(lambda: lab.store.runs.get_run(1).stop)
-    result = await lab.ended(handle)
+        await testbed.until(lambda: testbed.store.runs.get_run(1).stop)
+    result = await testbed.ended(handle)
     assert result.outcome == "finished", "there was nothing left to stop"
-    assert [c["requested_by"] for c in lab.store.runs.cancellations(1)] == ["ada"]
-    assert [e.type for e in lab.outside.pushed if e.type == "run.stopped"] == ["run.stopped"]
-    await left_in_time(lab, handle)
+    assert [c["requested_by"] for c in testbed.store.runs.cancellations(1)] == ["ada"]
+    assert [e.type for e in testbed.outside.pushed if e.type == "run.stopped"] == ["run.stopped"]
+    await left_in_time(testbed, handle)
 
 
 async def test_an_archive_under_way_is_left_and_made_by_the_next_execution(
-    short: int, real_lab: Lab
+    short: int, real_testbed: WorkflowHarness
 ) -> None:
     """What was told before it is not told again, and a stop that comes after the verdict is called
     that.
     """
-    lab = real_lab
-    lab.cluster.folders[1, 0] = lab.folder
-    with held(lab.outside, "store") as begun:
-        handle = await lab.start(BOOKS)
-        await lab.until(begun.is_set)
+    testbed = real_testbed
+    testbed.cluster.folders[1, 0] = testbed.folder
+    with held(testbed.outside, "store") as begun:
+        handle = await testbed.start(BOOKS)
+        await testbed.until(begun.is_set)
         await flood(handle, short)
         await handle.signal("stop", {"requested_by": "ada"})
-        snapshot = await lab.snapshot_where(
+        snapshot = await testbed.snapshot_where(
             handle, lambda s: any("after the verdict" in note for note in s.notes)
         )
         assert (snapshot.outcome, snapshot.stop) == ("finished", None)
-    result = await lab.ended(handle)
+    result = await testbed.ended(handle)
     assert (result.outcome, result.export is not None) == ("finished", True)
-    assert lab.store.runs.cancellations(1) == []
-    assert [e.type for e in lab.outside.sent] == ["run.ended"]
-    await left_in_time(lab, handle)
+    assert testbed.store.runs.cancellations(1) == []
+    assert [e.type for e in testbed.outside.sent] == ["run.ended"]
+    await left_in_time(testbed, handle)
 
 
 AGAIN = "send the update again with request_id 'p1'"
@@ -204,59 +206,64 @@ async def sent_again(handle: Handle, page: dict[str, Any]) -> Any:
         await asyncio.sleep(0.2)
 
 
-async def test_an_update_that_hangs_is_refused_with_its_fix(short: int, real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start(BOOKS)
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
-    with held(lab.store.additions, "add_tasks") as begun:
+async def test_an_update_that_hangs_is_refused_with_its_fix(
+    short: int, real_testbed: WorkflowHarness
+) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start(BOOKS)
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
+    with held(testbed.store.additions, "add_tasks") as begun:
         page = {"tasks": [{}], "request_id": "p1"}
         update = asyncio.create_task(handle.execute_update("add_tasks", page))
-        await lab.until(begun.is_set)
+        await testbed.until(begun.is_set)
         await flood(handle, short)
         error = (await asyncio.gather(update, return_exceptions=True))[0]
     assert AGAIN in str(getattr(error, "cause", error))
     added = await sent_again(handle, page)
     assert len(added["tasks"]) == 1
-    await lab.until(lambda: set(lab.tasks(1)) == {0, 1})
-    await left_in_time(lab, handle)
+    await testbed.until(lambda: set(testbed.tasks(1)) == {0, 1})
+    await left_in_time(testbed, handle)
     await handle.signal("stop")
-    assert (await lab.ended(handle)).tasks == {"CANCELLED": 2}
+    assert (await testbed.ended(handle)).tasks == {"CANCELLED": 2}
 
 
-async def _audit(lab: Lab) -> Handle:
-    handle: Handle = await lab.client.start_workflow(
+async def _audit(testbed: WorkflowHarness) -> Handle:
+    handle: Handle = await testbed.client.start_workflow(
         names.AUDIT_WORKFLOW,
-        id="lab/flooded",
+        id="testbed/flooded",
         task_queue=names.QUEUE_AUDIT,
         result_type=AuditReport,
     )
     return handle
 
 
-async def _export(lab: Lab) -> Handle:
-    row = lab.store.runs.get_run(1)
-    workflow_id = await Workflows(lab.client).export_again(
+async def _export(testbed: WorkflowHarness) -> Handle:
+    row = testbed.store.runs.get_run(1)
+    workflow_id = await Workflows(testbed.client).export_again(
         Fence(1, 1, row.owner_run_id, row.run_uid)
     )
-    first = (await lab.client.get_workflow_handle(workflow_id).describe()).run_id
-    return lab.client.get_workflow_handle(
+    first = (await testbed.client.get_workflow_handle(workflow_id).describe()).run_id
+    return testbed.client.get_workflow_handle(
         workflow_id, first_execution_run_id=first, result_type=ExportReport
     )
 
 
 @pytest.mark.parametrize("kind", [_audit, _export])
 async def test_workflows_without_signals_drop_them(
-    short: int, real_lab: Lab, kind: Callable[[Lab], Any], caplog: pytest.LogCaptureFixture
+    short: int,
+    real_testbed: WorkflowHarness,
+    kind: Callable[[WorkflowHarness], Any],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lab = real_lab
-    owner = {_audit: (lab.cluster, "inventory"), _export: (lab.outside, "store")}[kind]
-    lab.cluster.folders[1, 0] = lab.folder
-    await lab.run(BOOKS)
+    testbed = real_testbed
+    owner = {_audit: (testbed.cluster, "inventory"), _export: (testbed.outside, "store")}[kind]
+    testbed.cluster.folders[1, 0] = testbed.folder
+    await testbed.run(BOOKS)
     with held(*owner) as begun:
-        handle = await kind(lab)
-        lab.handles.append(handle)
-        await lab.until(begun.is_set)
+        handle = await kind(testbed)
+        testbed.handles.append(handle)
+        await testbed.until(begun.is_set)
         with caplog.at_level(logging.INFO, "temporalio.workflow"):
             await flood(handle, short)
     report = await handle.result()
@@ -270,34 +277,34 @@ async def test_workflows_without_signals_drop_them(
     # The server refuses a continue-as-new for signals that came meanwhile; that task is done again,
     # and says it again.
     dropped = {r.getMessage() for r in caplog.records if "has no signals" in r.getMessage()}
-    chain = await lab.chain(handle)
+    chain = await testbed.chain(handle)
     assert 1 <= len(dropped) <= len(chain), "once in each execution, with its first signal"
-    await left_in_time(lab, handle)
+    await left_in_time(testbed, handle)
 
 
 async def test_a_flood_that_one_step_takes_in_costs_it_little(
-    real_lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
+    real_testbed_without_workers: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of it came while no worker was there.
 
     The stop in it is carried out, and how many there were is told.
     """
-    lab, handled = real_lab_without_workers, list[str]()
+    testbed, handled = real_testbed_without_workers, list[str]()
     signal = Inbox.signal
     monkeypatch.setattr(
         Inbox,
         "signal",
         lambda self, name, *args: [handled.append(name), signal(self, name, *args)][1],
     )
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start(BOOKS)
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start(BOOKS)
     await asyncio.gather(*(handle.signal(f"noise-{n}", {"n": n}) for n in range(SIGNALS)))
     await asyncio.gather(*(handle.signal("poll_now") for _ in range(SIGNALS)))
     await handle.signal("stop", 17)
-    async with lab.working():
-        result = await lab.ended(handle)
+    async with testbed.working():
+        result = await testbed.ended(handle)
         assert result.outcome == "cancelled"
-        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        notes = (await testbed.snapshot_where(handle, lambda s: True)).notes
     assert f"{SIGNALS} unknown signals ignored in all" in notes
     first = handled[: handled.index("stop") + 2]
     assert sorted(first) == sorted(

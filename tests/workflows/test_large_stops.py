@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import TaskRef
 from tests.support.fakes.cluster import SHUTDOWN, Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -26,11 +26,15 @@ IGNORES = Behaviour(executes=None, heeds_stop_after=None)
 NEVER = {"force_stop_after_s": None}
 
 
-async def started(lab: Lab, tasks: int) -> Any:
+async def started(testbed: WorkflowHarness, tasks: int) -> Any:
     """A run of more tasks than a request may hold, all of which execute."""
-    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "large", [{}] * tasks)
-    handle = await lab.start({"run_id": row.run_id})
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == tasks, 300)
+    row, _ = testbed.store.initiation.reserve_run(
+        RunRequest(crawler="books"), "large", [{}] * tasks
+    )
+    handle = await testbed.start({"run_id": row.run_id})
+    await testbed.until(
+        lambda: testbed.store.tasks.count_tasks(1).by_status.get("RUNNING") == tasks, 300
+    )
     return handle
 
 
@@ -39,35 +43,35 @@ async def started(lab: Lab, tasks: int) -> Any:
     "force", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "forced"]
 )
 async def test_a_stop_of_thousands_of_tasks_takes_few_events(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
+    testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, force: bool, tasks: int
 ) -> None:
     """The few have a page and more as well: it is smaller there."""
     monkeypatch.setattr(cancellation, "STOP_PAGE", min(tasks // 3, cancellation.STOP_PAGE))
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await started(lab, tasks)
-    before = len(await lab.events(handle))
-    seq = lab.store.events.last_event_seq()
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await started(testbed, tasks)
+    before = len(await testbed.events(handle))
+    seq = testbed.store.events.last_event_seq()
     await handle.signal("stop", {"request_id": "s", "force": force})
-    result = await lab.ended(handle, 300)
+    result = await testbed.ended(handle, 300)
     assert (result.outcome, result.tasks) == ("cancelled", {"CANCELLED": tasks})
-    names = await lab.events(handle)
+    names = await testbed.events(handle)
     assert names.count("k8_stop_pod" if force else "k8_stop_task") < 20
     assert len(names) - before < 100, names[before:]
-    assert lab.store.events.last_event_seq() - seq < 60
-    assert lab.cluster.calls["kill" if force else "stop"] == tasks
-    for history in await lab.chain(handle):
+    assert testbed.store.events.last_event_seq() - seq < 60
+    assert testbed.cluster.calls["kill" if force else "stop"] == tasks
+    for history in await testbed.chain(handle):
         assert len(history.events) < 4_096
 
 
 async def test_a_task_that_hangs_keeps_no_other_one_waiting(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More tasks than are asked at once hang in the call that asks them."""
     monkeypatch.setitem(Abreast.__init__.__kwdefaults__, "slow_s", 0.1)
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 36, "limits": NEVER})
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 36)
-    stop, over = lab.cluster.stop, threading.Event()
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await testbed.start({"crawler": "books", "tasks": [{}] * 36, "limits": NEVER})
+    await testbed.until(lambda: testbed.store.tasks.count_tasks(1).by_status.get("RUNNING") == 36)
+    stop, over = testbed.cluster.stop, threading.Event()
 
     def hang(run: RunRef, task: TaskRef) -> None:
         if task.index < 20 and not over.is_set():
@@ -75,99 +79,105 @@ async def test_a_task_that_hangs_keeps_no_other_one_waiting(
             raise ClusterUnavailable("its node does not answer")
         stop(run, task)
 
-    monkeypatch.setattr(lab.cluster, "stop", hang)
+    monkeypatch.setattr(testbed.cluster, "stop", hang)
     await handle.signal("stop")
     try:
-        await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("CANCELLED") == 16)
+        await testbed.until(
+            lambda: testbed.store.tasks.count_tasks(1).by_status.get("CANCELLED") == 16
+        )
         assert not over.is_set()
-        assert lab.tasks(1)[3] == "RUNNING", "nobody knows that it was asked"
+        assert testbed.tasks(1)[3] == "RUNNING", "nobody knows that it was asked"
     finally:
         over.set()
-    assert (await lab.ended(handle)).tasks == {"CANCELLED": 36}
+    assert (await testbed.ended(handle)).tasks == {"CANCELLED": 36}
 
 
 async def test_whoever_takes_a_stop_over_goes_on_where_it_was(
-    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+    real_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = real_lab  # two workflows have one clock there
+    testbed = real_testbed  # two workflows have one clock there
     monkeypatch.setattr(cancellation, "PASS_S", 0.0)  # each activity has time for one task
-    lab.cluster.behaviour = IGNORES
+    testbed.cluster.behaviour = IGNORES
     request = {"crawler": "books", "tasks": [{}] * 12, "limits": NEVER, "poll_minutes": [0.02]}
-    handle = await lab.start(request)
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 12)
+    handle = await testbed.start(request)
+    await testbed.until(lambda: testbed.store.tasks.count_tasks(1).by_status.get("RUNNING") == 12)
     await handle.signal("stop")
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING", 0) >= 5)
+    await testbed.until(
+        lambda: testbed.store.tasks.count_tasks(1).by_status.get("STOPPING", 0) >= 5
+    )
     await handle.terminate("by an operator")
-    again = await lab.start({"run_id": 1})
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("STOPPING") == 12)
-    assert lab.cluster.calls["stop"] <= 13, "at most the one that was under way was asked again"
+    again = await testbed.start({"run_id": 1})
+    await testbed.until(lambda: testbed.store.tasks.count_tasks(1).by_status.get("STOPPING") == 12)
+    assert testbed.cluster.calls["stop"] <= 13, "at most the one that was under way was asked again"
     await again.signal("force_stop")
-    assert (await lab.ended(again)).tasks == {"CANCELLED": 12}
-    assert lab.cluster.calls["kill"] == 12
+    assert (await testbed.ended(again)).tasks == {"CANCELLED": 12}
+    assert testbed.cluster.calls["kill"] == 12
 
 
-async def test_force_counts_from_when_a_task_was_asked(lab: Lab) -> None:
+async def test_force_counts_from_when_a_task_was_asked(testbed: WorkflowHarness) -> None:
     """The cluster takes no stop for longer than the limit: nobody is killed who was never asked."""
-    lab.cluster.behaviour = IGNORES
-    handle = await lab.start(
+    testbed.cluster.behaviour = IGNORES
+    handle = await testbed.start(
         {"crawler": "books", "tasks": [{}] * 3, "limits": {"force_stop_after_s": 60}}
     )
-    await lab.until(lambda: lab.store.tasks.count_tasks(1).by_status.get("RUNNING") == 3)
-    lab.cluster.fail_with(ClusterUnavailable("503"), "stop")
+    await testbed.until(lambda: testbed.store.tasks.count_tasks(1).by_status.get("RUNNING") == 3)
+    testbed.cluster.fail_with(ClusterUnavailable("503"), "stop")
     await handle.signal("stop")
-    polls = (await lab.snapshot_where(handle, lambda s: s.stop is not None)).polls
-    late = await lab.snapshot_where(
+    polls = (await testbed.snapshot_where(handle, lambda s: s.stop is not None)).polls
+    late = await testbed.snapshot_where(
         handle,
         lambda s: (
             s.polls > polls + 2 and s.last_poll_at - s.stop.requested_at > timedelta(seconds=200)
         ),
     )
-    assert lab.cluster.calls["kill"] == 0
+    assert testbed.cluster.calls["kill"] == 0
     assert not late.stop.force
-    lab.cluster.fail_with(None, "stop")
-    result = await lab.ended(handle)
-    assert {task.outcome for task in lab.store.tasks.list_tasks(result.run_id)} == {
+    testbed.cluster.fail_with(None, "stop")
+    result = await testbed.ended(handle)
+    assert {task.outcome for task in testbed.store.tasks.list_tasks(result.run_id)} == {
         "cancel_timeout"
     }
     asked = [
         t
-        for t in lab.store.runs.transitions(1)
+        for t in testbed.store.runs.transitions(1)
         if t.task_id is not None and t.to_status == "STOPPING"
     ]
-    ended = lab.store.tasks.list_tasks(1)
+    ended = testbed.store.tasks.list_tasks(1)
     assert len(asked) == 3
     first = min(t.ended_at for t in ended if t.ended_at is not None)
     assert (first - max(t.committed_at for t in asked)).total_seconds() >= 60
 
 
 @pytest.mark.parametrize("by", ["its limit", "a person"])
-async def test_a_poll_that_hangs_does_not_keep_force_away(lab: Lab, by: str) -> None:
-    lab.cluster.behaviour = IGNORES
-    handle = await lab.start(
+async def test_a_poll_that_hangs_does_not_keep_force_away(
+    testbed: WorkflowHarness, by: str
+) -> None:
+    testbed.cluster.behaviour = IGNORES
+    handle = await testbed.start(
         {"crawler": "books", "limits": {"force_stop_after_s": 60} if by == "its limit" else NEVER}
     )
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
-    lab.cluster.fail_with(ClusterUnavailable("a page is too large"), "poll")
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.fail_with(ClusterUnavailable("a page is too large"), "poll")
     await handle.signal("stop")
     if by == "a person":
-        await lab.until(lambda: lab.cluster.signals(1))
-        polls = lab.cluster.calls["poll"]
-        await lab.until(lambda: lab.cluster.calls["poll"] > polls + 2)
+        await testbed.until(lambda: testbed.cluster.signals(1))
+        polls = testbed.cluster.calls["poll"]
+        await testbed.until(lambda: testbed.cluster.calls["poll"] > polls + 2)
         await handle.signal("force_stop")
-    await lab.until(lambda: lab.cluster.calls["kill"])
-    assert lab.cluster.alive() == []
-    lab.cluster.fail_with(None, "poll")
-    assert (await lab.ended(handle)).outcome == "cancelled"
+    await testbed.until(lambda: testbed.cluster.calls["kill"])
+    assert testbed.cluster.alive() == []
+    testbed.cluster.fail_with(None, "poll")
+    assert (await testbed.ended(handle)).outcome == "cancelled"
 
 
 async def test_the_same_stop_again_and_again_interrupts_no_poll(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.cluster.behaviour = IGNORES
-    handle = await lab.start({"crawler": "books", "limits": NEVER})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    testbed.cluster.behaviour = IGNORES
+    handle = await testbed.start({"crawler": "books", "limits": NEVER})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     polling, go_on = threading.Event(), threading.Event()
-    poll = lab.cluster.poll
+    poll = testbed.cluster.poll
 
     def slow(*args: Any) -> Any:
         polling.set()
@@ -175,34 +185,36 @@ async def test_the_same_stop_again_and_again_interrupts_no_poll(
         return poll(*args)
 
     await handle.signal("stop", {"request_id": "s0", "requested_by": "ada"})
-    await lab.until(lambda: lab.cluster.signals(1))
-    monkeypatch.setattr(lab.cluster, "poll", slow)
-    await lab.until(polling.is_set)
-    calls = lab.cluster.calls["poll"]
-    lab.cluster.end_now(1, end=SHUTDOWN)
+    await testbed.until(lambda: testbed.cluster.signals(1))
+    monkeypatch.setattr(testbed.cluster, "poll", slow)
+    await testbed.until(polling.is_set)
+    calls = testbed.cluster.calls["poll"]
+    testbed.cluster.end_now(1, end=SHUTDOWN)
     try:
         for n in range(1, 8):
             await handle.signal("stop", {"request_id": f"s{n}", "requested_by": "eve"})
             await handle.signal("stop", {"request_id": f"s{n}"})
-            await lab.until(lambda n=n: len(lab.store.runs.cancellations(1)) == n + 1)
-        assert all(entry["acted_at"] is not None for entry in lab.store.runs.cancellations(1)[:-1])
+            await testbed.until(lambda n=n: len(testbed.store.runs.cancellations(1)) == n + 1)
+        assert all(
+            entry["acted_at"] is not None for entry in testbed.store.runs.cancellations(1)[:-1]
+        )
     finally:
         go_on.set()
-    result = await lab.ended(handle)
+    result = await testbed.ended(handle)
     assert result.outcome == "cancelled"
-    assert lab.cluster.calls["poll"] == calls + 1, "the poll that was under way proved it"
-    assert lab.store.runs.get_run(1).stop.requested_by == "ada"
-    assert sorted(c["request_id"] for c in lab.store.runs.cancellations(1)) == [
+    assert testbed.cluster.calls["poll"] == calls + 1, "the poll that was under way proved it"
+    assert testbed.store.runs.get_run(1).stop.requested_by == "ada"
+    assert sorted(c["request_id"] for c in testbed.store.runs.cancellations(1)) == [
         f"s{n}" for n in range(8)
     ]
 
 
 async def test_a_stop_again_and_again_interrupts_no_verdict(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.cluster.behaviour = UNTIL_STOPPED
+    testbed.cluster.behaviour = UNTIL_STOPPED
     judging, go_on, tries = threading.Event(), threading.Event(), []
-    end_run = lab.store.completion.end_run
+    end_run = testbed.store.completion.end_run
 
     def slow(*args: Any) -> Any:
         tries.append(1)
@@ -210,14 +222,14 @@ async def test_a_stop_again_and_again_interrupts_no_verdict(
         go_on.wait(120)
         return end_run(*args)
 
-    monkeypatch.setattr(lab.store.completion, "end_run", slow)
-    handle = await lab.start({"crawler": "books"})
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    monkeypatch.setattr(testbed.store.completion, "end_run", slow)
+    handle = await testbed.start({"crawler": "books"})
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     await handle.signal("stop", {"request_id": "s0"})
-    await lab.until(judging.is_set)
+    await testbed.until(judging.is_set)
     for n in range(1, 4):
         await handle.signal("stop", {"request_id": f"s{n}"})
-        await lab.until(lambda n=n: len(lab.store.runs.cancellations(1)) == n + 1)
+        await testbed.until(lambda n=n: len(testbed.store.runs.cancellations(1)) == n + 1)
     go_on.set()
-    await lab.ended(handle)
+    await testbed.ended(handle)
     assert len(tries) == 1

@@ -1,5 +1,5 @@
-"""The longest texts that doors let in really pass through Temporal, which ends a workflow for one
-that is too long.
+"""The longest texts that entry points let in really pass through Temporal, which ends a workflow
+for one that is too long.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from crawler_lifecycle.features.schedules.domain.definition import ScheduleSpec
 from crawler_lifecycle.features.schedules.ports import DueOrder
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import FINISHED, Behaviour
-from tests.support.graphing import graph_lab
-from tests.support.lab import Lab
-from tests.support.managing import manager_lab, quick
+from tests.support.graphing import graph_testbed
+from tests.support.managing import manager_testbed, quick
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -40,33 +40,33 @@ ENDED = Behaviour(
 )
 
 
-async def _closed_well(lab: Lab, workflow_id: str) -> dict[str, Any]:
+async def _closed_well(testbed: WorkflowHarness, workflow_id: str) -> dict[str, Any]:
     """Its search attributes.
 
     A run ends in its own time; what Temporal has ended has another status.
     """
-    found = await lab.client.get_workflow_handle(workflow_id).describe()
+    found = await testbed.client.get_workflow_handle(workflow_id).describe()
     assert found.status is WorkflowExecutionStatus.COMPLETED
     return {pair.key.name: pair.value for pair in found.typed_search_attributes.search_attributes}
 
 
 @pytest.mark.troubles
 @pytest.mark.parametrize("text", [LONG, PLAIN], ids=["emoji", "plain"])
-async def test_of_a_run_and_its_outcome(real_lab: Lab, text: str) -> None:
-    real_lab.cluster.behaviour = ENDED
+async def test_of_a_run_and_its_outcome(real_testbed: WorkflowHarness, text: str) -> None:
+    real_testbed.cluster.behaviour = ENDED
     given = {"crawler": "books", **SAID, "flow_id": text, "parent": text, "request_id": ID}
-    handle = await real_lab.start(given, id=names.workflow_id("books", ID))
-    result = await real_lab.ended(handle)
+    handle = await real_testbed.start(given, id=names.workflow_id("books", ID))
+    result = await real_testbed.ended(handle)
     assert result.outcome.startswith(EMOJI * 150)
-    told = await _closed_well(real_lab, handle.id)
+    told = await _closed_well(real_testbed, handle.id)
     assert (told["CrawlFlow"], told["CrawlParent"]) == (text, text)
-    assert real_lab.store.runs.request_of(1).tags == TAGS
+    assert real_testbed.store.runs.request_of(1).tags == TAGS
 
 
 @pytest.mark.troubles
-async def test_of_a_manager_and_its_close_reason(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = Behaviour(executes=0)
-    m = manager_lab(real_lab, source=[quick(1)])
+async def test_of_a_manager_and_its_close_reason(real_testbed: WorkflowHarness) -> None:
+    real_testbed.cluster.behaviour = Behaviour(executes=0)
+    m = manager_testbed(real_testbed, source=[quick(1)])
     m.plan.close_reason = EMOJI * 200
     name, flow = "n" * NAME_MAX, "f" * FLOW_ID_MAX
     async with m.user_code():
@@ -74,17 +74,17 @@ async def test_of_a_manager_and_its_close_reason(real_lab: Lab) -> None:
             flow, name=name, requested_by=LONG, parent=LONG, tags=["x" * TAG_MAX] * TAGS_MAX
         )
         handle = await m.start(row=row)
-        await real_lab.ended(handle)
-    told = await _closed_well(real_lab, handle.id)
+        await real_testbed.ended(handle)
+    told = await _closed_well(real_testbed, handle.id)
     assert (told["CrawlName"], told["CrawlFlow"], told["CrawlParent"]) == (name, flow, LONG)
     assert told["CrawlOutcome"] == EMOJI * 166
     assert m.row().outcome == EMOJI * 200
 
 
 @pytest.mark.troubles
-async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = Behaviour(executes=0)
-    g, key = graph_lab(real_lab), EMOJI * 165
+async def test_of_a_graph_and_its_crawls(real_testbed: WorkflowHarness) -> None:
+    real_testbed.cluster.behaviour = Behaviour(executes=0)
+    g, key = graph_testbed(real_testbed), EMOJI * 165
     check_key(key)
     path = EMOJI * 160
     step = StepSpec(
@@ -93,18 +93,18 @@ async def test_of_a_graph_and_its_crawls(real_lab: Lab) -> None:
     async with g.working():
         handle = await g.start([step], key=key, parent=LONG)
         assert (await g.ended(handle)).state == "completed"
-    told = await _closed_well(real_lab, handle.id)
+    told = await _closed_well(real_testbed, handle.id)
     assert (told["CrawlFlow"], told["CrawlParent"]) == (key, LONG)
-    run = real_lab.store.runs.get_run(1)
+    run = real_testbed.store.runs.get_run(1)
     assert (run.flow_id, run.parent) == (key, names.graph_workflow_id(key))
     # It may still deliver.
-    await real_lab.client.get_workflow_handle(run.owner_workflow_id).result()
-    assert (await _closed_well(real_lab, run.owner_workflow_id))["CrawlParent"] == run.parent
+    await real_testbed.client.get_workflow_handle(run.owner_workflow_id).result()
+    assert (await _closed_well(real_testbed, run.owner_workflow_id))["CrawlParent"] == run.parent
 
 
 @pytest.mark.troubles
-async def test_of_what_a_schedule_begins(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = Behaviour(executes=0, end=FINISHED)
+async def test_of_what_a_schedule_begins(real_testbed: WorkflowHarness) -> None:
+    real_testbed.cluster.behaviour = Behaviour(executes=0, end=FINISHED)
     name, at = "s" * 80, datetime.now(UTC).replace(microsecond=0)
     run = {
         "crawler": "books",
@@ -115,16 +115,16 @@ async def test_of_what_a_schedule_begins(real_lab: Lab) -> None:
     }
     spec = ScheduleSpec(run=run, every_s=10)
     at = datetime.fromtimestamp(at.timestamp() // 10 * 10, UTC)
-    real_lab.store.schedules.put(name, spec.document(), LONG)
-    row = real_lab.store.schedules.get(name)
-    await Workflows(real_lab.client).start_for(
+    real_testbed.store.schedules.put(name, spec.document(), LONG)
+    row = real_testbed.store.schedules.get(name)
+    await Workflows(real_testbed.client).start_for(
         DueOrder(name, at, row.revision), due_workflow_id(name, at)
     )
-    due = real_lab.client.get_workflow_handle(due_workflow_id(name, at))
+    due = real_testbed.client.get_workflow_handle(due_workflow_id(name, at))
     assert await due.result() == "started"
-    begun = real_lab.store.runs.get_run(1)
-    await real_lab.client.get_workflow_handle(
+    begun = real_testbed.store.runs.get_run(1)
+    await real_testbed.client.get_workflow_handle(
         begun.owner_workflow_id or names.workflow_id("books", begun.request_id)
     ).result()
-    told = await _closed_well(real_lab, real_lab.store.runs.get_run(1).owner_workflow_id)
+    told = await _closed_well(real_testbed, real_testbed.store.runs.get_run(1).owner_workflow_id)
     assert told["CrawlFlow"] == LONG

@@ -1,7 +1,7 @@
 """Payloads that nobody can read, by every way on which a payload reaches a run.
 
 Only the call that brought one fails, and says why; the run goes on to its end, a stop still stops,
-and every history replays (the laboratory replays them all).
+and every history replays (the testbed replays them all).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from crawler_lifecycle.workflows.requests import answer_type, read_answer, read_
 from crawler_lifecycle.workflows.state import RunState
 from tests.support.activity_modules import activity_modules
 from tests.support.fakes.cluster import FINISHED, Behaviour
-from tests.support.lab import Lab, each_at_once
-from tests.support.managing import manager_lab, quick
+from tests.support.managing import manager_testbed, quick
+from tests.support.testbed import WorkflowHarness, each_at_once
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -85,41 +85,41 @@ POISON = {**UNDECODABLE, "encrypted with a lost key": ENCRYPTED, **UNEXPECTED}
 #: so is shown of all of them as input.
 SAMPLE = ("broken JSON", "encrypted with a lost key", "wrong types")
 REST = [name for name in POISON if name not in SAMPLE]
-#: Each set in one laboratory; as many at once as have an activity under way in a worker of a
-#: laboratory.
+#: Each set in one testbed; as many at once as have an activity under way in a worker of a
+#: testbed.
 every = pytest.mark.parametrize(
     "poisons", [SAMPLE, *(pytest.param(REST[n : n + 5], marks=pytest.mark.slow) for n in range(0, len(REST), 5))],
     ids=lambda names: f"{names[0]} and others",
 )  # fmt: skip
 
 
-async def running(lab: Lab) -> WorkflowHandle[Any, Any]:
+async def running(testbed: WorkflowHarness) -> WorkflowHandle[Any, Any]:
     """In real time: where it is skipped, such a run is polled again and again until the test is
     through.
     """
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start(
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await testbed.start(
         {"crawler": "books", "poll_minutes": [0.02, 600], "limits": {"start_check_s": 0.1}}
     )
-    await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+    await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
     return handle
 
 
 # --- input ----------------------------------------------------------------------------------------
 
 
-async def test_as_input_the_start_fails_and_leaves_no_row(lab: Lab) -> None:
+async def test_as_input_the_start_fails_and_leaves_no_row(testbed: WorkflowHarness) -> None:
     async def play(poison: str) -> None:
-        handle = await lab.start(POISON[poison])
+        handle = await testbed.start(POISON[poison])
         with pytest.raises(WorkflowFailureError) as failed:
-            await lab.ended(handle)
+            await testbed.ended(handle)
         cause = failed.value.cause
         assert isinstance(cause, ApplicationError)
         assert cause.type == "InvalidRequest"
         assert ":" in cause.message
 
     await each_at_once(play, [*UNDECODABLE, *UNEXPECTED])
-    assert lab.store.runs.list_runs() == []
+    assert testbed.store.runs.list_runs() == []
 
 
 TOO_FEW_OR_MANY: list[tuple[list[Any], str]] = [
@@ -132,30 +132,30 @@ TOO_FEW_OR_MANY: list[tuple[list[Any], str]] = [
 ]
 
 
-async def test_too_few_and_too_many_payloads_as_input(lab: Lab) -> None:
+async def test_too_few_and_too_many_payloads_as_input(testbed: WorkflowHarness) -> None:
     async def play(case: tuple[list[Any], str]) -> None:
         payloads, words = case
-        handle = await lab.client.start_workflow(
+        handle = await testbed.client.start_workflow(
             names.LIFECYCLE_WORKFLOW,
             args=payloads,
-            id=f"lab/many/{words}/{len(payloads)}",
+            id=f"testbed/many/{words}/{len(payloads)}",
             task_queue=names.QUEUE_MAIN,
         )
-        lab.handles.append(handle)
+        testbed.handles.append(handle)
         with pytest.raises(WorkflowFailureError) as failed:
-            await lab.ended(handle)
+            await testbed.ended(handle)
         assert words in str(failed.value.cause)
 
     await each_at_once(play, TOO_FEW_OR_MANY)
-    assert lab.store.runs.list_runs() == []
+    assert testbed.store.runs.list_runs() == []
 
 
-async def test_an_input_whose_key_is_lost_waits_for_the_key(lab: Lab) -> None:
+async def test_an_input_whose_key_is_lost_waits_for_the_key(testbed: WorkflowHarness) -> None:
     """It may be a run of ours whose key was taken out too early: to fail it would lose it."""
 
     async def play(kind: str) -> None:
-        handle = await lab.client.start_workflow(
-            kind, ENCRYPTED, id=f"lab/locked/{kind}", task_queue=names.QUEUE_MAIN
+        handle = await testbed.client.start_workflow(
+            kind, ENCRYPTED, id=f"testbed/locked/{kind}", task_queue=names.QUEUE_MAIN
         )
         async with asyncio.timeout(60):
             failures = []
@@ -186,16 +186,18 @@ async def test_our_own_state_is_never_refused_for_want_of_a_key() -> None:
 
 
 @every
-async def test_a_stop_stops_whatever_it_carries(real_lab: Lab, poisons: Sequence[str]) -> None:
+async def test_a_stop_stops_whatever_it_carries(
+    real_testbed: WorkflowHarness, poisons: Sequence[str]
+) -> None:
     async def play(case: tuple[str, str]) -> None:
         signal, poison = case
-        handle = await running(real_lab)
+        handle = await running(real_testbed)
         await handle.signal(signal, POISON[poison])
-        result = await real_lab.ended(handle)
+        result = await real_testbed.ended(handle)
         assert (result.status, result.outcome) == ("FAILED", "cancelled")
-        assert len(real_lab.store.runs.cancellations(result.run_id)) == 1
-        assert real_lab.cluster.alive(result.run_id) == []
-        notes = (await real_lab.snapshot_where(handle, lambda s: True)).notes
+        assert len(real_testbed.store.runs.cancellations(result.run_id)) == 1
+        assert real_testbed.cluster.alive(result.run_id) == []
+        notes = (await real_testbed.snapshot_where(handle, lambda s: True)).notes
         assert notes or poison in ("NaN", "wrong types", "half a surrogate")
         if poison in UNDECODABLE:
             assert "could not be read, the signal counts" in notes[0]
@@ -208,64 +210,70 @@ async def test_a_stop_stops_whatever_it_carries(real_lab: Lab, poisons: Sequence
 UNKNOWN = ("pause", "stop ", "x" * 900, "ünïcode \u202e")
 
 
-async def test_any_other_signal_changes_nothing_whatever_it_carries(real_lab: Lab) -> None:
+async def test_any_other_signal_changes_nothing_whatever_it_carries(
+    real_testbed: WorkflowHarness,
+) -> None:
     async def play(signals: Sequence[str]) -> None:
-        handle = await running(real_lab)
+        handle = await running(real_testbed)
         for signal in signals:
             for payload in POISON.values():
                 await handle.signal(signal, payload)
             await handle.signal(signal, args=list(POISON.values()))
-        real_lab.cluster.end_now(
-            (await real_lab.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED
+        real_testbed.cluster.end_now(
+            (await real_testbed.snapshot_where(handle, lambda s: s.run_id)).run_id, end=FINISHED
         )
         await handle.signal("poll_now")
-        result = await real_lab.ended(handle)
+        result = await real_testbed.ended(handle)
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
-        notes = (await real_lab.snapshot_where(handle, lambda s: True)).notes
+        notes = (await real_testbed.snapshot_where(handle, lambda s: True)).notes
         assert (notes == []) == (signals == ["poll_now"])
         assert all(len(note) <= 300 for note in notes)
 
     await each_at_once(play, [["poll_now"], UNKNOWN])
 
 
-async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(real_lab: Lab) -> None:
+async def test_large_signals_make_the_run_continue_as_new_and_nothing_fail(
+    real_testbed: WorkflowHarness,
+) -> None:
     """A history over 4 MiB is left behind; what the signals said of themselves is cut, so it does
     not come along.
     """
-    handle = await running(real_lab)
+    handle = await running(real_testbed)
     for _ in range(4):
         await handle.signal("pause", {"reason": "x" * 1_500_000})
-    real_lab.cluster.end_now(1, end=FINISHED)
+    real_testbed.cluster.end_now(1, end=FINISHED)
     await handle.signal("poll_now")
-    await real_lab.until(lambda: real_lab.store.runs.get_run(1).status == "COMPLETED", 60)
-    chain = await real_lab.chain(handle)
+    await real_testbed.until(lambda: real_testbed.store.runs.get_run(1).status == "COMPLETED", 60)
+    chain = await real_testbed.chain(handle)
     assert len(chain) > 1
     assert chain[1].events[0].ByteSize() < 10_000
-    assert (await real_lab.ended(handle)).outcome == "finished"
+    assert (await real_testbed.ended(handle)).outcome == "finished"
 
 
-async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(real_lab: Lab) -> None:
-    handle = await running(real_lab)
+async def test_what_is_over_the_servers_limit_is_refused_to_its_sender(
+    real_testbed: WorkflowHarness,
+) -> None:
+    handle = await running(real_testbed)
     large = {"reason": "x" * 5_000_000}
     calls: list[Callable[[], Awaitable[Any]]] = [
         lambda: handle.signal("stop", large),
         lambda: handle.execute_update("add_tasks", large),
         lambda: handle.query("status", large),
-        lambda: real_lab.start(large, id="lab/large"),
+        lambda: real_testbed.start(large, id="testbed/large"),
     ]
     for call in calls:
         with pytest.raises((RPCError, WorkflowQueryFailedError, WorkflowUpdateFailedError)):
             await call()
-    assert real_lab.store.runs.get_run(1).status == "PROCESSING"
+    assert real_testbed.store.runs.get_run(1).status == "PROCESSING"
     await handle.signal("stop")
-    assert (await real_lab.ended(handle)).outcome == "cancelled"
+    assert (await real_testbed.ended(handle)).outcome == "cancelled"
 
 
 # --- updates, queries, cancel ---------------------------------------------------------------------
 
 
-async def test_as_an_update_it_is_refused_with_words(real_lab: Lab) -> None:
-    handle = await running(real_lab)
+async def test_as_an_update_it_is_refused_with_words(real_testbed: WorkflowHarness) -> None:
+    handle = await running(real_testbed)
     for poison, payload in POISON.items():
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update("add_tasks", payload)
@@ -276,15 +284,15 @@ async def test_as_an_update_it_is_refused_with_words(real_lab: Lab) -> None:
     for name, args in (("add_tasks", list(POISON.values())), ("no_such_update", [{}])):
         with pytest.raises(WorkflowUpdateFailedError):
             await handle.execute_update(name, args=args)
-    assert real_lab.tasks(1) == {0: "RUNNING"}
+    assert real_testbed.tasks(1) == {0: "RUNNING"}
     added = await handle.execute_update("add_tasks", {"tasks": [{}]})
     assert len(added["tasks"]) == 1
     await handle.signal("stop")
-    assert (await real_lab.ended(handle)).outcome == "cancelled"
+    assert (await real_testbed.ended(handle)).outcome == "cancelled"
 
 
-async def test_as_an_argument_of_a_query_it_changes_nothing(real_lab: Lab) -> None:
-    handle = await running(real_lab)
+async def test_as_an_argument_of_a_query_it_changes_nothing(real_testbed: WorkflowHarness) -> None:
+    handle = await running(real_testbed)
     for payload in POISON.values():
         with pytest.raises(WorkflowQueryFailedError, match="no_such_query"):
             await handle.query("no_such_query", payload)
@@ -292,16 +300,16 @@ async def test_as_an_argument_of_a_query_it_changes_nothing(real_lab: Lab) -> No
             "it takes none, so none is read"
         )
     await handle.signal("stop")
-    assert (await real_lab.ended(handle)).outcome == "cancelled"
+    assert (await real_testbed.ended(handle)).outcome == "cancelled"
 
 
-async def test_a_cancel_stops_whatever_reason_it_has(real_lab: Lab) -> None:
+async def test_a_cancel_stops_whatever_reason_it_has(real_testbed: WorkflowHarness) -> None:
     async def play(reason: str) -> None:
-        handle = await running(real_lab)
+        handle = await running(real_testbed)
         await handle.cancel(reason=reason)
-        result = await real_lab.ended(handle)
+        result = await real_testbed.ended(handle)
         assert (result.status, result.outcome) == ("FAILED", "cancelled")
-        [logged] = real_lab.store.runs.cancellations(result.run_id)
+        [logged] = real_testbed.store.runs.cancellations(result.run_id)
         assert len(str(logged["reason"] or "")) <= 255
 
     await each_at_once(play, ["x" * 60_000, "two\nlines\x00\x1b[31m\u202e\U0001f6d1"])
@@ -313,12 +321,12 @@ async def test_a_cancel_stops_whatever_reason_it_has(real_lab: Lab) -> None:
 class Held:
     """The first poll of every run is under way and does not come back until it is let go."""
 
-    def __init__(self, lab: Lab, error: Exception | None = None) -> None:
-        self.lab, self.error = lab, error
+    def __init__(self, testbed: WorkflowHarness, error: Exception | None = None) -> None:
+        self.testbed, self.error = testbed, error
         self.entered: dict[str, threading.Event] = {}
         """By workflow: set when it is let go."""
-        self._poll = lab.cluster.poll
-        lab.cluster.poll = self.poll  # type: ignore[method-assign]
+        self._poll = testbed.cluster.poll
+        testbed.cluster.poll = self.poll  # type: ignore[method-assign]
 
     def poll(self, *args: Any) -> Any:
         workflow_id = activity.info().workflow_id
@@ -333,10 +341,10 @@ class Held:
         """The name of the pending activity, and a handle by which a stranger can answer in its
         place.
         """
-        await self.lab.until(lambda: handle.id in self.entered)
+        await self.testbed.until(lambda: handle.id in self.entered)
         [pending] = (await handle.describe()).raw_description.pending_activities
         ids = {"workflow_id": handle.id, "run_id": None, "activity_id": pending.activity_id}
-        return pending.activity_type.name, self.lab.client.get_async_activity_handle(**ids)
+        return pending.activity_type.name, self.testbed.client.get_async_activity_handle(**ids)
 
     def go_on(self, handle: WorkflowHandle[Any, Any]) -> None:
         self.entered[handle.id].set()
@@ -344,58 +352,62 @@ class Held:
 
 @every
 async def test_an_answer_that_cannot_be_read_is_asked_for_again(
-    lab: Lab, poisons: Sequence[str]
+    testbed: WorkflowHarness, poisons: Sequence[str]
 ) -> None:
-    held = Held(lab)
+    held = Held(testbed)
 
     async def play(poison: str) -> None:
-        handle = await lab.start({"crawler": "books"})
+        handle = await testbed.start({"crawler": "books"})
         name, stranger = await held.stranger(handle)
         await stranger.complete(POISON[poison])
         held.go_on(handle)
-        result = await lab.ended(handle)
+        result = await testbed.ended(handle)
         assert (result.status, result.outcome) == ("COMPLETED", "finished")
-        assert (await lab.events(handle)).count(name) == 2
-        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        assert (await testbed.events(handle)).count(name) == 2
+        notes = (await testbed.snapshot_where(handle, lambda s: True)).notes
         assert f"the answer of {name} could not be read; it is called again" in notes[0]
 
     await each_at_once(play, poisons)
 
 
-async def test_no_answer_at_all_is_asked_for_again(lab: Lab) -> None:
-    held = Held(lab)
-    handle = await lab.start({"crawler": "books"})
+async def test_no_answer_at_all_is_asked_for_again(testbed: WorkflowHarness) -> None:
+    held = Held(testbed)
+    handle = await testbed.start({"crawler": "books"})
     _, stranger = await held.stranger(handle)
     await stranger.complete()
     held.go_on(handle)
-    assert (await lab.ended(handle)).outcome == "finished"
+    assert (await testbed.ended(handle)).outcome == "finished"
 
 
 @every
-async def test_details_of_a_failure_cost_one_try(lab: Lab, poisons: Sequence[str]) -> None:
-    held = Held(lab)
+async def test_details_of_a_failure_cost_one_try(
+    testbed: WorkflowHarness, poisons: Sequence[str]
+) -> None:
+    held = Held(testbed)
 
     async def play(poison: str) -> None:
-        handle = await lab.start({"crawler": "books"})
+        handle = await testbed.start({"crawler": "books"})
         _, stranger = await held.stranger(handle)
         await stranger.fail(ApplicationError("nonsense", POISON[poison], type="Nonsense"))
         held.go_on(handle)
-        assert (await lab.ended(handle)).outcome == "finished"
+        assert (await testbed.ended(handle)).outcome == "finished"
 
     await each_at_once(play, poisons)
 
 
 @every
-async def test_details_of_a_heartbeat_cost_nothing(lab: Lab, poisons: Sequence[str]) -> None:
+async def test_details_of_a_heartbeat_cost_nothing(
+    testbed: WorkflowHarness, poisons: Sequence[str]
+) -> None:
     """The server gives them to the next try, and the SDK would fail it for good."""
-    held = Held(lab, ClusterUnavailable("503"))
+    held = Held(testbed, ClusterUnavailable("503"))
 
     async def play(poison: str) -> None:
-        handle = await lab.start({"crawler": "books"})
+        handle = await testbed.start({"crawler": "books"})
         _, stranger = await held.stranger(handle)
         await stranger.heartbeat(POISON[poison])
         held.go_on(handle)
-        assert (await lab.ended(handle)).outcome == "finished"
+        assert (await testbed.ended(handle)).outcome == "finished"
 
     await each_at_once(play, poisons)
 
@@ -469,54 +481,59 @@ STEPS_OF_A_STOP = [
     "activities", [ON_THE_WAY, AFTER_A_CHANGE], ids=["on the way", "after a change"]
 )
 async def test_a_stop_gets_through_while_answers_stay_unreadable(
-    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, activities: Sequence[str]
+    testbed_without_workers: WorkflowHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    activities: Sequence[str],
 ) -> None:
     """One run for each activity whose answers nobody can read."""
-    lab, queues = lab_without_workers, {names.QUEUE_MAIN, names.QUEUE_CLUSTER}
-    strangers = Strangers({f"lab/{name}": [name] for name in activities}, queues=queues)
-    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
+    testbed, queues = testbed_without_workers, {names.QUEUE_MAIN, names.QUEUE_CLUSTER}
+    strangers = Strangers({f"testbed/{name}": [name] for name in activities}, queues=queues)
+    monkeypatch.setattr("tests.support.testbed.activities_of", strangers.activities_of)
     changes = activities == AFTER_A_CHANGE
-    lab.cluster.behaviour = Behaviour(executes=100) if changes else UNTIL_STOPPED
+    testbed.cluster.behaviour = Behaviour(executes=100) if changes else UNTIL_STOPPED
 
     async def play(name: str) -> None:
-        handle = await lab.start({"crawler": "books"}, id=f"lab/{name}")
-        await lab.snapshot_where(
+        handle = await testbed.start({"crawler": "books"}, id=f"testbed/{name}")
+        await testbed.snapshot_where(
             handle, lambda s: any(f"the answer of {name} could" in n for n in s.notes[1:])
         )
         await handle.signal("stop")
-        result = await lab.ended(handle)
+        result = await testbed.ended(handle)
         assert result.outcome == ("finished" if changes else "cancelled"), (
             "a crawl that had ended is no stopped one"
         )
         assert strangers.answers[handle.id].total() >= 2
-        assert lab.cluster.alive(result.run_id) == []
+        assert testbed.cluster.alive(result.run_id) == []
 
-    async with lab.working():
+    async with testbed.working():
         await each_at_once(play, activities)
 
 
 async def test_a_step_that_a_stop_needs_is_asked_for_until_it_can_be_read(
-    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
+    testbed_without_workers: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab, of = lab_without_workers, {f"lab/{'-'.join(steps)}": steps for steps in STEPS_OF_A_STOP}
+    testbed, of = (
+        testbed_without_workers,
+        {f"testbed/{'-'.join(steps)}": steps for steps in STEPS_OF_A_STOP},
+    )
     strangers = Strangers(of, times=8, queues=[names.QUEUE_CONTROL])
-    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
-    lab.cluster.behaviour = UNTIL_STOPPED
+    monkeypatch.setattr("tests.support.testbed.activities_of", strangers.activities_of)
+    testbed.cluster.behaviour = UNTIL_STOPPED
 
     async def play(workflow_id: str) -> None:
-        handle = await lab.start({"crawler": "books"}, id=workflow_id)
-        await lab.snapshot_where(handle, lambda s: s.polls >= 1)
+        handle = await testbed.start({"crawler": "books"}, id=workflow_id)
+        await testbed.snapshot_where(handle, lambda s: s.polls >= 1)
         await handle.signal("stop")
-        result = await lab.ended(handle)
-        notes = (await lab.snapshot_where(handle, lambda s: True)).notes
+        result = await testbed.ended(handle)
+        notes = (await testbed.snapshot_where(handle, lambda s: True)).notes
         assert (result.status, result.outcome) == ("FAILED", "cancelled")
-        assert lab.cluster.alive(result.run_id) == []
+        assert testbed.cluster.alive(result.run_id) == []
         assert strangers.answers[workflow_id] == dict.fromkeys(of[workflow_id], 8)
         for name in of[workflow_id]:
             own = [note for note in notes if f"the answer of {name} could" in note]
             assert f"the answer of {name} could not be read; it is called again in 15 s" in own[7]
 
-    async with lab.working():
+    async with testbed.working():
         await each_at_once(play, of)
 
 
@@ -533,23 +550,23 @@ OF_A_MANAGER = [
     "needed", [OF_A_MANAGER, ["run_manager_cycle"]], ids=["its own steps", "cycles"]
 )
 async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
-    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch, needed: list[str]
+    testbed_without_workers: WorkflowHarness, monkeypatch: pytest.MonkeyPatch, needed: list[str]
 ) -> None:
     cycles = needed != OF_A_MANAGER
-    lab, strangers = lab_without_workers, Strangers({"manager/stream/f1": needed}, times=3)
-    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
-    lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(lab, source=[quick(n) for n in range(2)], window=1)
+    testbed, strangers = testbed_without_workers, Strangers({"manager/stream/f1": needed}, times=3)
+    monkeypatch.setattr("tests.support.testbed.activities_of", strangers.activities_of)
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    m = manager_testbed(testbed, source=[quick(n) for n in range(2)], window=1)
     answers = [POISON["bytes"]] * 3 if cycles else []
     m.plan.answered = lambda answer: answers.pop() if answers else answer  # type: ignore[return-value]
-    async with lab.working(), m.user_code():
+    async with testbed.working(), m.user_code():
         handle = await m.start()
-        await lab.until(lambda: len(lab.cluster.alive()) == 1)
+        await testbed.until(lambda: len(testbed.cluster.alive()) == 1)
         await handle.signal("stop")
-        result = await lab.ended(handle)
+        result = await testbed.ended(handle)
         notes = (await m.snapshot_where(handle, bool)).notes
     assert (result.status, result.outcome) == ("FAILED", "cancelled")
-    assert lab.cluster.alive() == []
+    assert testbed.cluster.alive() == []
     assert max(m.plan.lives) == 1
     assert not answers
     assert strangers.answers["manager/stream/f1"] == ({} if cycles else dict.fromkeys(needed, 3))
@@ -558,16 +575,16 @@ async def test_what_a_manager_needs_is_asked_for_until_it_can_be_read(
 
 
 async def test_the_time_to_start_is_over_although_answers_stay_unreadable(
-    lab_without_workers: Lab, monkeypatch: pytest.MonkeyPatch
+    testbed_without_workers: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab, strangers = lab_without_workers, Strangers({"lab/1": ["get_main_job_status"]})
-    monkeypatch.setattr("tests.support.lab.activities_of", strangers.activities_of)
-    lab.cluster.behaviour = UNTIL_STOPPED
-    async with lab.working():
-        handle = await lab.start({"crawler": "books", "limits": {"start_timeout_s": 100}})
-        result = await lab.ended(handle)
+    testbed, strangers = testbed_without_workers, Strangers({"testbed/1": ["get_main_job_status"]})
+    monkeypatch.setattr("tests.support.testbed.activities_of", strangers.activities_of)
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    async with testbed.working():
+        handle = await testbed.start({"crawler": "books", "limits": {"start_timeout_s": 100}})
+        result = await testbed.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "start_timeout")
-    assert strangers.answers["lab/1"].total() >= 2
+    assert strangers.answers["testbed/1"].total() >= 2
 
 
 def _answering() -> list[Any]:

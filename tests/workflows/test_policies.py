@@ -7,7 +7,7 @@ import pytest
 from crawler_lifecycle.domain.names import QUEUE_CLUSTER, QUEUE_CONTROL, QUEUE_MAIN
 from crawler_lifecycle.workflows.policies import CHANGED, LATER, POLLS, config
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 
 def _turn(name: str, queue: str, *, planned: bool = False) -> int:
@@ -54,12 +54,14 @@ def test_planned_polls_come_before_no_start() -> None:
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.troubles
-async def test_a_planned_poll_waits_and_one_after_a_change_does_not(lab: Lab) -> None:
-    lab.cluster.behaviour = Behaviour(executes=100)
-    handle = await lab.start({"crawler": "books", "poll_minutes": [0.5]})
-    await lab.until(lambda: lab.cluster.calls["poll"] > 1)
+async def test_a_planned_poll_waits_and_one_after_a_change_does_not(
+    testbed: WorkflowHarness,
+) -> None:
+    testbed.cluster.behaviour = Behaviour(executes=100)
+    handle = await testbed.start({"crawler": "books", "poll_minutes": [0.5]})
+    await testbed.until(lambda: testbed.cluster.calls["poll"] > 1)
     await handle.signal("poll_now")
-    assert (await lab.ended(handle)).status == "COMPLETED"
+    assert (await testbed.ended(handle)).status == "COMPLETED"
     summaries: dict[str, set[int]] = {"look": set(), "wake": set()}
     for event in (await handle.fetch_history()).events:
         about = event.activity_task_scheduled_event_attributes

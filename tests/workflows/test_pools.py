@@ -21,7 +21,7 @@ from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.pool_calls import PoolCalls
 from tests.support.fakes.cluster import FINISHED, Behaviour
-from tests.support.lab import Lab, laboratory
+from tests.support.testbed import WorkflowHarness, open_testbed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -30,22 +30,22 @@ SOON, NEVER = [0.01], [60.0]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def pooled(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+async def pooled(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[WorkflowHarness]:
     pools = Pools({"one": Pool(max=1), "two": Pool(max=2)})
-    async with laboratory(unhurried.client, tmp_path, clock=utc_now, pools=pools) as lab:
-        calls = PoolCalls(lab.store.pools, Workflows(unhurried.client).place_free, 0.05)
+    async with open_testbed(unhurried.client, tmp_path, clock=utc_now, pools=pools) as testbed:
+        calls = PoolCalls(testbed.store.pools, Workflows(unhurried.client).place_free, 0.05)
         calling = asyncio.create_task(calls.run())
-        yield lab
+        yield testbed
         calling.cancel()
         assert calls.state()["problem"] is None
 
 
-def waits(lab: Lab, run_id: int) -> bool:
-    return bool(lab.store.deployment.waits_for_slot(run_id))
+def waits(testbed: WorkflowHarness, run_id: int) -> bool:
+    return bool(testbed.store.deployment.waits_for_slot(run_id))
 
 
 @pytest.mark.troubles
-async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None:
+async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: WorkflowHarness) -> None:
     pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if (run, index) == (1, 0) else 0.3
     )
@@ -74,7 +74,7 @@ async def test_a_waiting_run_is_called_when_a_place_is_free(pooled: Lab) -> None
 
 
 @pytest.mark.troubles
-async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
+async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: WorkflowHarness) -> None:
     pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if run == 1 else 0.1
     )
@@ -99,7 +99,7 @@ async def test_a_run_that_waits_can_be_stopped_and_resumed(pooled: Lab) -> None:
 
 
 @pytest.mark.troubles
-async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: Lab) -> None:
+async def test_a_run_whose_workflow_is_gone_keeps_no_place(pooled: WorkflowHarness) -> None:
     pooled.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=None if run == 1 else 0.1
     )
@@ -129,7 +129,7 @@ async def test_calls_that_temporal_does_not_take_are_undone() -> None:
     calling.cancel()
 
 
-async def test_an_unknown_pool_is_refused_by_name(pooled: Lab) -> None:
+async def test_an_unknown_pool_is_refused_by_name(pooled: WorkflowHarness) -> None:
     handle = await pooled.start({"crawler": "books", "pool": "three"})
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result()

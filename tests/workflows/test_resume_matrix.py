@@ -24,9 +24,9 @@ from crawler_lifecycle.store.runs import initiation
 from crawler_lifecycle.store.runs import unit as unit_of_work
 from tests.support import resume_table
 from tests.support.covering import covering
-from tests.support.lab import laboratory
 from tests.support.resume_drill import FORMER, MEANWHILE, Drill, Forward
 from tests.support.resume_table import SHAPES, WAYS, Cell, cells, few, sampled
+from tests.support.testbed import open_testbed
 
 #: What the matrix has to hold at least, in the words of its table.
 DEMANDED = {
@@ -59,17 +59,17 @@ async def end_as_the_table_says(
     monkeypatch: pytest.MonkeyPatch,
     chosen: Sequence[Cell],
 ) -> None:
-    """One cell after the other in one laboratory, each with a run of its own."""
+    """One cell after the other in one testbed, each with a run of its own."""
     clock = Forward()
-    monkeypatch.setattr("tests.support.lab.workflow_clock", clock)
-    async with laboratory(skipping.client, folder, clock=clock) as lab:
-        catalogue = lab.scheduler.catalogue.crawlers
+    monkeypatch.setattr("tests.support.testbed.workflow_clock", clock)
+    async with open_testbed(skipping.client, folder, clock=clock) as testbed:
+        catalogue = testbed.scheduler.catalogue.crawlers
         # Cells end with few items or none, and the runs of all cells are of one crawler.
         catalogue["books"] = replace(catalogue["books"], expect={"items": {"min": 0}})
         for number, cell in enumerate(chosen, 1):
             clock.begin_anew()
             try:
-                await Drill(lab, cell, number).play()
+                await Drill(testbed, cell, number).play()
             except BaseException as error:
                 error.add_note(f"in the cell {cell.id}")
                 raise

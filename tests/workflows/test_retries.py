@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.retries import OtherNodes, Retries
 from crawler_lifecycle.domain.task import End
 from crawler_lifecycle.store.runs import retries as store_of_retries
 from tests.support.fakes.cluster import FINISHED, KILLED, Behaviour
-from tests.support.lab import Lab, laboratory, workflow_clock
+from tests.support.testbed import WorkflowHarness, open_testbed, workflow_clock
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -32,41 +32,43 @@ SOON = [0.05]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def lab(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
-    async with laboratory(
+async def testbed(skipping: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[WorkflowHarness]:
+    async with open_testbed(
         skipping.client, tmp_path, retries=Retries(backoff_s=120, jitter=0)
-    ) as lab:
-        yield lab
+    ) as testbed:
+        yield testbed
 
 
-def evict(lab: Lab, tries: int, end: End = EVICTED) -> None:
+def evict(testbed: WorkflowHarness, tries: int, end: End = EVICTED) -> None:
     """Every task ends so in its first tries, and then finishes."""
-    lab.cluster.behaviour = lambda run, index, attempt: (
+    testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(end=end) if attempt <= tries else Behaviour()
     )
 
 
-def rows(lab: Lab, run_id: int = 1) -> list[Any]:
-    found = lab.store.tasks.list_tasks(run_id, superseded=True)
+def rows(testbed: WorkflowHarness, run_id: int = 1) -> list[Any]:
+    found = testbed.store.tasks.list_tasks(run_id, superseded=True)
     return sorted(found, key=lambda row: (row.task_index, row.attempt))
 
 
-async def test_an_evicted_task_is_tried_again_after_its_wait(lab: Lab) -> None:
-    evict(lab, 2)
-    result = await lab.run({"crawler": "books", "tasks": [{}, {}]})
+async def test_an_evicted_task_is_tried_again_after_its_wait(testbed: WorkflowHarness) -> None:
+    evict(testbed, 2)
+    result = await testbed.run({"crawler": "books", "tasks": [{}, {}]})
     assert (result.status, result.outcome, result.tasks) == (
         "COMPLETED",
         "finished",
         {"SUCCEEDED": 2},
     )
-    assert [(row.task_index, row.attempt, row.retry, row.outcome) for row in rows(lab)] == [
+    assert [(row.task_index, row.attempt, row.retry, row.outcome) for row in rows(testbed)] == [
         (index, *one)
         for index in (0, 1)
         for one in ((1, 0, "evicted"), (2, 1, "evicted"), (3, 2, "finished"))
     ]
-    waits = [(row.deployed_at - row.not_before).total_seconds() for row in rows(lab) if row.retry]
+    waits = [
+        (row.deployed_at - row.not_before).total_seconds() for row in rows(testbed) if row.retry
+    ]
     assert min(waits) >= 0, "no try begins before its time"
-    assert [call.tasks[0].retry for call in lab.scheduler.calls][-1] == 2
+    assert [call.tasks[0].retry for call in testbed.scheduler.calls][-1] == 2
 
 
 @pytest.mark.troubles
@@ -89,42 +91,46 @@ async def test_a_clock_that_is_set_makes_no_try_wait_longer_or_shorter(
 
     monkeypatch.setattr(store_of_retries.RetryStore, "retry_ended", then_set)
     policy = Retries(backoff_s=120, jitter=0)
-    async with laboratory(
+    async with open_testbed(
         skipping.client, tmp_path, retries=policy, clock=lambda: workflow_clock() + wrong
-    ) as lab:
-        evict(lab, 1)
-        lab.cluster.clock = workflow_clock
-        lab.scheduler.before = lambda call: begun.append(workflow_clock())
-        assert (await lab.run({"crawler": "books"})).status == "COMPLETED"
+    ) as testbed:
+        evict(testbed, 1)
+        testbed.cluster.clock = workflow_clock
+        testbed.scheduler.before = lambda call: begun.append(workflow_clock())
+        assert (await testbed.run({"crawler": "books"})).status == "COMPLETED"
     assert 120 <= (begun[1] - decided[0]).total_seconds() < 150
 
 
 @pytest.mark.troubles
-async def test_tries_end_with_the_policy_and_the_last_one_is_the_verdict(lab: Lab) -> None:
-    evict(lab, 99)
-    result = await lab.run({"crawler": "books", "retries": {"max": 2, "backoff_s": 0}})
+async def test_tries_end_with_the_policy_and_the_last_one_is_the_verdict(
+    testbed: WorkflowHarness,
+) -> None:
+    evict(testbed, 99)
+    result = await testbed.run({"crawler": "books", "retries": {"max": 2, "backoff_s": 0}})
     assert (result.status, result.outcome) == ("FAILED", "evicted")
-    assert [row.retry_note for row in rows(lab)] == [None, None, "2 of 2 tries made"]
+    assert [row.retry_note for row in rows(testbed)] == [None, None, "2 of 2 tries made"]
 
 
-async def test_what_the_crawler_did_is_not_tried_again(lab: Lab) -> None:
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(end=KILLED)
-    result = await lab.run({"crawler": "books"})
-    assert (result.outcome, [row.retry_note for row in rows(lab)]) == (
+async def test_what_the_crawler_did_is_not_tried_again(testbed: WorkflowHarness) -> None:
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(end=KILLED)
+    result = await testbed.run({"crawler": "books"})
+    assert (result.outcome, [row.retry_note for row in rows(testbed)]) == (
         "failed",
         ["failed is not in retries.on"],
     )
 
 
-async def test_a_stop_ends_a_wait_at_once(lab: Lab) -> None:
-    evict(lab, 99)
-    handle = await lab.start(
+async def test_a_stop_ends_a_wait_at_once(testbed: WorkflowHarness) -> None:
+    evict(testbed, 99)
+    handle = await testbed.start(
         {"crawler": "books", "retries": {"backoff_s": 80_000, "cap_s": 86_400}}
     )
-    await lab.until(lambda: lab.store.runs.get_run(1) is not None and len(rows(lab)) == 2)
+    await testbed.until(
+        lambda: testbed.store.runs.get_run(1) is not None and len(rows(testbed)) == 2
+    )
     assert (
         "(1 of 3): Ended from outside: its node was drained"
-        in lab.store.runs.get_run(1).waiting_for
+        in testbed.store.runs.get_run(1).waiting_for
     )
     await handle.signal("stop", {"requested_by": "ann"})
     result = await handle.result()
@@ -132,9 +138,9 @@ async def test_a_stop_ends_a_wait_at_once(lab: Lab) -> None:
 
 
 @pytest.mark.troubles
-async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
-    evict(lab, 99)
-    result = await lab.run(
+async def test_a_limit_of_the_run_ends_a_wait(testbed: WorkflowHarness) -> None:
+    evict(testbed, 99)
+    result = await testbed.run(
         {
             "crawler": "books",
             "limits": {"run_timeout_s": 600},
@@ -142,71 +148,78 @@ async def test_a_limit_of_the_run_ends_a_wait(lab: Lab) -> None:
         }
     )
     assert (result.status, result.outcome) == ("FAILED", "timed_out")
-    assert len(rows(lab)) == 2
+    assert len(rows(testbed)) == 2
 
 
 @pytest.mark.troubles
-async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(lab: Lab) -> None:
-    evict(lab, 99)
-    result = await lab.run(
+async def test_many_tasks_that_go_at_once_are_within_the_budget_of_the_run(
+    testbed: WorkflowHarness,
+) -> None:
+    evict(testbed, 99)
+    result = await testbed.run(
         {"crawler": "books", "tasks": [{}] * 6, "retries": {"budget": 8, "backoff_s": 5}}
     )
     assert (result.outcome, result.tasks) == ("evicted", {"FAILED": 6})
-    assert sum(row.retry > 0 for row in rows(lab)) == 8
-    assert {row.retry_note for row in rows(lab)} == {None, "the run's budget of 8 tries is used up"}
+    assert sum(row.retry > 0 for row in rows(testbed)) == 8
+    assert {row.retry_note for row in rows(testbed)} == {
+        None,
+        "the run's budget of 8 tries is used up",
+    }
 
 
 @pytest.mark.troubles
 async def test_more_ends_than_one_activity_decides_about_are_decided_by_several(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_of_retries, "PAGE", 2)
     monkeypatch.setattr(retries, "PAGES", 2)
-    evict(lab, 1)
-    handle = await lab.start({"crawler": "books", "tasks": [{}] * 14, "retries": {"backoff_s": 5}})
+    evict(testbed, 1)
+    handle = await testbed.start(
+        {"crawler": "books", "tasks": [{}] * 14, "retries": {"backoff_s": 5}}
+    )
     assert (await handle.result()).tasks == {"SUCCEEDED": 14}
-    assert [row.retry for row in rows(lab)] == [0, 1] * 14
-    assert (await lab.events(handle)).count("retry_ended_tasks") >= 4
+    assert [row.retry for row in rows(testbed)] == [0, 1] * 14
+    assert (await testbed.events(handle)).count("retry_ended_tasks") >= 4
 
 
 @pytest.mark.troubles
 async def test_after_oom_the_next_try_has_more_memory_and_the_crawler_remembers_it(
-    lab: Lab,
+    testbed: WorkflowHarness,
 ) -> None:
-    evict(lab, 2, OOM)
+    evict(testbed, 2, OOM)
     asked = {"crawler": "books", "resources": {"memory": "512Mi"}}
     asked["retries"] = {"on": ["oom"], "backoff_s": 0, "remember": True}
-    assert (await lab.run(asked)).status == "COMPLETED"
-    evict(lab, 0)
-    assert (await lab.run(asked)).status == "COMPLETED"
-    given = [task.memory for call in lab.scheduler.calls for task in call.tasks]
+    assert (await testbed.run(asked)).status == "COMPLETED"
+    evict(testbed, 0)
+    assert (await testbed.run(asked)).status == "COMPLETED"
+    given = [task.memory for call in testbed.scheduler.calls for task in call.tasks]
     assert given == ["512Mi", "768Mi", "1152Mi", "1152Mi"]
 
 
 @pytest.mark.troubles
-async def test_later_tries_avoid_the_node_and_may_go_elsewhere(lab: Lab) -> None:
-    evict(lab, 2)
-    books = lab.scheduler.catalogue.crawlers["books"]
+async def test_later_tries_avoid_the_node_and_may_go_elsewhere(testbed: WorkflowHarness) -> None:
+    evict(testbed, 2)
+    books = testbed.scheduler.catalogue.crawlers["books"]
     elsewhere = Retries(backoff_s=0, retry_on=OtherNodes({"capacity": "on-demand"}, after=2))
-    lab.scheduler.catalogue.crawlers["books"] = replace(books, retries=elsewhere)
-    await lab.run({"crawler": "books"})
-    given = [dict(task.node_selector) for call in lab.scheduler.calls for task in call.tasks]
+    testbed.scheduler.catalogue.crawlers["books"] = replace(books, retries=elsewhere)
+    await testbed.run({"crawler": "books"})
+    given = [dict(task.node_selector) for call in testbed.scheduler.calls for task in call.tasks]
     assert given == [{}, {}, {"capacity": "on-demand"}]
 
 
 @pytest.mark.troubles
-async def test_a_resumed_run_begins_to_count_again(lab: Lab) -> None:
-    evict(lab, 3)
+async def test_a_resumed_run_begins_to_count_again(testbed: WorkflowHarness) -> None:
+    evict(testbed, 3)
     policy = {"max": 1, "backoff_s": 0}
-    assert (await lab.run({"crawler": "books", "retries": policy})).outcome == "evicted"
-    assert (await lab.run({"run_id": 1})).status == "COMPLETED"
-    assert [(row.attempt, row.run_attempt, row.retry) for row in rows(lab)] == [
+    assert (await testbed.run({"crawler": "books", "retries": policy})).outcome == "evicted"
+    assert (await testbed.run({"run_id": 1})).status == "COMPLETED"
+    assert [(row.attempt, row.run_attempt, row.retry) for row in rows(testbed)] == [
         (1, 1, 0),
         (2, 1, 1),
         (3, 2, 0),
         (4, 2, 1),
     ]
-    assert [(call.attempt, call.tasks[0].attempt) for call in lab.scheduler.calls] == [
+    assert [(call.attempt, call.tasks[0].attempt) for call in testbed.scheduler.calls] == [
         (1, 1),
         (1, 2),
         (2, 3),
@@ -215,30 +228,34 @@ async def test_a_resumed_run_begins_to_count_again(lab: Lab) -> None:
 
 
 @pytest.mark.troubles
-async def test_the_answer_of_a_try_that_was_lost_starts_nothing_twice(lab: Lab) -> None:
-    evict(lab, 1)
-    lab.scheduler.before = lambda call: setattr(
-        lab.scheduler, "lose", int(call.tasks[0].retry == 1 and len(lab.scheduler.calls) == 2)
+async def test_the_answer_of_a_try_that_was_lost_starts_nothing_twice(
+    testbed: WorkflowHarness,
+) -> None:
+    evict(testbed, 1)
+    testbed.scheduler.before = lambda call: setattr(
+        testbed.scheduler,
+        "lose",
+        int(call.tasks[0].retry == 1 and len(testbed.scheduler.calls) == 2),
     )
-    result = await lab.run({"crawler": "books", "retries": {"backoff_s": 0}})
-    assert (result.status, len(rows(lab))) == ("COMPLETED", 2)
-    assert [call.tasks[0].attempt for call in lab.scheduler.calls] == [1, 2, 2]
+    result = await testbed.run({"crawler": "books", "retries": {"backoff_s": 0}})
+    assert (result.status, len(rows(testbed))) == ("COMPLETED", 2)
+    assert [call.tasks[0].attempt for call in testbed.scheduler.calls] == [1, 2, 2]
 
 
 @pytest.mark.troubles
-async def test_the_catalogue_says_how_its_crawler_is_tried_again(lab: Lab) -> None:
-    shops = lab.parts.catalogue.get("shops")
+async def test_the_catalogue_says_how_its_crawler_is_tried_again(testbed: WorkflowHarness) -> None:
+    shops = testbed.parts.catalogue.get("shops")
     assert shops is not None
     own = Retries(max=1, on=["failed"], backoff_s=0, final_exits=[9])
-    lab.scheduler.catalogue.crawlers["shops"] = replace(shops, retries=own)
-    evict(lab, 1, End(exit_code=1, reason="Error", finish_reason="a word of its own"))
-    assert (await lab.run({"crawler": "shops"})).status == "COMPLETED"
-    evict(lab, 9, End(exit_code=9, reason="Error", finish_reason="a word of its own"))
-    assert (await lab.run({"crawler": "shops"})).outcome == "a word of its own"
-    assert [row.retry_note for row in rows(lab, 2)] == ["exit 9 is final"]
+    testbed.scheduler.catalogue.crawlers["shops"] = replace(shops, retries=own)
+    evict(testbed, 1, End(exit_code=1, reason="Error", finish_reason="a word of its own"))
+    assert (await testbed.run({"crawler": "shops"})).status == "COMPLETED"
+    evict(testbed, 9, End(exit_code=9, reason="Error", finish_reason="a word of its own"))
+    assert (await testbed.run({"crawler": "shops"})).outcome == "a word of its own"
+    assert [row.retry_note for row in rows(testbed, 2)] == ["exit 9 is final"]
 
 
-def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
+def restore_from_before_the_decision(testbed: WorkflowHarness, *, ended: bool) -> None:
     """The database again knows only the first try of the first task, which executes or has just
     ended.
     """
@@ -247,7 +264,7 @@ def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
     )
     again = "superseded_by = NULL" + ("" if ended else executes)
     of_later = ("correction", "status_transition", "task_log", "task_stats", "task_observation")
-    with lab.store.database.writer.begin() as connection:
+    with testbed.store.database.writer.begin() as connection:
         for statement in (
             *(
                 f"DELETE FROM {one} WHERE task_id IN (SELECT task_id FROM task_history)"
@@ -259,12 +276,12 @@ def restore_from_before_the_decision(lab: Lab, *, ended: bool) -> None:
             connection.execute(text(statement))
 
 
-async def between_two_polls(lab: Lab, handle: WorkflowHandle[Any, Any]) -> None:
+async def between_two_polls(testbed: WorkflowHarness, handle: WorkflowHandle[Any, Any]) -> None:
     """Return when a poll has found nothing new, and nothing is under way: what is in the middle saw
     the other copy.
     """
-    seen = lab.store.runs.get_run(1).verified_at
-    await lab.until(lambda: lab.store.runs.get_run(1).verified_at != seen)
+    seen = testbed.store.runs.get_run(1).verified_at
+    await testbed.until(lambda: testbed.store.runs.get_run(1).verified_at != seen)
     while (await handle.describe()).raw_description.pending_activities:
         continue  # each question is a call that takes a moment
 
@@ -289,36 +306,36 @@ ALWAYS = {
     ],
 )
 async def test_a_try_that_a_restored_database_does_not_know_is_taken_up(
-    lab: Lab, before: str, executes: int
+    testbed: WorkflowHarness, before: str, executes: int
 ) -> None:
     """The cluster executes the next try already.
 
     No other one begins beside it, and the run ends after it.
     """
-    lab.cluster.behaviour = lambda run, index, attempt: (
+    testbed.cluster.behaviour = lambda run, index, attempt: (
         Behaviour(executes=0, end=EVICTED) if attempt < executes else Behaviour(executes=None)
     )
     policy = {"on": ["evicted"] if "no longer" in before else ["evicted", "lost"], "backoff_s": 0}
-    handle = await lab.start({"crawler": "books", "retries": policy, "poll_minutes": SOON})
-    await lab.until(
-        lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"]
+    handle = await testbed.start({"crawler": "books", "retries": policy, "poll_minutes": SOON})
+    await testbed.until(
+        lambda: [row.status for row in rows(testbed) if row.attempt == executes] == ["RUNNING"]
     )
     if before not in ("seen", "on record"):
         for attempt in range(1, executes):
-            lab.cluster.vanish(1, 0, attempt)
-    await between_two_polls(lab, handle)
-    calls = len(lab.scheduler.calls)
-    restore_from_before_the_decision(lab, ended=before == "on record")
+            testbed.cluster.vanish(1, 0, attempt)
+    await between_two_polls(testbed, handle)
+    calls = len(testbed.scheduler.calls)
+    restore_from_before_the_decision(testbed, ended=before == "on record")
     if before == "stopped":
         await handle.signal("stop", {"requested_by": "ann"})
         assert (await handle.result()).outcome == "cancelled"
     else:
-        await lab.until(
-            lambda: [row.status for row in rows(lab) if row.attempt == executes] == ["RUNNING"]
+        await testbed.until(
+            lambda: [row.status for row in rows(testbed) if row.attempt == executes] == ["RUNNING"]
         )
-        lab.cluster.end_now(1, 0, executes, FINISHED)
+        testbed.cluster.end_now(1, 0, executes, FINISHED)
         assert (await handle.result()).status == "COMPLETED"
-    assert [(row.attempt, row.retry) for row in rows(lab)] == [(1, 0), (executes, executes - 1)]
-    assert (lab.cluster.alive(), len(lab.scheduler.calls)) == ([], calls), (
+    assert [(row.attempt, row.retry) for row in rows(testbed)] == [(1, 0), (executes, executes - 1)]
+    assert (testbed.cluster.alive(), len(testbed.scheduler.calls)) == ([], calls), (
         "nothing was deployed beside it"
     )

@@ -1,4 +1,4 @@
-"""The laboratory on a machine that stands still now and then: what is late there is no fault of a
+"""The testbed on a machine that stands still now and then: what is late there is no fault of a
 workflow.
 """
 

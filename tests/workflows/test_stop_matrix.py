@@ -18,9 +18,9 @@ from temporalio.testing import WorkflowEnvironment
 from tests.support import stop_table
 from tests.support.covering import covering as cover
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import laboratory
+from tests.support.stop_harness import MISSED, Harness, play
 from tests.support.stop_table import GROUPS, KINDS, PHASES, STATES, Cell, cells, covering
-from tests.support.stop_world import MISSED, World, play
+from tests.support.testbed import open_testbed
 
 #: What a stop does is decided by where the run is, by what is down when it is done, and by the
 #: group of its kind (plain, forced, insisting). So every phase and every kind meets every state,
@@ -46,9 +46,9 @@ def in_state(chosen: Sequence[Cell], state: str) -> list[Cell]:
 async def matches_the_table(
     skipping: WorkflowEnvironment, folder: Path, chosen: Sequence[Cell]
 ) -> None:
-    async with laboratory(skipping.client, folder, workers=False) as lab:
+    async with open_testbed(skipping.client, folder, workers=False) as testbed:
         async with asyncio.timeout(ALL_S):
-            problems = await play(World(lab, skipping, chosen))
+            problems = await play(Harness(testbed, skipping, chosen))
     # What is untrue is told alone: a deadline that was missed beside it excuses nothing.
     told = [problem for problem in problems if MISSED not in problem] or problems
     assert not problems, "\n".join([f"{len(problems)} differences from stopping.md:", *told])
@@ -83,9 +83,9 @@ async def test_time_is_skipped_for_the_tests_that_come_after_several_cells(
     await matches_the_table(
         skipping, tmp_path / "cells", of_phase(SAMPLE, "running, single-process")[:2]
     )
-    async with laboratory(skipping.client, tmp_path / "after") as lab, asyncio.timeout(ALL_S):
-        lab.cluster.behaviour = Behaviour(executes=7_200)
-        assert (await lab.run({"crawler": "books"})).outcome == "finished"
+    async with open_testbed(skipping.client, tmp_path / "after") as testbed, asyncio.timeout(ALL_S):
+        testbed.cluster.behaviour = Behaviour(executes=7_200)
+        assert (await testbed.run({"crawler": "books"})).outcome == "finished"
 
 
 @pytest.mark.slow

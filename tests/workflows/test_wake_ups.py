@@ -21,7 +21,7 @@ from crawler_lifecycle.store.notes import UPGRADE
 from crawler_lifecycle.workflows import calls
 from tests.histories.record import HeldPolls
 from tests.support.fakes.cluster import FINISHED, SHUTDOWN, Behaviour
-from tests.support.lab import PATIENCE_S, Lab
+from tests.support.testbed import PATIENCE_S, WorkflowHarness
 from tests.support.waking import MODES, waking
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
@@ -33,66 +33,66 @@ QUICK: dict[str, Any] = {
     "limits": {"start_check_s": 0.2},
 }
 UNTIL_STOPPED = Behaviour(executes=None, heeds_stop_after=0.3)
-Scenario = Callable[[Lab], Awaitable[int]]
+Scenario = Callable[[WorkflowHarness], Awaitable[int]]
 
 
-async def good_path(lab: Lab) -> int:
-    lab.cluster.behaviour = Behaviour(waits=0.3, executes=0.7)
-    return (await lab.run(QUICK)).run_id
+async def good_path(testbed: WorkflowHarness) -> int:
+    testbed.cluster.behaviour = Behaviour(waits=0.3, executes=0.7)
+    return (await testbed.run(QUICK)).run_id
 
 
-async def waves(lab: Lab) -> int:
+async def waves(testbed: WorkflowHarness) -> int:
     bad = End(exit_code=18, reason="Error")
-    lab.cluster.behaviour = lambda run, index, attempt: Behaviour(
+    testbed.cluster.behaviour = lambda run, index, attempt: Behaviour(
         executes=0.2 + 0.1 * index, end=bad if index == 3 else FINISHED
     )
-    return (await lab.run({**QUICK, "tasks": [{}] * 5, "max_parallel_tasks": 2})).run_id
+    return (await testbed.run({**QUICK, "tasks": [{}] * 5, "max_parallel_tasks": 2})).run_id
 
 
-async def stop(lab: Lab) -> int:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({**QUICK, "tasks": [{}] * 4, "max_parallel_tasks": 2})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+async def stop(testbed: WorkflowHarness) -> int:
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await testbed.start({**QUICK, "tasks": [{}] * 4, "max_parallel_tasks": 2})
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     await handle.signal("stop", {"requested_by": "ada", "request_id": "s1"})
     return (await handle.result()).run_id
 
 
-async def resume(lab: Lab) -> int:
+async def resume(testbed: WorkflowHarness) -> int:
     """Terminated while two tasks execute; one ends before the run is resumed, one after it."""
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({**QUICK, "tasks": [{}] * 2})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await testbed.start({**QUICK, "tasks": [{}] * 2})
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     await handle.terminate("gone")
-    lab.cluster.end_now(1, 0, end=FINISHED)
-    again = await lab.start({"run_id": 1}, id="again")
-    await lab.snapshot_where(again, lambda s: s.stage == "reconciliation")
-    lab.cluster.end_now(1, 1, end=FINISHED)
+    testbed.cluster.end_now(1, 0, end=FINISHED)
+    again = await testbed.start({"run_id": 1}, id="again")
+    await testbed.snapshot_where(again, lambda s: s.stage == "reconciliation")
+    testbed.cluster.end_now(1, 1, end=FINISHED)
     return (await again.result()).run_id
 
 
-async def correction(lab: Lab) -> int:
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start({**QUICK, "tasks": [{}] * 2})
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    lab.cluster.end_now(1, 0)
-    await lab.until(lambda: lab.tasks(1)[0] == "FAILED")
-    lab.cluster.vanish(1, 1)
+async def correction(testbed: WorkflowHarness) -> int:
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await testbed.start({**QUICK, "tasks": [{}] * 2})
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    testbed.cluster.end_now(1, 0)
+    await testbed.until(lambda: testbed.tasks(1)[0] == "FAILED")
+    testbed.cluster.vanish(1, 1)
     return (await handle.result()).run_id
 
 
-def truth(lab: Lab, run_id: int) -> Mapping[str, Any]:
+def truth(testbed: WorkflowHarness, run_id: int) -> Mapping[str, Any]:
     """What the database says about a run that ended, without times."""
-    run = lab.store.runs.get_run(run_id)
+    run = testbed.store.runs.get_run(run_id)
     return {
         "run": (str(run.status), run.outcome, run.attempt),
         "tasks": [
             (t.task_index, t.attempt, str(t.status), t.outcome)
-            for t in lab.store.tasks.list_tasks(run_id)
+            for t in testbed.store.tasks.list_tasks(run_id)
         ],
-        "corrections": sorted((c.kind, c.believed, c.truth) for c in lab.corrections(run_id)),
-        "cancellations": [c["request_id"] for c in lab.store.runs.cancellations(run_id)],
+        "corrections": sorted((c.kind, c.believed, c.truth) for c in testbed.corrections(run_id)),
+        "cancellations": [c["request_id"] for c in testbed.store.runs.cancellations(run_id)],
         "ended": sum(
-            e.type == "run.ended" for e in lab.store.events.events_after(0, run_id=run_id)
+            e.type == "run.ended" for e in testbed.store.events.events_after(0, run_id=run_id)
         ),
     }
 
@@ -143,12 +143,12 @@ ALWAYS = {
     ],
 )
 async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
-    real_lab: Lab, caplog: pytest.LogCaptureFixture, scenario: Scenario, mode: str
+    real_testbed: WorkflowHarness, caplog: pytest.LogCaptureFixture, scenario: Scenario, mode: str
 ) -> None:
-    async with waking(real_lab, mode) as wakers:
-        run_id = await scenario(real_lab)
-        assert truth(real_lab, run_id) == {**NOTHING, **EXPECTED[scenario]}
-        polls = [await polled_at(real_lab, handle) for handle in real_lab.handles]
+    async with waking(real_testbed, mode) as wakers:
+        run_id = await scenario(real_testbed)
+        assert truth(real_testbed, run_id) == {**NOTHING, **EXPECTED[scenario]}
+        polls = [await polled_at(real_testbed, handle) for handle in real_testbed.handles]
     # A stop is looked after at once; no other two polls are closer together than they may be.
     assert sum(map(too_close, polls)) <= (scenario is stop)
     for waker in wakers:
@@ -161,34 +161,34 @@ async def test_the_end_is_the_same_whatever_becomes_of_wake_ups(
     ] == []
 
 
-async def test_with_wake_ups_nobody_waits_for_the_ladder(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = UNTIL_STOPPED
-    async with waking(lab, "on"):
-        handle = await lab.start({"crawler": "books", "tasks": [{}] * 4, "poll_minutes": [600]})
-        await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+async def test_with_wake_ups_nobody_waits_for_the_ladder(real_testbed: WorkflowHarness) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    async with waking(testbed, "on"):
+        handle = await testbed.start({"crawler": "books", "tasks": [{}] * 4, "poll_minutes": [600]})
+        await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
         for index in range(4):
-            lab.cluster.end_now(1, index, end=FINISHED)
-            await lab.until(lambda index=index: lab.tasks(1)[index] == "SUCCEEDED")  # type: ignore[misc]
-        result = await lab.ended(handle)
+            testbed.cluster.end_now(1, index, end=FINISHED)
+            await testbed.until(lambda index=index: testbed.tasks(1)[index] == "SUCCEEDED")  # type: ignore[misc]
+        result = await testbed.ended(handle)
     assert result.status == "COMPLETED"
     ends = [
         t
-        for t in lab.store.runs.transitions(result.run_id)
+        for t in testbed.store.runs.transitions(result.run_id)
         if t.task_id and t.to_status == "SUCCEEDED"
     ]
     assert [t.source for t in ends] == ["wake"] * 4
-    assert lab.corrections(result.run_id) == []
+    assert testbed.corrections(result.run_id) == []
 
 
-async def polled_at(lab: Lab, handle: Any) -> list[datetime]:
+async def polled_at(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
     """When this run ordered its polls, by its own clock: the time at which the server gave it the
     task to decide in.
 
     The order itself is on record later, by as much as the worker took.
     """
     orders = []
-    for history in await lab.chain(handle):
+    for history in await testbed.chain(handle):
         for event in history.events:
             if event.HasField("workflow_task_started_event_attributes"):
                 now = event.event_time.ToDatetime()
@@ -209,29 +209,31 @@ def too_close(polls: list[datetime]) -> int:
     )
 
 
-async def _storm(lab: Lab, handle: Any) -> list[datetime]:
+async def _storm(testbed: WorkflowHarness, handle: Any) -> list[datetime]:
     """Wake the run again and again until it has polled three times more; when it ordered its
     polls.
     """
-    polls = await polled_at(lab, handle)
+    polls = await polled_at(testbed, handle)
     enough, end = len(polls) + 3, time.monotonic() + PATIENCE_S
     while len(polls) < enough:
         assert time.monotonic() < end, f"the polls did not come within {PATIENCE_S:g} s"
         await asyncio.gather(*(handle.signal("poll_now") for _ in range(5)))
         await asyncio.sleep(0.2)  # so it is told four times in the gap between two polls
-        polls = await polled_at(lab, handle)
+        polls = await polled_at(testbed, handle)
     return polls
 
 
-async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(waits=1e7)
-    handle = await lab.start({"crawler": "books", "limits": {"start_check_s": 0.1}})
-    await lab.until(lambda: lab.cluster.calls["poll"] >= 1)
-    assert not too_close(await _storm(lab, handle))
+async def test_a_storm_while_the_start_is_awaited_keeps_the_gap(
+    real_testbed: WorkflowHarness,
+) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(waits=1e7)
+    handle = await testbed.start({"crawler": "books", "limits": {"start_check_s": 0.1}})
+    await testbed.until(lambda: testbed.cluster.calls["poll"] >= 1)
+    assert not too_close(await _storm(testbed, handle))
     await handle.signal("stop")
     assert (await handle.result()).outcome == "cancelled"
-    assert len(lab.scheduler.calls) == 1, "polling again deploys nothing again"
+    assert len(testbed.scheduler.calls) == 1, "polling again deploys nothing again"
 
 
 @pytest.fixture
@@ -240,65 +242,70 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "HISTORY_MAX", 100)
 
 
-async def test_a_storm_under_a_stop_keeps_the_gap(short: None, real_lab: Lab) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    handle = await lab.start(
+async def test_a_storm_under_a_stop_keeps_the_gap(
+    short: None, real_testbed: WorkflowHarness
+) -> None:
+    testbed = real_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    handle = await testbed.start(
         {**QUICK, "limits": {"start_check_s": 0.2, "force_stop_after_s": None}}
     )
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
     # The start is looked for more often than once a second.
-    before = len(await polled_at(lab, handle))
+    before = len(await polled_at(testbed, handle))
     await handle.signal("stop")
-    await lab.until(lambda: lab.cluster.signals(1))
-    polls = (await _storm(lab, handle))[before:]
+    await testbed.until(lambda: testbed.cluster.signals(1))
+    polls = (await _storm(testbed, handle))[before:]
     assert too_close(polls) <= 1, "only a stop is looked after at once"
-    lab.cluster.end_now(1, end=SHUTDOWN)
+    testbed.cluster.end_now(1, end=SHUTDOWN)
     assert (await handle.result()).outcome == "cancelled"
-    assert lab.cluster.signals(1) == 1
+    assert testbed.cluster.signals(1) == 1
 
 
-async def test_a_storm_while_it_is_deployed_makes_no_second_call(real_lab: Lab) -> None:
-    lab, over = real_lab, threading.Event()
+async def test_a_storm_while_it_is_deployed_makes_no_second_call(
+    real_testbed: WorkflowHarness,
+) -> None:
+    testbed, over = real_testbed, threading.Event()
 
     def slow(_: Deployment) -> None:
         assert over.wait(120)
 
-    lab.scheduler.before = slow
-    lab.cluster.behaviour = UNTIL_STOPPED
-    handle = await lab.start(QUICK)
-    await lab.until(lambda: lab.scheduler.calls)
+    testbed.scheduler.before = slow
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    handle = await testbed.start(QUICK)
+    await testbed.until(lambda: testbed.scheduler.calls)
     for _ in range(3):
         await asyncio.gather(*(handle.signal("poll_now") for _ in range(5)))
     await handle.query("status")  # is answered by a workflow that knows of all of them
     over.set()
-    await lab.snapshot_where(handle, lambda s: s.stage == "reconciliation")
-    assert len(lab.scheduler.calls) == 1
+    await testbed.snapshot_where(handle, lambda s: s.stage == "reconciliation")
+    assert len(testbed.scheduler.calls) == 1
     await handle.signal("stop")
     await handle.result()
 
 
 async def test_a_wake_up_is_not_forgotten_over_what_the_poll_frees_a_slot_for(
-    real_lab: Lab,
+    real_testbed: WorkflowHarness,
 ) -> None:
-    lab = real_lab
-    lab.cluster.behaviour = UNTIL_STOPPED
-    polls = HeldPolls(lab, "get_history_statuses_to_sync")
+    testbed = real_testbed
+    testbed.cluster.behaviour = UNTIL_STOPPED
+    polls = HeldPolls(testbed, "get_history_statuses_to_sync")
     request = {
         "crawler": "books",
         "tasks": [{}] * 3,
         "max_parallel_tasks": 2,
         "poll_minutes": [0.05, 60],
     }
-    handle = await lab.start({**request, "limits": {"start_check_s": 0.1}})
+    handle = await testbed.start({**request, "limits": {"start_check_s": 0.1}})
     await polls.inside()
     for index in range(2):
-        lab.cluster.end_now(1, index, end=FINISHED)
-    before = await lab.snapshot_where(handle, lambda _: True)
+        testbed.cluster.end_now(1, index, end=FINISHED)
+    before = await testbed.snapshot_where(handle, lambda _: True)
     await polls.wake(handle)
-    # The one that was held and the one that is owed: the polling schedule's next one is an hour away.
-    await lab.snapshot_where(handle, lambda s: s.polls >= before.polls + 2)
-    assert list(lab.tasks(1).values())[:2] == ["SUCCEEDED", "SUCCEEDED"]
+    # The one that was held and the one that is owed: the polling schedule's next one is an hour
+    # away.
+    await testbed.snapshot_where(handle, lambda s: s.polls >= before.polls + 2)
+    assert list(testbed.tasks(1).values())[:2] == ["SUCCEEDED", "SUCCEEDED"]
     await handle.signal("stop")
     await handle.result()
 
@@ -316,15 +323,15 @@ LETTERS = {
 
 @pytest.mark.parametrize("former", [False, True])
 async def test_a_former_build_that_may_return_can_replay_what_is_done(
-    real_lab: Lab, former: bool
+    real_testbed: WorkflowHarness, former: bool
 ) -> None:
     """It looks after each wake-up, and fetches details before it records statuses."""
     if former:
-        real_lab.store.notes.leave_note(UPGRADE, "", "", utc_now() + timedelta(hours=1))
-    real_lab.cluster.behaviour = Behaviour(waits=0.3, executes=2)
-    async with waking(real_lab, "on"):
-        await real_lab.run(QUICK)
-    history = await real_lab.handles[-1].fetch_history()
+        real_testbed.store.notes.leave_note(UPGRADE, "", "", utc_now() + timedelta(hours=1))
+    real_testbed.cluster.behaviour = Behaviour(waits=0.3, executes=2)
+    async with waking(real_testbed, "on"):
+        await real_testbed.run(QUICK)
+    history = await real_testbed.handles[-1].fetch_history()
     scheduled = [
         event.activity_task_scheduled_event_attributes.activity_type.name
         for event in history.events

@@ -21,6 +21,7 @@ import pymysql
 
 from tests.kubernetes.cluster.binaries import NoBinaries
 from tools.faults.faults import LONG_KINDS, Faults, storm
+from tools.faults.harness import SLOTS, Harness
 from tools.faults.load import AGE, MOST, TASKS, Load, Sampler
 from tools.faults.oracle import (
     ENDED,
@@ -38,11 +39,10 @@ from tools.faults.oracle import (
 )
 from tools.faults.scrapyd import Scrapyd, program
 from tools.faults.table import lines, save
-from tools.faults.world import SLOTS, World
 from tools.soak.journal import read_journals
 
-#: So many seconds takes a short play's world on a machine of its own until it is up. Where it takes
-#: longer, everything that has a limit is given as many times as long.
+#: So many seconds takes a short play's harness on a machine of its own until it is up. Where it
+#: takes longer, everything that has a limit is given as many times as long.
 UP_S = 15.0
 #: ``ended_at`` of a run is when its last task ended; its verdict is later.
 RUNS = (
@@ -71,15 +71,15 @@ OPEN = {
 }
 
 
-def left(world: World) -> list[str]:
+def left(harness: Harness) -> list[str]:
     """What is still open."""
     try:
-        return [text.format(*row) for text, sql in OPEN.items() for row in world.record(sql)]
+        return [text.format(*row) for text, sql in OPEN.items() for row in harness.record(sql)]
     except pymysql.err.MySQLError as error:
         return [f"the database cannot be read: {error}"]
 
 
-def settle(world: World, patience: float) -> list[str]:
+def settle(harness: Harness, patience: float) -> list[str]:
     """Wait until nothing is open, for as long as the number of open things has a new low within
     each ``SETTLE_S``.
 
@@ -88,23 +88,23 @@ def settle(world: World, patience: float) -> list[str]:
     """
     fewest, reported = float("inf"), time.monotonic()
     end = reported
-    while found := left(world):
+    while found := left(harness):
         now = time.monotonic()
         if len(found) < fewest:
             fewest, end = len(found), now + SETTLE_S * patience
         if now > end:
             break
-        world.tick()
+        harness.tick()
         if now > reported + 15:
             reported += 15
-            world.say(f"  {len(found)} left: {'; '.join(found[:3])}")
+            harness.say(f"  {len(found)} left: {'; '.join(found[:3])}")
         time.sleep(1.0)
     return found
 
 
-def gather(world: World, evidence: Evidence) -> None:
+def gather(harness: Harness, evidence: Evidence) -> None:
     """Read what is on record, in journals, in the archive and at the sink."""
-    sql = world.record
+    sql = harness.record
     evidence.runs = [
         Run(*run, verdict_at=at.replace(tzinfo=UTC).timestamp() if at else 0.0)
         for *run, at in sql(RUNS)
@@ -118,7 +118,7 @@ def gather(world: World, evidence: Evidence) -> None:
         "SELECT run_id, deletion_ended_at IS NOT NULL FROM run_history WHERE deleted_at IS NOT NULL"
     )
     evidence.deleted = {run_id: bool(ended) for run_id, ended in gone}
-    for document in list(world.receiver.taken):
+    for document in list(harness.receiver.taken):
         number, attempt, _ = str(document["id"]).split("/")
         evidence.hooked.append((int(number.partition("-")[0]), int(attempt)))
     lines = sql("SELECT due_at, decision, target_id FROM schedule_due")
@@ -128,23 +128,23 @@ def gather(world: World, evidence: Evidence) -> None:
     evidence.events = [
         (*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")
     ]
-    for line in (world.folder / "events.jsonl").read_text().splitlines():
+    for line in (harness.folder / "events.jsonl").read_text().splitlines():
         with suppress(ValueError):  # a writer that died leaves half a line
             number, attempt, kind = str(json.loads(line)["id"]).split("/")
             if kind == "run.ended":
                 evidence.told.append((int(number.partition("-")[0]), int(attempt)))
-    store = world.folder / "s3"
+    store = harness.folder / "s3"
     evidence.archives = {
         f"s3://{f.relative_to(store)}": f.stat().st_size for f in store.rglob("*") if f.is_file()
     }
-    evidence.processes = read_journals(world.journals)
+    evidence.processes = read_journals(harness.journals)
 
 
 class Beside:
     """scrapyd in the same play, where somebody asks for it."""
 
-    def __init__(self, world: World) -> None:
-        self.scrapyd = Scrapyd(world)
+    def __init__(self, harness: Harness) -> None:
+        self.scrapyd = Scrapyd(harness)
         self.scrapyd.begin()
         self.sampler = Sampler(self.scrapyd.record, self.scrapyd.journals)
         self.sampler.start()
@@ -158,54 +158,54 @@ class Beside:
 
 
 def play(
-    world: World, seeds: range, chosen: argparse.Namespace, patience: float
+    harness: Harness, seeds: range, chosen: argparse.Namespace, patience: float
 ) -> tuple[Evidence, Figure]:
     """The load under faults, one seed after the other, the time to settle, and all that is known of
     it; and the figure of scrapyd beside it."""
     away = 60 * chosen.away
-    load = Load(world, seeds[0], chosen.pace, chosen.most, away)
-    sampler = Sampler(lambda: world.record(TASKS), world.journals)
-    sampler.age = lambda: world.record(AGE)
-    faults = Faults(world, seeds[0], chosen.only, chosen.restore, away)
-    beside = Beside(world) if chosen.scrapyd else None
+    load = Load(harness, seeds[0], chosen.pace, chosen.most, away)
+    sampler = Sampler(lambda: harness.record(TASKS), harness.journals)
+    sampler.age = lambda: harness.record(AGE)
+    faults = Faults(harness, seeds[0], chosen.only, chosen.restore, away)
+    beside = Beside(harness) if chosen.scrapyd else None
     if beside:
         load.beside = beside.scrapyd.want
     sampler.start()
-    storm(world, chosen.calm, load.turn)
+    storm(harness, chosen.calm, load.turn)
     for seed in seeds:
-        world.say(f"seed {seed}")
+        harness.say(f"seed {seed}")
         load.dice = random.Random(f"load {seed}")
         faults.begin(seed)
-        storm(world, 60 * chosen.minutes / len(seeds), load.turn, faults.turn)
+        storm(harness, 60 * chosen.minutes / len(seeds), load.turn, faults.turn)
         faults.finish()
-    for name in world.parts:
-        world.parts[name].wait_ready(world.tick)
-    world.say("the faults are over")
+    for name in harness.parts:
+        harness.parts[name].wait_ready(harness.tick)
+    harness.say("the faults are over")
     load.finish()
-    open_yet = settle(world, patience)
+    open_yet = settle(harness, patience)
     if beside:
         end = time.monotonic() + SETTLE_S
         while beside.scrapyd.busy() and time.monotonic() < end:
-            storm(world, 1)
+            storm(harness, 1)
     evidence = Evidence(faults=faults.done, kills=faults.kills, left=open_yet, patience=patience)
-    world.say(
+    harness.say(
         f"settled; {sampler.samples} questions, {sampler.unread} in vain; load average up to "
         f"{sampler.load:.1f}"
     )
     sampler.stop()
-    gather(world, evidence)
-    world.dump(world.folder / "record.sql")
+    gather(harness, evidence)
+    harness.dump(harness.folder / "record.sql")
     evidence.asks, evidence.seen, evidence.ages = load.asks, sampler.untrue, sampler.ages
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
     evidence.prompt = "temporal" if away else ""
-    for name in world.ours:  # only the bench kills
-        died = [code for _, code in world.parts[name].deaths if code != -signal.SIGKILL]
+    for name in harness.ours:  # only the fault tests kills
+        died = [code for _, code in harness.parts[name].deaths if code != -signal.SIGKILL]
         evidence.died += [f"{name} ended by itself with {code}" for code in died]
     return evidence, beside.figure(evidence) if beside else {}
 
 
 def interrupted(*_: object) -> None:
-    """Once: what ends the world then is not interrupted again."""
+    """Once: what ends the harness then is not interrupted again."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -215,7 +215,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--seeds", type=int, default=1, help="so many, one after the other in the same world"
+        "--seeds", type=int, default=1, help="so many, one after the other in the same harness"
     )
     parser.add_argument(
         "--minutes", type=float, help="of all of them; 3 by default, or all that --away takes"
@@ -277,21 +277,21 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
     try:
-        with World.up(say, chosen.folder, chosen.landed, chosen.dev, chosen.slots) as world:
+        with Harness.up(say, chosen.folder, chosen.landed, chosen.dev, chosen.slots) as harness:
             took, seeds = time.time() - began, range(chosen.seed, chosen.seed + chosen.seeds)
             say(
-                f"everything is up after {took:.0f} s, {world.processor():.0f} of processor, in "
-                f"{world.folder}"
+                f"everything is up after {took:.0f} s, {harness.processor():.0f} of processor, in "
+                f"{harness.folder}"
             )
             patience = max(1.0, took / UP_S) if chosen.dev else 1.0
-            evidence, theirs = play(world, seeds, chosen, patience)
+            evidence, theirs = play(harness, seeds, chosen, patience)
             evidence.short, folder = (
                 (chosen.seeds > 1 or chosen.dev) and not chosen.away,
-                world.folder,
+                harness.folder,
             )
             evidence.late = chosen.late
             say(
-                f"it took {time.time() - began:.0f} s, {world.processor():.0f} of processor; "
+                f"it took {time.time() - began:.0f} s, {harness.processor():.0f} of processor; "
                 f"patience {patience:.1f}"
             )
     except NoBinaries as error:

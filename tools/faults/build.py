@@ -1,5 +1,5 @@
-"""The programs of the bench that no package brings: toxiproxy and the production Temporal server,
-built once, pinned.
+"""The programs of the fault tests that no package brings: toxiproxy and the production Temporal
+server, built once, pinned.
 
 ``python -m tools.faults.build`` builds what is missing; with ``short`` toxiproxy alone, in seconds.
 They lie in the cache folder of the test cluster's programs, under a key of what pins them.

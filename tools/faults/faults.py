@@ -1,4 +1,4 @@
-"""The faults: what each does to the world, for how long, and what it counts of what it really
+"""The faults: what each does to the harness, for how long, and what it counts of what it really
 did.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import httpx
 
+from tools.faults.harness import OURS, PROXIED, Harness
 from tools.faults.oracle import Fault
 from tools.faults.parts import HTTP, Part, children, listens, stat
-from tools.faults.world import OURS, PROXIED, World
 from tools.soak.journal import read_journals
 
 #: What a fault waits for at the longest until it has met somebody.
@@ -71,11 +71,11 @@ class Strike:
         return now > self.until + (self.patience if waits else 0)
 
 
-def storm(world: World, seconds: float, *turns: Callable[[], None]) -> None:
+def storm(harness: Harness, seconds: float, *turns: Callable[[], None]) -> None:
     """Keep everything up for so long, and let each of these do what it is time to do."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        for turn in (world.tick, *turns):
+        for turn in (harness.tick, *turns):
             turn()
         time.sleep(0.1)
 
@@ -87,10 +87,10 @@ class Faults:
     """
 
     def __init__(
-        self, world: World, seed: int, only: str = "", restore: str = "", away: float = 0.0
+        self, harness: Harness, seed: int, only: str = "", restore: str = "", away: float = 0.0
     ) -> None:
         """``away``: seconds for which Temporal is away, in a play of such faults alone."""
-        self.world, self.only, self.restore, self.away = world, only, restore, away
+        self.harness, self.only, self.restore, self.away = harness, only, restore, away
         self.kinds: dict[str, tuple[str, ...]] = LONG_KINDS if away else KINDS
         self.pause = LONG_PAUSE_S if away else PAUSE_S
         self.done: list[Fault] = []
@@ -120,12 +120,12 @@ class Faults:
             )
             if self.away:
                 self._now.until = time.time() + self.away
-            elif self.world.dev:
+            elif self.harness.dev:
                 self._now.until, self._now.patience = (
                     min(self._now.until, time.time() + SHORT_S),
                     SHORT_S,
                 )
-            self.world.say(f"{label}")
+            self.harness.say(f"{label}")
 
     def _end(self, strike: Strike) -> None:
         strike.heal()
@@ -137,7 +137,7 @@ class Faults:
             ", ".join(f"{value:g} {what}" for what, value in strike.did.items() if value)
             or "NOTHING"
         )
-        self.world.say(f"  {strike.label}, {fault.ended - fault.began:.1f} s: {told}")
+        self.harness.say(f"  {strike.label}, {fault.ended - fault.began:.1f} s: {told}")
         self._next = time.time() + self.dice.uniform(*self.pause)
 
     def finish(self) -> None:
@@ -145,7 +145,7 @@ class Faults:
         if self._now is not None and self.away:
             self._now.until = time.time()
         while self._now is not None:
-            self.world.tick()
+            self.harness.tick()
             self.turn(begin=False)
             time.sleep(0.1)
 
@@ -155,7 +155,9 @@ class Faults:
         """
         if not self._deck:
             none = (
-                {"postgres", "all of ours", *OURS} - {*self.world.ours} if self.world.dev else set()
+                {"postgres", "all of ours", *OURS} - {*self.harness.ours}
+                if self.harness.dev
+                else set()
             )
             for kind, names in self.kinds.items():
                 if whom := [
@@ -178,7 +180,7 @@ class Faults:
 
         ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``.
         """
-        proxies = self.world.proxies
+        proxies = self.harness.proxies
         last = proxies.connections(whom)
         ended, grown, before = 0, 0, proxies.through(whom)
 
@@ -202,12 +204,12 @@ class Faults:
         refused = 0
 
         def begin() -> None:
-            self.world.proxies.enable(whom, False)
+            self.harness.proxies.enable(whom, False)
 
         strike = self._wire(
             label, whom, self.dice.uniform(3, 15), begin, "connections cut", "ended"
         )
-        count, port = strike.count, self.world.port(f"proxy of {whom}")
+        count, port = strike.count, self.harness.port(f"proxy of {whom}")
 
         def counting(did: dict[str, float]) -> None:
             nonlocal refused
@@ -219,7 +221,7 @@ class Faults:
         return strike
 
     def _reset(self, label: str, whom: str) -> Strike:
-        begin = lambda: self.world.proxies.toxic(whom, "reset_peer", "upstream", timeout=0)  # noqa: E731
+        begin = lambda: self.harness.proxies.toxic(whom, "reset_peer", "upstream", timeout=0)  # noqa: E731
         return self._wire(label, whom, self.dice.uniform(2, 8), begin, "connections reset", "ended")
 
     def _latency(self, label: str, whom: str) -> Strike:
@@ -227,7 +229,7 @@ class Faults:
 
         def begin() -> None:
             for stream in ("upstream", "downstream"):
-                self.world.proxies.toxic(whom, "latency", stream, latency=late, jitter=late // 3)
+                self.harness.proxies.toxic(whom, "latency", stream, latency=late, jitter=late // 3)
 
         return self._wire(
             label, whom, self.dice.uniform(5, 15), begin, f"bytes {late} ms late", "passed"
@@ -238,14 +240,14 @@ class Faults:
 
         def begin() -> None:
             for stream in ("upstream", "downstream"):
-                self.world.proxies.toxic(whom, "timeout", stream, timeout=0)
+                self.harness.proxies.toxic(whom, "timeout", stream, timeout=0)
 
         return self._wire(label, whom, self.dice.uniform(3, 20), begin, "bytes swallowed", "came")
 
     def _cut(self, label: str, whom: str) -> Strike:
         """Each answer ends in its middle, and its connection with it."""
         size = self.dice.choice((0, 7, 60, 300, 2000))
-        begin = lambda: self.world.proxies.toxic(whom, "limit_data", "downstream", bytes=size)  # noqa: E731
+        begin = lambda: self.harness.proxies.toxic(whom, "limit_data", "downstream", bytes=size)  # noqa: E731
         return self._wire(
             label, whom, self.dice.uniform(3, 8), begin, f"answers cut after {size} bytes", "ended"
         )
@@ -254,8 +256,8 @@ class Faults:
 
     def _alike(self, *whom: str) -> list[Part]:
         """These parts, and who is compared with ours: what one of ours suffers it suffers, too."""
-        beside = self.world.beside if set(whom) & {*OURS} else []
-        return [self.world.parts[name] for name in (*whom, *beside)]
+        beside = self.harness.beside if set(whom) & {*OURS} else []
+        return [self.harness.parts[name] for name in (*whom, *beside)]
 
     def _kill(self, label: str, whom: str) -> Strike:
         if whom == "crawler":
@@ -270,7 +272,7 @@ class Faults:
         def heal() -> None:
             for part in parts:
                 part.wanted = True
-                part.wait_ready(self.world.tick)
+                part.wait_ready(self.harness.tick)
 
         return Strike(
             label, time.time() + away, heal, lambda did: did.update({"processes dead": dead})
@@ -295,7 +297,7 @@ class Faults:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
             for part in parts:
-                part.wait_ready(self.world.tick)
+                part.wait_ready(self.harness.tick)
 
         strike = Strike(label, began + seconds, heal, count)
         return strike
@@ -304,7 +306,9 @@ class Faults:
         """Nobody observes the cluster: workers without wake-ups, which are up before it is
         frozen.
         """
-        workers = [self.world.parts[name] for name in self.world.ours if name.startswith("worker")]
+        workers = [
+            self.harness.parts[name] for name in self.harness.ours if name.startswith("worker")
+        ]
 
         def observe(value: bool) -> None:
             for part in workers:
@@ -312,7 +316,7 @@ class Faults:
                 part.kill()
                 part.start()
             for part in workers:
-                part.wait_ready(self.world.tick)
+                part.wait_ready(self.harness.tick)
 
         observe(False)
         strike = self._freeze(label, whom)
@@ -329,11 +333,11 @@ class Faults:
         """To one that lives, of each side. It counts when the kernel says so."""
         live = [
             [c for c in read_journals(journals) if _lives(c.pid, c.start) and not c.end]
-            for journals in (self.world.journals, *self.world.beside.values())
+            for journals in (self.harness.journals, *self.harness.beside.values())
         ]
         strike = Strike(label, time.time() + seconds, lambda: None, lambda did: None)
         if not live[0]:
-            self.world.say("  no crawler lives; it waits for one")
+            self.harness.say("  no crawler lives; it waits for one")
             strike.count = lambda did: self._late(strike, number, seconds)
             return strike
         victims = [self.dice.choice(of_one) for of_one in live if of_one]
@@ -357,13 +361,13 @@ class Faults:
         return strike
 
     def _late(self, strike: Strike, number: signal.Signals, seconds: float) -> None:
-        if any(_lives(c.pid, c.start) and not c.end for c in read_journals(self.world.journals)):
+        if any(_lives(c.pid, c.start) and not c.end for c in read_journals(self.harness.journals)):
             other = self._to_crawler(strike.label, number, seconds)
             strike.count, strike.heal, strike.until = other.count, other.heal, other.until
 
     def _away(self, label: str, whom: str) -> Strike:
         """Nothing of ours is up for a while, and everything comes back at once."""
-        parts = self._alike(*self.world.ours)
+        parts = self._alike(*self.harness.ours)
         dead = sum(part.kill() for part in parts)
         for part in parts:
             part.tick()
@@ -373,7 +377,7 @@ class Faults:
             for part in parts:
                 part.wanted = True
             for part in parts:
-                part.wait_ready(self.world.tick)
+                part.wait_ready(self.harness.tick)
 
         count = lambda did: did.update({"processes dead": dead})  # noqa: E731
         return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
@@ -382,16 +386,16 @@ class Faults:
         """The record, or all that Temporal knows, is put back to a copy of some seconds before,
         while ours are away.
         """
-        world, began = self.world, time.time()
-        copy, lost = world.copy(whom), dict[str, float]()
+        harness, began = self.harness, time.time()
+        copy, lost = harness.copy(whom), dict[str, float]()
 
         def heal() -> None:
-            for name in world.ours:
-                world.parts[name].kill()
-            before = world.rows(whom)
-            world.put_back(whom, copy)
-            lost["rows lost"] = before - world.rows(whom)
-            world.audited()
+            for name in harness.ours:
+                harness.parts[name].kill()
+            before = harness.rows(whom)
+            harness.put_back(whom, copy)
+            lost["rows lost"] = before - harness.rows(whom)
+            harness.audited()
 
         return Strike(
             label, began + self.dice.uniform(5, 20), heal, lambda did: did.update(lost), began=began
@@ -403,8 +407,8 @@ class Faults:
         Counted by the date of its own answers.
         """
         by = self.dice.choice((-600, -3, 3, 600))
-        url = f"http://127.0.0.1:{self.world.port(whom)}/healthz"
-        self.world.set_clock(whom, by)
+        url = f"http://127.0.0.1:{self.harness.port(whom)}/healthz"
+        self.harness.set_clock(whom, by)
 
         def count(did: dict[str, float]) -> None:
             with suppress(httpx.HTTPError, KeyError):
@@ -416,7 +420,7 @@ class Faults:
         return Strike(
             label,
             time.time() + self.dice.uniform(10, 20),
-            lambda: self.world.set_clock(whom, 0),
+            lambda: self.harness.set_clock(whom, 0),
             count,
         )
 
@@ -424,7 +428,7 @@ class Faults:
 
     def _disk_full(self, label: str, whom: str) -> Strike:
         """The disk of the tasks' folders has no byte left; what is freed meanwhile is taken too."""
-        file = self.world.disk / "ballast"
+        file = self.harness.disk / "ballast"
         out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
         def count(did: dict[str, float]) -> None:

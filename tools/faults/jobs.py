@@ -5,7 +5,7 @@ A real API server with its controllers, and nodes that kwok pretends. Each crawl
 a plain Job and as a run of ours. A naive reader takes the Job's ``status`` through a proxy, and
 keeps its last word while it hears none. Of ours the record is read; its worker has the same proxy.
 The truth is what the nodes know of their containers, read past the proxy before and after both were
-asked; of nodes that were cut off or lost, what the bench did to them.
+asked; of nodes that were cut off or lost, what the fault tests did to them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from typing import Any
 
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.problems import CommandFailed
-from tests.e2e.world import World as Stack
+from tests.e2e.harness import Harness as Stack
 from tests.kubernetes.cluster.admin import Admin, AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tools.faults.build import available
 from tools.faults.faults import Faults, Strike, storm
+from tools.faults.harness import Harness
 from tools.faults.load import PACE_S, TASKS, since, untrue
 from tools.faults.nodes import OURS, PLAIN, SIDES, Nodes, said
 from tools.faults.oracle import (
@@ -48,7 +49,6 @@ from tools.faults.oracle import (
 )
 from tools.faults.parts import listens
 from tools.faults.table import lines, save
-from tools.faults.world import World
 from tools.soak.journal import Process
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -73,7 +73,7 @@ def life(seconds: int, code: int) -> dict[str, str]:
     }
 
 
-class Jobs(World):
+class Jobs(Harness):
     """The cluster behind a proxy, our stack on it, the load, and who reads both."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -101,7 +101,7 @@ class Jobs(World):
         self.jobs, self.pods = f"/apis/batch/v1/namespaces/{space}/jobs", f"{core}/{space}/pods"
         cluster.admin.ensure(f"{core}/{space}/serviceaccounts", {"metadata": {"name": "crawl"}})
         controllers = cluster.parts()["kube-controller-manager"]
-        controllers.kill()  # from now on the bench's own, as it was
+        controllers.kill()  # from now on the fault tests' own, as it was
         port = int(
             next(w for w in controllers.command if w.startswith("--secure-port=")).partition("=")[2]
         )
@@ -205,17 +205,17 @@ class Jobs(World):
 
 
 class Broken(Faults):
-    """The faults of a cluster, beside those that every world has."""
+    """The faults of a cluster, beside those that every harness has."""
 
-    def __init__(self, world: Jobs, seed: int, only: str) -> None:
-        super().__init__(world, seed, only)
+    def __init__(self, harness: Jobs, seed: int, only: str) -> None:
+        super().__init__(harness, seed, only)
         self.kinds, self.nodes, self.cluster, self.admin = (
             KINDS,
-            world.nodes,
-            world.cluster,
-            world.cluster.admin,
+            harness.nodes,
+            harness.cluster,
+            harness.cluster.admin,
         )
-        self.pods = world.pods
+        self.pods = harness.pods
 
     def _to_pods(self, label: str, do: Callable[[str], object]) -> Strike:
         """To one of each side, when each has one that would go on for some time."""
@@ -304,42 +304,44 @@ def main() -> int:
     )
     chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    world = Jobs(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
+    harness = Jobs(folder := Path(tempfile.mkdtemp(prefix="faults-")), chosen.seed)
     with ExitStack() as undo:
-        world.begin(undo)
-        storm(world, chosen.calm, world.turn)
-        faults = Broken(world, chosen.seed, chosen.only)
-        storm(world, 60 * chosen.minutes, world.turn, faults.turn)
+        harness.begin(undo)
+        storm(harness, chosen.calm, harness.turn)
+        faults = Broken(harness, chosen.seed, chosen.only)
+        storm(harness, 60 * chosen.minutes, harness.turn, faults.turn)
         faults.finish()
         end = time.monotonic() + SETTLE_S
-        while (left := world.ours.open_runs()) and time.monotonic() < end:
-            storm(world, 1)
-        storm(world, 3)  # both are asked once more
-        world.learn()
-        wrong = [] if world.reader.is_alive() else ["whoever takes samples died"]
+        while (left := harness.ours.open_runs()) and time.monotonic() < end:
+            storm(harness, 1)
+        storm(harness, 3)  # both are asked once more
+        harness.learn()
+        wrong = [] if harness.reader.is_alive() else ["whoever takes samples died"]
     wrong += [f"run {run_id} of ours never ended" for run_id in left]
     figures = {}
     for side in SIDES:
-        boxes = [box for box in world.nodes.boxes.values() if box.side == side]
+        boxes = [box for box in harness.nodes.boxes.values() if box.side == side]
         ran = [
             Process(*b.name, 0, 0, 0, 0, {}, b.begun, b.over or b.begun, None, None, [])
             for b in boxes
         ]
-        evidence = Evidence(faults=faults.done, seen=world.seen[side], processes=ran)
+        evidence = Evidence(faults=faults.done, seen=harness.seen[side], processes=ran)
         wrong += statuses(evidence) if side == OURS else []
-        said_last, over = world.told[side], {box.name: box.over or box.begun for box in boxes}
-        open_yet = [name for name in world.began[side] if said_last.get(name) not in ENDED]
-        evidence.lost = [over.get(name, world.began[side][name]) for name in open_yet]
+        said_last, over = harness.told[side], {box.name: box.over or box.begun for box in boxes}
+        open_yet = [name for name in harness.began[side] if said_last.get(name) not in ENDED]
+        evidence.lost = [over.get(name, harness.began[side][name]) for name in open_yet]
         evidence.doubled = doubled(evidence)
         figures[side] = figure(evidence)
         print(
-            f"--- {side}, {world.count} crawls; in the end it says "
+            f"--- {side}, {harness.count} crawls; in the end it says "
             f"{dict(Counter(said_last.values()))}"
         )
         print("\n".join(lines(figures[side])))
     save(chosen.figures, **figures)
     print(
-        "\n".join([f"{world.unread} samples were not taken", *(f"WRONG: {text}" for text in wrong)])
+        "\n".join(
+            [f"{harness.unread} samples were not taken", *(f"WRONG: {text}" for text in wrong)]
+        )
     )
     if not wrong:
         shutil.rmtree(folder, ignore_errors=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pymysql
 
+from tools.faults.harness import Harness
 from tools.faults.oracle import EVERY_S, INTERVAL_S, Age, Ask, Name, Seen
 from tools.faults.parts import stat
-from tools.faults.world import World
 
 Rows = list[tuple[Any, ...]]
 
@@ -62,16 +62,16 @@ class Load:
     """
 
     def __init__(
-        self, world: World, seed: int, pace: float = 0.0, most: int = MOST, longest: float = 0.0
+        self, harness: Harness, seed: int, pace: float = 0.0, most: int = MOST, longest: float = 0.0
     ) -> None:
-        self.world, self.dice, self.most = world, random.Random(f"load {seed}"), most
+        self.harness, self.dice, self.most = harness, random.Random(f"load {seed}"), most
         self.longest = longest
         """Seconds of the longest crawls, so that some end late in a long fault. What still executes
         is stopped.
         """
         self.beside: Callable[[dict[str, str]], None] | None = None
         """Who is asked for each crawl of a start, too."""
-        self.pace = pace or (SHORT_PACE_S if world.dev else PACE_S)
+        self.pace = pace or (SHORT_PACE_S if harness.dev else PACE_S)
         self.asks: list[Ask] = []
         self.runs: dict[int, bool] = {}
         """Runs that were answered for, and whether one of their tasks is endless."""
@@ -89,7 +89,7 @@ class Load:
         self._next = time.time() + self.dice.expovariate(1 / self.pace)
         if not self._count:
             self._ask("schedule", "on", f"/v1/schedules/{SCHEDULE}", SCHEDULED, method="PUT")
-            url = f"http://127.0.0.1:{self.world.port('proxy of webhook')}"
+            url = f"http://127.0.0.1:{self.harness.port('proxy of webhook')}"
             hook = {"url": url, "secrets": ["env:CRAWL_HOOK"], "events": ["run.ended"]}
             self._ask("webhook", "hook", "/v1/webhooks/faults", hook, method="PUT")
         kinds = (self._start, self._stop, self._resume, self._manage, self._graph)
@@ -113,7 +113,7 @@ class Load:
         late = [run_id for run_id, endless in self.runs.items() if endless]
         # Of starts that nobody answered.
         unknown = "SELECT run_id FROM run_history WHERE request_id LIKE 'faults-%'"
-        late += [run_id for (run_id,) in self.world.record(unknown) if run_id not in self.runs]
+        late += [run_id for (run_id,) in self.harness.record(unknown) if run_id not in self.runs]
         self._pool = ThreadPoolExecutor(32)
         for run_id in late:  # a resume may have crossed the stop
             self._ask(
@@ -126,7 +126,7 @@ class Load:
         self._pool.shutdown(wait=True)
 
     def _ask(self, kind: str, key: str, path: str, body: Any, **more: Any) -> None:
-        order = [self.dice.choice(self.world.gateways) for _ in range(200)]
+        order = [self.dice.choice(self.harness.gateways) for _ in range(200)]
         self._pool.submit(self._until_told, order, kind, key, path, body, **more)
 
     def _until_told(
@@ -135,7 +135,7 @@ class Load:
     ) -> None:  # fmt: skip
         sent, status = time.time(), None
         for gateway in order:
-            status, told = self.world.ask(gateway, method, path, body, key)
+            status, told = self.harness.ask(gateway, method, path, body, key)
             if (
                 status is not None and status < 500 and status != 429
             ) or time.time() > sent + ASKS_S:
@@ -196,7 +196,7 @@ class Load:
         def began(told: dict[str, Any]) -> None:
             path = f"/v1/managers/{told['manager_id']}/jobs"
             self._until_told(
-                [*self.world.gateways] * 120, "jobs", f"{key}-jobs", path, page, then=wanted
+                [*self.harness.gateways] * 120, "jobs", f"{key}-jobs", path, page, then=wanted
             )
 
         def wanted(told: dict[str, Any]) -> None:
@@ -237,7 +237,7 @@ class Load:
         if self._stopped:  # mostly one that had the time to end
             run_id = self._stopped.pop(0)
             self._count += 1
-            if self.dice.random() < 0.25 and not self.world.dev:  # it takes a minute
+            if self.dice.random() < 0.25 and not self.harness.dev:  # it takes a minute
                 self._ask(
                     "delete",
                     f"delete-{self._count}",

@@ -21,13 +21,13 @@ ALIVE, DEAD, WAITING = "ended but alive", "alive but dead", "waits but executes"
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
 OVER = ("COMPLETED", "FAILED")
-#: Without a fault a record may be behind the processes for so long: the polls of the bench's runs
-#: are 6 s apart.
+#: Without a fault a record may be behind the processes for so long: the polls of the fault tests'
+#: runs are 6 s apart.
 LATE_S = 20.0
 #: The same in a short play, which a busy machine plays beside much else.
 SHORT_LATE_S = 60.0
-#: Jobs of managers have the usual polling schedule: their first poll is due after a minute, and only wake-ups
-#: come sooner.
+#: Jobs of managers have the usual polling schedule: their first poll is due after a minute, and
+#: only wake-ups come sooner.
 POLL_S = 60.0
 #: A fault is made good for so long after its end: connections come back, activities are tried
 #: again.
@@ -37,7 +37,7 @@ SETTLE_S = 90.0
 #: A deployment that was under way at an accepted stop begins by then; nothing later.
 ON_ITS_WAY_S = 60.0
 EVERY_S = 0.5
-#: The polls of the bench's runs are 6 s apart, or up to ten times as many where an overloaded
+#: The polls of the fault tests' runs are 6 s apart, or up to ten times as many where an overloaded
 #: machine stretches the interval and says so. Where a fault must not hinder polls, a next poll is
 #: overdue by at most so many seconds.
 INTERVAL_S, STRETCH_MAX, OVERDUE_S = 6.0, 10.0, 15.0
@@ -163,7 +163,7 @@ class Evidence:
     """The samples that were untrue."""
     faults: list[Fault] = field(default_factory=list)
     kills: set[tuple[int, int]] = field(default_factory=set)
-    """Crawlers that the bench killed or froze: process id and start time."""
+    """Crawlers that the fault tests killed or froze: process id and start time."""
     left: list[str] = field(default_factory=list)
     """What was still open so long after the faults."""
     wanted: dict[str, str] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Evidence:
     prompt: str = ""
     """Faults with this in their name excuse no record that is late."""
     ages: list[Age] = field(default_factory=list)
-    """Of each sample: how old last polls the bench's runs were that execute."""
+    """Of each sample: how old last polls the fault tests' runs were that execute."""
     lost: list[float] = field(default_factory=list)
     """When what was accepted and has no true end on record was last heard of."""
     doubled: list[float] = field(default_factory=list)
@@ -520,8 +520,8 @@ def _planned(e: Evidence) -> Iterator[str]:
 
 
 def _polled_at(e: Evidence) -> Iterator[str]:
-    """Faults that must not hinder polls leave none of the bench's runs without one for longer than
-    this.
+    """Faults that must not hinder polls leave none of the fault tests' runs without one for longer
+    than this.
     """
     for fault in filter(e.must_be_prompt, e.faults):
         # The last poll before it may be as old as the interval; what was old for another reason has

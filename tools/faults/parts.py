@@ -1,4 +1,4 @@
-"""The processes of the bench: started, kept up, killed, frozen and ended by their ids; and
+"""The processes of the fault tests: started, kept up, killed, frozen and ended by their ids; and
 toxiproxy between them.
 """
 

@@ -1,11 +1,11 @@
-"""scrapyd in the world of the bench, beside ours: the same crawls at the same time, under the same
-faults.
+"""scrapyd in the harness of the fault tests, beside ours: the same crawls at the same time, under
+the same faults.
 
-scrapyd (PyPI) gets a venv of its own beside the programs of the bench. Its jobs are the bench's
-crawler with journals of its own, its files lie on the same small disk, and who is not answered asks
-again. Its ``listjobs.json`` is read twice a second as anybody reads it: pending, running, finished;
-an accepted job that it does not list is over, as far as one can tell. Whoever hears nothing keeps
-the last word.
+scrapyd (PyPI) gets a venv of its own beside the programs of the fault tests. Its jobs are the fault
+tests's crawler with journals of its own, its files lie on the same small disk, and who is not
+answered asks again. Its ``listjobs.json`` is read twice a second as anybody reads it: pending,
+running, finished; an accepted job that it does not list is over, as far as one can tell. Whoever
+hears nothing keeps the last word.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import httpx
 import pymysql
 
 from tests.kubernetes.cluster import binaries
+from tools.faults.harness import SLOTS, SOAK, Harness
 from tools.faults.load import USUAL, Rows
 from tools.faults.oracle import Evidence, doubled
 from tools.faults.parts import Part, answers
-from tools.faults.world import SLOTS, SOAK, World
 from tools.soak.journal import read_journals
 
 VERSION = "scrapyd==1.6.0"
@@ -59,10 +59,10 @@ def program() -> Path:
 class Scrapyd:
     """One scrapyd, asked for jobs, and what it says of them."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.count = world, 0
-        self.journals = world.folder / "journals of scrapyd"
-        self.url = f"http://127.0.0.1:{world.port('scrapyd')}"
+    def __init__(self, harness: Harness) -> None:
+        self.harness, self.count = harness, 0
+        self.journals = harness.folder / "journals of scrapyd"
+        self.url = f"http://127.0.0.1:{harness.port('scrapyd')}"
         self.asked: dict[str, dict[str, Any]] = {}
         self.accepted: dict[str, float] = {}
         """Jobs that it took, and when."""
@@ -72,25 +72,28 @@ class Scrapyd:
 
     def begin(self) -> None:
         """Start it, and let it suffer what ours suffer."""
-        world = self.world
+        harness = self.harness
         self.journals.mkdir()
-        (world.folder / "plain.py").write_text(RUNNER)
+        (harness.folder / "plain.py").write_text(RUNNER)
         # Its queue lies beside the small disk, as our database does: see docs/faults.md for what
         # happens otherwise.
-        places = "".join(f"{name}_dir = {world.disk / name}\n" for name in ("logs", "eggs"))
-        places += f"dbs_dir = {world.folder / 'dbs'}\n"
-        options = f"http_port = {world.port('scrapyd')}\nmax_proc = {SLOTS}\nrunner = plain\n"
-        (world.logs / "scrapyd.conf").write_text(
+        places = "".join(f"{name}_dir = {harness.disk / name}\n" for name in ("logs", "eggs"))
+        places += f"dbs_dir = {harness.folder / 'dbs'}\n"
+        options = f"http_port = {harness.port('scrapyd')}\nmax_proc = {SLOTS}\nrunner = plain\n"
+        (harness.logs / "scrapyd.conf").write_text(
             f"[scrapyd]\n{options}{places}[settings]\nsoak = none\n"
         )
-        env = world.clean | {"PYTHONPATH": str(world.folder), "FILES": str(world.disk / "files")}
+        env = harness.clean | {
+            "PYTHONPATH": str(harness.folder),
+            "FILES": str(harness.disk / "files"),
+        }
         words = [str(program()), "-m", "scrapyd"]
-        world.parts["scrapyd"] = Part(
-            "scrapyd", words, env, world.logs, answers(f"{self.url}/daemonstatus.json")
+        harness.parts["scrapyd"] = Part(
+            "scrapyd", words, env, harness.logs, answers(f"{self.url}/daemonstatus.json")
         )
-        world.parts["scrapyd"].start()
-        world.parts["scrapyd"].wait_ready()
-        world.beside["scrapyd"] = self.journals
+        harness.parts["scrapyd"].start()
+        harness.parts["scrapyd"].wait_ready()
+        harness.beside["scrapyd"] = self.journals
         self._asker.start()
 
     def want(self, args: dict[str, str]) -> None:
@@ -165,5 +168,5 @@ class Scrapyd:
                 self.listed.get(one) == "SUCCEEDED" for one in bad
             ),
         }
-        self.world.say(f"jobs of scrapyd: {told}")
+        self.harness.say(f"jobs of scrapyd: {told}")
         return evidence

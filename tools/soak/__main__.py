@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.mariadb import running_mariadb
+from tools.soak.harness import DURABLE
 from tools.soak.plan import write_plan
 from tools.soak.soak import soak
-from tools.soak.world import DURABLE
 
 
 def main() -> int:

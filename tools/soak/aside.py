@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 
-from tools.soak.door import Door
+from tools.soak.api_client import ApiClient
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import read_journals
-from tools.soak.odd_book import check_strangers
+from tools.soak.odd_records import check_strangers
 from tools.soak.odd_texts import Strangers
-from tools.soak.schedule_book import check_schedules
+from tools.soak.schedule_records import check_schedules
 from tools.soak.schedules import Schedules
-from tools.soak.world import SoakWorld
 
 #: Users' code of theirs, for the module of a storm: what a schedule begins as a manager.
 CLASS = """
@@ -35,13 +35,13 @@ class Aside(_Generator):
 class Aside:
     """Both of them over one stack."""
 
-    def __init__(self, world: SoakWorld, module: str, seed: int) -> None:
+    def __init__(self, harness: SoakHarness, module: str, seed: int) -> None:
         """``module`` has ``CLASS``."""
-        self._world, self._over, self.wrong = world, threading.Event(), list[str]()
-        door = Door(lambda: str(world.stack.addresses["gateway"]))
+        self._harness, self._over, self.wrong = harness, threading.Event(), list[str]()
+        api = ApiClient(lambda: str(harness.stack.addresses["gateway"]))
         self.strangers, self.schedules = (
-            Strangers(door, seed),
-            Schedules(door, seed, f"{module}:Aside"),
+            Strangers(api, seed),
+            Schedules(api, seed, f"{module}:Aside"),
         )
         actors = (self.strangers, self.schedules)
         self._threads = [
@@ -69,9 +69,9 @@ class Aside:
 
     def judge(self) -> list[str]:
         """What was untrue, when everything has ended."""
-        crawls, one = read_journals(self._world.aside), self.schedules
-        self.wrong += check_strangers(self._world, self.strangers.sent, crawls)
-        self.wrong += check_schedules(self._world, one.lives, one.wanted, one.told, crawls)
+        crawls, one = read_journals(self._harness.aside), self.schedules
+        self.wrong += check_strangers(self._harness, self.strangers.sent, crawls)
+        self.wrong += check_schedules(self._harness, one.lives, one.wanted, one.told, crawls)
         return self.wrong
 
     def _act(self, actor: Strangers | Schedules) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from crawler_lifecycle.domain.resources import parse_memory
 from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.domain.task import TaskStatus, task_may_become
-from tests.e2e.world import TERMINAL, Row
-from tools.soak.book import Book, stamp
+from tests.e2e.harness import TERMINAL, Row
 from tools.soak.journal import Ask, Deeds, Kill, Process, clock, overlaps
+from tools.soak.run_records import RunRecord, stamp
 from tools.soak.truth import End, Era, Stops, allowed, never_executed, stops_at, verdicts
 
 #: A journal line and a commit of one machine, both by its clock.
@@ -36,17 +36,17 @@ class Case:
     """One run with everything that is known of it."""
 
     number: int
-    book: Book
+    record: RunRecord
     processes: list[Process]
     deeds: Deeds
     request: Row
 
     def of(self, task: Row) -> list[Process]:
-        name = (self.book.run_id, task["task_index"], task["attempt"])
+        name = (self.record.run_id, task["task_index"], task["attempt"])
         return [process for process in self.processes if process.name == name]
 
     def kills(self, task: Row) -> list[Kill]:
-        found = self.deeds.kills_of((self.book.run_id, task["task_index"], task["attempt"]))
+        found = self.deeds.kills_of((self.record.run_id, task["task_index"], task["attempt"]))
         for process in self.of(task):
             away = [
                 since
@@ -59,7 +59,7 @@ class Case:
     def stops(self, at: float, begun: float | None = None) -> Stops:
         """The stops in force at this moment, for a task that began then."""
         since, former = max(
-            era for era in self.book.eras() if era[0] <= (begun if begun is not None else at)
+            era for era in self.record.eras() if era[0] <= (begun if begun is not None else at)
         )
         asks, escalates = (
             self.deeds.of(self.number, "stop", "cancel"),
@@ -93,12 +93,14 @@ def check(case: Case) -> Iterator[str]:
         or "run_timeout_s" in case.request["limits"]
     )
     yield from tries(
-        case.book.tasks, over=case.book.ended and not stopped, hungry=case.first_memory is not None
+        case.record.tasks,
+        over=case.record.ended and not stopped,
+        hungry=case.first_memory is not None,
     )
     if case.first_memory is not None:
         policy = case.request["retries"]
         most = parse_memory(policy["memory_cap"]) or 0
-        yield from growth(case.book.tasks, case.first_memory, policy["memory_factor"], most)
+        yield from growth(case.record.tasks, case.first_memory, policy["memory_factor"], most)
     yield from _verdict(case)
     yield from _chains(case)
     yield from _nothing_after_the_end(case)
@@ -123,7 +125,7 @@ def _executions(case: Case) -> Iterator[str]:
         for name in {name for name in names if names.count(name) > 1}:
             yield f"task {name} was executed {names.count(name)} times"
         yield from _again_after_success(case, index, processes)
-    known = {(task["task_index"], task["attempt"]) for task in case.book.tasks}
+    known = {(task["task_index"], task["attempt"]) for task in case.record.tasks}
     for process in case.processes:
         # Whose deployment was answered to nobody, and whose folder was taken away before a poll,
         # left no trace.
@@ -136,7 +138,7 @@ def _again_after_success(case: Case, index: int, processes: list[Process]) -> It
     reruns = [
         ask.sent for ask in case.deeds.of(case.number, "resume") if ask.force and ask.answer != "no"
     ]
-    for task in case.book.tasks:
+    for task in case.record.tasks:
         if task["task_index"] != index or task["status"] != "SUCCEEDED":
             continue
         later = [p for p in processes if p.attempt > task["attempt"]]
@@ -152,17 +154,17 @@ def _again_after_success(case: Case, index: int, processes: list[Process]) -> It
 
 
 def _tasks(case: Case) -> Iterator[str]:
-    for task in case.book.tasks:
+    for task in case.record.tasks:
         name = f"task {task['task_index']}/{task['attempt']}"
         if task["status"] not in ENDED:
-            if case.book.ended:
+            if case.record.ended:
                 yield f"{name} is {task['status']} and the run has ended"
             continue
         end: End = (task["status"], str(task["outcome"]))
         processes = case.of(task)
         if not processes:
             begun = min(
-                (row["committed_at"] for row in case.book.of_task(task["task_id"])), default=None
+                (row["committed_at"] for row in case.record.of_task(task["task_id"])), default=None
             )
             right = never_executed(case.kills(task), case.stops(task["ended_at"] or 0.0, begun))
             if end not in right:
@@ -199,19 +201,19 @@ def _told(kills: list[Kill]) -> str:
 
 
 def _verdict(case: Case) -> Iterator[str]:
-    book = case.book
-    if not book.ended:
+    record = case.record
+    if not record.ended:
         return
-    ends = [(task["status"], str(task["outcome"])) for task in book.current]
+    ends = [(task["status"], str(task["outcome"])) for task in record.current]
     if not ends or any(status not in ENDED for status, _ in ends):
         return
-    verdict = book.ends()[-1]
+    verdict = record.ends()[-1]
     asks = case.deeds.of(case.number, "stop", "cancel")
-    since, former = book.eras()[-1]
+    since, former = record.eras()[-1]
     stops = stops_at(verdict, asks, Era(since, former))
     limit = case.limit(verdict)
     right = verdicts(ends, stops, limit)
-    found = (book.run["status"], str(book.run["outcome"]))
+    found = (record.run["status"], str(record.run["outcome"]))
     if found not in right:
         yield f"the run is {found} over {ends}, right would be {right} ({stops})"
 
@@ -270,9 +272,9 @@ def growth(tasks: list[Row], first: int, factor: float, most: int) -> Iterator[s
 
 
 def _chains(case: Case) -> Iterator[str]:
-    book = case.book
-    for task in book.tasks:
-        rows = book.of_task(task["task_id"])
+    record = case.record
+    for task in record.tasks:
+        rows = record.of_task(task["task_id"])
         if rows and rows[0]["source"] == "retry":  # its first row is its creation
             rows = rows[1:]
         yield from _chain(
@@ -285,8 +287,8 @@ def _chains(case: Case) -> Iterator[str]:
                     f"task {task['task_index']}: {row['from_status']} cannot become "
                     f"{row['to_status']}"
                 )
-    rows = book.of_task(None)
-    yield from _chain("the run", rows, None, book.run["status"])
+    rows = record.of_task(None)
+    yield from _chain("the run", rows, None, record.run["status"])
     for row in rows:
         before, after = row["from_status"], row["to_status"]
         if before is None:
@@ -296,10 +298,10 @@ def _chains(case: Case) -> Iterator[str]:
             yield f"the run: {before} cannot become {after}, at {stamp(row['committed_at'])}"
         if before in TERMINAL and after != "INITIALIZING":
             yield f"the run: {before} became {after}, at {stamp(row['committed_at'])}"
-    times = [row["committed_at"] for row in book.transitions]
+    times = [row["committed_at"] for row in record.transitions]
     if times != sorted(times):
         yield "commit times of the run's transitions do not grow"
-    for row in book.transitions:
+    for row in record.transitions:
         if row["lag_ms"] is not None and row["lag_ms"] < 0:
             yield f"a lag of {row['lag_ms']} ms"
 
@@ -315,18 +317,18 @@ def _chain(what: str, rows: list[Row], first: str | None, last: str) -> Iterator
 
 
 def _nothing_after_the_end(case: Case) -> Iterator[str]:
-    book = case.book
-    for task in book.tasks:
+    record = case.record
+    for task in record.tasks:
         ends = [
             row["committed_at"]
-            for row in book.of_task(task["task_id"])
+            for row in record.of_task(task["task_id"])
             if row["to_status"] in ENDED
         ]
         for process in case.of(task):
             if ends and process.last > ends[0] + CLOCK_S:
                 yield f"recorded as ended at {clock(ends[0])}, and executes: {process}"
     spans, open_end = [], None
-    for row in book.of_task(None):
+    for row in record.of_task(None):
         if row["to_status"] in TERMINAL:
             open_end = row["committed_at"]
         elif open_end is not None:
@@ -341,9 +343,9 @@ def _nothing_after_the_end(case: Case) -> Iterator[str]:
 
 
 def _corrections(case: Case) -> Iterator[str]:
-    book = case.book
-    for row in book.corrections:
-        task = next((task for task in book.tasks if task["task_id"] == row["task_id"]), None)
+    record = case.record
+    for row in record.corrections:
+        task = next((task for task in record.tasks if task["task_id"] == row["task_id"]), None)
         if row["kind"] in NEVER:
             yield f"a correction {row['kind']}: {row}"
         if row["lag_ms"] is not None and row["lag_ms"] < 0:
@@ -357,7 +359,7 @@ def _corrections(case: Case) -> Iterator[str]:
                     f"a correction {row['kind']} of task {task['task_index']}/{task['attempt']}, "
                     "which nobody touched"
                 )
-    for task in book.tasks:
+    for task in record.tasks:
         yield from _confessed(case, task)
 
 
@@ -368,8 +370,8 @@ def _confessed(case: Case, task: Row) -> Iterator[str]:
     name = f"task {task['task_index']}/{task['attempt']}"
     if task["status"] not in ENDED:
         return
-    last = [row for row in case.book.of_task(task["task_id"]) if row["to_status"] in ENDED]
-    corrections = [row for row in case.book.corrections if row["task_id"] == task["task_id"]]
+    last = [row for row in case.record.of_task(task["task_id"]) if row["to_status"] in ENDED]
+    corrections = [row for row in case.record.corrections if row["task_id"] == task["task_id"]]
     lags = [row["lag_ms"] for row in (*last, *corrections)]
     # What is gone without a trace after a stop was asked for counts as stopped, and nobody knows
     # since when.
@@ -392,9 +394,9 @@ def _confessed(case: Case, task: Row) -> Iterator[str]:
 
 
 def _requests(case: Case) -> Iterator[str]:
-    logged = [row["request_id"] for row in case.book.cancellations]
+    logged = [row["request_id"] for row in case.record.cancellations]
     for key in {key for key in logged if logged.count(key) > 1}:
-        rows = [row for row in case.book.cancellations if row["request_id"] == key]
+        rows = [row for row in case.record.cancellations if row["request_id"] == key]
         yield f"the stop {key} is logged {len(rows)} times: {rows}"
     asks = case.deeds.of(case.number, "stop")
     for ask in asks:
@@ -404,23 +406,23 @@ def _requests(case: Case) -> Iterator[str]:
     for key in set(logged) - known:
         if not key.startswith(("cancel/", "soak-end")):
             yield f"the stop {key} is logged, and nobody asked for it"
-    for row in case.book.cancellations:
-        if case.book.ended and row["acted_at"] is None:
+    for row in case.record.cancellations:
+        if case.record.ended and row["acted_at"] is None:
             yield f"the stop {row['request_id']} was never acted on, and the run has ended"
 
 
 def _counts(case: Case) -> Iterator[str]:
-    book = case.book
+    record = case.record
     counted: dict[str, int] = {}
-    for task in book.current:
+    for task in record.current:
         counted[task["status"]] = counted.get(task["status"], 0) + 1
-    if book.ended:  # of one that goes on, two readings are of two moments
-        shown = {status: number for status, number in book.shown["tasks"].items() if number}
+    if record.ended:  # of one that goes on, two readings are of two moments
+        shown = {status: number for status, number in record.shown["tasks"].items() if number}
         if shown != counted:
             yield f"the gateway counts {shown}, the rows are {counted}"
         for name in ("status", "outcome", "attempt", "items"):
-            if book.shown[name] != book.run[name]:
-                yield f"the gateway says {name} {book.shown[name]}, the row says {book.run[name]}"
+            if record.shown[name] != record.run[name]:
+                yield f"the gateway says {name} {record.shown[name]}, the row says {record.run[name]}"
     base = len(case.request.get("tasks") or [{}])
     added = {ask.key: ask for ask in case.deeds.of(case.number, "add")}
     sure = sum(
@@ -428,14 +430,14 @@ def _counts(case: Case) -> Iterator[str]:
     )
     may = sum(ask.tasks for ask in added.values() if not any(a.answer == "ok" for a in _same(case, ask.key))
               and any(a.answer == "unknown" for a in _same(case, ask.key)))  # fmt: skip
-    if not base + sure <= len(book.current) <= base + sure + may:
-        yield f"{base} tasks and {sure} added (perhaps {may} more), {len(book.current)} count"
-    indexes = sorted(task["task_index"] for task in book.current)
+    if not base + sure <= len(record.current) <= base + sure + may:
+        yield f"{base} tasks and {sure} added (perhaps {may} more), {len(record.current)} count"
+    indexes = sorted(task["task_index"] for task in record.current)
     if indexes != list(range(len(indexes))):
         yield f"the indexes that count are {indexes}"
-    items = [task["items"] for task in book.current if task["items"] is not None]
-    if book.ended and (book.run["items"] or 0) != sum(items):
-        yield f"the run has {book.run['items']} items, its tasks have {sum(items)}"
+    items = [task["items"] for task in record.current if task["items"] is not None]
+    if record.ended and (record.run["items"] or 0) != sum(items):
+        yield f"the run has {record.run['items']} items, its tasks have {sum(items)}"
 
 
 def _same(case: Case, key: str) -> list[Ask]:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from examples.story_checks import CHECKS, Untrue
-from tests.e2e.world import TERMINAL
-from tools.soak.book import Book, told_events
+from tests.e2e.harness import TERMINAL
 from tools.soak.checks import Case
-from tools.soak.world import SoakWorld
+from tools.soak.harness import SoakHarness
+from tools.soak.run_records import RunRecord, told_events
 
 #: What a worker or a server says when a workflow does not do again what its history says it did.
 WEDGED = re.compile(
@@ -23,20 +23,20 @@ EXPLAINED = ("not_started", "unrecorded")
 OF_LOST_WORKFLOWS = ("no_workflow", "undelivered")
 
 
-def check_events(world: SoakWorld, book: Book) -> Iterator[str]:
+def check_events(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
     """Every event that happens once is on record once, and came through."""
-    told = told_events(world.places.path("events"))
-    keys = [event["event_key"] for event in book.events if event["event_key"]]
+    told = told_events(harness.places.path("events"))
+    keys = [event["event_key"] for event in record.events if event["event_key"]]
     for key in {key for key in keys if keys.count(key) > 1}:
         yield f"the event {key} is on record {keys.count(key)} times"
     ended = [key for key in keys if key.endswith("/run.ended")]
-    verdicts = [row for row in book.of_task(None) if row["to_status"] in TERMINAL]
-    expected = sorted(f"{book.name}/{row['attempt']}/run.ended" for row in verdicts)
+    verdicts = [row for row in record.of_task(None) if row["to_status"] in TERMINAL]
+    expected = sorted(f"{record.name}/{row['attempt']}/run.ended" for row in verdicts)
     if sorted(ended) != expected:
         yield f"verdicts {expected}, events {sorted(ended)}"
     for key in ended:
         lines = told.get(key, [])
-        rows = [row for row in book.deliveries if row["event_key"] == key]
+        rows = [row for row in record.deliveries if row["event_key"] == key]
         if not lines:
             yield f"the event {key} was never told; deliveries {rows}"
         if len(set(lines)) > 1:
@@ -46,23 +46,23 @@ def check_events(world: SoakWorld, book: Book) -> Iterator[str]:
         if [row["status"] for row in rows] != ["delivered"] * len(rows) or not rows:
             yield f"the event {key}: deliveries {rows}"
     for key in told:
-        if key.startswith(f"{book.name}/") and key.endswith("/run.ended") and key not in keys:
+        if key.startswith(f"{record.name}/") and key.endswith("/run.ended") and key not in keys:
             yield f"the event {key} was told and is not on record"
 
 
-def check_archive(world: SoakWorld, book: Book) -> Iterator[str]:
+def check_archive(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
     """The archive of the last attempt is there, whole, and holds what was counted."""
     try:
-        CHECKS["archive"](world.places, book.shown)
+        CHECKS["archive"](harness.places, record.shown)
     except (Untrue, ValueError, OSError) as error:
-        yield f"archive: {type(error).__name__}: {error}; exports {book.exports}"
+        yield f"archive: {type(error).__name__}: {error}; exports {record.exports}"
 
 
-def check_findings(world: SoakWorld, case: Case) -> Iterator[str]:
+def check_findings(harness: SoakHarness, case: Case) -> Iterator[str]:
     """Audits had to put right only what a plan had broken."""
     terminated = any(ask.answer != "no" for ask in case.deeds.of(case.number, "terminate"))
-    rows = world.query(
-        "SELECT kind, status, detail FROM audit_finding WHERE run_id = ?", case.book.run_id
+    rows = harness.query(
+        "SELECT kind, status, detail FROM audit_finding WHERE run_id = ?", case.record.run_id
     )
     for kind, status, detail in rows:
         if kind in EXPLAINED or (kind in OF_LOST_WORKFLOWS and terminated):
@@ -70,23 +70,25 @@ def check_findings(world: SoakWorld, case: Case) -> Iterator[str]:
         yield f"an audit found {kind} ({status}), and nobody had broken that: {detail}"
 
 
-def check_workflows(world: SoakWorld) -> Iterator[str]:
+def check_workflows(harness: SoakHarness) -> Iterator[str]:
     """No workflow is open for a run that has ended, and none ever lost its way."""
-    open_ = world.cli_list("ExecutionStatus='Running' AND WorkflowType='CrawlerLifecycleWorkflow'")
-    live = set(world.open_runs())
+    open_ = harness.cli_list(
+        "ExecutionStatus='Running' AND WorkflowType='CrawlerLifecycleWorkflow'"
+    )
+    live = set(harness.open_runs())
     for row in open_:
         workflow_id = row["execution"]["workflowId"]
-        run_id = world.run_of(workflow_id)
+        run_id = harness.run_of(workflow_id)
         if run_id not in live:
             yield f"the workflow {workflow_id} is open, its run {run_id} is not"
     owners = {row["execution"]["workflowId"] for row in open_}
     for run_id in live:
-        ((owner,),) = world.query(
+        ((owner,),) = harness.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
         )
         if owner not in owners:
             yield f"run {run_id} is open, its workflow {owner} is not"
-    log = world.folder / "logs" / "worker.log"
+    log = harness.folder / "logs" / "worker.log"
     lost = [line for line in log.read_text(errors="replace").splitlines() if WEDGED.search(line)]
     for line in lost[:3]:
         yield f"the worker says: {line[:400]}"

@@ -13,8 +13,8 @@ from crawler_lifecycle.domain.values import of_json
 from crawler_lifecycle.features.graphs.domain.spec import LOST_MAX, StepKind, StepState
 from tests.domain.graph.model import Model, Node
 from tools.soak.checks import CLOCK_S
-from tools.soak.graph_book import Execution, GraphCase
 from tools.soak.graph_managers import jobs_of, managers
+from tools.soak.graph_records import Execution, GraphCase
 from tools.soak.graph_room import room
 from tools.soak.graph_steps import behaviour, digest, value_of
 from tools.soak.journal import clock

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from tools.soak.checks import CLOCK_S
-from tools.soak.graph_book import GraphCase
+from tools.soak.graph_records import GraphCase
 from tools.soak.graph_steps import WINDOW
 from tools.soak.journal import Process
 from tools.soak.manager_judge import most_at_once

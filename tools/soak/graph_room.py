@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from crawler_lifecycle.features.graphs.domain.spec import StepKind
 from tools.soak.checks import CLOCK_S
-from tools.soak.graph_book import GraphCase
+from tools.soak.graph_records import GraphCase
 
 #: When a step executed.
 _Spans = list[tuple[float, float]]

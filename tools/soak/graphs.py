@@ -23,18 +23,18 @@ from pathlib import Path
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.graphs import PlatformUnavailable
 from crawler_lifecycle.graphs.client import Gateway
-from tests.e2e.world import until
+from tests.e2e.harness import until
 from tools.soak import graph_steps
+from tools.soak.api_client import settled
 from tools.soak.aside import CLASS as ASIDE
 from tools.soak.aside import Aside
-from tools.soak.door import settled
-from tools.soak.graph_book import Asked, GraphCase, read_case, read_ledger
 from tools.soak.graph_judge import check, lost, of_processes
 from tools.soak.graph_plan import MODULE, STEPS_MAX, Command, GraphPlan, write_plans
+from tools.soak.graph_records import Asked, GraphCase, read_case, read_ledger
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import read_journals
 from tools.soak.manager_judge import crawlers
 from tools.soak.strikes import Striker, options, say, stack, verdict
-from tools.soak.world import SoakWorld
 
 #: Crawls at once.
 SLOTS = 12
@@ -46,9 +46,9 @@ class Storm:
     """Graphs over one stack, their clients, and what is done to them."""
 
     def __init__(
-        self, world: SoakWorld, striker: Striker, plans: Sequence[GraphPlan], at_once: int
+        self, harness: SoakHarness, striker: Striker, plans: Sequence[GraphPlan], at_once: int
     ) -> None:
-        self.world, self.striker, self.plans, self.at_once = world, striker, plans, at_once
+        self.harness, self.striker, self.plans, self.at_once = harness, striker, plans, at_once
         self.ledger = striker.module.with_name(graph_steps.LEDGER.name)
         self.asked: list[Asked] = []
         self.wrong: list[str] = []
@@ -58,9 +58,9 @@ class Storm:
     def play(self) -> list[str]:
         """Everything; what was untrue."""
         self.striker.begin()
-        aside = Aside(self.world, MODULE, self.striker.seed)
+        aside = Aside(self.harness, MODULE, self.striker.seed)
         until(
-            lambda: self.world.query("SELECT plan FROM plan WHERE plan = ?", MODULE),
+            lambda: self.harness.query("SELECT plan FROM plan WHERE plan = ?", MODULE),
             "the module on record",
         )
         aside.begin()
@@ -85,16 +85,16 @@ class Storm:
         say(f"all ended after {time.monotonic() - began:.0f} s; {self.striker}")
         aside.end()
         say(str(aside))
-        self.world.stack.supervisor.wait_healthy(timeout_s=120)
-        self.wrong += [*self.striker.wrong, *settled(self.world)]
-        self.wrong += [f"the crawler {pid} executes" for pid in crawlers(self.world.mark)]
+        self.harness.stack.supervisor.wait_healthy(timeout_s=120)
+        self.wrong += [*self.striker.wrong, *settled(self.harness)]
+        self.wrong += [f"the crawler {pid} executes" for pid in crawlers(self.harness.mark)]
         return [*self.wrong, *self._judged(), *aside.judge()]
 
     # --- clients ----------------------------------------------------------------------------------
 
     def _client(self, plan: GraphPlan) -> None:
         """Send a graph, ask what the plan says, and wait until it has ended."""
-        client = Gateway(str(self.world.stack.addresses["gateway"]))
+        client = Gateway(str(self.harness.stack.addresses["gateway"]))
         self._until_told(
             plan, Command(0.0, "send"), lambda: client.send(plan.key, plan.spec, name=None, tags=[])
         )
@@ -155,7 +155,9 @@ class Storm:
             with suppress(TimeoutError, PlatformUnavailable):
                 client.wait(plan.key, 20)
                 return True
-        row = self.world.query("SELECT state, waiting_for FROM graph WHERE graph_key = ?", plan.key)
+        row = self.harness.query(
+            "SELECT state, waiting_for FROM graph WHERE graph_key = ?", plan.key
+        )
         self._violate(f"{plan.key} has not ended within {ENDS_S:g} s: {row}")
         return False
 
@@ -167,10 +169,10 @@ class Storm:
     # --- the judgement ----------------------------------------------------------------------------
 
     def _judged(self) -> list[str]:
-        client = Gateway(str(self.world.stack.addresses["gateway"]))
+        client = Gateway(str(self.harness.stack.addresses["gateway"]))
         ledger, processes, strikes = (
             read_ledger(self.ledger),
-            read_journals(self.world.journals),
+            read_journals(self.harness.journals),
             self.striker.strikes,
         )
         found, cases = list[str](), list[GraphCase]()
@@ -180,7 +182,7 @@ class Storm:
             try:
                 cases.append(
                     read_case(
-                        self.world,
+                        self.harness,
                         plan,
                         client,
                         processes,
@@ -251,9 +253,9 @@ def main() -> int:
     if chosen.plan:
         return 0
     source = Path(graph_steps.__file__).read_text() + ASIDE
-    with stack(chosen, MODULE, source, SLOTS) as (world, module):
-        striker = Striker(world, module, chosen.seed, chosen.pause, also=("gateway", "scheduler"))
-        wrong = Storm(world, striker, plans, chosen.at_once).play()
+    with stack(chosen, MODULE, source, SLOTS) as (harness, module):
+        striker = Striker(harness, module, chosen.seed, chosen.pause, also=("gateway", "scheduler"))
+        wrong = Storm(harness, striker, plans, chosen.at_once).play()
     return verdict(chosen.seed, wrong)
 
 

@@ -26,20 +26,20 @@ from pathlib import Path
 from crawler_lifecycle.cli.admin.db_prune import Pruning
 from crawler_lifecycle.domain.retention import GOES, Stays
 from crawler_lifecycle.store.retention.pruning import open_pruner
-from tests.e2e.world import QUICK, TERMINAL, until
+from tests.e2e.harness import QUICK, TERMINAL, until
 from tests.support.faulty_http import serving
 from tests.support.mariadb import running_mariadb
 from tests.support.receiver import ENVIRONMENT, Receiver
-from tools.soak.door import Door, open_tasks, settled
+from tools.soak.api_client import ApiClient, open_tasks, settled
+from tools.soak.harness import DURABLE, SoakHarness
 from tools.soak.strikes import say, verdict
-from tools.soak.world import DURABLE, SoakWorld
 
 #: Details stay for so many days; from the day after the next one on, days are compared.
 KEPT_DAYS, STEADY = 2, 4
 #: What a day brings.
 RUNS, MANAGERS, GRAPHS, FIRINGS = 12, 1, 2, 4
-#: The next thing begins when fewer than so many are open: runs, including those of managers, graphs and
-#: firings, and these.
+#: The next thing begins when fewer than so many are open: runs, including those of managers, graphs
+#: and firings, and these.
 AT_ONCE = 4
 OPEN = (
     f"SELECT COUNT(*) FROM run_history WHERE status NOT IN {TERMINAL}",
@@ -103,9 +103,9 @@ def judge(days: Sequence[Day]) -> list[str]:
 class Days:
     """The load of each day, and its end."""
 
-    def __init__(self, world: SoakWorld, dice: random.Random) -> None:
-        self._world, self._dice = world, dice
-        self._door = Door(lambda: str(world.stack.addresses["gateway"]))
+    def __init__(self, harness: SoakHarness, dice: random.Random) -> None:
+        self._harness, self._dice = harness, dice
+        self._api = ApiClient(lambda: str(harness.stack.addresses["gateway"]))
         self._count = 0
         self._left, self._kept = Counter[str](), Counter[str]()
         self._ends = [datetime.now(UTC)]
@@ -135,17 +135,17 @@ class Days:
         for kind in kinds:
             until(self._room, f"room for a {kind}", STUCK_S)
             self._start(kind)
-        self.stuck += settled(self._world, STUCK_S, open_tasks)
+        self.stuck += settled(self._harness, STUCK_S, open_tasks)
         behind = "outbox_event WHERE type = 'run.ended' AND seq > (SELECT through_seq FROM webhook)"
         until(lambda: not self._rows(behind), "the webhook", STUCK_S)
         return self._over()
 
     def _room(self) -> bool:
-        return sum(int(self._world.query(sql)[0][0]) for sql in OPEN) < AT_ONCE
+        return sum(int(self._harness.query(sql)[0][0]) for sql in OPEN) < AT_ONCE
 
     def _ask(self, method: str, path: str, body: dict[str, object]) -> dict[str, object]:
         self._count += 1
-        told = self._door.until_told(method, path, body, f"growth-{self._count}")
+        told = self._api.until_told(method, path, body, f"growth-{self._count}")
         if not told.ok:
             raise SystemExit(f"refused: {told}")
         return told.answer
@@ -178,7 +178,7 @@ class Days:
         self._ends.append(datetime.now(UTC))
         before = self._ends[max(0, len(self._ends) - 1 - KEPT_DAYS)]
         found = {table: self._rows(table) for table in GOES}
-        with closing(open_pruner(str(self._world.database))) as pruner:
+        with closing(open_pruner(str(self._harness.database))) as pruner:
             pruning = Pruning(pruner, before, {}, yes=True)
             pruning.all_tables()
         removed = {name: table.removed for name, table in pruning.tables.items()}
@@ -192,16 +192,16 @@ class Days:
         return Day(new, removed, left, self._bytes())
 
     def _rows(self, table: str) -> int:
-        return int(self._world.query(f"SELECT COUNT(*) FROM {table}")[0][0])
+        return int(self._harness.query(f"SELECT COUNT(*) FROM {table}")[0][0])
 
     def _bytes(self) -> int:
-        self._world.query("ANALYZE TABLE " + ", ".join(GOES))
+        self._harness.query("ANALYZE TABLE " + ", ".join(GOES))
         names = ", ".join(f"'{name}'" for name in GOES)
         sql = (
             "SELECT SUM(data_length + index_length) FROM information_schema.tables WHERE "
             f"table_name IN ({names})"
         )
-        return int(self._world.query(f"{sql} AND table_schema = DATABASE()")[0][0])
+        return int(self._harness.query(f"{sql} AND table_schema = DATABASE()")[0][0])
 
 
 def told(number: int, day: Day) -> str:
@@ -225,8 +225,8 @@ def main() -> int:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))).absolute()
         server, hooks = undo.enter_context(running_mariadb(DURABLE)), Receiver()
         undo.enter_context(serving(hooks))
-        world = undo.enter_context(SoakWorld.up(folder / "state", server, **ENVIRONMENT))
-        days = Days(world, random.Random(chosen.seed))
+        harness = undo.enter_context(SoakHarness.up(folder / "state", server, **ENVIRONMENT))
+        days = Days(harness, random.Random(chosen.seed))
         days.begin(hooks.url)
         lived = []
         for number in range(1, chosen.days + 1):

@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from crawler_lifecycle.cli.client.gateway import Document
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process, clock, read_journals
 from tools.soak.strikes import Strike
-from tools.soak.world import SoakWorld
 
 #: Seconds after the end of a trouble, by which a manager with free slots must have begun something.
 STANDS_STILL_S = 15.0
@@ -58,7 +58,7 @@ def crawlers(mark: bytes) -> list[int]:
 
 
 def judge(
-    world: SoakWorld,
+    harness: SoakHarness,
     found: Document,
     jobs: int,
     window: int,
@@ -67,8 +67,8 @@ def judge(
     strikes: Sequence[Strike],
 ) -> list[str]:
     """What is untrue of a manager that has ended, as sentences."""
-    crawls = read_journals(world.journals)
-    runs = world.query("SELECT run_id FROM run_history WHERE crawler = 'soak'")
+    crawls = read_journals(harness.journals)
+    runs = harness.query("SELECT run_id FROM run_history WHERE crawler = 'soak'")
     began = [crawl.begin for crawl in crawls]
     print(
         f"{len(crawls)} crawls of {len(runs)} runs in {max(began) - min(began):.0f} s; at once: "
@@ -90,7 +90,7 @@ def judge(
         wrong.append(f"{len(runs)} runs of {jobs} jobs, of which {len(killed)} were killed")
     of = "FROM manager_item WHERE manager_id = ? AND retry = 0"
     seqs = [
-        row[0] for row in world.query(f"SELECT seq {of} ORDER BY position", found["manager_id"])
+        row[0] for row in harness.query(f"SELECT seq {of} ORDER BY position", found["manager_id"])
     ]
     if seqs != list(range(1, jobs + 1)):
         wrong.append(f"jobs got their numbers in another order than the source has: {seqs}")

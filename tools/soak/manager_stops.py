@@ -11,10 +11,10 @@ from contextlib import suppress
 from crawler_lifecycle.cli.client.gateway import Document
 from crawler_lifecycle.cli.problems import CommandFailed
 from examples.story_checks import Untrue, check_processes
-from tests.e2e.world import TERMINAL, until
+from tests.e2e.harness import TERMINAL, until
+from tools.soak.harness import SoakHarness
 from tools.soak.manager_judge import crawlers
 from tools.soak.strikes import HEALED_S
-from tools.soak.world import SoakWorld
 
 LIVE = 6
 CLASS = f"""
@@ -30,26 +30,26 @@ class Endless(GeneratorCrawlManager):
 STOPPED_S = 180.0
 
 
-def stops(world: SoakWorld, plan: str) -> Iterator[str]:
+def stops(harness: SoakHarness, plan: str) -> Iterator[str]:
     """Play every way to stop a manager of this class; what was untrue."""
     ways: dict[str, Callable[[int, str], object]] = {
-        "stop": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop"),
-        "force-stop": lambda one, _: world.gateway.post(
+        "stop": lambda one, _: harness.gateway.post(f"/v1/managers/{one}/stop"),
+        "force-stop": lambda one, _: harness.gateway.post(
             f"/v1/managers/{one}/stop", {"force": True}
         ),
-        "signal": lambda _, id_: world.temporal(
+        "signal": lambda _, id_: harness.temporal(
             "workflow", "signal", "--workflow-id", id_, "--name", "stop"
         ),
-        "cancel": lambda _, id_: world.temporal("workflow", "cancel", "--workflow-id", id_),
-        "leave": lambda one, _: world.gateway.post(f"/v1/managers/{one}/stop", {"leave": True}),
-        "terminate": lambda one, id_: _terminate(world, one, id_),
+        "cancel": lambda _, id_: harness.temporal("workflow", "cancel", "--workflow-id", id_),
+        "leave": lambda one, _: harness.gateway.post(f"/v1/managers/{one}/stop", {"leave": True}),
+        "terminate": lambda one, id_: _terminate(harness, one, id_),
     }
     for way, stop in ways.items():
         body: Document = {"plan": plan, "flow_id": way.replace(" ", "-")}
         if way == "force-stop":  # nothing else ends what does not listen
             body["argv"] = ["--spider-args", '{"deaf": "1"}']
-        one = world.gateway.start(body, way, "manager")["manager_id"]
-        until(lambda: len(crawlers(world.mark)) == LIVE, f"{LIVE} crawlers of {way}")
+        one = harness.gateway.start(body, way, "manager")["manager_id"]
+        until(lambda: len(crawlers(harness.mark)) == LIVE, f"{LIVE} crawlers of {way}")
         try:
             stop(one, f"manager/endless/{body['flow_id']}")
         except AssertionError as error:
@@ -57,51 +57,51 @@ def stops(world: SoakWorld, plan: str) -> Iterator[str]:
             return
         for part in ("worker", "user-code"):
             with suppress(ProcessLookupError):
-                world.stack.supervisor.kill(part)
+                harness.stack.supervisor.kill(part)
         began = time.monotonic()
-        found = until(lambda one=one: _ended(world, one), f"the end of {way}", STOPPED_S)  # type: ignore[misc]
-        executing = len(crawlers(world.mark))
+        found = until(lambda one=one: _ended(harness, one), f"the end of {way}", STOPPED_S)  # type: ignore[misc]
+        executing = len(crawlers(harness.mark))
         print(
             f"{way}: {found['status']} {found['outcome']} after {time.monotonic() - began:.0f} s, "
             f"{executing} execute"
         )
         yield from (
-            f"{way}: {text}" for text in _untrue(world, found, executing, leave=way == "leave")
+            f"{way}: {text}" for text in _untrue(harness, found, executing, leave=way == "leave")
         )
-        world.stack.supervisor.wait_healthy()
+        harness.stack.supervisor.wait_healthy()
 
 
-def _ended(world: SoakWorld, one: int) -> Document | None:
+def _ended(harness: SoakHarness, one: int) -> Document | None:
     with suppress(CommandFailed):
-        found = world.gateway.get(f"/v1/managers/{one}")
+        found = harness.gateway.get(f"/v1/managers/{one}")
         return found if found["status"] in TERMINAL else None
     return None
 
 
-def _untrue(world: SoakWorld, found: Document, executing: int, *, leave: bool) -> Iterator[str]:
+def _untrue(harness: SoakHarness, found: Document, executing: int, *, leave: bool) -> Iterator[str]:
     if (found["status"], found["outcome"]) != ("FAILED", "cancelled"):
         yield f"it is {found['status']} {found['outcome']}: {found['cause']}"
-    runs = world.gateway.runs(parent=found["workflow_id"])
+    runs = harness.gateway.runs(parent=found["workflow_id"])
     if executing != (LIVE if leave else 0):
         yield f"{executing} crawlers execute"
     if len(runs) != LIVE:
         yield f"{len(runs)} runs were begun"
     if leave:
         time.sleep(5)
-        if (later := len(crawlers(world.mark))) != LIVE:
+        if (later := len(crawlers(harness.mark))) != LIVE:
             yield f"5 s later {later} crawlers execute"
         for run in runs:
-            world.gateway.stop(run["run_id"], force=True)
-        until(lambda: not world.open_runs(), "the end of what was left")
+            harness.gateway.stop(run["run_id"], force=True)
+        until(lambda: not harness.open_runs(), "the end of what was left")
     for run in runs:
         try:
-            check_processes(world.places, run)
+            check_processes(harness.places, run)
         except Untrue as error:
             yield f"run {run['run_id']}: {error}"
     # It ends on record first, and its worker may have died in between.
     try:
         until(
-            lambda: not world.open_workflows([found["workflow_id"]]),
+            lambda: not harness.open_workflows([found["workflow_id"]]),
             "the end of its workflow",
             HEALED_S,
         )
@@ -109,12 +109,12 @@ def _untrue(world: SoakWorld, found: Document, executing: int, *, leave: bool) -
         yield str(error)
 
 
-def _terminate(world: SoakWorld, one: int, workflow_id: str) -> None:
+def _terminate(harness: SoakHarness, one: int, workflow_id: str) -> None:
     """Its workflow is gone, and nobody was told.
 
     Another one carries it, without an audit, and is stopped.
     """
-    world.temporal("workflow", "terminate", "--workflow-id", workflow_id)
-    assert len(crawlers(world.mark)) == LIVE, "its runs know nothing of it"
-    until(lambda: bool(world.open_workflows([workflow_id])), "another workflow of it", HEALED_S)
-    world.gateway.post(f"/v1/managers/{one}/stop")
+    harness.temporal("workflow", "terminate", "--workflow-id", workflow_id)
+    assert len(crawlers(harness.mark)) == LIVE, "its runs know nothing of it"
+    until(lambda: bool(harness.open_workflows([workflow_id])), "another workflow of it", HEALED_S)
+    harness.gateway.post(f"/v1/managers/{one}/stop")

@@ -19,15 +19,15 @@ from contextlib import suppress
 
 from crawler_lifecycle.cli.client.gateway import Document
 from crawler_lifecycle.cli.problems import CommandFailed
-from tests.e2e.world import TERMINAL, until
+from tests.e2e.harness import TERMINAL, until
+from tools.soak.api_client import settled
 from tools.soak.aside import CLASS as ASIDE
 from tools.soak.aside import Aside
-from tools.soak.door import settled
+from tools.soak.harness import SoakHarness
 from tools.soak.manager_judge import Count, judge
 from tools.soak.manager_stops import CLASS as ENDLESS
 from tools.soak.manager_stops import stops
 from tools.soak.strikes import Striker, options, say, stack, verdict
-from tools.soak.world import SoakWorld
 
 MODULE = "stream_of_jobs"
 CLASS = """
@@ -58,33 +58,42 @@ class Chaos:
     """One manager over one stack, and what is done to them."""
 
     def __init__(
-        self, world: SoakWorld, striker: Striker, seed: int, jobs: int, window: int, seconds: float
+        self,
+        harness: SoakHarness,
+        striker: Striker,
+        seed: int,
+        jobs: int,
+        window: int,
+        seconds: float,
     ) -> None:
-        self.world, self.striker, self.seed = world, striker, seed
+        self.harness, self.striker, self.seed = harness, striker, seed
         self.jobs, self.window, self.seconds = jobs, window, seconds
 
     def play(self) -> list[str]:
         """Everything; what was untrue."""
-        world, plan = self.world, f"{MODULE}:Stream"
+        harness, plan = self.harness, f"{MODULE}:Stream"
         self.striker.begin()
-        aside = Aside(world, MODULE, self.seed)
+        aside = Aside(harness, MODULE, self.seed)
         until(
             lambda: (
-                plan in [row["plan"] for row in world.gateway.get("/v1/user-code")["user_code"]]
+                plan in [row["plan"] for row in harness.gateway.get("/v1/user-code")["user_code"]]
             ),
             "the class on record",
         )
-        with Count(world.mark) as count:
-            started = world.gateway.start({"plan": plan, "flow_id": "chaos"}, "chaos", "manager")
+        with Count(harness.mark) as count:
+            started = harness.gateway.start({"plan": plan, "flow_id": "chaos"}, "chaos", "manager")
             aside.begin()
             found = self._until_it_ends(started)
         aside.end()
         say(str(aside))
-        wrong = [*self.striker.wrong, *settled(world), *aside.judge()]
+        wrong = [*self.striker.wrong, *settled(harness), *aside.judge()]
         wrong += judge(
-            world, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes
+            harness, found, self.jobs, self.window, count, self.striker.killed, self.striker.strikes
         )
-        return [*wrong, *(stops(world, f"{MODULE}:Endless") if found["status"] in TERMINAL else ())]
+        return [
+            *wrong,
+            *(stops(harness, f"{MODULE}:Endless") if found["status"] in TERMINAL else ()),
+        ]
 
     def _until_it_ends(self, started: Document) -> Document:
         began, told, found = time.monotonic(), 0.0, started
@@ -93,9 +102,9 @@ class Chaos:
             if now - began > self.jobs * self.seconds / self.window * PATIENCE + 300:
                 self.striker.wrong.append(f"it does not end: {found}")
                 return found
-            self.striker.turn(len(list(self.world.journals.iterdir())) / self.jobs)
+            self.striker.turn(len(list(self.harness.journals.iterdir())) / self.jobs)
             with suppress(CommandFailed):
-                found = self.world.gateway.get(f"/v1/managers/{started['manager_id']}")
+                found = self.harness.gateway.get(f"/v1/managers/{started['manager_id']}")
             if now - told > 10 and "jobs" in found:
                 told = now
                 good, waiting = found["jobs"]["good"], found["waiting"]
@@ -125,10 +134,10 @@ def main() -> int:
         + ENDLESS
         + ASIDE
     )
-    with stack(chosen, MODULE, source, slots=chosen.window * 2 + ASIDE_SLOTS) as (world, module):
-        striker = Striker(world, module, chosen.seed, chosen.pause)
+    with stack(chosen, MODULE, source, slots=chosen.window * 2 + ASIDE_SLOTS) as (harness, module):
+        striker = Striker(harness, module, chosen.seed, chosen.pause)
         wrong = Chaos(
-            world, striker, chosen.seed, chosen.jobs, chosen.window, chosen.seconds
+            harness, striker, chosen.seed, chosen.jobs, chosen.window, chosen.seconds
         ).play()
     return verdict(chosen.seed, wrong)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from tools.soak.door import Document, Door, Told
+from tools.soak.api_client import ApiClient, Document, Told
 
 PLAIN = ("a", "Z", "9", "-", "_", ".", "/", ":", " ")
 WIDE = (
@@ -164,9 +164,9 @@ class Sent:
 class Strangers:
     """They send one request after the other."""
 
-    def __init__(self, door: Door, seed: int) -> None:
-        self._door, self._dice, self._requests = (
-            door,
+    def __init__(self, api: ApiClient, seed: int) -> None:
+        self._api, self._dice, self._requests = (
+            api,
             random.Random(f"pace-{seed}"),
             odd_requests(seed),
         )
@@ -175,7 +175,7 @@ class Strangers:
     def turn(self) -> float:
         odd = next(self._requests)
         key = None if "request_id" in odd.texts else f"odd-{odd.number}"
-        sent = Sent(odd, self._door.until_told("POST", f"/v1/{odd.kind}s", odd.body(), key))
+        sent = Sent(odd, self._api.until_told("POST", f"/v1/{odd.kind}s", odd.body(), key))
         self.sent.append(sent)
         if sent.start.ok:
             self._go_on(
@@ -187,14 +187,14 @@ class Strangers:
         odd = sent.odd
         if odd.kind == "manager":
             page = {"jobs": [{"spider_args": odd.args}], "seal": True}
-            sent.jobs = self._door.until_told("POST", f"{path}/jobs", page, f"odd-{odd.number}")
+            sent.jobs = self._api.until_told("POST", f"{path}/jobs", page, f"odd-{odd.number}")
             if sent.jobs.refused:
                 sealed = {"jobs": [{"spider_args": {"seconds": "0.3"}}], "seal": True}
-                sent.jobs = self._door.until_told(
+                sent.jobs = self._api.until_told(
                     "POST", f"{path}/jobs", sealed, f"odd-{odd.number}-plain"
                 )
         if odd.reason is not None:
-            sent.stop = self._door.until_told("POST", f"{path}/stop", {"reason": odd.reason})
+            sent.stop = self._api.until_told("POST", f"{path}/stop", {"reason": odd.reason})
 
     def finish(self) -> None:
         """They leave nothing that goes on by itself."""

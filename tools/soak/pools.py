@@ -28,16 +28,16 @@ from pathlib import Path
 from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import start_time
 from tests.contracts.cluster.kube_harness import FINISHED
-from tests.e2e.world import QUICK, _states, until
+from tests.e2e.harness import QUICK, _states, until
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.builds import ROOT
 from tests.support.mariadb import running_mariadb
-from tools.soak.door import Door, open_tasks, settled
+from tools.soak.api_client import ApiClient, open_tasks, settled
+from tools.soak.harness import DURABLE, SoakHarness
 from tools.soak.journal import read_journals
 from tools.soak.kubernetes.record import Recorder, flags
 from tools.soak.pool_judge import NORMAL, Case, Crawl, Fault, Order, Pool, figures, judge
 from tools.soak.strikes import say, verdict
-from tools.soak.world import DURABLE, SoakWorld
 
 SLOTS = 8
 POOLS = {
@@ -66,7 +66,7 @@ STRIKES_S, URGENT_S, FROZEN_S, AWAY_S = (5.0, 11.0), (5.0, 11.0), (4.0, 15.0), 5
 
 
 @dataclass
-class PoolWorld(SoakWorld):
+class PoolHarness(SoakHarness):
     """A stack with these pools; with ``kubernetes`` crawls are pods of this cluster."""
 
     def __post_init__(self) -> None:
@@ -90,11 +90,11 @@ class Load:
     """Starts runs so that each pool wants more than it can have."""
 
     def __init__(
-        self, world: PoolWorld, read: Callable[[], list[Crawl]], dice: random.Random
+        self, harness: PoolHarness, read: Callable[[], list[Crawl]], dice: random.Random
     ) -> None:
         self.orders: dict[int, Order] = {}
-        self._world, self._read, self._dice = world, read, dice
-        self._door = Door(lambda: str(world.stack.addresses["gateway"]))
+        self._harness, self._read, self._dice = harness, read, dice
+        self._api = ApiClient(lambda: str(harness.stack.addresses["gateway"]))
         self._asks = ThreadPoolExecutor(16)
         self._coming: Counter[str] = Counter()
         self._lock, self._sent, self._urgent, self._idle = threading.Lock(), 0, 0.0, False
@@ -128,7 +128,7 @@ class Load:
 
     def _order(self, pool: str, priority: int, tasks: int) -> None:
         self._sent += 1
-        body = self._world.body(self._dice.choice(SECONDS)) | QUICK
+        body = self._harness.body(self._dice.choice(SECONDS)) | QUICK
         body |= {"tasks": [{}] * tasks, "pool": pool, "priority": priority}
         with self._lock:
             self._coming[pool] += tasks
@@ -137,7 +137,7 @@ class Load:
     def _start(
         self, body: dict[str, object], key: str, pool: str, priority: int, tasks: int
     ) -> None:
-        told = self._door.until_told("POST", "/v1/runs", body, key)
+        told = self._api.until_told("POST", "/v1/runs", body, key)
         with self._lock:
             self._coming[pool] -= tasks
             if told.ok:
@@ -152,10 +152,10 @@ class Strikes:
     back.
     """
 
-    def __init__(self, world: PoolWorld, dice: random.Random) -> None:
+    def __init__(self, harness: PoolHarness, dice: random.Random) -> None:
         self.faults: list[Fault] = []
         self.wrong: list[str] = []
-        self._world, self._dice = world, dice
+        self._harness, self._dice = harness, dice
         self._left: list[str] = []
         self._next = 0.0
         self._threads: list[threading.Thread] = []
@@ -186,7 +186,7 @@ class Strikes:
         """Everything is up again."""
         for thread in self._threads:
             thread.join()
-        self._world.stack.supervisor.wait_healthy()
+        self._harness.stack.supervisor.wait_healthy()
 
     def _strike(self, what: str, part: str, how: str, seconds: float) -> None:
         at = time.time()
@@ -198,7 +198,7 @@ class Strikes:
                     else self._kill(part, min(seconds, AWAY_S))
                 )
                 if part != "database":
-                    self._world.stack.supervisor.wait_healthy([part])
+                    self._harness.stack.supervisor.wait_healthy([part])
                 self.faults.append(Fault(what, at, time.time(), did))
                 say(f"{what}: {did}; up again after {time.time() - at:.1f} s")
         except Exception as error:  # a soak whose strikes fail proves less than it says
@@ -208,15 +208,15 @@ class Strikes:
 
     def _pid(self, part: str) -> int:
         if part == "database":
-            assert self._world.server is not None
-            return self._world.server.process.pid
-        pid = self._world.stack.supervisor.pids().get(part)
+            assert self._harness.server is not None
+            return self._harness.server.process.pid
+        pid = self._harness.stack.supervisor.pids().get(part)
         if pid is None:
             raise ProcessLookupError(part)
         return pid
 
     def _kill(self, part: str, seconds: float) -> str:
-        pid, server = self._pid(part), self._world.server
+        pid, server = self._pid(part), self._harness.server
         began = start_time(pid)
         if part == "database" and server is not None:
             server.kill()
@@ -226,7 +226,7 @@ class Strikes:
             os.kill(pid, signal.SIGKILL)
         until(lambda: start_time(pid) != began, f"the death of {part}", 30)
         until(
-            lambda: self._world.stack.supervisor.pids().get(part, 0) != pid, f"another {part}", 60
+            lambda: self._harness.stack.supervisor.pids().get(part, 0) != pid, f"another {part}", 60
         )
         return f"process {pid} of {part} died"
 
@@ -241,12 +241,12 @@ class Strikes:
         return f"process {pid} of {part} stood still for {seconds:.1f} s"
 
 
-def crawls_of(world: PoolWorld, recorder: Recorder | None) -> list[Crawl]:
+def crawls_of(harness: PoolHarness, recorder: Recorder | None) -> list[Crawl]:
     """Everything that ever executed. A pod counts from its creation until etcd has its end."""
     if recorder is None:
         return [
             Crawl(*p.name, p.begin, p.last if p.end else None)
-            for p in read_journals(world.journals)
+            for p in read_journals(harness.journals)
         ]
     over = [(pod, pod.over) for pod in recorder.pods]
     return [
@@ -255,13 +255,15 @@ def crawls_of(world: PoolWorld, recorder: Recorder | None) -> list[Crawl]:
     ]
 
 
-def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float) -> Sequence[str]:
+def play(
+    harness: PoolHarness, recorder: Recorder | None, seed: int, seconds: float
+) -> Sequence[str]:
     """The load, the storms, the time to settle, and what was untrue."""
-    world.deploy(ROOT, WORKERS[1])
+    harness.deploy(ROOT, WORKERS[1])
     dice = random.Random(seed)
     load, strikes = (
-        Load(world, lambda: crawls_of(world, recorder), dice),
-        Strikes(world, random.Random(seed)),
+        Load(harness, lambda: crawls_of(harness, recorder), dice),
+        Strikes(harness, random.Random(seed)),
     )
     began, told = time.time(), 0.0
     while (at := time.time() - began) < seconds:
@@ -272,7 +274,7 @@ def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float)
         if at - told > 15:
             told = at
             say(
-                f"{at:4.0f} s: {len(load.orders)} runs, {len(crawls_of(world, recorder))} "
+                f"{at:4.0f} s: {len(load.orders)} runs, {len(crawls_of(harness, recorder))} "
                 "executions"
             )
         time.sleep(0.7)
@@ -280,14 +282,14 @@ def play(world: PoolWorld, recorder: Recorder | None, seed: int, seconds: float)
     strikes.end()
     load.end()
     say("the faults are over")
-    wrong = [*strikes.wrong, *load.refused, *settled(world, in_line=open_tasks)]
-    rows = world.query("SELECT run_id, task_index, attempt, status FROM task_history")
+    wrong = [*strikes.wrong, *load.refused, *settled(harness, in_line=open_tasks)]
+    rows = harness.query("SELECT run_id, task_index, attempt, status FROM task_history")
     # What a pool takes before the others wait is part of its share, and is made up for afterwards:
     # it counts.
     calm, whole = (began, began + seconds * CALM), (began, over)
-    crawls = crawls_of(world, recorder)
+    crawls = crawls_of(harness, recorder)
     case = Case(POOLS, SLOTS, load.orders, crawls, strikes.faults, calm, whole, rows, KINDS)  # type: ignore[arg-type]
-    (world.folder / "case.txt").write_text(repr(case))  # for whoever looks for the reason
+    (harness.folder / "case.txt").write_text(repr(case))  # for whoever looks for the reason
     say(figures(case))
     return [*wrong, *judge(case)]
 
@@ -331,8 +333,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         access, recorder = undo.enter_context(place(chosen.cluster, folder))
         server = undo.enter_context(running_mariadb(DURABLE))
-        world = undo.enter_context(PoolWorld.up(folder / "state", server, access, **settings))
-        wrong = play(world, recorder, chosen.seed, chosen.minutes * 60)
+        harness = undo.enter_context(PoolHarness.up(folder / "state", server, access, **settings))
+        wrong = play(harness, recorder, chosen.seed, chosen.minutes * 60)
     return verdict(chosen.seed, wrong)
 
 

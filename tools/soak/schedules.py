@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tests.e2e.world import moment
-from tools.soak.door import Document, Door, Told
+from tests.e2e.harness import moment
+from tools.soak.api_client import ApiClient, Document, Told
 from tools.soak.odd_texts import QUICK, odd_text
 
 NAMES = ("aside-a", "aside-b", "aside-c")
@@ -34,8 +34,8 @@ class Wanted:
 class Schedules:
     """Somebody who cannot make up their mind. ``plan`` is a manager that a schedule may begin."""
 
-    def __init__(self, door: Door, seed: int, plan: str) -> None:
-        self._door, self._dice, self._plan = door, random.Random(f"schedules-{seed}"), plan
+    def __init__(self, api: ApiClient, seed: int, plan: str) -> None:
+        self._api, self._dice, self._plan = api, random.Random(f"schedules-{seed}"), plan
         self._count = 0
         self._since: dict[str, float] = {}
         self.wanted: list[Wanted] = []
@@ -60,7 +60,7 @@ class Schedules:
 
     def _ask(self, method: str, name: str, what: str = "", body: Document | None = None) -> Told:
         self._count += 1
-        told = self._door.until_told(
+        told = self._api.until_told(
             method, f"/v1/schedules/{name}{what}", body, f"schedules-{self._count}"
         )
         self.told.append(told)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from crawler_lifecycle.cli.problems import CommandFailed
-from tests.e2e.world import TERMINAL, Row
+from tests.e2e.harness import TERMINAL, Row
 from tests.support.mariadb import MariaDb
-from tools.soak.book import read_book
 from tools.soak.checks import Case, check
 from tools.soak.deliveries import check_archive, check_events, check_findings, check_workflows
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Ask, Process, clock, read_journals
 from tools.soak.listener import Listener
-from tools.soak.manager_book import (
+from tools.soak.manager_records import (
     FIRST,
     asked_of_runs,
     check_managers,
@@ -27,7 +27,7 @@ from tools.soak.manager_book import (
     unsettled,
 )
 from tools.soak.plan import ENDLESS, Plan
-from tools.soak.world import SoakWorld
+from tools.soak.run_records import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Until everything that can end by itself has ended and everything that is to be delivered is. Far
@@ -48,7 +48,7 @@ class Soak:
     ``violations`` is empty when the service told nothing but the truth.
     """
 
-    world: SoakWorld
+    harness: SoakHarness
     plan: Plan
     say: Callable[[str], None] = print
     violations: list[str] = field(default_factory=list)
@@ -56,12 +56,12 @@ class Soak:
 
     def run(self) -> list[str]:
         for n in range(2, self.plan.workers + 1):
-            self.world.deploy(ROOT, f"worker-{n}")
-        with Listener(lambda: str(self.world.stack.addresses["gateway"])) as listener:
+            self.harness.deploy(ROOT, f"worker-{n}")
+        with Listener(lambda: str(self.harness.stack.addresses["gateway"])) as listener:
             self._play()
             self._check_stream(listener)
         self.final_audit()
-        for text in self.world.deeds.complaints:
+        for text in self.harness.deeds.complaints:
             self.violate(None, text)
         self.say(self.summary())
         return self.violations
@@ -79,7 +79,9 @@ class Soak:
 
     def _check_stream(self, listener: Listener) -> None:
         """Who listens gets every event once, in order, however often the gateway dies."""
-        numbers = [row[0] for row in self.world.query("SELECT seq FROM outbox_event ORDER BY seq")]
+        numbers = [
+            row[0] for row in self.harness.query("SELECT seq FROM outbox_event ORDER BY seq")
+        ]
         listener.caught_up(numbers[-1], LISTEN_S)
         heard = listener.numbers[: len(numbers)]
         if heard != numbers:
@@ -94,7 +96,7 @@ class Soak:
 
     def summary(self) -> str:
         """What there was to be wrong about: a soak in which nothing happened proves nothing."""
-        world, deeds = self.world, self.world.deeds
+        harness, deeds = self.harness, self.harness.deeds
 
         def counted(values: Iterable[object]) -> str:
             return (
@@ -105,12 +107,12 @@ class Soak:
                 or "none"
             )
 
-        rows = world.query("SELECT attempt, status, outcome FROM run_history")
-        tasks = world.query("SELECT status, outcome FROM task_history")
-        kinds = world.query("SELECT kind FROM correction")
-        managers = world.query("SELECT status, outcome FROM manager")
-        findings = world.query("SELECT kind FROM audit_finding")
-        ran = len(read_journals(world.journals))
+        rows = harness.query("SELECT attempt, status, outcome FROM run_history")
+        tasks = harness.query("SELECT status, outcome FROM task_history")
+        kinds = harness.query("SELECT kind FROM correction")
+        managers = harness.query("SELECT status, outcome FROM manager")
+        findings = harness.query("SELECT kind FROM audit_finding")
+        ran = len(read_journals(harness.journals))
         return "\n".join(
             [
                 (
@@ -119,7 +121,7 @@ class Soak:
                 ),
                 (
                     f"managers: {counted('/'.join(row) for row in managers)}; "
-                    f"{len(runs_of_managers(world))} runs of them"
+                    f"{len(runs_of_managers(harness))} runs of them"
                 ),
                 f"tasks: {counted('/'.join(row) for row in tasks)}",
                 f"processes: {ran}; killed: {counted(kill.whom for kill in deeds.kills)}",
@@ -139,8 +141,8 @@ class Soak:
         with ThreadPoolExecutor(48) as pool:
             for step in self.plan.steps:
                 time.sleep(max(0.0, began + step.at - time.monotonic()))
-                self.world.deeds.note(step.number, str(step))
-                pool.submit(self.world.do, step)
+                self.harness.deeds.note(step.number, str(step))
+                pool.submit(self.harness.do, step)
 
     def runs(self) -> dict[int, int]:
         """Runs by their number in the plan, those that came to be."""
@@ -148,9 +150,11 @@ class Soak:
             step.run for step in self.plan.steps if step.kind == "start" and step.run is not None
         ]
         own = {
-            number: found for number in numbers if (found := self.world.run_id(number)) is not None
+            number: found
+            for number in numbers
+            if (found := self.harness.run_id(number)) is not None
         }
-        return own | runs_of_managers(self.world)
+        return own | runs_of_managers(self.harness)
 
     def request(self, number: int) -> Row:
         """What was asked for; a job of a manager is one task, without limits of its own."""
@@ -163,10 +167,10 @@ class Soak:
     # --- settling ---------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        for part in self.world.stack.supervisor._kept.values():
+        for part in self.harness.stack.supervisor._kept.values():
             part.wanted = True
-        self.world.stack.supervisor.wait_healthy(timeout_s=120)
-        let_go_on(self.world)
+        self.harness.stack.supervisor.wait_healthy(timeout_s=120)
+        let_go_on(self.harness)
 
     def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:
         """Wait until every run has ended, except those that may go on; with audits, as a stack in
@@ -185,8 +189,8 @@ class Soak:
     def _audit(self) -> int | None:
         """An audit that repairs; how much it found, or ``None`` when it could not say."""
         try:
-            answer = self.world.gateway.post("/v1/audit", {"repair": True})
-            report = answer.get("report") or self.world.gateway.audit_report(
+            answer = self.harness.gateway.post("/v1/audit", {"repair": True})
+            report = answer.get("report") or self.harness.gateway.audit_report(
                 str(answer["audit_id"])
             )
         except CommandFailed:
@@ -198,7 +202,7 @@ class Soak:
     def _unsettled(self, may_go_on: Callable[[int], bool]) -> list[str]:
         found = []
         columns = "run_id, status, stage, waiting_for, look_error"
-        for run_id, status, stage, waiting_for, error in self.world.query(
+        for run_id, status, stage, waiting_for, error in self.harness.query(
             f"SELECT {columns} FROM run_history"
         ):
             if status not in TERMINAL and not may_go_on(run_id):
@@ -211,30 +215,32 @@ class Soak:
         )
         found += [
             f"run {run_id} has no export of attempt {attempt}"
-            for run_id, attempt in self.world.query(sql)
+            for run_id, attempt in self.harness.query(sql)
         ]
-        open_ = self.world.cli_list(
+        open_ = self.harness.cli_list(
             "ExecutionStatus='Running' AND WorkflowType!='CrawlAuditWorkflow'"
         )
-        found += unsettled(self.world)
-        live = set(self.world.open_runs())
+        found += unsettled(self.harness)
+        live = set(self.harness.open_runs())
         for workflow_id in (row["execution"]["workflowId"] for row in open_):
-            if self.world.run_of(workflow_id) not in live:
+            if self.harness.run_of(workflow_id) not in live:
                 found.append(f"the workflow {workflow_id} is open")
         return found
 
     def _may_go_on(self, run_id: int) -> bool:
         """Whether something of the run truly executes for ever, and nobody asked it to end."""
         beating = [
-            p for p in read_journals(self.world.journals, run_id) if time.time() - p.last < SILENT_S
+            p
+            for p in read_journals(self.harness.journals, run_id)
+            if time.time() - p.last < SILENT_S
         ]
-        status = self.world.status(run_id)
+        status = self.harness.status(run_id)
         return status == "PROCESSING" and any(float(p.args["seconds"]) >= ENDLESS for p in beating)
 
     def stop_the_rest(self) -> None:
-        for run_id in self.world.open_runs():
+        for run_id in self.harness.open_runs():
             number = next(number for number, known in self.runs().items() if known == run_id)
-            self.world.deeds.note(0, f"the soak stops run {run_id}")
+            self.harness.deeds.note(0, f"the soak stops run {run_id}")
             for _ in range(20):
                 sent = time.time()
                 body: Row = {
@@ -243,7 +249,7 @@ class Soak:
                     "force": True,
                 }
                 try:
-                    answer, detail = self.world._http("POST", f"/v1/runs/{run_id}/stop", body)
+                    answer, detail = self.harness._http("POST", f"/v1/runs/{run_id}/stop", body)
                 except OSError as error:
                     answer, detail = "unknown", str(error)
                 self._asked(number, sent, answer, detail, str(body["request_id"]))
@@ -253,40 +259,44 @@ class Soak:
 
     def _asked(self, number: int, sent: float, answer: str, detail: str, key: str) -> None:
         more: dict[str, Any] = {"force": True, "key": key, "way": "gateway"}
-        self.world.deeds.asked(Ask(0, number, "stop", sent, time.time(), answer, detail, **more))
+        self.harness.deeds.asked(Ask(0, number, "stop", sent, time.time(), answer, detail, **more))
 
     # --- the comparison ---------------------------------------------------------------------------
 
     def compare(self, when: str, may_go_on: Callable[[int], bool]) -> None:
         """Hold everything against everything."""
-        world, runs = self.world, self.runs()
+        harness, runs = self.harness, self.runs()
         journals: dict[int, list[Process]] = {}
-        for process in read_journals(world.journals):
+        for process in read_journals(harness.journals):
             journals.setdefault(process.run_id, []).append(process)
         self._starts(runs, journals)
-        for ask in asked_of_runs(world):
-            world.deeds.asked(ask)
+        for ask in asked_of_runs(harness):
+            harness.deeds.asked(ask)
         for text in check_managers(
-            world, self.plan, world.deeds, [one for many in journals.values() for one in many]
+            harness, self.plan, harness.deeds, [one for many in journals.values() for one in many]
         ):
             self.violate(None, f"{when}: {text}")
         for number, run_id in runs.items():
             for _ in range(3):
                 processes = journals.get(run_id, [])
                 case = Case(
-                    number, read_book(world, run_id), processes, world.deeds, self.request(number)
+                    number,
+                    read_record(harness, run_id),
+                    processes,
+                    harness.deeds,
+                    self.request(number),
                 )
                 found = self._check(case, may_go_on)
-                if not found or case.book.ended:
+                if not found or case.record.ended:
                     break
                 # It goes on, and its rows were read one after the other: what is untrue stays so.
                 time.sleep(1)
-                journals[run_id] = read_journals(world.journals, run_id)
+                journals[run_id] = read_journals(harness.journals, run_id)
             new = [text for text in found if (number, text) not in self.told]
             self.told |= {(number, text) for text in new}
             if new:
                 self.violate(case, *(f"{when}: {text}" for text in new))
-        for text in check_workflows(world):
+        for text in check_workflows(harness):
             self.violate(None, f"{when}: {text}")
         self.say(
             f"{clock(time.time())} compared {when}: {len(runs)} runs, {len(self.violations)} "
@@ -294,42 +304,44 @@ class Soak:
         )
 
     def _check(self, case: Case, may_go_on: Callable[[int], bool]) -> list[str]:
-        found = [*check(case), *check_findings(self.world, case)]
-        if not case.book.ended:
-            if not may_go_on(case.book.run_id):
+        found = [*check(case), *check_findings(self.harness, case)]
+        if not case.record.ended:
+            if not may_go_on(case.record.run_id):
                 found.append(
-                    f"the run is {case.book.run['status']} and nothing of it executes for ever"
+                    f"the run is {case.record.run['status']} and nothing of it executes for ever"
                 )
             return found
-        found += check_events(self.world, case.book)
+        found += check_events(self.harness, case.record)
         # A crawler that began without its disk had nowhere to put its items.
         hidden = any(
-            a - 1 < p.begin < b + 1 for a, b in self.world.deeds.hidden for p in case.processes
+            a - 1 < p.begin < b + 1 for a, b in self.harness.deeds.hidden for p in case.processes
         )
         taken = any(
-            kill.whom in ("folder", "disk") for task in case.book.tasks for kill in case.kills(task)
+            kill.whom in ("folder", "disk")
+            for task in case.record.tasks
+            for kill in case.kills(task)
         )
         if not hidden and not taken:
-            found += check_archive(self.world, case.book)
+            found += check_archive(self.harness, case.record)
         return found
 
     def _starts(self, runs: dict[int, int], journals: dict[int, list[Process]]) -> None:
-        for ask in self.world.deeds.asks:
+        for ask in self.harness.deeds.asks:
             if ask.kind == "start" and ask.answer == "ok" and ask.run not in runs:
                 self.violate(None, f"R{ask.run} was accepted and is not on record: {ask}")
         for run_id in set(journals) - set(runs.values()):
             self.violate(
                 None, f"run {run_id} executed, and nobody started it: {journals[run_id][0]}"
             )
-        known = {row[0] for row in self.world.query("SELECT run_id FROM run_history")}
+        known = {row[0] for row in self.harness.query("SELECT run_id FROM run_history")}
         for run_id in known - set(runs.values()):
             self.violate(None, f"run {run_id} is on record, and nobody started it")
 
     def final_audit(self) -> None:
         """After all of that another audit finds nothing."""
         for _ in range(10):
-            answer = self.world.gateway.post("/v1/audit", {"repair": False})
-            report = answer.get("report") or self.world.gateway.audit_report(
+            answer = self.harness.gateway.post("/v1/audit", {"repair": False})
+            report = answer.get("report") or self.harness.gateway.audit_report(
                 str(answer["audit_id"])
             )
             if report is not None:
@@ -349,21 +361,21 @@ class Soak:
             for text in texts:
                 self.say(f"VIOLATION: {text}")
             return
-        head = f"R{case.number} (run {case.book.run_id})"
+        head = f"R{case.number} (run {case.record.run_id})"
         lines = [f"VIOLATION: {head}: {text}" for text in texts]
         self.violations += [f"{head}: {text}" for text in texts]
-        mine = self.world.deeds.steps_of(case.number, case.book.run_id)
+        mine = self.harness.deeds.steps_of(case.number, case.record.run_id)
         notes = [
-            (at, n, text) for at, n, text in self.world.deeds.log if n in mine or _global(text)
+            (at, n, text) for at, n, text in self.harness.deeds.log if n in mine or _global(text)
         ]
         told = [(a.sent, a.step, f"  {a.kind} {a.answer} in {a.answered - a.sent:.2f} s: {a.detail}")
-                for a in self.world.deeds.asks if a.run == case.number]  # fmt: skip
+                for a in self.harness.deeds.asks if a.run == case.number]  # fmt: skip
         lines += ["steps:", *(f"  {clock(at)} {n}: {text}" for at, n, text in sorted(notes + told))]
         lines += [
             "journal:",
             *(f"  {process}" for process in case.processes),
             "record:",
-            str(case.book),
+            str(case.record),
             "",
         ]
         self.say("\n".join(lines))
@@ -380,5 +392,5 @@ def soak(
     folder: Path, plan: Plan, say: Callable[[str], None] = print, server: MariaDb | None = None
 ) -> list[str]:
     """Carry the plan out on a stack below ``folder``; the violations."""
-    with SoakWorld.up(folder, server) as world:
-        return Soak(world, plan, say).run()
+    with SoakHarness.up(folder, server) as harness:
+        return Soak(harness, plan, say).run()

@@ -21,11 +21,11 @@ from pathlib import Path
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.names import manager_workflow_id
-from tests.e2e.world import TERMINAL, until
+from tests.e2e.harness import TERMINAL, until
 from tests.support.builds import ROOT
 from tests.support.mariadb import MariaDb, running_mariadb
+from tools.soak.harness import DURABLE, SoakHarness
 from tools.soak.journal import read_journals
-from tools.soak.world import DURABLE, SoakWorld
 
 OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
 PLANS = ("user-code", "user-code-2")
@@ -59,14 +59,19 @@ class Striker:
     """
 
     def __init__(
-        self, world: SoakWorld, module: Path, seed: int, pause_s: float, also: Sequence[str] = ()
+        self,
+        harness: SoakHarness,
+        module: Path,
+        seed: int,
+        pause_s: float,
+        also: Sequence[str] = (),
     ) -> None:
         """``module``: users' code, which is edited.
 
         ``pause_s``: seconds between two strikes, on average. ``also``: parts of the stack that are
         killed besides."""
-        self.world, self.module, self.source, self._pause_s = (
-            world,
+        self.harness, self.module, self.source, self._pause_s = (
+            harness,
             module,
             module.read_text(),
             pause_s,
@@ -85,7 +90,7 @@ class Striker:
     def begin(self) -> None:
         """Have the workers that are struck later."""
         for name in PLANS:  # first: others inherit the version of the stack's own worker
-            self.world.deploy(ROOT, name, ("user-code",))
+            self.harness.deploy(ROOT, name, ("user-code",))
         self._take_over()
         self._next += time.monotonic()
 
@@ -112,8 +117,8 @@ class Striker:
             "workflow terminated": self._terminate,
         }
         for part in self.parts:
-            kinds[f"{part} killed"] = lambda part=part: self.world.stack.supervisor.kill(part)  # type: ignore[misc]
-        if self.world.server is not None:
+            kinds[f"{part} killed"] = lambda part=part: self.harness.stack.supervisor.kill(part)  # type: ignore[misc]
+        if self.harness.server is not None:
             kinds["database killed"] = self._kill_database
         what = self._dice.choice([*kinds, "workflow terminated"])
         if self._edits < EDITS and done > (self._edits + 1) / (EDITS + 1):
@@ -125,14 +130,14 @@ class Striker:
         with suppress(ProcessLookupError):
             kinds[what]()
             time.sleep(0.5)  # so that the death is seen before the health is asked for
-            self.world.stack.supervisor.wait_healthy()
+            self.harness.stack.supervisor.wait_healthy()
             self.strikes.append(Strike(what, began, time.time(), self._hosts, self._whom))
 
     def _take_over(self) -> None:
         """Another build, of a version, serves everything but users' code from now on."""
         self._build += 1
         build = f"build-{self._build}"
-        self.world.deploy(ROOT, "worker", OTHER_ROLES, LIFECYCLE_WORKER__BUILD_ID=build)
+        self.harness.deploy(ROOT, "worker", OTHER_ROLES, LIFECYCLE_WORKER__BUILD_ID=build)
         command = (
             "worker",
             "deployment",
@@ -142,23 +147,25 @@ class Striker:
             "--yes",
         )
         until(
-            lambda: not self.world.temporal(*command, "--build-id", build, check=False).returncode,
+            lambda: (
+                not self.harness.temporal(*command, "--build-id", build, check=False).returncode
+            ),
             "a current build",
         )
 
     def _end_plans(self, how: signal.Signals) -> None:
         name = self._victims.choice(PLANS)
         self._hosts = frozenset(self._hosts_of(name))
-        self.world.stack.supervisor.kill(name, how)
+        self.harness.stack.supervisor.kill(name, how)
 
     def _freeze(self) -> None:
         """A worker stands still and then goes on, when others have made the object anew."""
         name, seconds = self._victims.choice(PLANS), self._victims.uniform(*FROZEN_S)
-        pid = self.world.stack.supervisor.kill(name, signal.SIGSTOP)
+        pid = self.harness.stack.supervisor.kill(name, signal.SIGSTOP)
         threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
 
     def _hosts_of(self, *names: str) -> list[int]:
-        parents = {self.world.stack.supervisor.pids().get(name) for name in names}
+        parents = {self.harness.stack.supervisor.pids().get(name) for name in names}
         return [
             pid
             for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
@@ -177,7 +184,7 @@ class Striker:
         """Of one that has not said its last word, so that everybody knows what its end is."""
         live = [
             c
-            for c in read_journals(self.world.journals)
+            for c in read_journals(self.harness.journals)
             if c.end is None and start_time(c.pid) == c.start
         ]
         if not live:
@@ -185,7 +192,7 @@ class Striker:
         victim = self._victims.choice(live)
         os.kill(victim.pid, signal.SIGSTOP)
         now = next(
-            c for c in read_journals(self.world.journals, victim.run_id) if c.pid == victim.pid
+            c for c in read_journals(self.harness.journals, victim.run_id) if c.pid == victim.pid
         )
         if now.end is None:
             self.killed.add((victim.pid, victim.start))
@@ -195,7 +202,7 @@ class Striker:
         """Somebody ends a workflow, and tells nobody; back when another one carries what it
         carried.
         """
-        found = self.world.cli_list(f"ExecutionStatus='Running' AND WorkflowType IN {TERMINATED}")
+        found = self.harness.cli_list(f"ExecutionStatus='Running' AND WorkflowType IN {TERMINATED}")
         if not found:
             raise ProcessLookupError
         kind = self._victims.choice(sorted({one["type"]["name"] for one in found}))
@@ -203,12 +210,12 @@ class Striker:
             one["execution"]["workflowId"] for one in found if one["type"]["name"] == kind
         )
         self._whom = whom = str(self._victims.choice(victims))
-        self.world.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
+        self.harness.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
         if kind == names.DUE_WORKFLOW:
             return  # its line tells what became of it
         try:
             until(
-                lambda: whom in ended(self.world) or self.world.open_workflows([whom]),
+                lambda: whom in ended(self.harness) or self.harness.open_workflows([whom]),
                 "another one",
                 HEALED_S,
             )
@@ -218,16 +225,16 @@ class Striker:
             )
 
     def _kill_database(self) -> None:
-        assert self.world.server is not None
-        self.world.server.kill()
+        assert self.harness.server is not None
+        self.harness.server.kill()
         time.sleep(self._victims.uniform(0.5, 5))
-        self.world.server.restart()
+        self.harness.server.restart()
 
 
-def ended(world: SoakWorld) -> set[str]:
+def ended(harness: SoakHarness) -> set[str]:
     """The ids of the workflows of managers and graphs that have ended."""
-    managers = world.query(f"SELECT name, flow_id FROM manager WHERE status IN {TERMINAL}")
-    graphs = world.query("SELECT graph_key FROM graph WHERE state NOT IN ('draft', 'executing')")
+    managers = harness.query(f"SELECT name, flow_id FROM manager WHERE status IN {TERMINAL}")
+    graphs = harness.query("SELECT graph_key FROM graph WHERE state NOT IN ('draft', 'executing')")
     return {manager_workflow_id(*one) for one in managers} | {
         names.graph_workflow_id(key) for (key,) in graphs
     }
@@ -259,7 +266,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def stack(
     chosen: argparse.Namespace, module: str, source: str, slots: int
-) -> Iterator[tuple[SoakWorld, Path]]:
+) -> Iterator[tuple[SoakHarness, Path]]:
     """A stack that serves one module with users' code, and the file of that; everything of it is
     ended afterwards.
     """
@@ -280,7 +287,7 @@ def stack(
             "LIFECYCLE_USER_CODE__FOLDER": str(file.parent),
             "LIFECYCLE_CLUSTER__SLOTS": str(slots),
         }
-        yield undo.enter_context(SoakWorld.up(folder / "state", server, **settings)), file
+        yield undo.enter_context(SoakHarness.up(folder / "state", server, **settings)), file
 
 
 def say(line: str) -> None:

@@ -22,7 +22,7 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 from crawler_lifecycle.store.store import Store, open_store
 from tests.cli.cli_support import NOW, Crawlctl, Result
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import make_tables
 from tests.support.run_refs import run_ref
 from tests.support.s3 import Bucket, S3Server
@@ -34,7 +34,7 @@ class Fleet:
 
     def __init__(self, store: Store, clock: Clock, volume: Path) -> None:
         self.store, self.volume = store, volume
-        self.world = World(store, clock)
+        self.harness = Harness(store, clock)
         self.count = 0
 
     def run(
@@ -47,11 +47,11 @@ class Fleet:
     ) -> int:
         """A run that ended so many days ago, and its files."""
         self.count += 1
-        self.world.clock.now = NOW - timedelta(days=days)
-        fence = self.world.deployed(f"r{self.count}")
-        self.world.execute(fence)
+        self.harness.clock.now = NOW - timedelta(days=days)
+        fence = self.harness.deployed(f"r{self.count}")
+        self.harness.execute(fence)
         if not live:
-            self.world.finish(fence, failed=[0])
+            self.harness.finish(fence, failed=[0])
         if export is not None and not live:
             result = (
                 ExportResult("file:///archive.zip", 1, 1, "0" * 64, None)
@@ -60,7 +60,7 @@ class Fleet:
             )
             self.store.exports.record_export(fence, export, result, note)
         self.leave(str(fence.run))
-        self.world.clock.now = NOW
+        self.harness.clock.now = NOW
         return fence.run_id
 
     def leave(self, name: object) -> None:
@@ -232,7 +232,7 @@ def test_a_run_that_is_resumed_in_this_moment_is_kept(
     really = FileRetentionStore.give_up_files
 
     def resumed_before(self: FileRetentionStore, *given: Any, **options: Any) -> Any:
-        fleet.world.resume(fleet.fence(run_id))
+        fleet.harness.resume(fleet.fence(run_id))
         return really(self, *given, **options)
 
     monkeypatch.setattr(FileRetentionStore, "give_up_files", resumed_before)

@@ -23,24 +23,24 @@ from crawler_lifecycle.store.migrations import schema_version
 from crawler_lifecycle.store.migrations.schema_version import head_version, read_schema, upgrade
 from crawler_lifecycle.store.store import open_store
 from tests.cli.cli_support import Crawlctl
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 
 ROOT = Path(__file__).parents[3]
 #: A process that makes runs and ends them until its input is closed.
 STORM = """
 import sys, threading
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from crawler_lifecycle.store.store import open_store
 clock = Clock()
-world = World(open_store(sys.argv[1], clock=clock), clock)
+harness = Harness(open_store(sys.argv[1], clock=clock), clock)
 ends = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), ends.set()), daemon=True).start()
-world.finish(world.executing(f"{sys.argv[2]}-0", 2))
+harness.finish(harness.executing(f"{sys.argv[2]}-0", 2))
 print("begins", flush=True)  # from now on it has the file open
 number = 0
 while not ends.is_set():
     number += 1
-    world.finish(world.executing(f"{sys.argv[2]}-{number}", 2))
+    harness.finish(harness.executing(f"{sys.argv[2]}-{number}", 2))
 """
 
 
@@ -58,8 +58,8 @@ def fill(file: Path, name: str) -> None:
     """One more run."""
     clock = Clock()
     with closing(open_store(sqlite_url(file), clock=clock)) as store:
-        world = World(store, clock)
-        world.finish(world.executing(name, 2))
+        harness = Harness(store, clock)
+        harness.finish(harness.executing(name, 2))
 
 
 def runs(file: Path) -> list[str]:

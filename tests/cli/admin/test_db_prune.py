@@ -21,7 +21,7 @@ from crawler_lifecycle.store.retention import pruning as adapter
 from crawler_lifecycle.store.retention.pruning import Pruner
 from crawler_lifecycle.store.store import Store, open_store
 from tests.cli.cli_support import NOW, Crawlctl, Result
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import make_tables
 
 
@@ -30,24 +30,24 @@ class Fleet:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
-        self.world = World(store, clock)
+        self.harness = Harness(store, clock)
         self.count = 0
 
     def run(self, *, days: float, tasks: int = 2, live: bool = False) -> int:
         """A run that ended so many days ago, with its logs, all its changes pushed."""
         self.count += 1
-        self.world.clock.now = NOW - timedelta(days=days)
-        fence = self.world.deployed(f"r{self.count}", tasks)
-        self.world.execute(fence)
+        self.harness.clock.now = NOW - timedelta(days=days)
+        fence = self.harness.deployed(f"r{self.count}", tasks)
+        self.harness.execute(fence)
         rows = self.store.tasks.list_tasks(fence.run_id)
         self.store.polls.save_details(
             fence, [Details(task.task_id, "the end of a log") for task in rows]
         )
         if not live:
-            self.world.finish(fence, failed=[0])
+            self.harness.finish(fence, failed=[0])
         for event in self.store.events.events_after(0, 10_000, fence.run_id):
             self.store.events.record_delivery(event.seq, "pusher", None)
-        self.world.clock.now = NOW
+        self.harness.clock.now = NOW
         return fence.run_id
 
     def events(self, run_id: int) -> list[str]:

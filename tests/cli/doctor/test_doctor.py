@@ -44,8 +44,8 @@ from crawler_lifecycle.store.migrations.schema_version import head_version, upgr
 from crawler_lifecycle.temporal.operator import task_queues
 from crawler_lifecycle.temporal.operator.server import Server
 from crawler_lifecycle.temporal.operator.task_queues import Poller, Queue, Version
+from tests.cli.cli_harness import Served
 from tests.cli.cli_support import Crawlctl, Result
-from tests.cli.cli_world import Served
 from tests.support.databases import make_tables
 from tests.support.mariadb import MariaDb
 

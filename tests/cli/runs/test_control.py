@@ -241,8 +241,8 @@ def test_wait_tells_the_end_by_its_exit_code(
 
 
 def test_wait_says_what_it_waits_for(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
-    """On the polling schedule a crawl of seconds is known to have ended a minute later; silence looks like a
-    hang.
+    """On the polling schedule a crawl of seconds is known to have ended a minute later; silence
+    looks like a hang.
     """
     waits, later = (
         RUN | {"waiting": f"waiting for {age}: 4 of 4 slots in use"} for age in ("59 s", "1 min")

@@ -16,8 +16,8 @@ import respx
 from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.cli.runs.files import fetch
 from tests.cli.cli_answers import COMPLETED, EXPORT
+from tests.cli.cli_harness import Served, serve
 from tests.cli.cli_support import Crawlctl
-from tests.cli.cli_world import Served, serve
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler_lifecycle.cli.runs import logs
+from tests.cli.cli_harness import Served
 from tests.cli.cli_support import Crawlctl
-from tests.cli.cli_world import Served
 
 
 def test_a_task_and_the_last_lines_of_its_log(

@@ -17,8 +17,8 @@ import respx
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.runs import watch
 from tests.cli.cli_answers import COMPLETED, CORRECTION, FAILED, RESUMED, RUN, STOPPED, TASKS
+from tests.cli.cli_harness import Served
 from tests.cli.cli_support import GATEWAY, Crawlctl
-from tests.cli.cli_world import Served
 
 QUEUED = [TASKS[0] | {"status": "QUEUED", "outcome": None, "reason": "quota"}]
 RUNNING = [TASKS[0] | {"status": "RUNNING", "outcome": None}]

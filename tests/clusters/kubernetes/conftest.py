@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
-from tests.clusters.kubernetes.polls.world import World
+from tests.clusters.kubernetes.polls.harness import Harness
 from tests.support.kube_api import FakeApiServer
 from tests.support.kube_api.clients import patient
 
@@ -25,7 +25,7 @@ def api(server: FakeApiServer) -> Iterator[Api]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
-    yield world
-    world.close()
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    harness.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.clusters.local import cluster
-from tests.clusters.local.local_bench import Bench
+from tests.clusters.local.local_fixture import Fixture
 
 
 @pytest.fixture(autouse=True)
@@ -19,18 +19,18 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
+def make_fixture(tmp_path: Path) -> Iterator[Callable[..., Fixture]]:
+    made: list[Fixture] = []
 
-    def make(slots: int = 2, **options: Any) -> Bench:
-        made.append(Bench(tmp_path, slots, **options))
+    def make(slots: int = 2, **options: Any) -> Fixture:
+        made.append(Fixture(tmp_path, slots, **options))
         return made[-1]
 
     yield make
-    for bench in made:
-        bench.close()
+    for fixture in made:
+        fixture.close()
 
 
 @pytest.fixture
-def bench(make_bench: Callable[..., Bench]) -> Bench:
-    return make_bench()
+def fixture(make_fixture: Callable[..., Fixture]) -> Fixture:
+    return make_fixture()

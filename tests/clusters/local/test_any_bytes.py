@@ -32,8 +32,8 @@ from crawler_lifecycle.ports.runs import Fence, TaskRef
 from crawler_lifecycle.runner.contract import valid_stats
 from crawler_lifecycle.runner.state import JobState
 from crawler_lifecycle.store.store import open_store
-from tests.clusters.local.local_bench import RUN, SLEEP, STUBBORN, Bench, wait_until
-from tests.contracts.store.world import Clock, World, seen
+from tests.clusters.local.local_fixture import RUN, SLEEP, STUBBORN, Fixture, wait_until
+from tests.contracts.store.harness import Clock, Harness, seen
 from tests.support.databases import make_tables
 from tests.support.examples import examples
 from tests.support.run_refs import run_ref
@@ -100,7 +100,7 @@ class Place:
 
     cluster: LocalCluster
     state: Path
-    world: World
+    harness: Harness
     fence: Fence
     task: TaskRef
 
@@ -109,18 +109,20 @@ class Place:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         store = open_store(make_tables(f"sqlite:///{folder}/state.db"), pool_size=1)
-        world = World(store, Clock())
-        fence = world.deployed(tasks=3)
-        world.execute(fence)
+        harness = Harness(store, Clock())
+        fence = harness.deployed(tasks=3)
+        harness.execute(fence)
         cluster = LocalCluster(folder / "local", 1)
         (folder / "local" / "tasks" / str(fence.run) / "0" / "1").mkdir(parents=True)
-        first = world.store.polls.found_state(fence).tasks[0]
-        return cls(cluster, folder / "local", world, fence, TaskRef(first.task_id, 0, 1, first.uid))
+        first = harness.store.polls.found_state(fence).tasks[0]
+        return cls(
+            cluster, folder / "local", harness, fence, TaskRef(first.task_id, 0, 1, first.uid)
+        )
 
     def keep(self, seen_now: list[Observation], details: list[Details]) -> None:
         """Commit what was read, and read all of it again."""
-        store, fence = self.world.store, self.fence
-        self.world.stage(fence, seen_now)
+        store, fence = self.harness.store, self.fence
+        self.harness.stage(fence, seen_now)
         store.polls.save_details(fence, details)
         store.polls.apply_details(fence)
         store.polls.apply_findings(fence, "look")
@@ -130,7 +132,7 @@ class Place:
         assert all("unreadable" not in one.evidence for one in store.runs.transitions(fence.run_id))
 
     def close(self) -> None:
-        self.world.store.close()  # type: ignore[attr-defined]
+        self.harness.store.close()  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +192,8 @@ def test_whatever_a_pod_prints_is_read_and_kept(
     place = Place.over(folder / "two")
     try:
         first, now = (
-            place.world.store.polls.found_state(place.fence).tasks[0],
-            place.world.clock.now,
+            place.harness.store.polls.found_state(place.fence).tasks[0],
+            place.harness.clock.now,
         )
         told = (
             []
@@ -251,27 +253,27 @@ EVERYWHERE: dict[str, bytes | str] = {
 
 @pytest.mark.parametrize("thing", EVERYWHERE)
 def test_who_spoils_everything_is_stopped_and_its_neighbour_notices_nothing(
-    bench: Bench, thing: str
+    fixture: Fixture, thing: str
 ) -> None:
-    bench.start(STUBBORN)
-    bench.deploy(SLEEP, range(1, 2))
-    bench.until(Phase.EXECUTING, 1)
-    spec = json.loads((bench.folder() / "spec.json").read_text())
-    task, other = TaskRef(1000, 0, 1, spec["uid"]), bench.runner(1)
+    fixture.start(STUBBORN)
+    fixture.deploy(SLEEP, range(1, 2))
+    fixture.until(Phase.EXECUTING, 1)
+    spec = json.loads((fixture.folder() / "spec.json").read_text())
+    task, other = TaskRef(1000, 0, 1, spec["uid"]), fixture.runner(1)
     for name in NAMES:
-        put(bench.folder() / name, EVERYWHERE[thing])
-    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
-    bench.cluster.details(run_ref(RUN), [task])
-    bench.cluster.stop(run_ref(RUN), task)
-    bench.cluster.kill(run_ref(RUN), task)
+        put(fixture.folder() / name, EVERYWHERE[thing])
+    assert fixture.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+    fixture.cluster.details(run_ref(RUN), [task])
+    fixture.cluster.stop(run_ref(RUN), task)
+    fixture.cluster.kill(run_ref(RUN), task)
     wait_until(
-        lambda: TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named() == ([], [])
+        lambda: TaskFolder(fixture.cluster._state, run_ref(RUN), fixture.ref()).named() == ([], [])
     )
-    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase in (
+    assert fixture.cluster.poll(run_ref(RUN), [task]).observations[0].phase in (
         Phase.ENDED,
         Phase.GONE,
     )
     assert other.alive()
-    beside = bench.poll(1)
+    beside = fixture.poll(1)
     assert (beside.phase, beside.reason) == (Phase.EXECUTING, None)
-    (bench.folder() / "spec.json").unlink()
+    (fixture.folder() / "spec.json").unlink()

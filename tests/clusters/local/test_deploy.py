@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import ClusterUnavailable, DeploymentExpired
 from crawler_lifecycle.domain.resources import Resources
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
+from tests.clusters.local.local_fixture import RUN, SLEEP, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 #: In a process that deploys beside others: see ``_meet``.
@@ -43,17 +43,17 @@ os.rename(os.environ["CRAWL_FILES_DIR"] + "/seen.tmp", os.environ["CRAWL_FILES_D
 """
 
 
-def starts(bench: Bench, index: int = 0) -> int:
+def starts(fixture: Fixture, index: int = 0) -> int:
     """How often it was started, a moment after the first time."""
-    path = bench.folder(index) / "files/starts"
+    path = fixture.folder(index) / "files/starts"
     wait_until(lambda: path.exists() and path.read_text())
     time.sleep(0.3)
     return len(path.read_text())
 
 
-def seen_by_crawler(bench: Bench) -> dict[str, object]:
-    bench.until(Phase.ENDED)
-    data: dict[str, object] = json.loads((bench.folder() / "files/seen").read_text())
+def seen_by_crawler(fixture: Fixture) -> dict[str, object]:
+    fixture.until(Phase.ENDED)
+    data: dict[str, object] = json.loads((fixture.folder() / "files/seen").read_text())
     return data
 
 
@@ -64,16 +64,16 @@ def _meet(barrier: Barrier) -> None:
 
 
 def _deploy_elsewhere(folder: str) -> list[tuple[str, str | None]]:
-    bench = Bench(Path(folder), slots=3)
+    fixture = Fixture(Path(folder), slots=3)
     together.wait()
-    return [(answer.state, answer.uid) for answer in bench.deploy(ONCE, range(3))]
+    return [(answer.state, answer.uid) for answer in fixture.deploy(ONCE, range(3))]
 
 
-def test_four_processes_start_one_crawler_each_task(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=3)
+def test_four_processes_start_one_crawler_each_task(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=3)
     context = multiprocessing.get_context("spawn")
     with context.Pool(4, initializer=_meet, initargs=(context.Barrier(4),)) as pool:
-        job = pool.map_async(_deploy_elsewhere, [str(bench.state.parent)] * 4, chunksize=1)
+        job = pool.map_async(_deploy_elsewhere, [str(fixture.state.parent)] * 4, chunksize=1)
         answers = job.get(120)
         pool.close()
         pool.join()
@@ -81,68 +81,68 @@ def test_four_processes_start_one_crawler_each_task(make_bench: Callable[..., Be
         column = [answer[index] for answer in answers]
         assert sorted(state for state, _ in column) == ["created"] + ["existing"] * 3
         assert len({uid for _, uid in column}) == 1
-        assert starts(bench, index) == 1
+        assert starts(fixture, index) == 1
 
 
 @pytest.mark.parametrize("upto", ["folder", "mark", "spec", "lock"])
-def test_a_crash_between_two_steps_is_mended_by_the_retry(bench: Bench, upto: str) -> None:
-    [first] = bench.deploy(ONCE)
-    starts(bench)
-    spec = (bench.folder() / "spec.json").read_text()
-    folder = bench.folder(1)
+def test_a_crash_between_two_steps_is_mended_by_the_retry(fixture: Fixture, upto: str) -> None:
+    [first] = fixture.deploy(ONCE)
+    starts(fixture)
+    spec = (fixture.folder() / "spec.json").read_text()
+    folder = fixture.folder(1)
     (folder / "files").mkdir(parents=True)
     if upto != "folder":
-        (bench.state / "live" / f"crawl-{run_ref(RUN)}-1-1").touch()
+        (fixture.state / "live" / f"crawl-{run_ref(RUN)}-1-1").touch()
     if upto in ("spec", "lock"):
         (folder / "spec.json").write_text(
             spec.replace("/0/1", "/1/1").replace(str(first.uid), "theirs")
         )
     if upto == "lock":
         (folder / "lock").touch()
-    assert bench.poll(1).phase is Phase.ABSENT
-    [answer] = bench.deploy(ONCE, range(1, 2))
+    assert fixture.poll(1).phase is Phase.ABSENT
+    [answer] = fixture.deploy(ONCE, range(1, 2))
     assert answer.state == ("existing" if upto in ("spec", "lock") else "created")
-    assert starts(bench, 1) == 1
-    assert bench.poll(1).uid == answer.uid
+    assert starts(fixture, 1) == 1
+    assert fixture.poll(1).uid == answer.uid
 
 
-def test_a_spec_of_garbage_without_a_supervisor_is_replaced(bench: Bench) -> None:
-    bench.own()
-    (bench.folder() / "files").mkdir(parents=True)
-    (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
-    seen = bench.poll()
+def test_a_spec_of_garbage_without_a_supervisor_is_replaced(fixture: Fixture) -> None:
+    fixture.own()
+    (fixture.folder() / "files").mkdir(parents=True)
+    (fixture.folder() / "spec.json").write_text('{"uid": "x", "argv"')
+    seen = fixture.poll()
     assert seen.phase is Phase.ABSENT
     assert "spec.json is not JSON" in (seen.reason or "")
-    assert bench.deploy(ONCE)[0].state == "created"
-    assert starts(bench) == 1
+    assert fixture.deploy(ONCE)[0].state == "created"
+    assert starts(fixture) == 1
 
 
-def test_expiry_is_checked_before_each_creation(make_bench: Callable[..., Bench]) -> None:
+def test_expiry_is_checked_before_each_creation(make_fixture: Callable[..., Fixture]) -> None:
     now = datetime.now(UTC)
     times = iter([now, now, now] + [now + timedelta(hours=1)] * 50)
-    bench = make_bench(clock=lambda: next(times))
+    fixture = make_fixture(clock=lambda: next(times))
     with pytest.raises(DeploymentExpired):
-        bench.deploy(SLEEP, range(3))
-    made = [index for index in range(3) if (bench.folder(index) / "supervisor.json").exists()]
+        fixture.deploy(SLEEP, range(3))
+    made = [index for index in range(3) if (fixture.folder(index) / "supervisor.json").exists()]
     assert made == [0]
 
 
-def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
-    bench.deploy(ONCE)
-    starts(bench)
-    spec = (bench.folder() / "spec.json").read_text()
-    (bench.folder(1) / "files").mkdir(parents=True)
-    (bench.folder(1) / "spec.json").write_text(spec.replace("/0/1", "/1/1"))
+def test_a_supervisor_that_starts_too_late_never_begins(fixture: Fixture) -> None:
+    fixture.deploy(ONCE)
+    starts(fixture)
+    spec = (fixture.folder() / "spec.json").read_text()
+    (fixture.folder(1) / "files").mkdir(parents=True)
+    (fixture.folder(1) / "spec.json").write_text(spec.replace("/0/1", "/1/1"))
     root = str(Path(__file__).parents[3])
     code = (
         f"import sys; sys.path.insert(0, {root!r});"
         "from crawler_lifecycle.clusters.local.supervisor import main; main(sys.argv[1:])"
     )
-    command = [sys.executable, "-I", "-S", "-c", code, str(bench.folder(1)), str(time.time() - 1)]
+    command = [sys.executable, "-I", "-S", "-c", code, str(fixture.folder(1)), str(time.time() - 1)]
     assert subprocess.run(command, check=False).returncode == 5
-    assert bench.poll(1).phase is Phase.ABSENT
-    assert bench.deploy(ONCE, range(1, 2))[0].state == "existing"
-    assert starts(bench, 1) == 1
+    assert fixture.poll(1).phase is Phase.ABSENT
+    assert fixture.deploy(ONCE, range(1, 2))[0].state == "existing"
+    assert starts(fixture, 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,36 +177,36 @@ def test_a_supervisor_that_starts_too_late_never_begins(bench: Bench) -> None:
     ],
 )
 def test_what_can_never_work_is_refused(
-    bench: Bench, crawler: CrawlerDefinition, words: str
+    fixture: Fixture, crawler: CrawlerDefinition, words: str
 ) -> None:
-    [answer] = bench.cluster.deploy(bench.deployment(), crawler)
+    [answer] = fixture.cluster.deploy(fixture.deployment(), crawler)
     assert answer.state == "refused"
     assert words in (answer.reason or "")
-    assert not bench.folder().exists()
+    assert not fixture.folder().exists()
 
 
-def test_what_cannot_be_executed_ends_as_such(bench: Bench, tmp_path: Path) -> None:
+def test_what_cannot_be_executed_ends_as_such(fixture: Fixture, tmp_path: Path) -> None:
     """The interpreter vanishes between deployment and start."""
-    bench.deploy(SLEEP)
-    (bench.folder(1) / "files").mkdir(parents=True)
-    spec = json.loads((bench.folder() / "spec.json").read_text())
+    fixture.deploy(SLEEP)
+    (fixture.folder(1) / "files").mkdir(parents=True)
+    spec = json.loads((fixture.folder() / "spec.json").read_text())
     spec["argv"][0] = str(tmp_path / "gone")
-    (bench.folder(1) / "spec.json").write_text(json.dumps(spec).replace("/0/1", "/1/1"))
-    bench.deploy(SLEEP, range(1, 2))
-    seen = bench.until(Phase.ENDED, 1)
+    (fixture.folder(1) / "spec.json").write_text(json.dumps(spec).replace("/0/1", "/1/1"))
+    fixture.deploy(SLEEP, range(1, 2))
+    seen = fixture.until(Phase.ENDED, 1)
     assert (seen.end.reason, seen.end.exit_code) == ("ContainerCannotRun", None)
     assert "FileNotFoundError" in (seen.end.message or "")
 
 
-def test_a_state_folder_that_disappeared_is_an_outage(bench: Bench) -> None:
-    os.rename(bench.state, bench.state.with_name("elsewhere"))
+def test_a_state_folder_that_disappeared_is_an_outage(fixture: Fixture) -> None:
+    os.rename(fixture.state, fixture.state.with_name("elsewhere"))
     with pytest.raises(ClusterUnavailable):
-        bench.deploy(SLEEP)
-    assert not bench.state.exists()
+        fixture.deploy(SLEEP)
+    assert not fixture.state.exists()
 
 
 def test_the_crawler_sees_the_contract_and_nothing_of_ours(
-    make_bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_fixture: Callable[..., Fixture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {
         **os.environ,
@@ -214,14 +214,14 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
         "AWS_SECRET_ACCESS_KEY": "secret",
         "API": "k3y",
     }
-    bench = make_bench(
+    fixture = make_fixture(
         environment=environment,
         task_environment=lambda deployment, task: {"CRAWL_TOKEN": f"t-{task.task_id}"},
     )
     project = tmp_path / "project"
     project.mkdir()
     crawler = replace(
-        bench.crawler(ECHO),
+        fixture.crawler(ECHO),
         project=str(project),
         args={"first": Argument(default="1"), "second": Argument()},
         settings={"A": "catalogue", "B": "catalogue"},
@@ -231,14 +231,14 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
         resumable=True,
     )
     deployment = replace(
-        bench.deployment(run_timeout_s=3600),
+        fixture.deployment(run_timeout_s=3600),
         args={"second": "-x=\n'é"},
         settings={"B": "run"},
         resources=Resources(memory="512Mi"),
         resume=True,
     )
-    assert bench.cluster.deploy(deployment, crawler)[0].state == "created"
-    data = seen_by_crawler(bench)
+    assert fixture.cluster.deploy(deployment, crawler)[0].state == "created"
+    data = seen_by_crawler(fixture)
     env = data["env"]
     assert isinstance(env, dict)
     assert not {"LIFECYCLE_DATABASE__URL", "AWS_SECRET_ACCESS_KEY", "API"} & set(env)
@@ -253,8 +253,8 @@ def test_the_crawler_sees_the_contract_and_nothing_of_ours(
     assert (env["CRAWL_ATTEMPT"], env["CRAWL_CRAWLER"], env["CRAWL_RESUME"]) == ("1", "demo", "1")
     assert env["CRAWL_MEMORY_LIMIT"] == str(512 * 2**20)
     assert datetime.fromisoformat(env["CRAWL_DEADLINE"]) > datetime.now(UTC)
-    assert env["CRAWL_STATE_DIR"] == str(bench.state / "state" / str(run_ref(RUN)) / "0")
+    assert env["CRAWL_STATE_DIR"] == str(fixture.state / "state" / str(run_ref(RUN)) / "0")
     assert (data["cwd"], data["in"]) == (str(project), "/dev/null")
-    on_disk = "".join(path.read_text() for path in bench.folder().glob("*.json"))
+    on_disk = "".join(path.read_text() for path in fixture.folder().glob("*.json"))
     assert "k3y" not in on_disk
     assert "t-1000" not in on_disk

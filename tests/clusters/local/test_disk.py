@@ -9,7 +9,7 @@ import pytest
 from crawler_lifecycle.clusters.local.folders.folder import EndReserve
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import TaskStatus, read_end
-from tests.clusters.local.local_bench import Bench
+from tests.clusters.local.local_fixture import Fixture
 from tests.support.disks import small_disk
 
 #: Prints and writes until nothing more fits, counts all the while, and fails for it.
@@ -34,25 +34,25 @@ sys.exit(1)
 
 def test_a_full_disk_keeps_the_evidence(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
-        bench = Bench(disk, cgroup_setting="off")
+        fixture = Fixture(disk, cgroup_setting="off")
         try:
-            bench.deploy(FILLS)
-            seen = bench.until_on_file()
+            fixture.deploy(FILLS)
+            seen = fixture.until_on_file()
             assert (seen.end.exit_code, seen.end.reason) == (3, "Error")
             ending = read_end(seen.end)
             assert (ending.status, ending.outcome) == (TaskStatus.FAILED, "diskusage_exceeded")
-            assert not (bench.folder() / "end.room").exists()
+            assert not (fixture.folder() / "end.room").exists()
         finally:
-            (bench.folder() / "files/pages").unlink(missing_ok=True)
-            bench.close()
+            (fixture.folder() / "files/pages").unlink(missing_ok=True)
+            fixture.close()
 
 
 def test_a_supervisor_that_cannot_say_why_it_did_not_start(tmp_path: Path) -> None:
     """On a full disk it cannot write its log either."""
-    bench = Bench(tmp_path, cgroup_setting="off", python="/bin/false")
-    with pytest.raises(ClusterUnavailable, match=f"exit 1.*is the disk of {bench.state} full"):
-        bench.deploy("pass")
-    bench.close()
+    fixture = Fixture(tmp_path, cgroup_setting="off", python="/bin/false")
+    with pytest.raises(ClusterUnavailable, match=f"exit 1.*is the disk of {fixture.state} full"):
+        fixture.deploy("pass")
+    fixture.close()
 
 
 def test_room_that_somebody_took_away_or_replaced_is_never_written_to(tmp_path: Path) -> None:

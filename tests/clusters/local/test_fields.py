@@ -9,13 +9,13 @@ import pytest
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import Bench
+from tests.clusters.local.local_fixture import Fixture
 from tests.runner.test_runner_command import PRICES
 
 
-def test_the_end_of_a_crawl_tells_the_fields_of_its_items(bench: Bench) -> None:
-    bench.cluster.deploy(bench.deployment(), bench.crawler(PRICES, expect={"stock": 0.5}))
-    seen = bench.until_on_file()
+def test_the_end_of_a_crawl_tells_the_fields_of_its_items(fixture: Fixture) -> None:
+    fixture.cluster.deploy(fixture.deployment(), fixture.crawler(PRICES, expect={"stock": 0.5}))
+    seen = fixture.until_on_file()
     assert (seen.phase, seen.fields) == (
         Phase.ENDED,
         Coverage(100, {"stock": 0.0, "title": 1.0, "price": 0.41}),
@@ -28,10 +28,10 @@ def test_the_end_of_a_crawl_tells_the_fields_of_its_items(bench: Bench) -> None:
     ([1], None),
     ({"items": 5, "shares": {f"f{n}": 1 for n in range(10_000)}}, Coverage(5, {f"f{n}": 1 for n in range(30)})),
 ], ids=range(4))  # fmt: skip
-def test_a_summary_that_lies(bench: Bench, said: Any, believed: Coverage | None) -> None:
-    bench.deploy("")
-    bench.until_on_file()
-    summary = bench.folder() / "summary.json"
+def test_a_summary_that_lies(fixture: Fixture, said: Any, believed: Coverage | None) -> None:
+    fixture.deploy("")
+    fixture.until_on_file()
+    summary = fixture.folder() / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "fields": said}))
-    seen = bench.poll()
+    seen = fixture.poll()
     assert (seen.phase, seen.fields) == (Phase.ENDED, believed)

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain import bounds
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Observation, Phase
 from crawler_lifecycle.runner.safe_directory import SafeDirectory
-from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, STUBBORN, Bench, wait_until
+from tests.clusters.local.local_fixture import POLITE, RUN, SLEEP, STUBBORN, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 
@@ -39,9 +39,9 @@ def bounded(seen: Observation) -> None:
             assert "\0" not in value.encode().decode(), name
 
 
-def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Bench) -> None:
-    bench.deploy("pass")
-    bench.until_on_file()
+def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(fixture: Fixture) -> None:
+    fixture.deploy("pass")
+    fixture.until_on_file()
     names = ("exit", "exit_code", "signal", "pages", "items", "errors", "bytes", "peak_memory")
     words = {"message": "\ud800\0", "finish_reason": "x" * 9000}
     moments = ("9999-12-31T23:59:59-14:00", "2101-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00")
@@ -49,8 +49,8 @@ def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Benc
         for moment in moments:
             odd = {**dict.fromkeys(names, number), **words, "finished_at": moment}
             for name in ("end.json", "summary.json", "stats.json"):
-                (bench.folder() / name).write_text(json.dumps(odd))
-            seen = bench.poll()
+                (fixture.folder() / name).write_text(json.dumps(odd))
+            seen = fixture.poll()
             assert (seen.phase, seen.end is not None) == (Phase.ENDED, True)
             assert "out of range" in ((seen.end and seen.end.message) or "")
             bounded(seen)
@@ -59,12 +59,12 @@ def test_an_end_at_the_ends_of_numbers_and_of_the_calendar_is_an_end(bench: Benc
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"null", b'{"exit_code": "0"}', b"x" * 300_000, b"\xff\xfe"]
 )
-def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: bytes) -> None:
-    bench.deploy("pass")
-    bench.until_on_file()
-    (bench.folder() / "summary.json").unlink()
-    (bench.folder() / "end.json").write_bytes(content)
-    seen = bench.poll()
+def test_a_garbled_end_is_an_end_that_names_its_trouble(fixture: Fixture, content: bytes) -> None:
+    fixture.deploy("pass")
+    fixture.until_on_file()
+    (fixture.folder() / "summary.json").unlink()
+    (fixture.folder() / "end.json").write_bytes(content)
+    seen = fixture.poll()
     assert seen.phase is Phase.ENDED
     assert seen.end.exit_code is None
     assert "ignored: end.json" in (seen.end.message or "")
@@ -73,21 +73,21 @@ def test_a_garbled_end_is_an_end_that_names_its_trouble(bench: Bench, content: b
 @pytest.mark.parametrize(
     "name", ["spec.json", "supervisor.json", "process.json", "stats.json", "waiting.json"]
 )
-def test_garbage_under_a_running_crawler_hides_nothing(bench: Bench, name: str) -> None:
-    bench.start(STUBBORN)
-    good = (bench.folder() / name).read_bytes() if (bench.folder() / name).exists() else None
-    (bench.folder() / name).write_bytes(b"{ not json")
-    seen = bench.poll()
+def test_garbage_under_a_running_crawler_hides_nothing(fixture: Fixture, name: str) -> None:
+    fixture.start(STUBBORN)
+    good = (fixture.folder() / name).read_bytes() if (fixture.folder() / name).exists() else None
+    (fixture.folder() / name).write_bytes(b"{ not json")
+    seen = fixture.poll()
     assert seen.phase is Phase.EXECUTING
     if name != "waiting.json":  # which nobody needs any more
         assert f"ignored: {name} is not JSON" in (seen.reason or "")
     if name == "process.json":
-        bench.slay(bench.supervisor())
-        assert bench.poll().phase is Phase.EXECUTING  # found by its environment
-        bench.cluster.kill(run_ref(RUN), bench.ref())
-        assert bench.poll().phase is Phase.ENDED
+        fixture.slay(fixture.supervisor())
+        assert fixture.poll().phase is Phase.EXECUTING  # found by its environment
+        fixture.cluster.kill(run_ref(RUN), fixture.ref())
+        assert fixture.poll().phase is Phase.ENDED
     elif good is not None:
-        (bench.folder() / name).write_bytes(good)
+        (fixture.folder() / name).write_bytes(good)
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
@@ -103,67 +103,67 @@ def test_what_is_no_file_is_garbage(tmp_path: Path, kind: str) -> None:
         files.read(folder, "end.json")
 
 
-def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(bench: Bench) -> None:
+def test_a_missing_folder_of_tasks_is_an_outage_for_everybody(fixture: Fixture) -> None:
     """As when its disk is not mounted: nothing is concluded from it, and nothing takes its
     place.
     """
-    bench.start(POLITE)
-    tasks, away = bench.state / "tasks", bench.state / "tasks.away"
+    fixture.start(POLITE)
+    tasks, away = fixture.state / "tasks", fixture.state / "tasks.away"
     tasks.rename(away)
-    again = LocalCluster(bench.state, 2)
+    again = LocalCluster(fixture.state, 2)
     for call in (
-        lambda: again.poll(run_ref(RUN), [bench.ref()]),
-        lambda: again.stop(run_ref(RUN), bench.ref()),
-        lambda: LocalFiles(bench.state).files(run_ref(RUN), [bench.ref()]),
-        lambda: bench.deploy(SLEEP, range(1, 2)),
+        lambda: again.poll(run_ref(RUN), [fixture.ref()]),
+        lambda: again.stop(run_ref(RUN), fixture.ref()),
+        lambda: LocalFiles(fixture.state).files(run_ref(RUN), [fixture.ref()]),
+        lambda: fixture.deploy(SLEEP, range(1, 2)),
     ):
         with pytest.raises(ClusterUnavailable, match="tasks"):
             call()
     assert not tasks.exists()
     away.rename(tasks)
-    assert bench.poll().phase is Phase.EXECUTING
-    again.stop(run_ref(RUN), bench.ref())
-    bench.until(Phase.ENDED)
-    assert bench.signals() == 1
+    assert fixture.poll().phase is Phase.EXECUTING
+    again.stop(run_ref(RUN), fixture.ref())
+    fixture.until(Phase.ENDED)
+    assert fixture.signals() == 1
 
 
 def test_an_end_while_the_folder_of_tasks_is_missing_is_written_when_it_is_back(
-    bench: Bench,
+    fixture: Fixture,
 ) -> None:
-    go = bench.state / "go"
+    go = fixture.state / "go"
     # Only when it says so: a crawler that has been forked and has not executed yet still needs the
     # folder.
-    bench.start(f"""
+    fixture.start(f"""
 import os, time
 open(os.environ["CRAWL_FILES_DIR"] + "/ready", "w").close()
 while not os.path.exists({str(go)!r}):
     time.sleep(0.01)
 """)
-    runner = bench.runner()
-    tasks, away = bench.state / "tasks", bench.state / "tasks.away"
+    runner = fixture.runner()
+    tasks, away = fixture.state / "tasks", fixture.state / "tasks.away"
     tasks.rename(away)
     go.touch()
     wait_until(lambda: not runner.alive())
     time.sleep(0.3)
     away.rename(tasks)
-    seen = bench.until(Phase.ENDED)
+    seen = fixture.until(Phase.ENDED)
     assert seen.end.exit_code == 0
 
 
-def test_a_file_in_the_place_of_all_tasks_is_an_outage(bench: Bench) -> None:
-    tasks = bench.state / "tasks"
+def test_a_file_in_the_place_of_all_tasks_is_an_outage(fixture: Fixture) -> None:
+    tasks = fixture.state / "tasks"
     tasks.rmdir()
     tasks.touch()
     with pytest.raises(ClusterUnavailable):
-        bench.poll()
+        fixture.poll()
     tasks.unlink()
 
 
 @pytest.mark.parametrize("name", ["end.json", "supervisor.json", "process.json", "spec.json"])
 def test_a_file_that_cannot_be_read_is_an_outage(
-    bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.fill(1)
+    fixture.fill(1)
     real: Any = os.open
 
     def failing(path: Any, *rest: Any, **more: Any) -> int:
@@ -172,20 +172,20 @@ def test_a_file_that_cannot_be_read_is_an_outage(
         return int(real(path, *rest, **more))
 
     if name == "end.json":
-        bench.cluster.kill(run_ref(RUN), bench.ref())
+        fixture.cluster.kill(run_ref(RUN), fixture.ref())
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", failing)
         with pytest.raises(ClusterUnavailable):
-            bench.poll()
-    assert bench.poll().phase in (Phase.EXECUTING, Phase.ENDED)
+            fixture.poll()
+    assert fixture.poll().phase in (Phase.EXECUTING, Phase.ENDED)
 
 
-def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
-    bench.deploy(
+def test_the_log_tail_is_short_and_readable(fixture: Fixture) -> None:
+    fixture.deploy(
         "import sys; sys.stdout.buffer.write(b'\\xff\\x00' + 'é'.encode() * 20000 + b'end')"
     )
-    bench.until(Phase.ENDED)
-    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    fixture.until(Phase.ENDED)
+    [details] = fixture.cluster.details(run_ref(RUN), [fixture.ref()])
     assert len(details.log_tail.encode()) <= LOG_TAIL_BYTES
     assert "\0" not in details.log_tail
     assert details.log_tail.rstrip().endswith("}")
@@ -193,17 +193,17 @@ def test_the_log_tail_is_short_and_readable(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_what_a_crawler_put_in_the_place_of_its_log_is_not_read(
-    bench: Bench, tmp_path: Path, kind: str
+    fixture: Fixture, tmp_path: Path, kind: str
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
-    bench.deploy("pass")
-    bench.until_on_file()
-    log = bench.folder() / "log"
+    fixture.deploy("pass")
+    fixture.until_on_file()
+    log = fixture.folder() / "log"
     log.unlink()
     if kind == "link":
         log.symlink_to(secret)
     else:
         os.mkfifo(log)
-    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    [details] = fixture.cluster.details(run_ref(RUN), [fixture.ref()])
     assert details.log_tail is None

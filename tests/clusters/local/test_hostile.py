@@ -26,14 +26,14 @@ from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import identity
 from crawler_lifecycle.domain.task import LOG_TAIL_BYTES, Phase
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.clusters.local.local_bench import (
+from tests.clusters.local.local_fixture import (
     DOUBLE_FORK,
     FORGER,
     POLITE,
     RUN,
     SLEEP,
     STUBBORN,
-    Bench,
+    Fixture,
     wait_until,
 )
 from tests.support.run_refs import run_ref
@@ -55,11 +55,11 @@ LIES = {
 }
 
 
-def place(bench: Bench, level: str) -> Path:
+def place(fixture: Fixture, level: str) -> Path:
     return {
-        "run": bench.folder().parents[1],
-        "index": bench.folder().parent,
-        "attempt": bench.folder(),
+        "run": fixture.folder().parents[1],
+        "index": fixture.folder().parent,
+        "attempt": fixture.folder(),
     }[level]
 
 
@@ -78,17 +78,17 @@ def put(path: Path, kind: str) -> None:
         path.symlink_to("/etc")
 
 
-def known(bench: Bench, index: int = 0) -> TaskRef:
-    uid = json.loads((bench.folder(index) / "spec.json").read_text())["uid"]
-    return replace(bench.ref(index), uid=uid)
+def known(fixture: Fixture, index: int = 0) -> TaskRef:
+    uid = json.loads((fixture.folder(index) / "spec.json").read_text())["uid"]
+    return replace(fixture.ref(index), uid=uid)
 
 
 @pytest.fixture
-def watched(bench: Bench) -> Iterator[Callable[[], list[int]]]:
+def watched(fixture: Fixture) -> Iterator[Callable[[], list[int]]]:
     """An observer of everything, and what it told."""
     told: list[int] = []
     over = threading.Event()
-    observer = LocalObserver(bench.state)
+    observer = LocalObserver(fixture.state)
 
     def heard(run_id: int, at: datetime, tasks: object) -> None:
         told.append(run_id)
@@ -123,46 +123,48 @@ REPLACED = [
 
 @pytest.mark.parametrize(("level", "kind", "force"), REPLACED)
 def test_a_task_whose_folder_was_replaced_is_stopped_by_its_name(
-    bench: Bench, watched: Callable[[], list[int]], level: str, kind: str, force: bool
+    fixture: Fixture, watched: Callable[[], list[int]], level: str, kind: str, force: bool
 ) -> None:
-    signals = bench.state / "signals"  # the crawler's own folder is not there any more
-    bench.start(STUBBORN if force else POLITE.replace('files + "/signals"', repr(str(signals))))
-    task, supervisor, runner = known(bench), bench.supervisor(), bench.runner()
-    put(place(bench, level), kind)
-    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+    signals = fixture.state / "signals"  # the crawler's own folder is not there any more
+    fixture.start(STUBBORN if force else POLITE.replace('files + "/signals"', repr(str(signals))))
+    task, supervisor, runner = known(fixture), fixture.supervisor(), fixture.runner()
+    put(place(fixture, level), kind)
+    assert fixture.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
     for _ in range(2):
-        (bench.cluster.kill if force else bench.cluster.stop)(run_ref(RUN), task)
+        (fixture.cluster.kill if force else fixture.cluster.stop)(run_ref(RUN), task)
     wait_until(lambda: not runner.alive())
     wait_until(lambda: not supervisor.alive())
-    seen = bench.cluster.poll(run_ref(RUN), [task]).observations[0]
+    seen = fixture.cluster.poll(run_ref(RUN), [task]).observations[0]
     assert (seen.end.exit_code, seen.end.finish_reason) == (137 if force else 11, None)
-    assert bench.running() == []
+    assert fixture.running() == []
     watched()
-    path = place(bench, level)
+    path = place(fixture, level)
     if os.path.lexists(path):
         path.unlink()
     path.with_name(f"{path.name}.away").rename(path)
     assert force or signals.read_text() == "x", "one signal, however often it is asked"
 
 
-def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_by_name_is_no_stop_before(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A supervisor that is told to end passes the stop signal on, to a crawler that still lives
     then.
     """
-    signals = bench.state / "signals"
-    bench.start(POLITE.replace('files + "/signals"', repr(str(signals))))
-    task, supervisor = known(bench), bench.supervisor()
-    put(place(bench, "attempt"), "file")
+    signals = fixture.state / "signals"
+    fixture.start(POLITE.replace('files + "/signals"', repr(str(signals))))
+    task, supervisor = known(fixture), fixture.supervisor()
+    put(place(fixture, "attempt"), "file")
 
     def slowly(victims: list[identity.Stat]) -> int:
         time.sleep(0.3)
         return identity.kill_all(victims)
 
     monkeypatch.setattr(cluster, "kill_all", slowly)
-    bench.cluster.kill(run_ref(RUN), task)
+    fixture.cluster.kill(run_ref(RUN), task)
     assert not supervisor.alive()
     assert not signals.exists()
-    folder = place(bench, "attempt")
+    folder = place(fixture, "attempt")
     folder.unlink()
     folder.with_name(f"{folder.name}.away").rename(folder)
 
@@ -180,46 +182,48 @@ def test_a_kill_by_name_is_no_stop_before(bench: Bench, monkeypatch: pytest.Monk
         *((name, "gone") for name in ("spec.json", "supervisor.json", "process.json", "lock")),
     ],
 )
-def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(bench: Bench, name: str, how: str) -> None:
-    bench.start(STUBBORN)
-    bench.deploy(SLEEP, range(1, 2))
-    bench.until(Phase.EXECUTING, 1)
-    task, other = known(bench), bench.runner(1)
-    path, lie = bench.folder() / name, LIES[name]
+def test_no_lie_in_a_file_keeps_a_stop_from_a_crawler(
+    fixture: Fixture, name: str, how: str
+) -> None:
+    fixture.start(STUBBORN)
+    fixture.deploy(SLEEP, range(1, 2))
+    fixture.until(Phase.EXECUTING, 1)
+    task, other = known(fixture), fixture.runner(1)
+    path, lie = fixture.folder() / name, LIES[name]
     path.unlink(missing_ok=True)
     if how == "folder":
         path.mkdir()
     elif how == "lie":
         # Somebody else's processes, in the place of our own.
-        told = bench.supervisor(1)._asdict() if name == "supervisor.json" else lie
+        told = fixture.supervisor(1)._asdict() if name == "supervisor.json" else lie
         path.write_text(json.dumps(told))
     assert (
-        bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
+        fixture.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.EXECUTING
         or name == "spec.json"
     )
-    bench.cluster.stop(run_ref(RUN), task)
-    bench.cluster.kill(run_ref(RUN), task)
-    runs = folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref())
+    fixture.cluster.stop(run_ref(RUN), task)
+    fixture.cluster.kill(run_ref(RUN), task)
+    runs = folder_reader.TaskFolder(fixture.cluster._state, run_ref(RUN), fixture.ref())
     wait_until(lambda: runs.named() == ([], []))
-    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase in (
+    assert fixture.cluster.poll(run_ref(RUN), [task]).observations[0].phase in (
         Phase.ENDED,
         Phase.GONE,
     ) or (name == "spec.json")
     assert other.alive()
-    assert bench.poll(1).phase is Phase.EXECUTING
+    assert fixture.poll(1).phase is Phase.EXECUTING
 
 
-def test_an_end_that_the_crawler_wrote_is_set_aside(bench: Bench) -> None:
-    bench.start(POLITE)
+def test_an_end_that_the_crawler_wrote_is_set_aside(fixture: Fixture) -> None:
+    fixture.start(POLITE)
     for name in ("end.json", "summary.json"):
-        (bench.folder() / name).write_text(json.dumps(LIES[name]))
-    seen = bench.poll()
+        (fixture.folder() / name).write_text(json.dumps(LIES[name]))
+    seen = fixture.poll()
     assert (seen.phase, seen.end) == (Phase.EXECUTING, None)
-    bench.cluster.stop(run_ref(RUN), bench.ref())
-    seen = bench.until_on_file()
+    fixture.cluster.stop(run_ref(RUN), fixture.ref())
+    seen = fixture.until_on_file()
     assert seen.end.finish_reason == "shutdown"
-    assert json.loads((bench.folder() / "end.json").read_text())["exit_code"] == 11
-    assert json.loads((bench.folder() / "end.json.forged").read_text()) == LIES["end.json"]
+    assert json.loads((fixture.folder() / "end.json").read_text())["exit_code"] == 11
+    assert json.loads((fixture.folder() / "end.json.forged").read_text()) == LIES["end.json"]
 
 
 #: Executes itself anew without an environment: only its runner still says whose it is.
@@ -233,38 +237,38 @@ os.execve(sys.executable, ["hidden", "-I", "-S", "-c", wait, ready], {})
 
 @pytest.mark.parametrize("code", [FORGER + POLITE, FORGER + UNMARKED], ids=["marked", "unmarked"])
 def test_an_end_with_dead_processes_counts_only_when_nothing_executes(
-    bench: Bench, code: str
+    fixture: Fixture, code: str
 ) -> None:
-    bench.start(code)
-    bench.deploy("pass", range(1, 2))
-    bench.until_on_file(1)
-    forger = known(bench)
-    seen = bench.cluster.poll(run_ref(RUN), [forger, bench.ref(1)]).observations
+    fixture.start(code)
+    fixture.deploy("pass", range(1, 2))
+    fixture.until_on_file(1)
+    forger = known(fixture)
+    seen = fixture.cluster.poll(run_ref(RUN), [forger, fixture.ref(1)]).observations
     assert [one.phase for one in seen] == [Phase.EXECUTING, Phase.ENDED]
     assert seen[0].end is None
-    bench.cluster.kill(run_ref(RUN), forger)
-    wait_until(lambda: bench.running() == [])
-    assert bench.cluster.poll(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
+    fixture.cluster.kill(run_ref(RUN), forger)
+    wait_until(lambda: fixture.running() == [])
+    assert fixture.cluster.poll(run_ref(RUN), [forger]).observations[0].phase is Phase.ENDED
 
 
-def test_a_forged_end_closes_no_log(bench: Bench) -> None:
-    bench.start(FORGER + POLITE)
+def test_a_forged_end_closes_no_log(fixture: Fixture) -> None:
+    fixture.start(FORGER + POLITE)
 
     def ended() -> bool:
-        part = LocalLogs(bench.state).read(run_ref(RUN), bench.ref(), None, 1000)
+        part = LocalLogs(fixture.state).read(run_ref(RUN), fixture.ref(), None, 1000)
         return part is not None and part.ended
 
     assert not ended()
-    bench.cluster.kill(run_ref(RUN), known(bench))
+    fixture.cluster.kill(run_ref(RUN), known(fixture))
     wait_until(ended)
 
 
 def test_all_tasks_of_a_poll_share_one_reading_of_the_processes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.deploy("pass", range(3))
+    fixture.deploy("pass", range(3))
     for index in range(3):
-        bench.until_on_file(index)
+        fixture.until_on_file(index)
     asked: list[int] = []
     really = identity.still_alive
 
@@ -272,29 +276,29 @@ def test_all_tasks_of_a_poll_share_one_reading_of_the_processes(
         asked.append(len(tasks))
         return really(tasks)
 
-    refs = [bench.ref(index) for index in range(3)]
+    refs = [fixture.ref(index) for index in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(cluster, "still_alive", counted)
         for alone in ("members", "named"):
             patch.setattr(folder_reader, alone, None)
-        seen = bench.cluster.poll(run_ref(RUN), refs).observations
+        seen = fixture.cluster.poll(run_ref(RUN), refs).observations
     assert {one.phase for one in seen} == {Phase.ENDED}
     assert asked == [3]
 
 
-def test_what_a_folder_was_replaced_with_is_in_no_archive(bench: Bench, tmp_path: Path) -> None:
+def test_what_a_folder_was_replaced_with_is_in_no_archive(fixture: Fixture, tmp_path: Path) -> None:
     secret = tmp_path / "secrets" / "files"
     secret.mkdir(parents=True)
     (secret / "key").write_text("secret")
-    bench.deploy("pass")
-    bench.until_on_file()
+    fixture.deploy("pass")
+    fixture.until_on_file()
     archive = FolderArchive((tmp_path / "archive").as_uri())
     for level in ("attempt", "files"):
-        sources = bench.files.files(run_ref(RUN), [bench.ref()])
-        path = bench.folder() if level == "attempt" else bench.folder() / "files"
+        sources = fixture.files.files(run_ref(RUN), [fixture.ref()])
+        path = fixture.folder() if level == "attempt" else fixture.folder() / "files"
         path.rename(path.with_name("away"))
         path.symlink_to(secret.parent if level == "attempt" else secret)
-        for asked in (sources, bench.files.files(run_ref(RUN), [bench.ref()])):
+        for asked in (sources, fixture.files.files(run_ref(RUN), [fixture.ref()])):
             stored = archive.store("5/1/x.zip", asked, {"run_id": RUN}, lambda *_: None)
             [path_of] = (tmp_path / "archive").rglob("x.zip")
             with zipfile.ZipFile(path_of) as zipped:
@@ -305,17 +309,17 @@ def test_what_a_folder_was_replaced_with_is_in_no_archive(bench: Bench, tmp_path
 
 
 def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
-    bench: Bench, watched: Callable[[], list[int]], tmp_path: Path
+    fixture: Fixture, watched: Callable[[], list[int]], tmp_path: Path
 ) -> None:
-    tasks, deep = bench.state / "tasks", b"d" * 255
+    tasks, deep = fixture.state / "tasks", b"d" * 255
     for number, kind in enumerate(KINDS[1:], 900):
         alone, inside, within = (tasks / str(run_ref(number + more)) for more in (0, 20, 40))
         for path in (alone, inside / "0", within / "0" / "1"):
             path.mkdir(parents=True)
             put(path, kind)
-            (bench.state / "live" / f"crawl-{run_ref(number)}-0-1").touch()
+            (fixture.state / "live" / f"crawl-{run_ref(number)}-0-1").touch()
     (tasks / ("9" * 255)).mkdir()
-    (bench.state / "live" / f"crawl-{'9' * 200}-0-1").touch()
+    (fixture.state / "live" / f"crawl-{'9' * 200}-0-1").touch()
     away = tasks / f"{run_ref(905)}.away"
     inner = os.open(away if away.exists() else tasks, os.O_RDONLY)
     for _ in range(100):
@@ -323,13 +327,13 @@ def test_the_observer_goes_on_whatever_lies_in_folders_of_others(
         outer, inner = inner, os.open(deep, os.O_RDONLY, dir_fd=inner)
         os.close(outer)
     os.close(inner)
-    bench.start(POLITE)
+    fixture.start(POLITE)
     for name in ("end.json", "supervisor.json", "spec.json"):
         os.mkfifo(tasks / f"{run_ref(900)}.away" / name)
     wait_until(lambda: RUN in watched())
     told = watched().count(RUN)
-    bench.cluster.stop(run_ref(RUN), bench.ref())
-    bench.until_on_file()
+    fixture.cluster.stop(run_ref(RUN), fixture.ref())
+    fixture.until_on_file()
     wait_until(lambda: watched().count(RUN) > told)
     shutil.rmtree(tasks, ignore_errors=True)
     tasks.mkdir(exist_ok=True)
@@ -346,26 +350,26 @@ print("after", flush=True)
 """
 
 
-def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
-    bench.deploy(FLOOD)
+def test_a_flood_never_takes_more_than_the_cap(fixture: Fixture) -> None:
+    fixture.deploy(FLOOD)
     most = 0
 
     def weigh() -> int:
         weight = 0
-        for path in bench.folder().glob("log*"):
+        for path in fixture.folder().glob("log*"):
             with suppress(FileNotFoundError):  # renamed meanwhile
                 weight += path.stat().st_size
         return weight
 
-    while bench.poll().phase is not Phase.ENDED:
+    while fixture.poll().phase is not Phase.ENDED:
         most = max(most, weigh())
-    bench.until_on_file()
+    fixture.until_on_file()
     most = max(most, weigh())  # a slow machine may not have polled in between
     assert 50 * 2**20 < most <= 101 * 2**20
-    assert 50 * 2**20 <= (bench.folder() / "log.1").stat().st_size <= 51 * 2**20, (
+    assert 50 * 2**20 <= (fixture.folder() / "log.1").stat().st_size <= 51 * 2**20, (
         "it is moved aside when it is full"
     )
-    [details] = bench.cluster.details(run_ref(RUN), [bench.ref()])
+    [details] = fixture.cluster.details(run_ref(RUN), [fixture.ref()])
     assert len(details.log_tail or "") == LOG_TAIL_BYTES
     assert "after" in (details.log_tail or "")
 
@@ -379,7 +383,7 @@ def test_a_flood_never_takes_more_than_the_cap(bench: Bench) -> None:
     ],
 )
 def test_nothing_is_opened_that_a_crawler_put_where_its_log_belongs(
-    bench: Bench, tmp_path: Path, name: str, kind: str
+    fixture: Fixture, tmp_path: Path, name: str, kind: str
 ) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -389,7 +393,7 @@ def test_nothing_is_opened_that_a_crawler_put_where_its_log_belongs(
         "folder": "os.makedirs(path + '/inner')",
         "gone": "pass",
     }
-    bench.deploy(f"""
+    fixture.deploy(f"""
 import os
 path = os.environ["CRAWL_FILES_DIR"] + "/../{name}"
 if os.path.lexists(path):
@@ -399,21 +403,21 @@ for _ in range(1000):
     os.write(1, b"y" * 65536)
 print("after", flush=True)
 """)
-    seen = bench.until_on_file()
+    seen = fixture.until_on_file()
     assert seen.end.exit_code == 0
     assert victim.read_text() == "precious"
-    log = bench.folder() / "log"
+    log = fixture.folder() / "log"
     assert log.is_file()
     assert not log.is_symlink()
-    part = LocalLogs(bench.state).read(run_ref(RUN), bench.ref(), None, 200)
+    part = LocalLogs(fixture.state).read(run_ref(RUN), fixture.ref(), None, 200)
     assert b"after" in part.data
 
 
-def test_who_holds_the_pipe_open_holds_no_end_up(bench: Bench) -> None:
+def test_who_holds_the_pipe_open_holds_no_end_up(fixture: Fixture) -> None:
     """A grandchild in a session of its own prints on and on; the crawler's own last words are
     there.
     """
-    bench.deploy("""
+    fixture.deploy("""
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
@@ -423,24 +427,24 @@ if os.fork() == 0:
 time.sleep(0.3)
 print("last words", flush=True)
 """)
-    seen = bench.until_on_file()
+    seen = fixture.until_on_file()
     assert seen.end.exit_code == 0
-    assert "last words" in (bench.folder() / "log").read_text()
-    assert bench.running() == []
+    assert "last words" in (fixture.folder() / "log").read_text()
+    assert fixture.running() == []
 
 
-def test_names_are_those_of_a_task_and_no_other(bench: Bench) -> None:
-    bench.start(DOUBLE_FORK + "time.sleep(300)\n")  # what a crawler leaves at its end is killed
-    daemon = int((bench.folder() / "files/daemon").read_text())
+def test_names_are_those_of_a_task_and_no_other(fixture: Fixture) -> None:
+    fixture.start(DOUBLE_FORK + "time.sleep(300)\n")  # what a crawler leaves at its end is killed
+    daemon = int((fixture.folder() / "files/daemon").read_text())
     supervisors, crawlers = folder_reader.TaskFolder(
-        bench.cluster._state, run_ref(RUN), bench.ref()
+        fixture.cluster._state, run_ref(RUN), fixture.ref()
     ).named()
-    assert [one.pid for one in supervisors] == [bench.supervisor().pid]
+    assert [one.pid for one in supervisors] == [fixture.supervisor().pid]
     assert daemon in {one.pid for one in crawlers}
     assert os.getpid() not in {one.pid for one in crawlers}
-    assert folder_reader.TaskFolder(bench.cluster._state, run_ref(RUN), bench.ref()).named(
+    assert folder_reader.TaskFolder(fixture.cluster._state, run_ref(RUN), fixture.ref()).named(
         "another"
     ) == ([], [])
     assert folder_reader.TaskFolder(
-        bench.cluster._state, run_ref(RUN), TaskRef(1001, 1, 1)
+        fixture.cluster._state, run_ref(RUN), TaskRef(1001, 1, 1)
     ).named() == ([], [])

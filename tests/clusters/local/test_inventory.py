@@ -17,7 +17,7 @@ from crawler_lifecycle.clusters.local.cluster import LocalCluster
 from crawler_lifecycle.clusters.local.folders import inventory
 from crawler_lifecycle.clusters.local.processes.identity import Stat
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.run_refs import run_ref
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from crawler_lifecycle.clusters.local.processes.identity import all_processes
 from crawler_lifecycle.domain.task import Observation, Phase, TaskStatus, read_end
-from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
+from tests.clusters.local.local_fixture import RUN, SLEEP, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -40,15 +40,15 @@ def how(seen: Observation) -> tuple[int | None, int | None, str | None, str | No
     return seen.end.exit_code, seen.end.signal, seen.end.reason, seen.end.finish_reason
 
 
-def go(bench: Bench) -> None:
-    (bench.folder() / "files/go").touch()
+def go(fixture: Fixture) -> None:
+    (fixture.folder() / "files/go").touch()
 
 
-def test_the_crawler(bench: Bench) -> None:
-    bench.start(COUNTING)
-    wait_until(lambda: bench.poll().counters.items == 7)
-    bench.slay(bench.crawler_process())
-    seen = bench.until(Phase.ENDED)
+def test_the_crawler(fixture: Fixture) -> None:
+    fixture.start(COUNTING)
+    wait_until(lambda: fixture.poll().counters.items == 7)
+    fixture.slay(fixture.crawler_process())
+    seen = fixture.until(Phase.ENDED)
     assert how(seen) == (137, 9, "Error", None)
     assert (
         seen.counters.pages,
@@ -60,81 +60,83 @@ def test_the_crawler(bench: Bench) -> None:
     assert read_end(seen.end).status is TaskStatus.FAILED
 
 
-def test_the_runner_takes_its_crawler_with_it(bench: Bench) -> None:
-    bench.start(COUNTING)
-    crawler = bench.crawler_process()
-    bench.slay(bench.runner())
-    seen = bench.until(Phase.ENDED)
+def test_the_runner_takes_its_crawler_with_it(fixture: Fixture) -> None:
+    fixture.start(COUNTING)
+    crawler = fixture.crawler_process()
+    fixture.slay(fixture.runner())
+    seen = fixture.until(Phase.ENDED)
     assert how(seen) == (137, 9, "Error", None)
     assert not crawler.alive()
 
 
-def test_the_supervisor_is_not_missed(bench: Bench) -> None:
-    bench.start(COUNTING)
-    bench.slay(bench.supervisor())
-    seen = bench.poll()
+def test_the_supervisor_is_not_missed(fixture: Fixture) -> None:
+    fixture.start(COUNTING)
+    fixture.slay(fixture.supervisor())
+    seen = fixture.poll()
     assert (seen.phase, seen.reason) == (Phase.EXECUTING, "its supervisor is dead")
     assert seen.started_at is not None
-    assert bench.deploy(COUNTING)[0].state == "existing"
-    go(bench)
-    seen = bench.until(Phase.ENDED)
+    assert fixture.deploy(COUNTING)[0].state == "existing"
+    go(fixture)
+    seen = fixture.until(Phase.ENDED)
     assert how(seen) == (0, None, "Completed", "finished")
     assert seen.counters.items == 7
     assert seen.end.finished_at is not None
 
 
-def test_the_supervisor_and_then_the_crawler(bench: Bench) -> None:
-    bench.start(COUNTING)
-    bench.slay(bench.supervisor())
-    bench.slay(bench.crawler_process())
-    seen = bench.until(Phase.ENDED)
+def test_the_supervisor_and_then_the_crawler(fixture: Fixture) -> None:
+    fixture.start(COUNTING)
+    fixture.slay(fixture.supervisor())
+    fixture.slay(fixture.crawler_process())
+    seen = fixture.until(Phase.ENDED)
     assert how(seen) == (137, 9, "Error", None)
 
 
-def test_all_of_them_leave_nothing_but_the_proof_that_it_is_gone(bench: Bench) -> None:
-    bench.start(COUNTING)
-    bench.slay_all()
-    seen = bench.until_over()
+def test_all_of_them_leave_nothing_but_the_proof_that_it_is_gone(fixture: Fixture) -> None:
+    fixture.start(COUNTING)
+    fixture.slay_all()
+    seen = fixture.until_over()
     assert seen.started_at is not None
-    assert bench.deploy(COUNTING)[0].state == "existing"  # never a second crawler
-    assert bench.running() == []
+    assert fixture.deploy(COUNTING)[0].state == "existing"  # never a second crawler
+    assert fixture.running() == []
 
 
-def test_a_waiting_supervisor(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1)
-    bench.fill(1)
-    bench.queue(1)
-    bench.slay(bench.supervisor(1))
-    assert bench.poll(1).phase is Phase.GONE
-    assert bench.deploy(SLEEP, range(1, 2))[0].state == "existing"
-    assert bench.poll(1).phase is Phase.GONE
+def test_a_waiting_supervisor(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1)
+    fixture.fill(1)
+    fixture.queue(1)
+    fixture.slay(fixture.supervisor(1))
+    assert fixture.poll(1).phase is Phase.GONE
+    assert fixture.deploy(SLEEP, range(1, 2))[0].state == "existing"
+    assert fixture.poll(1).phase is Phase.GONE
 
 
-def test_the_supervisor_while_it_starts_the_crawler(bench: Bench) -> None:
+def test_the_supervisor_while_it_starts_the_crawler(fixture: Fixture) -> None:
     """Whatever moment it dies in: afterwards nothing runs, or it runs and is seen running."""
     for index in range(5):
-        bench.deploy(SLEEP, range(index, index + 1))
+        fixture.deploy(SLEEP, range(index, index + 1))
         time.sleep(0.0015 * index)
-        supervisor = bench.supervisor(index)
-        bench.slay(supervisor)
+        supervisor = fixture.supervisor(index)
+        fixture.slay(supervisor)
         # What it forked for the crawler executes, or leaves because nobody opens its gate.
         wait_until(
             lambda index=index: (
-                not any(_argument(bench, index) in _told(pid, "cmdline") for pid in all_pids())
+                not any(_argument(fixture, index) in _told(pid, "cmdline") for pid in all_pids())
             )
         )
-        seen = bench.poll(index)
-        runs = any(f"/{index}/1/files".encode() in _told(pid, "environ") for pid in bench.running())
+        seen = fixture.poll(index)
+        runs = any(
+            f"/{index}/1/files".encode() in _told(pid, "environ") for pid in fixture.running()
+        )
         assert (seen.phase is Phase.EXECUTING) == runs
         assert seen.phase in (Phase.EXECUTING, Phase.GONE, Phase.ENDED)
-        bench.cluster.kill(run_ref(RUN), bench.ref(index))
+        fixture.cluster.kill(run_ref(RUN), fixture.ref(index))
 
 
-def _argument(bench: Bench, index: int) -> bytes:
+def _argument(fixture: Fixture, index: int) -> bytes:
     """In the argument vector of the task's supervisor, and of its fork until that executes the
     crawler.
     """
-    return b"\0" + os.fsencode(bench.folder(index)) + b"\0"
+    return b"\0" + os.fsencode(fixture.folder(index)) + b"\0"
 
 
 def all_pids() -> list[int]:
@@ -149,66 +151,66 @@ def _told(pid: int, name: str) -> bytes:
         return b""
 
 
-def test_whoever_deployed_it(bench: Bench) -> None:
+def test_whoever_deployed_it(fixture: Fixture) -> None:
     """The process that deployed dies at once; the crawl goes on and its end is known."""
     script = (
         "import sys, os; sys.path[:0] = [sys.argv[1]]\n"
-        "from pathlib import Path; from tests.clusters.local.local_bench import Bench\n"
-        "Bench(Path(sys.argv[2])).deploy(sys.argv[3]); os.kill(os.getpid(), 9)\n"
+        "from pathlib import Path; from tests.clusters.local.local_fixture import Fixture\n"
+        "Fixture(Path(sys.argv[2])).deploy(sys.argv[3]); os.kill(os.getpid(), 9)\n"
     )
     root = str(Path(__file__).parents[3])
     done = subprocess.run(
-        [sys.executable, "-c", script, root, str(bench.state.parent), COUNTING], check=False
+        [sys.executable, "-c", script, root, str(fixture.state.parent), COUNTING], check=False
     )
     assert done.returncode == -9
-    bench.until(Phase.EXECUTING)
-    go(bench)
-    assert how(bench.until(Phase.ENDED)) == (0, None, "Completed", "finished")
+    fixture.until(Phase.EXECUTING)
+    go(fixture)
+    assert how(fixture.until(Phase.ENDED)) == (0, None, "Completed", "finished")
 
 
-def test_a_zombie_has_ended(bench: Bench) -> None:
+def test_a_zombie_has_ended(fixture: Fixture) -> None:
     """The supervisor is dead and nobody reaps the crawler (here: we are its parent and do not)."""
-    bench.start(COUNTING)
-    bench.slay(bench.supervisor())
-    bench.cluster.kill(run_ref(RUN), bench.ref())
+    fixture.start(COUNTING)
+    fixture.slay(fixture.supervisor())
+    fixture.cluster.kill(run_ref(RUN), fixture.ref())
     child = subprocess.Popen(["/bin/sh", "-c", "kill -9 $$"])
     try:
         stat = Path(f"/proc/{child.pid}/stat")
         wait_until(lambda: ") Z " in stat.read_text())
-        (bench.folder() / "end.json").unlink()
+        (fixture.folder() / "end.json").unlink()
         start = int(stat.read_text().rsplit(")", 1)[1].split()[19])
-        record = json.loads((bench.folder() / "process.json").read_text())
-        (bench.folder() / "process.json").write_text(
+        record = json.loads((fixture.folder() / "process.json").read_text())
+        (fixture.folder() / "process.json").write_text(
             json.dumps({**record, "pid": child.pid, "start": start})
         )
-        seen = bench.poll()
+        seen = fixture.poll()
         assert how(seen) == (137, 9, "Error", None)
     finally:
         child.wait()
-    assert bench.poll().phase is Phase.GONE
+    assert fixture.poll().phase is Phase.GONE
 
 
 @pytest.mark.parametrize("lie", [{}, {"boot": "another"}], ids=["a reused number", "another boot"])
-def test_a_number_of_somebody_else_is_not_its_own(bench: Bench, lie: dict[str, str]) -> None:
-    bench.start(COUNTING)
-    bench.slay_all()
+def test_a_number_of_somebody_else_is_not_its_own(fixture: Fixture, lie: dict[str, str]) -> None:
+    fixture.start(COUNTING)
+    fixture.slay_all()
     with subprocess.Popen(["/bin/sleep", "300"]) as stranger:
         for name in ("process.json", "supervisor.json"):
-            path = bench.folder() / name
+            path = fixture.folder() / name
             path.write_text(
                 json.dumps({**json.loads(path.read_text()), "pid": stranger.pid, **lie})
             )
-        assert bench.poll().phase is Phase.GONE
+        assert fixture.poll().phase is Phase.GONE
         stranger.kill()
 
 
-def test_the_evidence_survives_a_frozen_supervisor(bench: Bench) -> None:
-    bench.start(COUNTING)
-    supervisor = bench.supervisor()
+def test_the_evidence_survives_a_frozen_supervisor(fixture: Fixture) -> None:
+    fixture.start(COUNTING)
+    supervisor = fixture.supervisor()
     supervisor.send(signal.SIGSTOP)
-    go(bench)
-    wait_until((bench.folder() / "summary.json").exists)
-    assert how(bench.until(Phase.ENDED)) == (0, None, "Completed", "finished")
+    go(fixture)
+    wait_until((fixture.folder() / "summary.json").exists)
+    assert how(fixture.until(Phase.ENDED)) == (0, None, "Completed", "finished")
     supervisor.send(signal.SIGCONT)
-    wait_until((bench.folder() / "end.json").exists)
-    assert how(bench.poll()) == (0, None, "Completed", "finished")
+    wait_until((fixture.folder() / "end.json").exists)
+    assert how(fixture.poll()) == (0, None, "Completed", "finished")

@@ -17,7 +17,7 @@ import pytest
 from crawler_lifecycle.clusters.local import cluster
 from crawler_lifecycle.clusters.local.processes import cgroup, identity
 from crawler_lifecycle.domain.task import Phase, read_end
-from tests.clusters.local.local_bench import Bench, wait_until
+from tests.clusters.local.local_fixture import Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -92,22 +92,22 @@ def needs_cgroup(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.fixture(params=["watched", pytest.param("kernel", marks=NEEDS_CGROUP)])
-def bench(request: pytest.FixtureRequest, make_bench: Callable[..., Bench]) -> Bench:
-    return make_bench(cgroup_setting="off" if request.param == "watched" else "auto")
+def fixture(request: pytest.FixtureRequest, make_fixture: Callable[..., Fixture]) -> Fixture:
+    return make_fixture(cgroup_setting="off" if request.param == "watched" else "auto")
 
 
 @pytest.fixture
-def kernel(make_bench: Callable[..., Bench]) -> Iterator[Bench]:
-    made = make_bench(cgroup_setting="auto")
+def kernel(make_fixture: Callable[..., Fixture]) -> Iterator[Fixture]:
+    made = make_fixture(cgroup_setting="auto")
     yield made
     # The supervisor takes it away once the end is on file; one that was killed leaves that to the
     # next poll.
     wait_until(lambda: made.poll() and groups(made) == [])
 
 
-def groups(bench: Bench) -> list[str]:
-    """The cgroups of the bench's task that exist."""
-    spec = bench.folder() / "spec.json"
+def groups(fixture: Fixture) -> list[str]:
+    """The cgroups of the fixture's task that exist."""
+    spec = fixture.folder() / "spec.json"
     if not spec.exists():
         return []
     folder = cgroup.Group.of(json.loads(spec.read_text())).folder
@@ -117,9 +117,9 @@ def groups(bench: Bench) -> list[str]:
 @pytest.mark.parametrize(
     "code", [GROW, FAMILY, FAST], ids=["grows", "family", "fails at the limit"]
 )
-def test_over_the_limit_is_out_of_memory(bench: Bench, code: str) -> None:
-    bench.deploy(code, memory="80Mi")
-    seen = bench.until_on_file()
+def test_over_the_limit_is_out_of_memory(fixture: Fixture, code: str) -> None:
+    fixture.deploy(code, memory="80Mi")
+    seen = fixture.until_on_file()
     assert seen.end.reason == "OOMKilled"
     assert seen.end.memory_limit == "80Mi"
     assert seen.peak_memory is not None
@@ -169,15 +169,15 @@ def nobody_wakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nobody_wakes")
-def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Bench]) -> None:
+def test_a_slow_supervisor_hides_no_kill_for_memory(make_fixture: Callable[..., Fixture]) -> None:
     """It says why before it kills; a poll that comes before the end is on file reads that."""
-    bench = make_bench(cgroup_setting="off")
-    bench.start(UNTIL_GO + GROW, memory="80Mi")
-    bench.supervisor().send(signal.SIGSTOP)
+    fixture = make_fixture(cgroup_setting="off")
+    fixture.start(UNTIL_GO + GROW, memory="80Mi")
+    fixture.supervisor().send(signal.SIGSTOP)
     oom = {"message": "It held 1 bytes, the limit is 0 bytes", "peak_memory": 81 * 2**20}
-    (bench.folder() / "oom.json").write_text(json.dumps(oom))
-    bench.slay(bench.runner(), bench.crawler_process())
-    seen = bench.until(Phase.ENDED)
+    (fixture.folder() / "oom.json").write_text(json.dumps(oom))
+    fixture.slay(fixture.runner(), fixture.crawler_process())
+    seen = fixture.until(Phase.ENDED)
     assert (seen.end.reason, seen.end.exit_code, seen.end.signal) == ("OOMKilled", 137, 9)
     assert (
         seen.end.message
@@ -188,7 +188,7 @@ def test_a_slow_supervisor_hides_no_kill_for_memory(make_bench: Callable[..., Be
 
 @needs_cgroup
 @pytest.mark.usefixtures("nobody_wakes")
-def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Bench) -> None:
+def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Fixture) -> None:
     kernel.start(UNTIL_GO + GROW, memory="80Mi")
     supervisor = kernel.supervisor()
     supervisor.send(signal.SIGSTOP)
@@ -203,36 +203,36 @@ def test_a_slow_supervisor_hides_no_kill_of_the_kernel(kernel: Bench) -> None:
 @pytest.mark.usefixtures("nobody_wakes")
 @pytest.mark.parametrize("supervised", [True, False])
 def test_who_fails_at_the_limit_is_out_of_memory_without_its_supervisor_too(
-    make_bench: Callable[..., Bench], supervised: bool
+    make_fixture: Callable[..., Fixture], supervised: bool
 ) -> None:
-    bench = make_bench(cgroup_setting="off")
-    bench.start(UNTIL_GO + FAST, memory="80Mi")
-    supervisor = bench.supervisor()
+    fixture = make_fixture(cgroup_setting="off")
+    fixture.start(UNTIL_GO + FAST, memory="80Mi")
+    supervisor = fixture.supervisor()
     if supervised:
         supervisor.send(signal.SIGSTOP)
     else:
-        bench.slay(supervisor)
-    (bench.folder() / "files/go").touch()
-    seen = bench.until(Phase.ENDED)
+        fixture.slay(supervisor)
+    (fixture.folder() / "files/go").touch()
+    seen = fixture.until(Phase.ENDED)
     assert (seen.end.reason, seen.end.exit_code) == ("OOMKilled", 1)
     assert "It failed after it had used " in (seen.end.message or "")
     supervisor.send(signal.SIGCONT)
 
 
-def test_shared_pages_count_once(bench: Bench) -> None:
-    bench.deploy(SHARED, memory="110Mi")
-    seen = bench.until(Phase.ENDED)
+def test_shared_pages_count_once(fixture: Fixture) -> None:
+    fixture.deploy(SHARED, memory="110Mi")
+    seen = fixture.until(Phase.ENDED)
     assert seen.end.reason == "Completed"
 
 
 def test_more_than_can_ever_be_had_is_refused_by_the_kernel(
-    make_bench: Callable[..., Bench],
+    make_fixture: Callable[..., Fixture],
 ) -> None:
-    bench = make_bench(cgroup_setting="off")
-    bench.deploy("held = bytearray(2**33)", memory="80Mi")
-    seen = bench.until(Phase.ENDED)
+    fixture = make_fixture(cgroup_setting="off")
+    fixture.deploy("held = bytearray(2**33)", memory="80Mi")
+    seen = fixture.until(Phase.ENDED)
     assert (seen.end.exit_code, seen.end.reason) == (1, "Error")
-    [details] = bench.cluster.details(run_ref(5), [bench.ref()])
+    [details] = fixture.cluster.details(run_ref(5), [fixture.ref()])
     assert "MemoryError" in (details.log_tail or "")
 
 
@@ -241,7 +241,7 @@ def test_more_than_can_ever_be_had_is_refused_by_the_kernel(
 
 @needs_cgroup
 def test_the_limits_stand_in_the_group_while_it_runs_and_the_group_goes_with_it(
-    kernel: Bench,
+    kernel: Fixture,
 ) -> None:
     kernel.start(
         "import os, time; open(os.environ['CRAWL_FILES_DIR'] + '/ready', 'w'); time.sleep(300)",
@@ -262,7 +262,7 @@ def test_the_limits_stand_in_the_group_while_it_runs_and_the_group_goes_with_it(
 
 
 @needs_cgroup
-def test_without_limits_there_is_no_group(kernel: Bench) -> None:
+def test_without_limits_there_is_no_group(kernel: Fixture) -> None:
     kernel.deploy("pass")
     kernel.until(Phase.ENDED)
     assert not (kernel.folder() / "cgroup.json").exists()
@@ -270,7 +270,7 @@ def test_without_limits_there_is_no_group(kernel: Bench) -> None:
 
 @needs_cgroup
 @pytest.mark.parametrize("end", [GROW, "raise SystemExit(3)"], ids=["out of memory", "by itself"])
-def test_a_killed_supervisor_leaves_the_truth_to_the_next_poll(kernel: Bench, end: str) -> None:
+def test_a_killed_supervisor_leaves_the_truth_to_the_next_poll(kernel: Fixture, end: str) -> None:
     kernel.start(f"{UNTIL_GO}{end}", memory="80Mi")
     kernel.slay(kernel.supervisor())
     assert kernel.poll().phase is Phase.EXECUTING
@@ -287,7 +287,7 @@ def test_a_killed_supervisor_leaves_the_truth_to_the_next_poll(kernel: Bench, en
 
 @needs_cgroup
 @pytest.mark.parametrize("supervised", [True, False])
-def test_what_hides_from_the_marks_is_found_in_the_group(kernel: Bench, supervised: bool) -> None:
+def test_what_hides_from_the_marks_is_found_in_the_group(kernel: Fixture, supervised: bool) -> None:
     kernel.start(HIDDEN, memory="80Mi")
     [folder] = groups(kernel)
     inside = [int(pid) for pid in Path(folder, "cgroup.procs").read_text().split()]
@@ -308,30 +308,32 @@ def _command(pid: int) -> bytes:
 
 
 def test_a_group_that_cannot_be_made_costs_nothing_but_itself(
-    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+    make_fixture: Callable[..., Fixture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "find", lambda setting: cgroup.Parent("/nowhere/at/all", cpu=True))
-    bench = make_bench()
-    bench.deploy(GROW, memory="80Mi", cpu="1")
-    seen = bench.until(Phase.ENDED)
+    fixture = make_fixture()
+    fixture.deploy(GROW, memory="80Mi", cpu="1")
+    seen = fixture.until(Phase.ENDED)
     assert seen.end.reason == "OOMKilled"
-    assert "This task has no cgroup" in (bench.folder() / "supervisor.log").read_text()
+    assert "This task has no cgroup" in (fixture.folder() / "supervisor.log").read_text()
 
 
 def test_a_spec_that_names_a_foreign_group_is_garbage(
-    make_bench: Callable[..., Bench], tmp_path: Path
+    make_fixture: Callable[..., Fixture], tmp_path: Path
 ) -> None:
-    bench = make_bench(cgroup_setting="off")
-    bench.deploy("pass")
-    bench.until(Phase.ENDED)
-    wait_until(lambda: not bench.supervisor().alive())  # while it lives, the file is its own matter
-    spec = json.loads((bench.folder() / "spec.json").read_text())
+    fixture = make_fixture(cgroup_setting="off")
+    fixture.deploy("pass")
+    fixture.until(Phase.ENDED)
+    wait_until(
+        lambda: not fixture.supervisor().alive()
+    )  # while it lives, the file is its own matter
+    spec = json.loads((fixture.folder() / "spec.json").read_text())
     spec |= {"cgroup": str(tmp_path), "name": "foreign"}
     foreign = tmp_path / f"foreign-{spec['uid'][:8]}"
     foreign.mkdir()
-    (bench.folder() / "spec.json").write_text(json.dumps(spec))
-    (bench.folder() / "cgroup.json").write_text("{}")
-    seen = bench.poll()
+    (fixture.folder() / "spec.json").write_text(json.dumps(spec))
+    (fixture.folder() / "cgroup.json").write_text("{}")
+    seen = fixture.poll()
     assert seen.phase is Phase.ENDED
     assert "ignored: the spec names no cgroup of this task" in (seen.end.message or "")
     assert foreign.is_dir()

@@ -21,13 +21,13 @@ from crawler_lifecycle.clusters.local.folders.reader import TaskFolder, task_nam
 from crawler_lifecycle.clusters.local.observer import LocalObserver
 from crawler_lifecycle.clusters.local.processes import liveness_marks
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import (
+from tests.clusters.local.local_fixture import (
     DOUBLE_FORK,
     FORGER,
     POLITE,
     RUN,
     SLEEP,
-    Bench,
+    Fixture,
     wait_until,
 )
 from tests.contracts.observer.observer_harness import Told
@@ -37,8 +37,8 @@ NAME = task_name(run_ref(RUN), 0, 1)
 
 
 @pytest.fixture
-def told(bench: Bench) -> Iterator[Told]:
-    told = Told(LocalObserver(bench.state))
+def told(fixture: Fixture) -> Iterator[Told]:
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
         yield told
 
@@ -52,46 +52,50 @@ def a_whole_turn(told: Told) -> None:
         wait_until(lambda seen=seen: told.observer.health() is not seen)
 
 
-def marks(bench: Bench, folder: str) -> list[str]:
-    return sorted(os.listdir(bench.state / folder))
+def marks(fixture: Fixture, folder: str) -> list[str]:
+    return sorted(os.listdir(fixture.state / folder))
 
 
-def test_a_mark_lives_as_long_as_its_task(bench: Bench) -> None:
-    bench.fill(1)
-    assert (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([NAME], [])
-    bench.slay(bench.crawler_process())
-    bench.until_over()
+def test_a_mark_lives_as_long_as_its_task(fixture: Fixture) -> None:
+    fixture.fill(1)
+    assert (marks(fixture, liveness_marks.LIVE), marks(fixture, liveness_marks.ENDED)) == (
+        [NAME],
+        [],
+    )
+    fixture.slay(fixture.crawler_process())
+    fixture.until_over()
     wait_until(
         lambda: (
-            (marks(bench, liveness_marks.LIVE), marks(bench, liveness_marks.ENDED)) == ([], [NAME])
+            (marks(fixture, liveness_marks.LIVE), marks(fixture, liveness_marks.ENDED))
+            == ([], [NAME])
         )
     )
-    liveness_marks.forget(str(bench.state))
-    assert marks(bench, liveness_marks.ENDED) == [NAME]
-    liveness_marks.forget(str(bench.state), keep_s=-1)
-    assert marks(bench, liveness_marks.ENDED) == []
+    liveness_marks.forget(str(fixture.state))
+    assert marks(fixture, liveness_marks.ENDED) == [NAME]
+    liveness_marks.forget(str(fixture.state), keep_s=-1)
+    assert marks(fixture, liveness_marks.ENDED) == []
 
 
 def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_poll_sees_them(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each once, and not before: whoever is told polls once, in the thread of the observer."""
     # It reads once, and then when the kernel tells something.
     monkeypatch.setattr(observer, "CHECK_S", 1e6)
     seen: list[Phase] = []
-    over, seeing = threading.Event(), LocalObserver(bench.state)
+    over, seeing = threading.Event(), LocalObserver(fixture.state)
 
     def changed(run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
-        seen.append(bench.poll().phase)
+        seen.append(fixture.poll().phase)
 
     thread = threading.Thread(target=seeing.watch, args=(changed, over))
     thread.start()
     try:
         wait_until(lambda: seeing.health().up)
-        bench.start(POLITE)
+        fixture.start(POLITE)
         wait_until(lambda: seen == [Phase.EXECUTING])
-        bench.cluster.stop(run_ref(RUN), bench.ref())
-        bench.until_on_file()
+        fixture.cluster.stop(run_ref(RUN), fixture.ref())
+        fixture.until_on_file()
         wait_until(lambda: seen == [Phase.EXECUTING, Phase.ENDED])
     finally:
         over.set()
@@ -101,17 +105,17 @@ def test_a_start_and_an_end_are_told_by_the_kernel_alone_when_a_poll_sees_them(
 
 @pytest.mark.parametrize("lacks", ["inotify", "an instance", "a watch"])
 def test_where_the_kernel_tells_nothing_the_marks_are_read(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lacks: str
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lacks: str
 ) -> None:
     calls = {"inotify_init1": lambda flags: -1} if lacks == "an instance" else {}
     if lacks == "a watch":
         calls = {"inotify_init1": lambda flags: os.dup(0), "inotify_add_watch": lambda *_: -1}
     monkeypatch.setattr(arrivals.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(**calls))
     monkeypatch.setattr(observer, "CHECK_S", 1e6)
-    told = Told(LocalObserver(bench.state))
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
-        told.after(lambda: bench.fill(1))
-        told.after(lambda: bench.slay(bench.crawler_process()))
+        told.after(lambda: fixture.fill(1))
+        told.after(lambda: fixture.slay(fixture.crawler_process()))
     assert [one.getMessage()[:40] for one in caplog.records if "inotify" in one.message] == [
         "changes of folders are found only by rea"
     ]
@@ -119,35 +123,37 @@ def test_where_the_kernel_tells_nothing_the_marks_are_read(
 
 @pytest.mark.parametrize("name", [files.STARTED, liveness_marks.ENDED])
 def test_a_folder_that_was_replaced_is_watched_in_its_place(
-    bench: Bench, told: Told, name: str
+    fixture: Fixture, told: Told, name: str
 ) -> None:
-    os.rename(bench.state / name, bench.state / "away")
-    (bench.state / name).mkdir()
-    told.after(lambda: bench.fill(1))
-    told.after(lambda: bench.slay(bench.crawler_process()))
+    os.rename(fixture.state / name, fixture.state / "away")
+    (fixture.state / name).mkdir()
+    told.after(lambda: fixture.fill(1))
+    told.after(lambda: fixture.slay(fixture.crawler_process()))
     wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_a_killed_supervisor_is_told_and_then_the_end_of_its_crawler(
-    bench: Bench, told: Told
+    fixture: Fixture, told: Told
 ) -> None:
-    bench.fill(1)
+    fixture.fill(1)
     told.quiet()
-    told.after(lambda: bench.slay(bench.supervisor()))
+    told.after(lambda: fixture.slay(fixture.supervisor()))
     told.quiet()
-    told.after(lambda: bench.slay(bench.runner(), bench.crawler_process()))
-    assert bench.poll().phase in (Phase.ENDED, Phase.GONE)
-    wait_until(lambda: marks(bench, liveness_marks.LIVE) == [])
+    told.after(lambda: fixture.slay(fixture.runner(), fixture.crawler_process()))
+    assert fixture.poll().phase in (Phase.ENDED, Phase.GONE)
+    wait_until(lambda: marks(fixture, liveness_marks.LIVE) == [])
     wait_until(lambda: told.observer.health().watched == 0)
 
 
-def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, told: Told) -> None:
-    bench.start(DOUBLE_FORK + "time.sleep(300)")
-    wait_until((bench.folder() / "files/daemon").exists)
-    daemon = int((bench.folder() / "files/daemon").read_text())
+def test_what_a_dead_crawler_left_running_is_watched_to_its_end(
+    fixture: Fixture, told: Told
+) -> None:
+    fixture.start(DOUBLE_FORK + "time.sleep(300)")
+    wait_until((fixture.folder() / "files/daemon").exists)
+    daemon = int((fixture.folder() / "files/daemon").read_text())
     told.quiet()
-    bench.slay(bench.supervisor())
-    bench.slay(bench.crawler_process(), bench.runner())
+    fixture.slay(fixture.supervisor())
+    fixture.slay(fixture.crawler_process(), fixture.runner())
     told.quiet()
     a_whole_turn(told)
     assert told.observer.health().watched == 1
@@ -156,47 +162,47 @@ def test_what_a_dead_crawler_left_running_is_watched_to_its_end(bench: Bench, to
 
 
 def test_a_forged_end_is_none_and_the_true_one_is_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "CHECK_S", 0.0)  # each turn looks into every folder
-    told = Told(LocalObserver(bench.state))
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
-        bench.start(FORGER + POLITE)
+        fixture.start(FORGER + POLITE)
         a_whole_turn(told)
         assert told.observer.health().watched == 1
         told.quiet()
-        told.after(lambda: bench.cluster.kill(run_ref(RUN), bench.ref()))
+        told.after(lambda: fixture.cluster.kill(run_ref(RUN), fixture.ref()))
         wait_until(lambda: told.observer.health().watched == 0)
 
 
-def test_a_supervisor_that_dies_in_the_queue_is_told(bench: Bench, told: Told) -> None:
-    bench.fill(2)
-    bench.queue(2)
+def test_a_supervisor_that_dies_in_the_queue_is_told(fixture: Fixture, told: Told) -> None:
+    fixture.fill(2)
+    fixture.queue(2)
     told.quiet()
-    told.after(lambda: bench.slay(bench.supervisor(2)))
-    assert bench.poll(2).phase is Phase.GONE
+    told.after(lambda: fixture.slay(fixture.supervisor(2)))
+    assert fixture.poll(2).phase is Phase.GONE
 
 
 def test_a_folder_that_is_taken_away_is_told_at_once_and_its_end_again(
-    bench: Bench, told: Told
+    fixture: Fixture, told: Told
 ) -> None:
-    bench.fill(1)
-    supervisor, runner, crawler = bench.supervisor(), bench.runner(), bench.crawler_process()
+    fixture.fill(1)
+    supervisor, runner, crawler = fixture.supervisor(), fixture.runner(), fixture.crawler_process()
     told.quiet()
-    told.after(lambda: shutil.rmtree(bench.folder()))
+    told.after(lambda: shutil.rmtree(fixture.folder()))
     assert all(one.alive() for one in (supervisor, runner, crawler))
-    told.after(lambda: bench.slay(crawler))
+    told.after(lambda: fixture.slay(crawler))
     wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two readings of one poll, and of one turn of the observer."""
-    bench.fill(1)
-    crawler = bench.crawler_process()
+    fixture.fill(1)
+    crawler = fixture.crawler_process()
     hidden = {
-        name: (bench.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")
+        name: (fixture.folder() / name).read_bytes() for name in ("supervisor.json", "process.json")
     }
     alive, late = TaskFolder.supervisor_alive, [True]
 
@@ -212,42 +218,42 @@ def test_a_supervisor_that_begins_while_it_is_looked_for_is_not_over(
 
     monkeypatch.setattr(TaskFolder, "supervisor_alive", begins_meanwhile)
     for name in hidden:
-        (bench.folder() / name).unlink()
-    told = Told(LocalObserver(bench.state))
+        (fixture.folder() / name).unlink()
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
         wait_until(lambda: not late)
         told.quiet()
         a_whole_turn(told)
         assert told.observer.health().watched == 1
         for name in hidden:
-            (bench.folder() / name).unlink()
+            (fixture.folder() / name).unlink()
         with monkeypatch.context() as patch:
             # The crawler has not been forked yet.
             patch.setattr(TaskFolder, "processes", lambda *_: [])
             late.append(True)
-            assert bench.poll().phase is Phase.ABSENT
-        assert bench.poll().phase is Phase.EXECUTING
+            assert fixture.poll().phase is Phase.ABSENT
+        assert fixture.poll().phase is Phase.EXECUTING
         told.quiet()
-        told.after(lambda: bench.slay(crawler))
+        told.after(lambda: fixture.slay(crawler))
 
 
-def test_an_end_that_nobody_watched_is_told_while_its_mark_is_kept(bench: Bench) -> None:
-    bench.deploy("pass")
-    bench.until_on_file()
-    wait_until(lambda: marks(bench, liveness_marks.ENDED) == [NAME])
-    bench.cluster.remove_old(3600)
-    told = Told(LocalObserver(bench.state))
+def test_an_end_that_nobody_watched_is_told_while_its_mark_is_kept(fixture: Fixture) -> None:
+    fixture.deploy("pass")
+    fixture.until_on_file()
+    wait_until(lambda: marks(fixture, liveness_marks.ENDED) == [NAME])
+    fixture.cluster.remove_old(3600)
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
         wait_until(lambda: told.calls)
         assert told.calls[0][1] <= datetime.now(UTC) + timedelta(seconds=1)
-    liveness_marks.forget(str(bench.state), keep_s=-1)
-    again = Told(LocalObserver(bench.state))
+    liveness_marks.forget(str(fixture.state), keep_s=-1)
+    again = Told(LocalObserver(fixture.state))
     with again.watching():
         assert again.quiet() == 0
 
 
 def test_foreign_names_and_marks_without_a_task_do_no_harm(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "STALE_S", 0.3)
     for name in (
@@ -257,35 +263,37 @@ def test_foreign_names_and_marks_without_a_task_do_no_harm(
         "crawl-1-0-1-1",
         task_name(run_ref(77), 0, 1),
     ):
-        (bench.state / liveness_marks.LIVE / name).touch()
-    (bench.state / liveness_marks.ENDED / "crawl--1-0").touch()
-    (bench.state / "tasks" / "notes").mkdir()
-    told = Told(LocalObserver(bench.state))
+        (fixture.state / liveness_marks.LIVE / name).touch()
+    (fixture.state / liveness_marks.ENDED / "crawl--1-0").touch()
+    (fixture.state / "tasks" / "notes").mkdir()
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
-        wait_until(lambda: task_name(run_ref(77), 0, 1) not in marks(bench, liveness_marks.LIVE))
-        told.after(lambda: bench.fill(1))
+        wait_until(lambda: task_name(run_ref(77), 0, 1) not in marks(fixture, liveness_marks.LIVE))
+        told.after(lambda: fixture.fill(1))
         assert {run for run, _ in told.calls} <= {RUN, 77}
 
 
 def test_a_deployment_that_comes_again_after_its_mark_was_dropped_is_watched(
-    bench: Bench, told: Told, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who deployed was killed between the mark and the supervisor; the next try comes late."""
     with monkeypatch.context() as patch:
         patch.setattr(observer, "STALE_S", 0.3)
-        told.after(lambda: liveness_marks.begin(str(bench.state / liveness_marks.LIVE / NAME)))
+        told.after(lambda: liveness_marks.begin(str(fixture.state / liveness_marks.LIVE / NAME)))
         wait_until(
-            lambda: told.observer.health().watched == 0 and marks(bench, liveness_marks.LIVE) == []
+            lambda: (
+                told.observer.health().watched == 0 and marks(fixture, liveness_marks.LIVE) == []
+            )
         )
     told.quiet()
-    told.after(lambda: bench.fill(1))
+    told.after(lambda: fixture.fill(1))
     wait_until(lambda: told.observer.health().watched == 1)
     told.quiet()
-    told.after(lambda: bench.slay(bench.crawler_process()))
+    told.after(lambda: fixture.slay(fixture.crawler_process()))
 
 
 def test_a_mark_that_is_dropped_while_its_supervisor_is_on_its_way_comes_back(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = liveness_marks.begin
 
@@ -294,37 +302,37 @@ def test_a_mark_that_is_dropped_while_its_supervisor_is_on_its_way_comes_back(
         liveness_marks.drop(mark)
 
     monkeypatch.setattr(liveness_marks, "begin", dropped_at_once)
-    bench.fill(1)
-    assert marks(bench, liveness_marks.LIVE) == [NAME]
+    fixture.fill(1)
+    assert marks(fixture, liveness_marks.LIVE) == [NAME]
 
 
-def test_garbage_in_the_folder_hides_no_end(bench: Bench, told: Told) -> None:
-    bench.fill(1)
-    supervisor, crawler = bench.supervisor(), bench.crawler_process()
+def test_garbage_in_the_folder_hides_no_end(fixture: Fixture, told: Told) -> None:
+    fixture.fill(1)
+    supervisor, crawler = fixture.supervisor(), fixture.crawler_process()
     told.quiet()
-    (bench.folder() / "process.json").write_text("{")
-    (bench.folder() / "supervisor.json").write_text("[]")
-    told.after(lambda: bench.slay(crawler))
+    (fixture.folder() / "process.json").write_text("{")
+    (fixture.folder() / "supervisor.json").write_text("[]")
+    told.after(lambda: fixture.slay(crawler))
     wait_until(lambda: not supervisor.alive())
     wait_until(lambda: told.observer.health().watched == 0)
 
 
 def test_an_observer_that_is_there_before_the_cluster_leaves_it_to_be_made(
-    make_bench: Callable[..., Bench], tmp_path: Path
+    make_fixture: Callable[..., Fixture], tmp_path: Path
 ) -> None:
     """Two processes begin in an empty folder; what the observer makes does not say that tasks were
     ever there.
     """
     told = Told(LocalObserver(tmp_path / "state"))
     with told.watching():
-        bench = make_bench()
-        assert bench.poll().phase is Phase.ABSENT
-        told.after(lambda: bench.fill(1))
+        fixture = make_fixture()
+        assert fixture.poll().phase is Phase.ABSENT
+        told.after(lambda: fixture.fill(1))
 
 
-def test_observers_have_places_and_move_up(bench: Bench) -> None:
-    over, second = threading.Event(), LocalObserver(bench.state)
-    first = LocalObserver(bench.state)
+def test_observers_have_places_and_move_up(fixture: Fixture) -> None:
+    over, second = threading.Event(), LocalObserver(fixture.state)
+    first = LocalObserver(fixture.state)
     thread = threading.Thread(target=first.watch, args=(lambda *change: None, over))
     thread.start()
     wait_until(lambda: first.health().up)
@@ -335,8 +343,8 @@ def test_observers_have_places_and_move_up(bench: Bench) -> None:
         wait_until(lambda: second.health().place == 0)
 
 
-def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
-    seen = Told(LocalObserver(bench.state))
+def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(fixture: Fixture) -> None:
+    seen = Told(LocalObserver(fixture.state))
     bad = [1, 1]
 
     def changed(run_id: int, at: datetime, tasks: frozenset[tuple[int, int]] | None) -> None:
@@ -348,7 +356,7 @@ def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
     over = threading.Event()
     thread = threading.Thread(target=seen.observer.watch, args=(changed, over))
     thread.start()
-    bench.deploy(SLEEP)
+    fixture.deploy(SLEEP)
     try:
         wait_until(lambda: seen.calls)
     finally:
@@ -356,16 +364,16 @@ def test_a_flaw_in_whoever_is_told_does_not_end_the_watch(bench: Bench) -> None:
         thread.join()
 
 
-def test_watching_is_cheap(bench: Bench) -> None:
+def test_watching_is_cheap(fixture: Fixture) -> None:
     """No work that grows with ended runs: their folders are never opened."""
     for run in range(100, 300):
-        (bench.state / liveness_marks.ENDED / task_name(run_ref(run), 0, 1)).touch()
-    (bench.state / "tasks").rmdir()
-    (bench.state / "tasks").write_text("unreadable as a folder")
-    told = Told(LocalObserver(bench.state))
+        (fixture.state / liveness_marks.ENDED / task_name(run_ref(run), 0, 1)).touch()
+    (fixture.state / "tasks").rmdir()
+    (fixture.state / "tasks").write_text("unreadable as a folder")
+    told = Told(LocalObserver(fixture.state))
     with told.watching():
         wait_until(lambda: len({run for run, _ in told.calls}) == 200)
         a_whole_turn(told)
         assert (told.observer.health().up, told.quiet()) == (True, 200)
-    (bench.state / "tasks").unlink()
-    (bench.state / "tasks").mkdir()
+    (fixture.state / "tasks").unlink()
+    (fixture.state / "tasks").mkdir()

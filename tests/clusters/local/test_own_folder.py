@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.task import (
     reconcile,
 )
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.clusters.local.local_bench import RUN, Bench, wait_until
+from tests.clusters.local.local_fixture import RUN, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -52,11 +52,13 @@ def recorded(seen: Observation) -> Change:
     return change
 
 
-def over(bench: Bench, code: str) -> Observation:
+def over(fixture: Fixture, code: str) -> Observation:
     """Its end, as the first look after it sees it: nobody polled before."""
-    (deployed,) = bench.deploy(HOME + code)
-    wait_until(lambda: not bench.running())
-    [seen] = bench.cluster.poll(run_ref(RUN), [TaskRef(1000, 0, 1, uid=deployed.uid)]).observations
+    (deployed,) = fixture.deploy(HOME + code)
+    wait_until(lambda: not fixture.running())
+    [seen] = fixture.cluster.poll(
+        run_ref(RUN), [TaskRef(1000, 0, 1, uid=deployed.uid)]
+    ).observations
     return seen
 
 
@@ -64,27 +66,27 @@ COUNT = "open(os.environ['CRAWL_STATE_DIR'] + '/count', 'a').write('x')\n"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_ended_as_its_supervisor_saw_and_no_second_begins(bench: Bench, way: str) -> None:
+def test_it_ended_as_its_supervisor_saw_and_no_second_begins(fixture: Fixture, way: str) -> None:
     code = COUNT + WAYS[way] + "time.sleep(0.2)\nsys.exit(5)\n"
-    seen = over(bench, code)
+    seen = over(fixture, code)
     assert seen.phase is Phase.ENDED
     assert seen.end.exit_code == 5
     assert seen.started_at is not None
     change = recorded(seen)
     assert (change.after, change.correction) == (TaskStatus.FAILED, None)
     assert ("Its folder was removed" in (change.cause or "")) == (way != "shut")
-    begins_no_second(bench, code)
+    begins_no_second(fixture, code)
 
 
-def begins_no_second(bench: Bench, code: str) -> None:
+def begins_no_second(fixture: Fixture, code: str) -> None:
     """For who lost the answer to the deployment, and deploys again."""
-    (again,) = bench.deploy(HOME + code)
-    wait_until(lambda: not bench.running())
+    (again,) = fixture.deploy(HOME + code)
+    wait_until(lambda: not fixture.running())
     assert again.state == "existing"
-    (counted,) = (bench.state / "state").glob("*/*/count")
+    (counted,) = (fixture.state / "state").glob("*/*/count")
     assert counted.read_text() == "x"
-    if not bench.folder().is_dir() or bench.folder().is_symlink():
-        bench.folder().unlink(missing_ok=True)
+    if not fixture.folder().is_dir() or fixture.folder().is_symlink():
+        fixture.folder().unlink(missing_ok=True)
 
 
 FORGED_SPEC = """
@@ -95,43 +97,45 @@ open(home + "/spec.json", "w").write(spec.replace('"uid": "', '"uid": "x'))
 """
 
 
-def test_another_spec_in_its_folder_begins_no_second(bench: Bench) -> None:
-    (deployed,) = bench.deploy(HOME + COUNT + FORGED_SPEC)
-    wait_until(lambda: not bench.running())
-    begins_no_second(bench, COUNT + FORGED_SPEC)
-    (again,) = bench.deploy(HOME + COUNT)
+def test_another_spec_in_its_folder_begins_no_second(fixture: Fixture) -> None:
+    (deployed,) = fixture.deploy(HOME + COUNT + FORGED_SPEC)
+    wait_until(lambda: not fixture.running())
+    begins_no_second(fixture, COUNT + FORGED_SPEC)
+    (again,) = fixture.deploy(HOME + COUNT)
     assert again.uid == deployed.uid
 
 
-def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(bench: Bench) -> None:
-    (first,) = bench.deploy(HOME + WAYS["its run"])
-    wait_until(lambda: not bench.running())
-    (told,) = (bench.state / "started").iterdir()
+def test_what_began_for_a_run_of_another_database_keeps_nobody_from_executing(
+    fixture: Fixture,
+) -> None:
+    (first,) = fixture.deploy(HOME + WAYS["its run"])
+    wait_until(lambda: not fixture.running())
+    (told,) = (fixture.state / "started").iterdir()
     told.rename(told.with_name(told.name.replace(run_ref(RUN).uid, "f" * 32)))
-    (again,) = bench.deploy("pass")
+    (again,) = fixture.deploy("pass")
     assert again.state == "created"
     assert again.uid != first.uid
-    bench.until_on_file()
+    fixture.until_on_file()
 
 
 @pytest.mark.parametrize("what", ["nothing", "a link", "a file"])
 def test_whoever_replaces_what_is_told_beside_keeps_nobody_from_executing(
-    bench: Bench, what: str
+    fixture: Fixture, what: str
 ) -> None:
-    started = bench.state / "started"
+    started = fixture.state / "started"
     started.rmdir()
     if what == "a link":
-        started.symlink_to(bench.state)
+        started.symlink_to(fixture.state)
     elif what == "a file":
         started.touch()
-    (deployed,) = bench.deploy("pass")
+    (deployed,) = fixture.deploy("pass")
     assert deployed.state == "created"
-    seen = bench.until_on_file()
+    seen = fixture.until_on_file()
     assert seen.end.exit_code == 0
 
 
-def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
-    change = recorded(over(bench, WAYS["removed"]))
+def test_without_a_word_of_its_runner_it_is_no_success(fixture: Fixture) -> None:
+    change = recorded(over(fixture, WAYS["removed"]))
     assert (change.after, change.outcome) == (TaskStatus.FAILED, "failed")
     assert change.cause == "It ended without a summary (exit 0): Its folder was removed"
 
@@ -139,9 +143,9 @@ def test_without_a_word_of_its_runner_it_is_no_success(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "way", ["", WAYS["removed"], WAYS["emptied"]], ids=["kept", "removed", "emptied"]
 )
-def test_who_killed_all_that_watched_it_had_existed(bench: Bench, way: str) -> None:
+def test_who_killed_all_that_watched_it_had_existed(fixture: Fixture, way: str) -> None:
     seen = over(
-        bench, f"{way}os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
+        fixture, f"{way}os.kill(supervisor, signal.SIGKILL)\nos.kill(runner, signal.SIGKILL)\n"
     )
     # While its folder is there, the zombie of its runner tells how that died, until process 1 has
     # reaped it.
@@ -151,10 +155,10 @@ def test_who_killed_all_that_watched_it_had_existed(bench: Bench, way: str) -> N
     )
 
 
-def test_what_was_told_beside_is_of_that_very_object(bench: Bench) -> None:
-    seen = over(bench, WAYS["removed"])
+def test_what_was_told_beside_is_of_that_very_object(fixture: Fixture) -> None:
+    seen = over(fixture, WAYS["removed"])
     assert seen.end is not None
-    (told,) = (bench.state / "started").iterdir()
+    (told,) = (fixture.state / "started").iterdir()
     task = TaskRef(1000, 0, 1, uid="another")
     for content in (
         told.read_text(),
@@ -163,24 +167,26 @@ def test_what_was_told_beside_is_of_that_very_object(bench: Bench) -> None:
         json.dumps({"uid": "another", "finished_at": 7, "exit_code": "x"}),
     ):
         told.write_text(content)
-        [seen] = bench.cluster.poll(run_ref(RUN), [task]).observations
+        [seen] = fixture.cluster.poll(run_ref(RUN), [task]).observations
         assert seen.end is None or (seen.end.exit_code, seen.end.finished_at) == (None, None)
     told.unlink()
     os.mkfifo(told)
-    assert bench.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.GONE
+    assert fixture.cluster.poll(run_ref(RUN), [task]).observations[0].phase is Phase.GONE
     told.unlink()
 
 
-def test_nothing_is_kept_of_an_end_on_file_and_the_rest_goes_with_old_runs(bench: Bench) -> None:
-    bench.deploy("pass")
-    bench.until_on_file()
-    started = bench.state / "started"
+def test_nothing_is_kept_of_an_end_on_file_and_the_rest_goes_with_old_runs(
+    fixture: Fixture,
+) -> None:
+    fixture.deploy("pass")
+    fixture.until_on_file()
+    started = fixture.state / "started"
     assert list(started.iterdir()) == []
-    bench.deploy(HOME + WAYS["removed"], range(1, 2))
-    wait_until(lambda: not bench.running())
-    bench.cluster.remove_old(3600)
+    fixture.deploy(HOME + WAYS["removed"], range(1, 2))
+    wait_until(lambda: not fixture.running())
+    fixture.cluster.remove_old(3600)
     assert [path.name for path in started.iterdir()] == [f"crawl-{run_ref(RUN)}-1-1"]
-    bench.cluster.remove_old(-1)
+    fixture.cluster.remove_old(-1)
     assert list(started.iterdir()) == []
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.runner.safe_directory import SafeDirectory
-from tests.clusters.local.local_bench import RUN, Bench
+from tests.clusters.local.local_fixture import RUN, Fixture
 from tests.support.run_refs import run_ref
 
 
 def test_it_opens_only_their_folders_and_lists_none(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.fill(2)
+    fixture.fill(2)
     for index in range(2, 500):
-        bench.folder(index).mkdir(parents=True)
+        fixture.folder(index).mkdir(parents=True)
     opened, listed = list[tuple[str, ...]](), list[str]()
     below, scandir, listdir = SafeDirectory.below, os.scandir, os.listdir
 
@@ -37,7 +37,9 @@ def test_it_opens_only_their_folders_and_lists_none(
     monkeypatch.setattr(SafeDirectory, "below", noted_below)
     monkeypatch.setattr(os, "scandir", noted_scandir)
     monkeypatch.setattr(os, "listdir", noted_listdir)
-    seen = bench.cluster.poll(run_ref(RUN), [bench.ref(1), bench.ref(499)]).observations
+    seen = fixture.cluster.poll(run_ref(RUN), [fixture.ref(1), fixture.ref(499)]).observations
     assert [one.phase for one in seen] == [Phase.EXECUTING, Phase.ABSENT]
     assert set(opened) == {(str(run_ref(RUN)), "1", "1"), (str(run_ref(RUN)), "499", "1")}
-    assert {path for path in listed if not path.startswith("/proc")} <= {str(bench.state / "tasks")}
+    assert {path for path in listed if not path.startswith("/proc")} <= {
+        str(fixture.state / "tasks")
+    }

@@ -27,7 +27,7 @@ from crawler_lifecycle.clusters.local.processes.identity import Identity, Stat, 
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import DeployedTask
 from crawler_lifecycle.runner.safe_directory import SafeDirectory
-from tests.clusters.local.local_bench import POLITE, RUN, SLEEP, Bench, wait_until
+from tests.clusters.local.local_fixture import POLITE, RUN, SLEEP, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -79,11 +79,11 @@ def test_a_child_that_was_left_while_processes_were_listed_is_found(
 @pytest.mark.parametrize("file", [files.SUPERVISOR, files.PROCESS])
 @pytest.mark.parametrize("then", ["on its way out", "gone", "there"])
 def test_one_that_ends_while_it_is_asked_is_no_stranger(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, file: str, then: str
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, file: str, then: str
 ) -> None:
     """The kernel takes arguments and environment from a process before its number."""
-    bench.deploy("pass")
-    bench.until_on_file()
+    fixture.deploy("pass")
+    fixture.until_on_file()
     nameless = subprocess.Popen(["/bin/sleep", "300"])  # its arguments say nothing of the task
     read, asked = identity.read_stat, list[int]()
 
@@ -96,9 +96,9 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
         return None if then == "gone" and len(asked) > 1 else stat
 
     try:
-        (bench.folder() / file).write_text(json.dumps(Identity.of(nameless.pid)._asdict()))
+        (fixture.folder() / file).write_text(json.dumps(Identity.of(nameless.pid)._asdict()))
         monkeypatch.setattr(identity, "read_stat", read_at_its_end)
-        folder = TaskFolder(bench.state, run_ref(RUN), bench.ref())
+        folder = TaskFolder(fixture.state, run_ref(RUN), fixture.ref())
         assert folder.exists()
         found = folder.identity(file)
     finally:
@@ -112,34 +112,34 @@ def test_one_that_ends_while_it_is_asked_is_no_stranger(
         assert folder.incidents == []
 
 
-def test_a_crawler_that_has_not_made_its_group_yet_is_killed(bench: Bench) -> None:
+def test_a_crawler_that_has_not_made_its_group_yet_is_killed(fixture: Fixture) -> None:
     """Its supervisor opened the gate and was killed before the fork had its first moment of
     time.
     """
-    bench.deploy("pass")
-    bench.until_on_file()
-    (bench.folder() / "end.json").unlink()
-    (bench.folder() / "summary.json").unlink()
-    with subprocess.Popen([sys.executable, "-S", "-c", SLEEP, str(bench.folder())]) as fork:
+    fixture.deploy("pass")
+    fixture.until_on_file()
+    (fixture.folder() / "end.json").unlink()
+    (fixture.folder() / "summary.json").unlink()
+    with subprocess.Popen([sys.executable, "-S", "-c", SLEEP, str(fixture.folder())]) as fork:
         assert os.getpgid(fork.pid) == os.getpgid(0)
         files.replace(
-            files.held(str(bench.folder())), "process.json", Identity.of(fork.pid)._asdict()
+            files.held(str(fixture.folder())), "process.json", Identity.of(fork.pid)._asdict()
         )
-        assert bench.poll().phase is Phase.EXECUTING
-        bench.cluster.kill(run_ref(RUN), bench.ref())
+        assert fixture.poll().phase is Phase.EXECUTING
+        fixture.cluster.kill(run_ref(RUN), fixture.ref())
         killed = fork.poll() == -9
         fork.kill()
     assert killed
-    end = bench.poll().end
+    end = fixture.poll().end
     assert (end.exit_code, end.signal) == (137, 9)
 
 
 def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was killed still has to be given the time to go, and a starved machine has none."""
-    bench.deploy("pass")
-    bench.until_on_file()
+    fixture.deploy("pass")
+    fixture.until_on_file()
     rounds = 0
 
     def goes_slowly(*_: object) -> list[Stat]:
@@ -153,18 +153,18 @@ def test_an_end_is_said_when_everything_is_gone_however_long_that_takes(
     monkeypatch.setattr(supervisors, "members", goes_slowly)
     monkeypatch.setattr(supervisors, "kill_all", lambda victims: len(list(victims)))
     child = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
-    assert supervisors.Supervisor(str(bench.folder()))._reap(child) in (0, 9)
+    assert supervisors.Supervisor(str(fixture.folder()))._reap(child) in (0, 9)
     assert rounds == 1000
 
 
 def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends between two questions of one poll; its own summary is there already, the end a moment
     later.
     """
-    bench.start(POLITE)
-    supervisor, runner = bench.supervisor(), bench.runner()
+    fixture.start(POLITE)
+    supervisor, runner = fixture.supervisor(), fixture.runner()
     alive, asked = Identity.alive, list[int]()
 
     def alive_a_moment_ago(self: Identity) -> bool:
@@ -174,12 +174,12 @@ def test_the_word_of_a_living_supervisor_is_awaited_whenever_the_runner_ended(
         return alive(self)
 
     supervisor.send(signal.SIGSTOP)
-    bench.crawler_process().send(signal.SIGTERM)
+    fixture.crawler_process().send(signal.SIGTERM)
     wait_until(lambda: not runner.alive())
     monkeypatch.setattr(Identity, "alive", alive_a_moment_ago)
     monkeypatch.setattr(observation, "END_SECONDS", 60.0)
     threading.Timer(0.2, supervisor.send, (signal.SIGCONT,)).start()
-    seen = bench.poll()
+    seen = fixture.poll()
     assert asked
     assert seen.phase is Phase.ENDED
     assert seen.end.message is None, "the end is the supervisor's, and nothing was missing"
@@ -208,22 +208,22 @@ def test_without_descriptors_nothing_is_said_of_a_file_that_is_not_there(
 
 @pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
 def test_a_folder_that_is_taken_away_during_a_poll_is_gone_and_nothing_else(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, phase: Phase
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, phase: Phase
 ) -> None:
     """By retention, say, in one step: what is not found from then on is no evidence of anything."""
-    [deployed] = bench.deploy("pass")
-    bench.until_on_file()
+    [deployed] = fixture.deploy("pass")
+    fixture.until_on_file()
     if phase is Phase.GONE:
         for name in ("end.json", "summary.json"):
-            (bench.folder() / name).unlink()
-    known = replace(bench.ref(), uid=deployed.uid)
-    before = bench.cluster.poll(run_ref(RUN), [known]).observations[0]
+            (fixture.folder() / name).unlink()
+    known = replace(fixture.ref(), uid=deployed.uid)
+    before = fixture.cluster.poll(run_ref(RUN), [known]).observations[0]
     assert before.phase is phase
     real_has, real_read = TaskFolder.has, TaskFolder.read
 
     def take_away() -> None:
-        if next(left, None) is None and bench.folder().exists():
-            bench.folder().rename(bench.state / "taken")
+        if next(left, None) is None and fixture.folder().exists():
+            fixture.folder().rename(fixture.state / "taken")
 
     def has(folder: TaskFolder, name: str) -> bool:
         take_away()
@@ -237,8 +237,8 @@ def test_a_folder_that_is_taken_away_during_a_poll_is_gone_and_nothing_else(
     monkeypatch.setattr(TaskFolder, "read", read)
     for steps in range(12):
         left = iter(range(steps))
-        seen = bench.cluster.poll(run_ref(RUN), [known]).observations[0]
-        if bench.folder().exists():
+        seen = fixture.cluster.poll(run_ref(RUN), [known]).observations[0]
+        if fixture.folder().exists():
             assert steps > 5
             assert seen == replace(before, observed_at=seen.observed_at)
         else:
@@ -247,23 +247,23 @@ def test_a_folder_that_is_taken_away_during_a_poll_is_gone_and_nothing_else(
                 "its folder was removed",
                 None,
             )
-            (bench.state / "taken").rename(bench.folder())
+            (fixture.state / "taken").rename(fixture.folder())
 
 
 def test_a_kill_of_the_kernel_that_another_poll_writes_down_meanwhile_is_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It removes the group then: whoever asks for the one and then for the other must find one of
     them.
     """
-    bench.deploy("pass")
-    bench.until_on_file()
+    fixture.deploy("pass")
+    fixture.until_on_file()
     for name in ("end.json", "summary.json"):
-        (bench.folder() / name).unlink()
-    oom = bench.folder() / "oom.json"
+        (fixture.folder() / name).unlink()
+    oom = fixture.folder() / "oom.json"
 
     def settle() -> None:
-        files.create(files.held(str(bench.folder())), "oom.json", {"kills": 1, "peak_memory": 7})
+        files.create(files.held(str(fixture.folder())), "oom.json", {"kills": 1, "peak_memory": 7})
 
     class Counting(Group):
         def oom_kills(self) -> int:
@@ -287,18 +287,18 @@ def test_a_kill_of_the_kernel_that_another_poll_writes_down_meanwhile_is_told(
     monkeypatch.setattr(TaskFolder, "processes", lambda *_: [])
     monkeypatch.setattr(TaskFolder, "group", group)
     monkeypatch.setattr(TaskFolder, "has", has)
-    end = bench.poll().end
+    end = fixture.poll().end
     assert (end.reason, end.exit_code, end.signal) == ("OOMKilled", 137, 9)
 
 
 def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_removed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor that took its folder for removed would not write the end."""
-    bench.deploy("pass")
-    bench.until_on_file()
-    tasks, away = bench.state / "tasks", bench.state / "away"
-    judge, opened = supervisors.Supervisor(str(bench.folder())), os.open
+    fixture.deploy("pass")
+    fixture.until_on_file()
+    tasks, away = fixture.state / "tasks", fixture.state / "away"
+    judge, opened = supervisors.Supervisor(str(fixture.folder())), os.open
     tasks.rename(away)
 
     def back_again(*args: object, **more: object) -> int:
@@ -311,7 +311,7 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
     monkeypatch.setattr(os, "open", back_again)
     assert not judge._removed()
     assert not judge._removed()
-    bench.folder().rename(bench.state / "taken")
+    fixture.folder().rename(fixture.state / "taken")
     assert judge._removed()
 
 
@@ -319,24 +319,24 @@ def test_a_disk_that_comes_back_while_its_absence_is_judged_is_not_a_folder_remo
 
 
 def test_two_deployments_find_the_same_garbage(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second to clear it away must leave the spec of the first where it is."""
-    bench.own()
-    (bench.folder() / "files").mkdir(parents=True)
-    (bench.folder() / "spec.json").write_text('{"uid": "x", "argv"')
+    fixture.own()
+    (fixture.folder() / "files").mkdir(parents=True)
+    (fixture.folder() / "spec.json").write_text('{"uid": "x", "argv"')
     really, first = launch.exclusive, list[DeployedTask]()
 
     def exclusive(state: Path) -> AbstractContextManager[None]:
         monkeypatch.undo()
-        first.extend(bench.deploy("pass"))
+        first.extend(fixture.deploy("pass"))
         return really(state)
 
     monkeypatch.setattr(launch, "exclusive", exclusive)
-    [second] = bench.deploy("pass")
+    [second] = fixture.deploy("pass")
     assert [one.state for one in (*first, second)] == ["created", "existing"]
     assert first[0].uid == second.uid
-    assert bench.until_on_file().uid == second.uid
+    assert fixture.until_on_file().uid == second.uid
 
 
 def test_a_new_log_gets_its_name_whoever_makes_one_at_the_same_moment(

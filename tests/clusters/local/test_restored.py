@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.run import RunRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRef, TaskRef
 from crawler_lifecycle.store.store import Store, open_store
-from tests.clusters.local.local_bench import Bench, wait_until
+from tests.clusters.local.local_fixture import Fixture, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeDirectory, FakeNotifier, FakeScheduler, untried
 
@@ -39,9 +39,9 @@ class Stand:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.copy = folder / "lifecycle.db", folder / "copy.db"
-        self.bench = Bench(folder)
-        self.cluster = self.bench.cluster
-        self.scheduler = FakeScheduler([self.bench.crawler(UP)], self.cluster)
+        self.fixture = Fixture(folder)
+        self.cluster = self.fixture.cluster
+        self.scheduler = FakeScheduler([self.fixture.crawler(UP)], self.cluster)
         make_tables(f"sqlite:///{self.file}")
         self.store = self._open()
 
@@ -72,7 +72,7 @@ class Stand:
         self.deploy(fence)
         ref = self.ref(fence)
         wait_until(lambda: self.phase(fence, ref) is Phase.EXECUTING)
-        wait_until(lambda: [*(self.bench.state / "tasks" / str(fence.run)).rglob("up")])
+        wait_until(lambda: [*(self.fixture.state / "tasks" / str(fence.run)).rglob("up")])
         return fence, ref
 
     def deploy(self, fence: Fence) -> None:
@@ -154,23 +154,23 @@ def test_the_next_run_of_the_number_does_not_take_the_crawl_of_the_last_one(stan
 
 def test_saved_state_of_the_last_run_of_the_number_is_handed_to_nobody(stand: Stand) -> None:
     former, theirs = stand.begun()
-    saved = stand.bench.state / "state" / str(former.run) / "0"
+    saved = stand.fixture.state / "state" / str(former.run) / "0"
     (saved / "requests.seen").write_text("of the run before")
     stand.cluster.kill(former.run, theirs)
     # As somebody does who wants to make room.
-    shutil.rmtree(stand.bench.state / "tasks" / str(former.run))
+    shutil.rmtree(stand.fixture.state / "tasks" / str(former.run))
 
     stand.restore()
     later = stand.run("after")
     stand.deploy(later)
-    ours = stand.bench.state / "state" / str(later.run) / "0"
+    ours = stand.fixture.state / "state" / str(later.run) / "0"
     assert list(ours.iterdir()) == []
     assert (saved / "requests.seen").exists()
 
 
 def test_a_process_whose_folder_is_gone_still_says_whose_it_is(stand: Stand) -> None:
     former, theirs = stand.begun()
-    folder = stand.bench.state / "tasks" / str(former.run)
+    folder = stand.fixture.state / "tasks" / str(former.run)
     while folder.exists():  # its supervisor may write a file into what is being removed
         shutil.rmtree(folder, ignore_errors=True)
     stand.restore()

@@ -15,7 +15,7 @@ from crawler_lifecycle.clusters.local.folders.reader import TaskFolder
 from crawler_lifecycle.domain.errors import ClusterUnavailable, NotInThisState
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.clusters.local.local_bench import RUN, SLEEP, Bench
+from tests.clusters.local.local_fixture import RUN, SLEEP, Fixture
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -24,20 +24,20 @@ DAY = 86_400.0
 WRITE = "import os; open(os.environ['CRAWL_FILES_DIR'] + '/x', 'w').close()"
 
 
-def age(bench: Bench, days: float, index: int = 0) -> None:
+def age(fixture: Fixture, days: float, index: int = 0) -> None:
     """Let the end of a task be so old."""
     when = time.time() - days * DAY
-    os.utime(bench.folder(index) / "end.json", (when, when))
+    os.utime(fixture.folder(index) / "end.json", (when, when))
 
 
 @pytest.fixture
-def ended(bench: Bench) -> Bench:
-    bench.deploy(WRITE)
-    bench.until_on_file()
-    return bench
+def ended(fixture: Fixture) -> Fixture:
+    fixture.deploy(WRITE)
+    fixture.until_on_file()
+    return fixture
 
 
-def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
+def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Fixture) -> None:
     saved = ended.state / "state" / str(run_ref(RUN)) / "0"
     assert saved.is_dir()
     age(ended, 15)
@@ -57,29 +57,29 @@ def test_an_old_run_goes_with_its_state_and_leaves_a_mark(ended: Bench) -> None:
     )
 
 
-def test_a_young_one_stays(ended: Bench) -> None:
+def test_a_young_one_stays(ended: Fixture) -> None:
     age(ended, 13.9)
     assert ended.cluster.remove_old(14 * DAY) == []
     assert len(ended.files.files(run_ref(RUN), [ended.ref()])) == 1
 
 
 def test_a_run_with_a_task_that_executes_or_was_lost_stays_whole(
-    make_bench: Callable[..., Bench],
+    make_fixture: Callable[..., Fixture],
 ) -> None:
-    bench = make_bench(slots=2)
-    bench.deploy(WRITE)
-    bench.until_on_file()
-    bench.deploy(SLEEP, range(1, 2))
-    bench.until(Phase.EXECUTING, 1)
-    age(bench, 99)
-    assert bench.cluster.remove_old(DAY) == []
-    bench.slay(bench.supervisor(1), bench.runner(1), bench.crawler_process(1))
-    assert not (bench.folder(1) / "end.json").exists()
-    assert bench.cluster.remove_old(0) == []
-    assert bench.folder().is_dir()
+    fixture = make_fixture(slots=2)
+    fixture.deploy(WRITE)
+    fixture.until_on_file()
+    fixture.deploy(SLEEP, range(1, 2))
+    fixture.until(Phase.EXECUTING, 1)
+    age(fixture, 99)
+    assert fixture.cluster.remove_old(DAY) == []
+    fixture.slay(fixture.supervisor(1), fixture.runner(1), fixture.crawler_process(1))
+    assert not (fixture.folder(1) / "end.json").exists()
+    assert fixture.cluster.remove_old(0) == []
+    assert fixture.folder().is_dir()
 
 
-def test_a_resumed_run_is_counted_from_its_last_end(ended: Bench) -> None:
+def test_a_resumed_run_is_counted_from_its_last_end(ended: Fixture) -> None:
     age(ended, 99)
     again = ended.folder().with_name("2")
     again.mkdir()
@@ -92,7 +92,7 @@ def test_a_resumed_run_is_counted_from_its_last_end(ended: Bench) -> None:
 
 
 def test_one_that_is_deployed_again_meanwhile_stays(
-    ended: Bench, monkeypatch: pytest.MonkeyPatch
+    ended: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     age(ended, 99)
     judged = retention._is_over
@@ -109,7 +109,7 @@ def test_one_that_is_deployed_again_meanwhile_stays(
 
 
 def test_a_removal_that_was_interrupted_is_finished_by_the_next(
-    ended: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ended: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     age(ended, 99)
 
@@ -127,7 +127,7 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next(
 
 @pytest.mark.parametrize("steps", range(3))
 def test_a_cleaning_that_is_killed_between_two_steps_leaves_nothing_behind(
-    ended: Bench, monkeypatch: pytest.MonkeyPatch, steps: int
+    ended: Fixture, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     class Killed(BaseException):
         pass
@@ -154,7 +154,7 @@ def test_a_cleaning_that_is_killed_between_two_steps_leaves_nothing_behind(
 
 
 def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
-    ended: Bench, monkeypatch: pytest.MonkeyPatch
+    ended: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive of some of them would take the place of one of all."""
     for index in range(2):
@@ -182,7 +182,7 @@ def test_the_files_of_a_run_that_is_removed_meanwhile_are_all_there_or_none(
 
 
 def test_two_cleanings_remove_the_same_things(
-    ended: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ended: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the one is about to remove, the other has just removed; neither gives up, and nobody
     is told of it.
@@ -208,7 +208,7 @@ def test_two_cleanings_remove_the_same_things(
 
 
 def test_the_trash_is_emptied_while_a_run_is_put_aside(
-    ended: Bench, monkeypatch: pytest.MonkeyPatch
+    ended: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another cleaning waits for the run to be there as a whole."""
     age(ended, 99)
@@ -228,21 +228,21 @@ def test_the_trash_is_emptied_while_a_run_is_put_aside(
     assert list((ended.state / "trash").iterdir()) == []
 
 
-def test_what_is_not_ours_stays(bench: Bench, tmp_path: Path) -> None:
+def test_what_is_not_ours_stays(fixture: Fixture, tmp_path: Path) -> None:
     outside = tmp_path / "outside" / "0" / "1"
     outside.mkdir(parents=True)
     (outside / "end.json").write_text("{}")
     os.utime(outside / "end.json", (1, 1))
     linked, empty = str(run_ref(7)), str(run_ref(8))
-    (bench.state / "tasks" / linked).symlink_to(tmp_path / "outside")
-    (bench.state / "tasks" / empty).mkdir()
-    (bench.state / "tasks" / "notes").mkdir()
-    bench.cluster.remove_old(0)
+    (fixture.state / "tasks" / linked).symlink_to(tmp_path / "outside")
+    (fixture.state / "tasks" / empty).mkdir()
+    (fixture.state / "tasks" / "notes").mkdir()
+    fixture.cluster.remove_old(0)
     assert (outside / "end.json").exists()
-    assert sorted(os.listdir(bench.state / "tasks")) == [linked, empty, "notes"]
+    assert sorted(os.listdir(fixture.state / "tasks")) == [linked, empty, "notes"]
 
 
-def test_a_state_folder_that_is_gone_is_an_outage(bench: Bench) -> None:
-    (bench.state / "tasks").rename(bench.state / "elsewhere")
+def test_a_state_folder_that_is_gone_is_an_outage(fixture: Fixture) -> None:
+    (fixture.state / "tasks").rename(fixture.state / "elsewhere")
     with pytest.raises(ClusterUnavailable):
-        bench.cluster.remove_old(0)
+        fixture.cluster.remove_old(0)

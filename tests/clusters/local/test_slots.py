@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import RUN, SLEEP, Bench, wait_until
+from tests.clusters.local.local_fixture import RUN, SLEEP, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -30,39 +30,39 @@ write("done")
 """
 
 
-def phases(bench: Bench, count: int) -> list[str]:
+def phases(fixture: Fixture, count: int) -> list[str]:
     return [
         seen.phase
-        for seen in bench.cluster.poll(
-            run_ref(RUN), [bench.ref(i) for i in range(count)]
+        for seen in fixture.cluster.poll(
+            run_ref(RUN), [fixture.ref(i) for i in range(count)]
         ).observations
     ]
 
 
 def test_never_more_than_slots_execute_and_the_first_come_are_first(
-    make_bench: Callable[..., Bench],
+    make_fixture: Callable[..., Fixture],
 ) -> None:
-    bench = make_bench(slots=2)
+    fixture = make_fixture(slots=2)
 
     def words() -> list[str]:
-        file = bench.state / "state" / str(run_ref(RUN)) / "order"
+        file = fixture.state / "state" / str(run_ref(RUN)) / "order"
         return file.read_text().split() if file.exists() else []
 
     for index in range(2):
-        bench.deploy(HELD, range(index, index + 1))
+        fixture.deploy(HELD, range(index, index + 1))
         wait_until(lambda index=index: words() == [str(number) for number in range(index + 1)])
     for index in range(2, 8):
-        bench.queue(index, HELD)
+        fixture.queue(index, HELD)
     for index in range(8):
-        bench.until(Phase.EXECUTING, index)
+        fixture.until(Phase.EXECUTING, index)
         waiting = max(0, 6 - index)
         running = 8 - index - waiting
         assert (
-            phases(bench, 8)
+            phases(fixture, 8)
             == [Phase.ENDED] * index + [Phase.EXECUTING] * running + [Phase.WAITING] * waiting
         )
-        (bench.folder(index) / "files/go").touch()
-        bench.until_on_file(index)
+        (fixture.folder(index) / "files/go").touch()
+        fixture.until_on_file(index)
         wait_until(lambda index=index: len(words()) == min(8, index + 3) + index + 1)
     assert words() == [
         *"01",
@@ -70,24 +70,24 @@ def test_never_more_than_slots_execute_and_the_first_come_are_first(
         "done",
         "done",
     ]
-    assert not list((bench.state / "live").iterdir())
+    assert not list((fixture.state / "live").iterdir())
 
 
-def test_the_next_free_slot_is_for_the_most_urgent(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1)
-    bench.deploy(HELD)
-    bench.until(Phase.EXECUTING)
+def test_the_next_free_slot_is_for_the_most_urgent(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1)
+    fixture.deploy(HELD)
+    fixture.until(Phase.EXECUTING)
     for number, priority in [(1, 5), (2, 3), (3, 1), (4, 5), (5, 1)]:
-        bench.run = RUN + number
-        bench.deploy(HELD, priority=priority)
-        wait_until(lambda: (bench.poll().reason or "").startswith("waiting: "))
+        fixture.run = RUN + number
+        fixture.deploy(HELD, priority=priority)
+        wait_until(lambda: (fixture.poll().reason or "").startswith("waiting: "))
         time.sleep(0.2)  # it writes that it waits, then it sleeps in its queue
     for number in (0, 3, 5, 2, 1, 4):
-        bench.run = RUN + number
-        bench.until(Phase.EXECUTING)
-        assert len(list((bench.state / "started").iterdir())) == 1
-        (bench.folder() / "files/go").touch()
-        bench.until_on_file()
+        fixture.run = RUN + number
+        fixture.until(Phase.EXECUTING)
+        assert len(list((fixture.state / "started").iterdir())) == 1
+        (fixture.folder() / "files/go").touch()
+        fixture.until_on_file()
 
 
 #: Notes its run in one file for all.
@@ -98,120 +98,120 @@ with open(os.environ["CRAWL_STATE_DIR"] + "/../../order", "a") as file:
 """
 
 
-def test_runs_of_the_same_priority_take_turns(make_bench: Callable[..., Bench]) -> None:
+def test_runs_of_the_same_priority_take_turns(make_fixture: Callable[..., Fixture]) -> None:
     """One run has queued all its tasks when another one comes with a few."""
-    bench = make_bench(slots=1)
-    bench.fill(1)
+    fixture = make_fixture(slots=1)
+    fixture.fill(1)
     for index in range(1, 13):
-        bench.queue(index, NOTED)
-    bench.run = RUN + 1
+        fixture.queue(index, NOTED)
+    fixture.run = RUN + 1
     for index in range(4):
-        bench.queue(index, NOTED)
-    bench.cluster.kill(run_ref(RUN), bench.ref(0))
-    order = bench.state / "state" / "order"
+        fixture.queue(index, NOTED)
+    fixture.cluster.kill(run_ref(RUN), fixture.ref(0))
+    order = fixture.state / "state" / "order"
     wait_until(lambda: order.exists() and len(order.read_text().split()) == 16)
     mine, theirs = str(RUN), str(RUN + 1)
     assert order.read_text().split()[:9] == [mine, mine, *[theirs, mine] * 3, theirs]
 
 
-def test_a_run_finds_room_to_wait_beside_another_one(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1, max_waiting=8)
-    bench.fill(1)
-    assert [one.state for one in bench.deploy(SLEEP, range(1, 7))] == ["created"] * 4 + [
+def test_a_run_finds_room_to_wait_beside_another_one(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1, max_waiting=8)
+    fixture.fill(1)
+    assert [one.state for one in fixture.deploy(SLEEP, range(1, 7))] == ["created"] * 4 + [
         "deferred"
     ] * 2
     for n, created in ((1, 2), (2, 1), (3, 1)):
-        bench.run = RUN + n
-        assert [one.state for one in bench.deploy(SLEEP, range(6))].count("created") == created
+        fixture.run = RUN + n
+        assert [one.state for one in fixture.deploy(SLEEP, range(6))].count("created") == created
 
 
-def test_who_is_less_urgent_leaves_places_to_wait_in(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1, max_waiting=6)
-    bench.fill(1)
+def test_who_is_less_urgent_leaves_places_to_wait_in(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1, max_waiting=6)
+    fixture.fill(1)
     found = []
     for index, priority in enumerate((5, 5, 3, 3, 3, 1, 1, 1), start=1):
-        (answer,) = bench.deploy(SLEEP, range(index, index + 1), priority=priority)
+        (answer,) = fixture.deploy(SLEEP, range(index, index + 1), priority=priority)
         found.append((priority, answer.state))
     d, c = "deferred", "created"
     assert found == [(5, c), (5, d), (3, c), (3, c), (3, d), (1, c), (1, c), (1, d)]
 
 
 def test_the_slot_stays_taken_while_the_crawler_lives_without_its_supervisor(
-    make_bench: Callable[..., Bench],
+    make_fixture: Callable[..., Fixture],
 ) -> None:
-    bench = make_bench(slots=1)
-    bench.fill(1)
-    bench.queue(1)
-    bench.crawler_process()
-    bench.slay(bench.supervisor())
+    fixture = make_fixture(slots=1)
+    fixture.fill(1)
+    fixture.queue(1)
+    fixture.crawler_process()
+    fixture.slay(fixture.supervisor())
     time.sleep(0.4)  # it tries ten times a second
-    assert bench.poll(1).reason == "waiting: 1 of 1 slots in use"
-    bench.cluster.kill(run_ref(RUN), bench.ref(0))
-    bench.until(Phase.EXECUTING, 1)
+    assert fixture.poll(1).reason == "waiting: 1 of 1 slots in use"
+    fixture.cluster.kill(run_ref(RUN), fixture.ref(0))
+    fixture.until(Phase.EXECUTING, 1)
 
 
 def test_a_crawler_that_lost_all_who_watch_it_keeps_nobody_waiting(
-    make_bench: Callable[..., Bench],
+    make_fixture: Callable[..., Fixture],
 ) -> None:
     """It has no slot of its own to hold: what hides from us would hold it for ever."""
-    bench = make_bench(slots=1)
-    bench.fill(1)
-    bench.queue(1)
-    crawler = bench.crawler_process()
-    bench.slay(bench.supervisor())
-    bench.slay(bench.runner())
-    bench.until(Phase.EXECUTING, 1)
+    fixture = make_fixture(slots=1)
+    fixture.fill(1)
+    fixture.queue(1)
+    crawler = fixture.crawler_process()
+    fixture.slay(fixture.supervisor())
+    fixture.slay(fixture.runner())
+    fixture.until(Phase.EXECUTING, 1)
     assert crawler.alive()
-    assert phases(bench, 2) == [Phase.EXECUTING, Phase.EXECUTING]
+    assert phases(fixture, 2) == [Phase.EXECUTING, Phase.EXECUTING]
 
 
 def test_more_than_the_allowed_number_of_waiting_tasks_is_deferred(
-    make_bench: Callable[..., Bench],
+    make_fixture: Callable[..., Fixture],
 ) -> None:
-    bench = make_bench(slots=1, max_waiting=4)
-    bench.fill(1)
-    states = [answer.state for answer in bench.deploy(SLEEP, range(5))]
+    fixture = make_fixture(slots=1, max_waiting=4)
+    fixture.fill(1)
+    states = [answer.state for answer in fixture.deploy(SLEEP, range(5))]
     assert states == ["existing", "created", "created", "deferred", "deferred"]
-    [deferred] = bench.deploy(SLEEP, range(4, 5))
+    [deferred] = fixture.deploy(SLEEP, range(4, 5))
     assert deferred.reason == "2 tasks already wait for a slot"
-    assert bench.poll(4).phase is Phase.ABSENT
-    bench.cluster.stop(run_ref(RUN), bench.ref(1))
-    bench.until(Phase.ENDED, 1)
-    assert bench.deploy(SLEEP, range(4, 5))[0].state == "created"
+    assert fixture.poll(4).phase is Phase.ABSENT
+    fixture.cluster.stop(run_ref(RUN), fixture.ref(1))
+    fixture.until(Phase.ENDED, 1)
+    assert fixture.deploy(SLEEP, range(4, 5))[0].state == "created"
 
 
-def test_waiting_tasks_that_died_do_not_count(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1, max_waiting=1)
-    bench.fill(1)
-    bench.deploy(SLEEP, range(1, 2))
-    bench.until(Phase.WAITING, 1)
-    bench.slay(bench.supervisor(1))
-    assert bench.poll(1).phase is Phase.GONE
-    assert bench.deploy(SLEEP, range(2, 3))[0].state == "created"
+def test_waiting_tasks_that_died_do_not_count(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1, max_waiting=1)
+    fixture.fill(1)
+    fixture.deploy(SLEEP, range(1, 2))
+    fixture.until(Phase.WAITING, 1)
+    fixture.slay(fixture.supervisor(1))
+    assert fixture.poll(1).phase is Phase.GONE
+    assert fixture.deploy(SLEEP, range(2, 3))[0].state == "created"
 
 
-def test_a_dead_head_of_the_queue_holds_nobody_up(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1)
-    bench.fill(1)
-    bench.queue(1)
-    bench.queue(2)
-    bench.slay(bench.supervisor(1))
-    bench.cluster.kill(run_ref(RUN), bench.ref(0))
-    bench.until(Phase.EXECUTING, 2)
+def test_a_dead_head_of_the_queue_holds_nobody_up(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1)
+    fixture.fill(1)
+    fixture.queue(1)
+    fixture.queue(2)
+    fixture.slay(fixture.supervisor(1))
+    fixture.cluster.kill(run_ref(RUN), fixture.ref(0))
+    fixture.until(Phase.EXECUTING, 2)
 
 
-def test_a_bare_signal_is_no_stop(make_bench: Callable[..., Bench]) -> None:
-    bench = make_bench(slots=1)
-    bench.fill(1)
-    bench.queue(1)
+def test_a_bare_signal_is_no_stop(make_fixture: Callable[..., Fixture]) -> None:
+    fixture = make_fixture(slots=1)
+    fixture.fill(1)
+    fixture.queue(1)
     for index in range(2):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            bench.supervisor(index).send(number)
+            fixture.supervisor(index).send(number)
     time.sleep(0.3)
-    assert phases(bench, 2) == [Phase.EXECUTING, Phase.WAITING]
+    assert phases(fixture, 2) == [Phase.EXECUTING, Phase.WAITING]
 
 
-def test_a_supervisor_is_small(bench: Bench) -> None:
-    bench.fill(1)
-    fields = Path(f"/proc/{bench.supervisor().pid}/statm").read_text().split()
+def test_a_supervisor_is_small(fixture: Fixture) -> None:
+    fixture.fill(1)
+    fields = Path(f"/proc/{fixture.supervisor().pid}/statm").read_text().split()
     assert int(fields[1]) * os.sysconf("SC_PAGESIZE") < 25 * 2**20

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.runner import child
-from tests.clusters.local.local_bench import RUN, STUBBORN, Bench, wait_until
+from tests.clusters.local.local_fixture import RUN, STUBBORN, Fixture, wait_until
 from tests.support.run_refs import run_ref
 
 pytestmark = pytest.mark.processes
@@ -82,44 +82,44 @@ def crawler(code: str) -> CrawlerDefinition:
 def test_a_crawler_of_another_user_has_what_is_its_own_and_nothing_of_ours(public: Path) -> None:
     old = os.umask(0o077)
     try:
-        bench = Bench(public, python=PYTHON, base_dir=public, run_as="nobody")
-        bench.cluster.deploy(bench.deployment(), crawler(TRIES))
-        seen = bench.until_on_file()
+        fixture = Fixture(public, python=PYTHON, base_dir=public, run_as="nobody")
+        fixture.cluster.deploy(fixture.deployment(), crawler(TRIES))
+        seen = fixture.until_on_file()
     finally:
         os.umask(old)
     assert (seen.end.exit_code, seen.end.finish_reason) == (0, "finished"), (
-        bench.folder() / "log"
+        fixture.folder() / "log"
     ).read_text()
     assert seen.counters.pages == 3
-    told = json.loads((bench.folder() / "files/told").read_text())
+    told = json.loads((fixture.folder() / "files/told").read_text())
     assert told.pop("ids") == [[NOBODY.pw_uid] * 3, [NOBODY.pw_gid] * 3, []]
     assert told.pop("home") == [NOBODY.pw_dir, "nobody"]
     assert told.pop("state") == "done"
     assert set(told.values()) == {"PermissionError"}, told
-    bench.close()
+    fixture.close()
 
 
 @needs_root
 def test_one_of_another_user_is_stopped_and_killed_like_any_other(public: Path) -> None:
-    bench = Bench(public, python=PYTHON, base_dir=public, run_as=str(NOBODY.pw_uid))
-    bench.cluster.deploy(bench.deployment(), crawler(STUBBORN))
-    wait_until((bench.folder() / "files/ready").exists)
-    bench.cluster.stop(run_ref(RUN), bench.ref())
-    bench.cluster.kill(run_ref(RUN), bench.ref())
-    end = bench.poll().end
+    fixture = Fixture(public, python=PYTHON, base_dir=public, run_as=str(NOBODY.pw_uid))
+    fixture.cluster.deploy(fixture.deployment(), crawler(STUBBORN))
+    wait_until((fixture.folder() / "files/ready").exists)
+    fixture.cluster.stop(run_ref(RUN), fixture.ref())
+    fixture.cluster.kill(run_ref(RUN), fixture.ref())
+    end = fixture.poll().end
     assert (end.exit_code, end.signal) == (137, 9)
-    bench.close()
+    fixture.close()
 
 
 @needs_root
 def test_a_program_that_the_user_cannot_execute_ends_as_such(public: Path) -> None:
     (public / "closed").mkdir(mode=0o700)
-    bench = Bench(public, python=PYTHON, base_dir=public / "closed", run_as="nobody")
-    bench.cluster.deploy(bench.deployment(), crawler("pass"))
-    end = bench.until(Phase.ENDED).end
+    fixture = Fixture(public, python=PYTHON, base_dir=public / "closed", run_as="nobody")
+    fixture.cluster.deploy(fixture.deployment(), crawler("pass"))
+    end = fixture.until(Phase.ENDED).end
     assert end.reason == "ContainerCannotRun"
     assert "PermissionError" in str(end.message)
-    bench.close()
+    fixture.close()
 
 
 @needs_root

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import RunRequest, verdict
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.runs import Fence, Owner, RunRow, TaskRow
 from crawler_lifecycle.store.store import open_store
-from tests.clusters.local.local_bench import Bench, wait_until
+from tests.clusters.local.local_fixture import Fixture, wait_until
 from tests.support.databases import make_tables
 from tests.support.fakes.services import FakeNotifier, FakeScheduler, untried
 
@@ -32,9 +32,9 @@ FAKE = "print('Traceback (most recent call last):\\n  File x\\nKeyError: 1', flu
 def crawled(folder: Path, code: str, **options: Any) -> tuple[RunRow, TaskRow]:
     """The run and its task after a whole life: real processes, activities and database."""
     url = make_tables(f"sqlite:///{folder / 'state.db'}")
-    bench = Bench(folder)
-    store, cluster = open_store(url, pool_size=1), bench.cluster
-    scheduler = FakeScheduler([bench.crawler(code, **options)], cluster)
+    fixture = Fixture(folder)
+    store, cluster = open_store(url, pool_size=1), fixture.cluster
+    scheduler = FakeScheduler([fixture.crawler(code, **options)], cluster)
     handle = store.initiation.create_run(
         RunRequest(crawler="demo"), "r1", Owner("crawl/demo/r1", "chain")
     )

@@ -18,7 +18,7 @@ from tests.support.run_refs import run_ref
 CRAWLER = CrawlerDefinition("demo", CrawlerKind.COMMAND, command=["true"])
 
 
-class Bench:
+class Fixture:
     def __init__(self, behaviour: Behaviour) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
         self.cluster = FakeCluster(clock=lambda: self.now, behaviour=behaviour)
@@ -43,55 +43,56 @@ class Bench:
 
 
 def test_time_alone_moves_a_task() -> None:
-    bench = Bench(Behaviour(waits=10, executes=20, counters=Counters(pages=40)))
-    bench.deploy()
-    assert [bench.phase_after(s) for s in (0, 9, 1)] == [
+    fixture = Fixture(Behaviour(waits=10, executes=20, counters=Counters(pages=40)))
+    fixture.deploy()
+    assert [fixture.phase_after(s) for s in (0, 9, 1)] == [
         Phase.WAITING,
         Phase.WAITING,
         Phase.EXECUTING,
     ]
-    bench.phase_after(10)
-    assert bench.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
-    assert bench.phase_after(10) is Phase.ENDED
+    fixture.phase_after(10)
+    assert fixture.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0].counters.pages == 20
+    assert fixture.phase_after(10) is Phase.ENDED
 
 
 def test_a_task_that_ignores_stops_ends_only_by_force() -> None:
-    bench = Bench(Behaviour(executes=None, heeds_stop_after=None))
-    bench.deploy()
-    bench.cluster.stop(run_ref(1), TaskRef(9, 0, 1))
-    assert bench.phase_after(3600) is Phase.EXECUTING
-    bench.cluster.kill(run_ref(1), TaskRef(9, 0, 1))
-    assert bench.phase_after(0) is Phase.ENDED
+    fixture = Fixture(Behaviour(executes=None, heeds_stop_after=None))
+    fixture.deploy()
+    fixture.cluster.stop(run_ref(1), TaskRef(9, 0, 1))
+    assert fixture.phase_after(3600) is Phase.EXECUTING
+    fixture.cluster.kill(run_ref(1), TaskRef(9, 0, 1))
+    assert fixture.phase_after(0) is Phase.ENDED
 
 
 @pytest.mark.parametrize("answer", ["deferred", "refused"])
 def test_a_deployment_can_be_turned_down(answer: str) -> None:
-    bench = Bench(Behaviour(deployed=answer, deploy_reason="quota"))
-    assert (bench.deploy().state, bench.deploy().reason) == (answer, "quota")
-    assert bench.phase_after(0) is Phase.ABSENT
+    fixture = Fixture(Behaviour(deployed=answer, deploy_reason="quota"))
+    assert (fixture.deploy().state, fixture.deploy().reason) == (answer, "quota")
+    assert fixture.phase_after(0) is Phase.ABSENT
 
 
 def test_things_happen_behind_our_back() -> None:
-    bench = Bench(Behaviour(executes=None))
-    uid = bench.deploy().uid
-    bench.cluster.end_now(1)
-    seen = bench.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0]
+    fixture = Fixture(Behaviour(executes=None))
+    uid = fixture.deploy().uid
+    fixture.cluster.end_now(1)
+    seen = fixture.cluster.poll(run_ref(1), [TaskRef(9, 0, 1)]).observations[0]
     assert seen.end is not None
-    assert (seen.end.signal, seen.end.finished_at) == (9, bench.now)
-    bench.cluster.vanish(1)
-    assert bench.phase_after(0) is Phase.ABSENT, "nobody knew that there was one"
+    assert (seen.end.signal, seen.end.finished_at) == (9, fixture.now)
+    fixture.cluster.vanish(1)
+    assert fixture.phase_after(0) is Phase.ABSENT, "nobody knew that there was one"
     assert (
-        bench.cluster.poll(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase is Phase.GONE
+        fixture.cluster.poll(run_ref(1), [TaskRef(9, 0, 1, uid)]).observations[0].phase
+        is Phase.GONE
     )
 
 
 def test_outages_begin_and_end_and_calls_are_counted() -> None:
-    bench = Bench(Behaviour())
-    bench.cluster.fail_with(ClusterUnavailable("down"), "poll")
-    bench.deploy()
+    fixture = Fixture(Behaviour())
+    fixture.cluster.fail_with(ClusterUnavailable("down"), "poll")
+    fixture.deploy()
     for _ in range(2):
         with pytest.raises(ClusterUnavailable):
-            bench.phase_after(0)
-    bench.cluster.fail_with(None)
-    assert bench.phase_after(0) is Phase.EXECUTING
-    assert bench.cluster.calls == {"deploy": 1, "poll": 3}
+            fixture.phase_after(0)
+    fixture.cluster.fail_with(None)
+    assert fixture.phase_after(0) is Phase.EXECUTING
+    assert fixture.cluster.calls == {"deploy": 1, "poll": 3}

@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.names import cluster_name
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.clusters.local.local_bench import RUN
+from tests.clusters.local.local_fixture import RUN
 from tests.contracts.observer.observer_harness import Harness
 from tests.support.kube_api import Answer, FakeApiServer
 from tests.support.kube_api.clients import patient

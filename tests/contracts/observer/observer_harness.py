@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.cluster import Cluster, Observer
 from crawler_lifecycle.ports.runs import TaskRef
 from examples.spool.cluster import Spool, _processes
-from tests.clusters.local.local_bench import RUN, Bench, wait_until
+from tests.clusters.local.local_fixture import RUN, Fixture, wait_until
 from tests.support.fakes.cluster import FINISHED, Behaviour, FakeCluster
 from tests.support.fakes.observer import FakeObserver
 from tests.support.run_refs import run_ref
@@ -144,8 +144,10 @@ class FakeHarness(Harness):
 
     def start(self, seconds: float = 3600, index: int = 0) -> None:
         self._seconds[index] = seconds
-        bench = Bench.__new__(Bench)
-        answer = self.fake.deploy(bench.deployment(range(index, index + 1)), bench.crawler(""))[0]
+        fixture = Fixture.__new__(Fixture)
+        answer = self.fake.deploy(fixture.deployment(range(index, index + 1)), fixture.crawler(""))[
+            0
+        ]
         self._uids[index] = answer.uid
 
     def count(self, pages: int, index: int = 0) -> None:
@@ -193,50 +195,50 @@ while time.monotonic() < until and not os.path.exists(told):
 
 class LocalHarness(Harness):
     def __init__(self, folder: Path) -> None:
-        self.bench = Bench(folder, slots=1)
-        self.cluster = self.bench.cluster
+        self.fixture = Fixture(folder, slots=1)
+        self.cluster = self.fixture.cluster
 
     def observer(self) -> Observer:
-        return LocalObserver(self.bench.state)
+        return LocalObserver(self.fixture.state)
 
     def start(self, seconds: float = 3600, index: int = 0) -> None:
-        self.bench.deploy(_CRAWLER.format(seconds=seconds), range(index, index + 1))
+        self.fixture.deploy(_CRAWLER.format(seconds=seconds), range(index, index + 1))
 
     def count(self, pages: int, index: int = 0) -> None:
         said = {"pages": pages, "updated_at": datetime.now(UTC).isoformat()}
-        (self.bench.folder(index) / "stats.json").write_text(json.dumps(said))
+        (self.fixture.folder(index) / "stats.json").write_text(json.dumps(said))
 
     def finish(self, index: int = 0) -> None:
-        (self.bench.folder(index) / "files/end").touch()
+        (self.fixture.folder(index) / "files/end").touch()
 
     def slay(self, index: int = 0) -> None:
-        self.bench.slay(self.bench.crawler_process(index))
+        self.fixture.slay(self.fixture.crawler_process(index))
 
     def take_away(self, index: int = 0) -> None:
         """The folder first: a supervisor that lives has nowhere to write the end then."""
         victims = [
-            self.bench.supervisor(index),
-            self.bench.runner(index),
-            self.bench.crawler_process(index),
+            self.fixture.supervisor(index),
+            self.fixture.runner(index),
+            self.fixture.crawler_process(index),
         ]
-        shutil.rmtree(self.bench.folder(index))
-        self.bench.slay(*[victim for victim in victims if victim.alive()])
+        shutil.rmtree(self.fixture.folder(index))
+        self.fixture.slay(*[victim for victim in victims if victim.alive()])
 
     def blind(self, observer: Observer) -> None:
-        os.rename(self.bench.state, f"{self.bench.state}.away")
-        self.bench.state.write_text("no folder")
+        os.rename(self.fixture.state, f"{self.fixture.state}.away")
+        self.fixture.state.write_text("no folder")
 
     def heal(self, observer: Observer) -> None:
-        self.bench.state.unlink()
-        os.rename(f"{self.bench.state}.away", self.bench.state)
+        self.fixture.state.unlink()
+        os.rename(f"{self.fixture.state}.away", self.fixture.state)
 
     def phase(self, index: int = 0) -> Phase:
-        uid = "known" if not self.bench.folder(index).exists() else None
+        uid = "known" if not self.fixture.folder(index).exists() else None
         ref = TaskRef(1000 + index, index, 1, uid)
         return self.cluster.poll(run_ref(RUN), [ref]).observations[0].phase
 
     def close(self) -> None:
-        self.bench.close()
+        self.fixture.close()
 
 
 class SpoolHarness(Harness):
@@ -244,7 +246,7 @@ class SpoolHarness(Harness):
 
     def __init__(self, folder: Path) -> None:
         self._state = folder / "state"
-        self._bench = Bench.__new__(Bench)
+        self._fixture = Fixture.__new__(Fixture)
         self.cluster = self._spool = Spool(self._state, 1)
 
     def _folder(self, index: int) -> Path:
@@ -254,8 +256,8 @@ class SpoolHarness(Harness):
         return Spool(self._state, 1)
 
     def start(self, seconds: float = 3600, index: int = 0) -> None:
-        crawler = self._bench.crawler(_CRAWLER.format(seconds=seconds))
-        self._spool.deploy(self._bench.deployment(range(index, index + 1)), crawler)
+        crawler = self._fixture.crawler(_CRAWLER.format(seconds=seconds))
+        self._spool.deploy(self._fixture.deployment(range(index, index + 1)), crawler)
 
     def count(self, pages: int, index: int = 0) -> None:
         said = {"pages": pages, "updated_at": datetime.now(UTC).isoformat()}

@@ -6,7 +6,7 @@ Nodes that only pretend have no logs, so this is not for them.
 from __future__ import annotations
 
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.contracts.observer.observer_harness import RUN, Harness, Told
 from tests.support.run_refs import run_ref
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.contracts.observer.observer_harness import RUN, Harness, SpoolHarness, Told
 
 OVER = (Phase.ENDED, Phase.GONE)

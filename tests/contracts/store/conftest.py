@@ -10,7 +10,7 @@ import pytest
 
 from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 from crawler_lifecycle.store.store import Store, open_store
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 from tests.support.databases import empty_tables, wait_patiently
 from tests.support.servers import DATABASES
 
@@ -42,8 +42,8 @@ def store(store_url: str, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def world(store: Store, clock: Clock) -> World:
-    return World(store, clock)
+def harness(store: Store, clock: Clock) -> Harness:
+    return Harness(store, clock)
 
 
 @pytest.fixture

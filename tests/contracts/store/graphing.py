@@ -32,7 +32,7 @@ from crawler_lifecycle.features.graphs.ports import (
 )
 from crawler_lifecycle.features.managers.ports import ManagerFence, NewManager
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import World, request
+from tests.contracts.store.harness import Harness, request
 
 KEY = "nightly/shops"
 MINE = Owner(graph_workflow_id(KEY), "chain-g1")
@@ -75,27 +75,27 @@ def announced(spec: GraphSpec, key: str = KEY, pages: int = 1, **fields: Any) ->
 class Graphed:
     """A graph that its workflow owns."""
 
-    world: World
+    harness: Harness
     fence: GraphFence
 
     @classmethod
     def made(
-        cls, world: World, steps: Sequence[StepSpec], key: str = KEY, **fields: Any
+        cls, harness: Harness, steps: Sequence[StepSpec], key: str = KEY, **fields: Any
     ) -> Graphed:
         context = fields.pop("context", {})
         spec = GraphSpec(steps, GraphOptions(**fields), context)
         pages = encode_pages(spec)
-        graphs = world.store.graphs
+        graphs = harness.store.graphs
         row, _ = graphs.reserve_graph(announced(spec, key, len(pages)))
         for page, data in enumerate(pages):
             graphs.add_graph_page(row.graph_id, page, data)
         graphs.make_graph(row.graph_id)
-        return cls.claimed(world, row.graph_id, Owner(graph_workflow_id(key), MINE.first_run_id))
+        return cls.claimed(harness, row.graph_id, Owner(graph_workflow_id(key), MINE.first_run_id))
 
     @classmethod
-    def claimed(cls, world: World, graph_id: int, owner: Owner) -> Graphed:
-        row = world.store.graphs.claim_graph(graph_id, owner)
-        return cls(world, GraphFence(graph_id, row.attempt, owner.first_run_id))
+    def claimed(cls, harness: Harness, graph_id: int, owner: Owner) -> Graphed:
+        row = harness.store.graphs.claim_graph(graph_id, owner)
+        return cls(harness, GraphFence(graph_id, row.attempt, owner.first_run_id))
 
     @property
     def id(self) -> int:
@@ -103,21 +103,21 @@ class Graphed:
 
     @property
     def row(self) -> GraphRow:
-        row = self.world.store.graphs.get_graph(self.id)
+        row = self.harness.store.graphs.get_graph(self.id)
         assert row is not None
         return row
 
     def step(self, path: str) -> StepRow:
-        [found] = self.world.store.graphs.list_steps(self.id, paths=[path])
+        [found] = self.harness.store.graphs.list_steps(self.id, paths=[path])
         return found
 
     def states(self) -> dict[str, StepState | str]:
-        return {one.path: one.state for one in self.world.store.graphs.list_steps(self.id)}
+        return {one.path: one.state for one in self.harness.store.graphs.list_steps(self.id)}
 
     def advance(self, *released: int) -> PickedSteps:
         """What the activity does in one transaction."""
-        ends = self.world.store.graphs.runs_ended(self.fence)
-        now = self.world.clock.now
+        ends = self.harness.store.graphs.runs_ended(self.fence)
+        now = self.harness.clock.now
 
         def how(graph: Any) -> PickedSteps:
             graph.released(released)
@@ -126,20 +126,20 @@ class Graphed:
             picked: PickedSteps = graph.pick(now, batches=500, begin=100, **many)
             return picked
 
-        return self.world.store.graphs.change(self.fence, how)
+        return self.harness.store.graphs.change(self.fence, how)
 
     def work(self, batch: int) -> list[StepWork]:
-        return self.world.store.graphs.batch(self.fence, batch)
+        return self.harness.store.graphs.batch(self.fence, batch)
 
     def begin(self, *work: StepWork, done: Sequence[ExecutionEnd] = ()) -> set[int]:
-        return self.world.store.graphs.record(self.fence, done, work)
+        return self.harness.store.graphs.record(self.fence, done, work)
 
     def end(
         self, work: StepWork, state: StepState = DONE, result: bytes | None = None, **fields: Any
     ) -> ExecutionEnd:
         """How an execution ended, to be recorded."""
         if state in (StepState.RETRYABLE, StepState.SCHEDULED):
-            fields.setdefault("not_before", self.world.clock.now + timedelta(seconds=5))
+            fields.setdefault("not_before", self.harness.clock.now + timedelta(seconds=5))
         end = StepEnd(work.number, work.attempt, state, **fields)
         return ExecutionEnd(
             end, None if result is None else [result], len(result or b""), error=end.reason
@@ -172,45 +172,47 @@ class Graphed:
         Without ``told`` no step knows of it.
         """
         found = {}
-        for one in self.world.store.graphs.to_begin(self.fence):
+        for one in self.harness.store.graphs.to_begin(self.fence):
             asked = request(crawler="services", parent=graph_workflow_id(self.row.key))
-            row, _ = self.world.store.initiation.reserve_run(
+            row, _ = self.harness.store.initiation.reserve_run(
                 asked, step_request_id(self.row.key, one.path, one.attempt)
             )
-            assert not told or self.world.store.graphs.run_begun(self.fence, one.number, row.run_id)
+            assert not told or self.harness.store.graphs.run_begun(
+                self.fence, one.number, row.run_id
+            )
             owner = Owner(f"crawl/{row.request_id}", f"chain-{row.run_id}")
-            handle = self.world.store.initiation.claim_run(
+            handle = self.harness.store.initiation.claim_run(
                 replace(asked, run_id=row.run_id), owner, lambda _: False
             )
             fence = Fence(row.run_id, handle.attempt, owner.first_run_id, row.run_uid)
-            self.world.deploy(fence)
-            self.world.execute(fence)
+            self.harness.deploy(fence)
+            self.harness.execute(fence)
             found[one.path] = fence
         return found
 
     def finish(self, run: Fence, failed: Sequence[int] = ()) -> None:
         """The run of a crawl ends, and its archive is delivered."""
-        self.world.finish(run, failed)
+        self.harness.finish(run, failed)
         self.deliver(run)
 
     def deliver(self, run: Fence) -> None:
         archive = ExportResult(f"s3://crawls/{run.run_id}/{run.attempt}", 100, 1, "00")
-        self.world.store.exports.record_export(run, "exported", archive, None)
+        self.harness.store.exports.record_export(run, "exported", archive, None)
 
     def recorded(self, path: str) -> Any:
         """What a step gave; ``None``: nothing."""
         row = self.step(path)
-        parts = self.world.store.graphs.result(self.id, row.number)
+        parts = self.harness.store.graphs.result(self.id, row.number)
         return None if row.result_bytes is None else decode(b"".join(unpacked(parts)))
 
     def begin_managers(self, told: bool = True) -> dict[str, ManagerFence]:
         """Every manager that was picked is there, and its workflow keeps it."""
-        found, managers = {}, self.world.store.managers
-        for one in self.world.store.graphs.to_begin(self.fence):
+        found, managers = {}, self.harness.store.managers
+        for one in self.harness.store.graphs.to_begin(self.fence):
             name, flow_id = step_manager(self.row.graph_uid, one.number, one.job)
             new = NewManager(name, flow_id, one.job["plan"], parent=graph_workflow_id(self.row.key))
             row, _ = managers.reserve_manager(new)
-            assert not told or self.world.store.graphs.run_begun(
+            assert not told or self.harness.store.graphs.run_begun(
                 self.fence, one.number, row.manager_id
             )
             owner = Owner(manager_workflow_id(name, flow_id), f"chain-{one.path}-{one.attempt}")

@@ -25,7 +25,7 @@ from crawler_lifecycle.features.managers.ports import (
     NewManager,
 )
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import World, request
+from tests.contracts.store.harness import Harness, request
 
 NAME, FLOW = "shops", "flow-1"
 MINE = Owner(manager_workflow_id(NAME, FLOW), "chain-m1")
@@ -64,22 +64,22 @@ NONSENSE = [
 class Managed:
     """A manager that is driven through the port, as the activities do it."""
 
-    world: World
+    harness: Harness
     fence: ManagerFence
 
     @classmethod
-    def begun(cls, world: World, new: NewManager = NEW, owner: Owner = MINE) -> Managed:
+    def begun(cls, harness: Harness, new: NewManager = NEW, owner: Owner = MINE) -> Managed:
         """One that has a process."""
-        row, _ = world.store.managers.reserve_manager(new)
-        return cls.claimed(world, row.manager_id, owner)
+        row, _ = harness.store.managers.reserve_manager(new)
+        return cls.claimed(harness, row.manager_id, owner)
 
     @classmethod
-    def claimed(cls, world: World, manager_id: int, owner: Owner = MINE) -> Managed:
-        managers = world.store.managers
+    def claimed(cls, harness: Harness, manager_id: int, owner: Owner = MINE) -> Managed:
+        managers = harness.store.managers
         row = managers.claim_manager(manager_id, owner)
         fence = ManagerFence(row.manager_id, row.attempt, owner.first_run_id)
         generation = managers.new_generation(fence, "f1", 0).generation
-        return cls(world, replace(fence, generation=generation))
+        return cls(harness, replace(fence, generation=generation))
 
     @property
     def id(self) -> int:
@@ -87,19 +87,19 @@ class Managed:
 
     @property
     def row(self) -> ManagerRow:
-        row = self.world.store.managers.get_manager(self.id)
+        row = self.harness.store.managers.get_manager(self.id)
         assert row is not None
         return row
 
     def jobs(self, *states: JobState) -> list[JobRow]:
-        return self.world.store.managers.list_jobs(self.id, states=states)
+        return self.harness.store.managers.list_jobs(self.id, states=states)
 
     def commit(self, **fields: object) -> ManagerCommit:
-        return self.world.store.managers.commit_decision(self.fence, Decision(**fields))  # type: ignore[arg-type]
+        return self.harness.store.managers.commit_decision(self.fence, Decision(**fields))  # type: ignore[arg-type]
 
     def pick(self, most: int, state: JobState = JobState.BUFFERED) -> ManagerCommit:
         """The oldest jobs in this state take slots."""
-        managers = self.world.store.managers
+        managers = self.harness.store.managers
         number = count(managers.facts(self.fence, 0).next_seq)
         waiting = managers.waiting_jobs(self.id, state, limit=most)
         picks = [
@@ -110,30 +110,30 @@ class Managed:
 
     def executing(self, numbers: Sequence[int], most: int, **fields: object) -> list[Fence]:
         """Yields of these jobs; so many of them take slots, and have runs that execute."""
-        self.world.store.managers.add_page(self.fence, page(numbers, **fields))
+        self.harness.store.managers.add_page(self.fence, page(numbers, **fields))
         self.pick(most)
         return self.begin()
 
     def begin(self) -> list[Fence]:
         """Every job that was picked gets its run, which executes at once."""
         fences = []
-        for live in self.world.store.managers.starting_jobs(self.fence):
+        for live in self.harness.store.managers.starting_jobs(self.fence):
             tags = {"parent": MINE.workflow_id, "flow_id": FLOW}
             asked = request(crawler=live.job.spider, args=dict(live.job.spider_args), **tags)
-            row, _ = self.world.store.initiation.reserve_run(asked, live.key)
-            self.world.store.managers.job_started(self.fence, live.item_id, row.run_id)
+            row, _ = self.harness.store.initiation.reserve_run(asked, live.key)
+            self.harness.store.managers.job_started(self.fence, live.item_id, row.run_id)
             owner = Owner(f"crawl/{row.request_id}", f"chain-{row.run_id}")
             again = replace(asked, run_id=row.run_id)
-            handle = self.world.store.initiation.claim_run(again, owner, lambda _: False)
+            handle = self.harness.store.initiation.claim_run(again, owner, lambda _: False)
             fence = Fence(row.run_id, handle.attempt, owner.first_run_id, row.run_uid)
-            self.world.deploy(fence)
-            self.world.execute(fence)
+            self.harness.deploy(fence)
+            self.harness.execute(fence)
             fences.append(fence)
         return fences
 
     def handle(self, ends: int = 100) -> list[int]:
         """The hooks of what ended run; its runs."""
-        facts = self.world.store.managers.facts(self.fence, ends)
+        facts = self.harness.store.managers.facts(self.fence, ends)
         self.commit(
             hooked=[HookReport(one.live.item_id, one.attempt, one.bad) for one in facts.ended]
         )

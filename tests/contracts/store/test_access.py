@@ -11,15 +11,15 @@ from crawler_lifecycle.ports.access import AccessRow, TokenRow
 from crawler_lifecycle.store.retention.pruning import Pruner
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.graphing import Graphed, step
+from tests.contracts.store.harness import Harness
 from tests.contracts.store.managing import Managed
 from tests.contracts.store.test_pruning import DAY, prune, told
 from tests.contracts.store.test_writers import together
-from tests.contracts.store.world import World
 
 
-def row(world: World, **fields: object) -> AccessRow:
+def row(harness: Harness, **fields: object) -> AccessRow:
     given = {
-        "at": world.clock.now,
+        "at": harness.clock.now,
         "caller": "ann",
         "caller_project": "*",
         "operation": "stopRun",
@@ -28,10 +28,10 @@ def row(world: World, **fields: object) -> AccessRow:
     return AccessRow(**{**given, "status": 200, "outcome": "done", **fields})  # type: ignore[arg-type]
 
 
-def test_a_row_gets_the_uid_and_the_project_of_its_subject(world: World, store: Store) -> None:
-    fence = world.run("r")
-    manager = store.managers.get_manager(Managed.begun(world).id)
-    graph = store.graphs.get_graph(Graphed.made(world, [step("a")]).fence.graph_id)
+def test_a_row_gets_the_uid_and_the_project_of_its_subject(harness: Harness, store: Store) -> None:
+    fence = harness.run("r")
+    manager = store.managers.get_manager(Managed.begun(harness).id)
+    graph = store.graphs.get_graph(Graphed.made(harness, [step("a")]).fence.graph_id)
     store.webhooks.put("portal", {"url": "https://a.example/"}, None, project="b")
     webhook = store.webhooks.get("portal")
     assert manager is not None
@@ -44,7 +44,7 @@ def test_a_row_gets_the_uid_and_the_project_of_its_subject(world: World, store: 
         "webhook": "portal",
     }
     store.access.record_access(
-        [row(world, kind=kind, subject=key) for kind, key in subjects.items()]
+        [row(harness, kind=kind, subject=key) for kind, key in subjects.items()]
     )
     found = [(one.kind, one.project, one.subject_uid) for one in store.access.list_access()]
     assert found[::-1] == [
@@ -63,9 +63,9 @@ def test_a_row_gets_the_uid_and_the_project_of_its_subject(world: World, store: 
         "0x1",
         str(2**63),
     ]
-    store.access.record_access([row(world, kind="run", subject=one, caller="odd") for one in odd])
+    store.access.record_access([row(harness, kind="run", subject=one, caller="odd") for one in odd])
     store.access.record_access(
-        [row(world, kind="run", subject=subjects["run"], caller="b", caller_project="b")]
+        [row(harness, kind="run", subject=subjects["run"], caller="b", caller_project="b")]
     )
     assert {(one.project, one.subject_uid) for one in store.access.list_access(caller="odd")} == {
         ("*", None)
@@ -75,10 +75,10 @@ def test_a_row_gets_the_uid_and_the_project_of_its_subject(world: World, store: 
     ]
 
 
-def test_long_texts_are_cut_and_odd_ones_are_kept(world: World, store: Store) -> None:
+def test_long_texts_are_cut_and_odd_ones_are_kept(harness: Harness, store: Store) -> None:
     text = "\U0001f577\u202e<b>" * 100
     store.access.record_access(
-        [row(world, caller=text, operation=text, verb=text, subject=text, address=text)]
+        [row(harness, caller=text, operation=text, verb=text, subject=text, address=text)]
     )
     [found] = store.access.list_access()
     assert [len(one or "") for one in (found.caller, found.operation, found.subject)] == [
@@ -89,11 +89,11 @@ def test_long_texts_are_cut_and_odd_ones_are_kept(world: World, store: Store) ->
     assert (found.caller or "")[:99] == text[:99]
 
 
-def test_filters_and_pages_give_each_row_once_newest_first(world: World, store: Store) -> None:
+def test_filters_and_pages_give_each_row_once_newest_first(harness: Harness, store: Store) -> None:
     for n in range(12):
-        world.clock.forward(n % 3)  # several in one moment
+        harness.clock.forward(n % 3)  # several in one moment
         store.access.record_access(
-            [row(world, caller=f"c{n % 2}", outcome="forbidden" if n == 7 else "done")]
+            [row(harness, caller=f"c{n % 2}", outcome="forbidden" if n == 7 else "done")]
         )
     everything = store.access.list_access(100)
     assert [one.id for one in everything] == sorted((one.id for one in everything), reverse=True)
@@ -111,17 +111,17 @@ def test_filters_and_pages_give_each_row_once_newest_first(world: World, store: 
         assert store.access.list_access() == []
 
 
-def test_rows_leave_by_their_age(world: World, store: Store, pruner: Pruner) -> None:
-    store.access.record_access([row(world)] * 3)
-    world.clock.forward(89 * DAY)
-    store.access.record_access([row(world, caller="bob")])
-    assert told(pruner, world, "access_log") == (0, {Stays.RECENT: 4})
-    world.clock.forward(2 * DAY)
-    assert prune(pruner, world)["access_log"] == 3
+def test_rows_leave_by_their_age(harness: Harness, store: Store, pruner: Pruner) -> None:
+    store.access.record_access([row(harness)] * 3)
+    harness.clock.forward(89 * DAY)
+    store.access.record_access([row(harness, caller="bob")])
+    assert told(pruner, harness, "access_log") == (0, {Stays.RECENT: 4})
+    harness.clock.forward(2 * DAY)
+    assert prune(pruner, harness)["access_log"] == 3
     assert [one.caller for one in store.access.list_access()] == ["bob"]
 
 
-def test_a_name_that_two_want_is_given_once(world: World, store: Store) -> None:
+def test_a_name_that_two_want_is_given_once(harness: Harness, store: Store) -> None:
     def make(n: int) -> TokenRow:
         return store.tokens.create_token("ci", "read", "*", str(n) * 64, None, str(n))
 
@@ -131,14 +131,14 @@ def test_a_name_that_two_want_is_given_once(world: World, store: Store) -> None:
     assert live.created_by == live.sha256[0]
 
 
-def test_a_use_never_goes_back(world: World, store: Store) -> None:
+def test_a_use_never_goes_back(harness: Harness, store: Store) -> None:
     store.tokens.create_token(
-        "ci", "read", "*", "0" * 64, world.clock.now + timedelta(days=1), None
+        "ci", "read", "*", "0" * 64, harness.clock.now + timedelta(days=1), None
     )
     for seconds in (120, 60):
         store.tokens.tokens_used(
-            {"0" * 64: world.clock.now + timedelta(seconds=seconds), "9" * 64: world.clock.now}
+            {"0" * 64: harness.clock.now + timedelta(seconds=seconds), "9" * 64: harness.clock.now}
         )
     assert [one.used_at for one in store.tokens.list_tokens()] == [
-        world.clock.now + timedelta(seconds=120)
+        harness.clock.now + timedelta(seconds=120)
     ]

@@ -19,8 +19,8 @@ from crawler_lifecycle.domain.names import EVENT_RUN_ENDED, EVENT_RUN_STARTED, e
 from crawler_lifecycle.domain.run import RunRequest, RunStatus
 from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.store.store import Store
+from tests.contracts.store.harness import OTHER, OWNER, Clock, Harness, closed, request, seen
 from tests.contracts.store.test_writers import together
-from tests.contracts.store.world import OTHER, OWNER, Clock, World, closed, request, seen
 
 ORPHAN = AuditFinding(
     "orphan/task/9/0/1/u", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}
@@ -30,14 +30,17 @@ ORPHAN = AuditFinding(
 # --- reading
 
 
-def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
-    fences = [world.run(f"r{n}") for n in range(5)]
-    world.deploy(fences[1])
-    world.execute(fences[1])
-    world.deploy(fences[2])
-    world.finish(fences[2])
-    reserved, _ = world.store.initiation.reserve_run(request(priority=2), "reserved")
-    pages = [world.store.audits.open_runs(0, 3), world.store.audits.open_runs(fences[3].run_id, 3)]
+def test_runs_that_are_open_come_in_pages_by_id(harness: Harness) -> None:
+    fences = [harness.run(f"r{n}") for n in range(5)]
+    harness.deploy(fences[1])
+    harness.execute(fences[1])
+    harness.deploy(fences[2])
+    harness.finish(fences[2])
+    reserved, _ = harness.store.initiation.reserve_run(request(priority=2), "reserved")
+    pages = [
+        harness.store.audits.open_runs(0, 3),
+        harness.store.audits.open_runs(fences[3].run_id, 3),
+    ]
     found = [run for page in pages for run in page]
     assert [run.run_id for run in found] == [
         f.run_id for f in (fences[0], fences[1], fences[3], fences[4])
@@ -51,44 +54,44 @@ def test_runs_that_are_open_come_in_pages_by_id(world: World) -> None:
     )
 
 
-def test_runs_that_ended_come_in_the_order_of_their_ends(world: World, clock: Clock) -> None:
+def test_runs_that_ended_come_in_the_order_of_their_ends(harness: Harness, clock: Clock) -> None:
     ended = []
     for n in range(4):
-        fence = world.executing(f"r{n}")
-        world.finish(fence)
+        fence = harness.executing(f"r{n}")
+        harness.finish(fence)
         ended.append(fence)
         if n != 1:
             clock.forward(60)
-    world.run("open")
+    harness.run("open")
     since = clock.now - timedelta(seconds=200)
-    first = world.store.audits.ended_runs(since, limit=3)
-    rest = world.store.audits.ended_runs(since, (first[-1].ended_at, first[-1].run_id), limit=3)
+    first = harness.store.audits.ended_runs(since, limit=3)
+    rest = harness.store.audits.ended_runs(since, (first[-1].ended_at, first[-1].run_id), limit=3)
     assert [run.run_id for run in (*first, *rest)] == [f.run_id for f in ended]
     assert first[1].ended_at == first[2].ended_at, "the id decides where the time does not"
-    assert [r.run_id for r in world.store.audits.ended_runs(clock.now - timedelta(seconds=70))] == [
-        ended[3].run_id
-    ]
+    assert [
+        r.run_id for r in harness.store.audits.ended_runs(clock.now - timedelta(seconds=70))
+    ] == [ended[3].run_id]
 
 
 def test_a_run_that_goes_on_has_not_ended_whatever_time_another_hand_wrote(
-    world: World, clock: Clock
+    harness: Harness, clock: Clock
 ) -> None:
-    fence = world.deployed()
-    assert world.write("UPDATE run_history SET ended_at = updated_at") == 1
-    assert world.store.audits.ended_runs(clock.now - timedelta(seconds=200)) == []
-    assert [run.run_id for run in world.store.audits.open_runs(0, 3)] == [fence.run_id]
+    fence = harness.deployed()
+    assert harness.write("UPDATE run_history SET ended_at = updated_at") == 1
+    assert harness.store.audits.ended_runs(clock.now - timedelta(seconds=200)) == []
+    assert [run.run_id for run in harness.store.audits.open_runs(0, 3)] == [fence.run_id]
 
 
-def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
-    fence = world.deployed()
-    store = world.store
-    world.execute(fence)
+def test_an_ended_run_says_what_of_it_was_delivered(harness: Harness) -> None:
+    fence = harness.deployed()
+    store = harness.store
+    harness.execute(fence)
     started = store.events.append_event(
         fence, EVENT_RUN_STARTED, event_key(fence.run, 1, EVENT_RUN_STARTED), {}
     )
     store.events.record_delivery(started.seq, "pusher", "refused")
     assert store.audits.ended_run(fence.run_id) is None
-    world.finish(fence)
+    harness.finish(fence)
 
     def told() -> tuple[bool, bool, bool]:
         run = store.audits.ended_run(fence.run_id)
@@ -106,18 +109,18 @@ def test_an_ended_run_says_what_of_it_was_delivered(world: World) -> None:
     store.events.record_delivery(started.seq, "pusher", None)
     store.exports.record_export(fence, "empty", None, None)
     assert told() == (True, True, True)
-    second = world.resume(fence, rerun=True)
+    second = harness.resume(fence, rerun=True)
     assert store.audits.ended_run(fence.run_id) is None
-    world.deploy(second)
-    world.finish(second)
+    harness.deploy(second)
+    harness.finish(second)
     assert told() == (False, True, False), "each attempt has its own"
 
 
-def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
-    first = world.deployed("r1", tasks=3)
-    world.finish(first, failed=[1])
-    second = world.resume(first)
-    world.deployed("r2")
+def test_tasks_are_found_by_run_index_and_attempt(harness: Harness) -> None:
+    first = harness.deployed("r1", tasks=3)
+    harness.finish(first, failed=[1])
+    second = harness.resume(first)
+    harness.deployed("r2")
     keys = [
         (first.run_id, 0, 1),
         (first.run_id, 1, 1),
@@ -125,7 +128,7 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
         (first.run_id, 7, 1),
         (99, 0, 1),
     ]
-    found = {task.key: task for task in world.store.tasks.recorded_tasks(keys)}
+    found = {task.key: task for task in harness.store.tasks.recorded_tasks(keys)}
     assert set(found) == set(keys[:3])
     assert found[keys[1]].status == "FAILED"
     assert (found[keys[2]].status, found[keys[2]].run_status) == ("QUEUED", "INITIALIZING")
@@ -135,73 +138,76 @@ def test_tasks_are_found_by_run_index_and_attempt(world: World) -> None:
         None,
     )
     assert second.attempt == 2
-    assert world.store.tasks.recorded_tasks([]) == []
+    assert harness.store.tasks.recorded_tasks([]) == []
 
 
-def test_only_ends_without_evidence_are_unproved(world: World, clock: Clock) -> None:
-    fence = world.executing("r1", tasks=4)
-    tasks = world.store.polls.found_state(fence).tasks
+def test_only_ends_without_evidence_are_unproved(harness: Harness, clock: Clock) -> None:
+    fence = harness.executing("r1", tasks=4)
+    tasks = harness.store.polls.found_state(fence).tasks
     gone = [
         seen(task, Phase.GONE, clock.now, uid=task.uid, changed_at=clock.now) for task in tasks[:2]
     ]
-    world.poll(fence, gone)
-    world.finish(fence, failed=[3])
+    harness.poll(fence, gone)
+    harness.finish(fence, failed=[3])
     since = clock.now - timedelta(seconds=1)
-    found = world.store.audits.unproved_ends([fence.run_id, 77], since)
+    found = harness.store.audits.unproved_ends([fence.run_id, 77], since)
     assert [(task.index, task.status) for task in found] == [(0, "LOST"), (1, "LOST")]
-    assert world.store.audits.unproved_ends([fence.run_id], clock.now + timedelta(seconds=1)) == []
-    assert world.store.audits.existing_runs([fence.run_id, 77]) == {fence.run_id: fence.run_uid}
+    assert (
+        harness.store.audits.unproved_ends([fence.run_id], clock.now + timedelta(seconds=1)) == []
+    )
+    assert harness.store.audits.existing_runs([fence.run_id, 77]) == {fence.run_id: fence.run_uid}
 
 
 # --- claiming in place of a workflow that was lost
 
 
-def test_a_repair_queues_nothing_again_that_its_attempt_had_judged(world: World) -> None:
-    fence = world.executing("r1", tasks=2)
-    world.poll(
-        fence, [seen(world.store.polls.found_state(fence).tasks[0], Phase.GONE, world.clock.now)]
+def test_a_repair_queues_nothing_again_that_its_attempt_had_judged(harness: Harness) -> None:
+    fence = harness.executing("r1", tasks=2)
+    harness.poll(
+        fence,
+        [seen(harness.store.polls.found_state(fence).tasks[0], Phase.GONE, harness.clock.now)],
     )
-    handle = world.store.initiation.claim_run(
+    handle = harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), OTHER, closed, repair=True
     )
-    again = world.store.initiation.claim_run(
+    again = harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), OTHER, closed, repair=True
     )
     assert (handle, handle.attempt, handle.resumed) == (again, 2, True)
     second = replace(fence, attempt=2, owner_run_id=OTHER.first_run_id)
-    assert world.store.deployment.requeue_ended(second, False).queued == 0
-    assert [t.attempt for t in world.store.tasks.list_tasks(fence.run_id, superseded=True)] == [
+    assert harness.store.deployment.requeue_ended(second, False).queued == 0
+    assert [t.attempt for t in harness.store.tasks.list_tasks(fence.run_id, superseded=True)] == [
         1,
         1,
     ]
     sources = [
         t.source
-        for t in world.store.runs.transitions(fence.run_id)
+        for t in harness.store.runs.transitions(fence.run_id)
         if t.task_id is None and t.attempt == 2
     ]
     assert sources == ["sweep"]
 
 
-def test_a_repair_queues_what_a_lost_resume_had_not_come_to(world: World) -> None:
-    fence = world.deployed("r1")
-    world.finish(fence, failed=[0])
-    world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+def test_a_repair_queues_what_a_lost_resume_had_not_come_to(harness: Harness) -> None:
+    fence = harness.deployed("r1")
+    harness.finish(fence, failed=[0])
+    harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     third = replace(OTHER, first_run_id="chain-3")
-    handle = world.store.initiation.claim_run(
+    handle = harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), third, closed, repair=True
     )
     after = replace(fence, attempt=handle.attempt, owner_run_id=third.first_run_id)
-    assert world.store.deployment.requeue_ended(after, False).queued == 1
+    assert harness.store.deployment.requeue_ended(after, False).queued == 1
 
 
-def test_a_run_that_has_ended_meanwhile_is_not_repaired(world: World) -> None:
-    fence = world.deployed("r1")
-    world.finish(fence, failed=[0])
+def test_a_run_that_has_ended_meanwhile_is_not_repaired(harness: Harness) -> None:
+    fence = harness.deployed("r1")
+    harness.finish(fence, failed=[0])
     with pytest.raises(NotInThisState, match="is FAILED now"):
-        world.store.initiation.claim_run(
+        harness.store.initiation.claim_run(
             RunRequest(run_id=fence.run_id), OTHER, closed, repair=True
         )
-    assert (world.row(fence).attempt, world.status(fence)) == (1, RunStatus.FAILED)
+    assert (harness.row(fence).attempt, harness.status(fence)) == (1, RunStatus.FAILED)
 
 
 # --- findings and reports

@@ -16,28 +16,28 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import Fence, TaskRow
+from tests.contracts.store.harness import START, Harness
 from tests.contracts.store.test_writers import together
-from tests.contracts.store.world import START, World
 
 STILL_ALIVE = Correction(CorrectionKind.STILL_ALIVE, "FAILED", "RUNNING")
 
 
-def ended(world: World, tasks: int = 2) -> tuple[Fence, list[TaskRow]]:
+def ended(harness: Harness, tasks: int = 2) -> tuple[Fence, list[TaskRow]]:
     """A run that failed a minute after its deployment, and its tasks."""
-    fence = world.executing(tasks=tasks)
-    world.clock.forward(60)
-    world.finish(fence, failed=range(tasks))
-    return fence, world.store.tasks.list_tasks(fence.run_id)
+    fence = harness.executing(tasks=tasks)
+    harness.clock.forward(60)
+    harness.finish(fence, failed=range(tasks))
+    return fence, harness.store.tasks.list_tasks(fence.run_id)
 
 
-def test_an_end_is_corrected_beside_it_and_never_changed(world: World) -> None:
-    fence, tasks = ended(world)
-    before = world.row(fence), tasks, world.store.runs.transitions(fence.run_id)
-    now = world.clock.forward(90)
+def test_an_end_is_corrected_beside_it_and_never_changed(harness: Harness) -> None:
+    fence, tasks = ended(harness)
+    before = harness.row(fence), tasks, harness.store.runs.transitions(fence.run_id)
+    now = harness.clock.forward(90)
     wanted = replace(
         STILL_ALIVE, task_id=tasks[1].task_id, evidence={"uid": "uid-1-1", "nothing": None}
     )
-    [row] = world.store.corrections.record_corrections(fence.run_id, [wanted])
+    [row] = harness.store.corrections.record_corrections(fence.run_id, [wanted])
     assert (row.run_id, row.task_id, row.attempt) == (fence.run_id, tasks[1].task_id, 1)
     assert (row.kind, row.believed, row.truth, row.found_by) == (
         "still_alive",
@@ -51,34 +51,34 @@ def test_an_end_is_corrected_beside_it_and_never_changed(world: World) -> None:
         90_000,
     )
     assert (row.evidence, row.created_at) == ({"uid": "uid-1-1"}, now)
-    assert world.store.corrections.list_corrections(fence.run_id)[-1:] == [row]
+    assert harness.store.corrections.list_corrections(fence.run_id)[-1:] == [row]
     after = (
-        world.row(fence),
-        world.store.tasks.list_tasks(fence.run_id),
-        world.store.runs.transitions(fence.run_id),
+        harness.row(fence),
+        harness.store.tasks.list_tasks(fence.run_id),
+        harness.store.runs.transitions(fence.run_id),
     )
     assert after == before
 
 
-def test_the_same_correction_is_written_once(world: World) -> None:
-    fence, tasks = ended(world)
+def test_the_same_correction_is_written_once(harness: Harness) -> None:
+    fence, tasks = ended(harness)
     about = [replace(STILL_ALIVE, task_id=task.task_id) for task in tasks]
-    assert len(world.store.corrections.record_corrections(fence.run_id, [*about, *about])) == 2
-    events = world.store.events.last_event_seq()
-    world.clock.forward(600)
-    assert world.store.corrections.record_corrections(fence.run_id, about) == []
-    assert world.store.events.last_event_seq() == events
+    assert len(harness.store.corrections.record_corrections(fence.run_id, [*about, *about])) == 2
+    events = harness.store.events.last_event_seq()
+    harness.clock.forward(600)
+    assert harness.store.corrections.record_corrections(fence.run_id, about) == []
+    assert harness.store.events.last_event_seq() == events
     others = [
         replace(about[0], truth="PENDING"),
         replace(about[0], believed="LOST"),
         replace(about[0], kind=CorrectionKind.LATE_EVIDENCE),
         replace(about[0], task_id=None),
     ]
-    assert len(world.store.corrections.record_corrections(fence.run_id, others)) == 4
-    again = world.resume(fence)
+    assert len(harness.store.corrections.record_corrections(fence.run_id, others)) == 4
+    again = harness.resume(fence)
     assert (
         len(
-            world.store.corrections.record_corrections(
+            harness.store.corrections.record_corrections(
                 fence.run_id, [about[0], replace(about[0], attempt=2)]
             )
         )
@@ -87,25 +87,25 @@ def test_the_same_correction_is_written_once(world: World) -> None:
     assert again.attempt == 2
 
 
-def test_sweeps_at_once_write_it_once(world: World) -> None:
-    fence, tasks = ended(world)
+def test_sweeps_at_once_write_it_once(harness: Harness) -> None:
+    fence, tasks = ended(harness)
     about = [replace(STILL_ALIVE, task_id=task.task_id) for task in tasks]
     answers = together(
-        *[lambda: world.store.corrections.record_corrections(fence.run_id, about)] * 8
+        *[lambda: harness.store.corrections.record_corrections(fence.run_id, about)] * 8
     )
     assert sorted(len(rows) for rows in answers) == [0] * 7 + [2]
-    assert [row.kind for row in world.store.corrections.list_corrections(fence.run_id)] == [
+    assert [row.kind for row in harness.store.corrections.list_corrections(fence.run_id)] == [
         "still_alive"
     ] * 2
 
 
-def test_it_is_told_as_a_change_of_the_run(world: World) -> None:
-    fence, _ = ended(world)
-    seq = world.store.events.last_event_seq()
-    world.store.corrections.record_corrections(
+def test_it_is_told_as_a_change_of_the_run(harness: Harness) -> None:
+    fence, _ = ended(harness)
+    seq = harness.store.events.last_event_seq()
+    harness.store.corrections.record_corrections(
         fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, believed="LOST")]
     )
-    made, event = world.store.events.events_after(seq)
+    made, event = harness.store.events.events_after(seq)
     assert (event.type, event.body["status"]) == ("run.changed", "FAILED")
     assert (made.type, made.body["count"]) == ("correction.made", 2)
 
@@ -125,36 +125,36 @@ def test_it_is_told_as_a_change_of_the_run(world: World) -> None:
          "just now"],
 )  # fmt: skip
 def test_a_status_is_untrue_from_when_both_hold(
-    world: World, believed_since: timedelta | None, truth_since: timedelta | None, lag_ms: int
+    harness: Harness, believed_since: timedelta | None, truth_since: timedelta | None, lag_ms: int
 ) -> None:
-    fence, tasks = ended(world, tasks=1)
-    now = world.clock.forward(90)
+    fence, tasks = ended(harness, tasks=1)
+    now = harness.clock.forward(90)
     wanted = replace(
         STILL_ALIVE,
         task_id=tasks[0].task_id,
         believed_since=None if believed_since is None else now + believed_since,
         truth_since=None if truth_since is None else now + truth_since,
     )
-    [row] = world.store.corrections.record_corrections(fence.run_id, [wanted])
+    [row] = harness.store.corrections.record_corrections(fence.run_id, [wanted])
     assert row.lag_ms == lag_ms
     assert row.truth_since == wanted.truth_since
 
 
-def test_what_was_believed_of_a_run_is_dated_by_its_transition(world: World) -> None:
-    fence, _ = ended(world)
-    at = world.clock.now
-    world.clock.forward(10)
+def test_what_was_believed_of_a_run_is_dated_by_its_transition(harness: Harness) -> None:
+    fence, _ = ended(harness)
+    at = harness.clock.now
+    harness.clock.forward(10)
     about = Correction(CorrectionKind.LATE_EVIDENCE, "FAILED", "COMPLETED", truth_since=START)
     unknown = Correction(CorrectionKind.REPAIR, "delivered", "undelivered")
-    first, second = world.store.corrections.record_corrections(fence.run_id, [about, unknown])
+    first, second = harness.store.corrections.record_corrections(fence.run_id, [about, unknown])
     assert (first.task_id, first.believed_since, first.lag_ms) == (None, at, 10_000)
     assert (second.believed_since, second.lag_ms) == (None, None)
-    assert world.status(fence) is RunStatus.FAILED
+    assert harness.status(fence) is RunStatus.FAILED
 
 
-def test_a_live_run_gets_its_true_status_with_its_transition(world: World) -> None:
-    fence = world.deployed(tasks=1)
-    now = world.clock.forward(30)
+def test_a_live_run_gets_its_true_status_with_its_transition(harness: Harness) -> None:
+    fence = harness.deployed(tasks=1)
+    now = harness.clock.forward(30)
     repair = Correction(
         CorrectionKind.REPAIR,
         "INITIALIZING",
@@ -162,9 +162,9 @@ def test_a_live_run_gets_its_true_status_with_its_transition(world: World) -> No
         truth_since=START,
         evidence={"why": "x"},
     )
-    [row] = world.store.corrections.record_corrections(fence.run_id, [repair])
-    assert (row.lag_ms, world.status(fence)) == (30_000, RunStatus.PROCESSING)
-    last = world.store.runs.transitions(fence.run_id)[-1]
+    [row] = harness.store.corrections.record_corrections(fence.run_id, [repair])
+    assert (row.lag_ms, harness.status(fence)) == (30_000, RunStatus.PROCESSING)
+    last = harness.store.runs.transitions(fence.run_id)[-1]
     assert (last.task_id, last.from_status, last.to_status) == (None, "INITIALIZING", "PROCESSING")
     assert (last.source, last.cluster_time, last.committed_at, last.evidence) == (
         "sweep",
@@ -172,23 +172,23 @@ def test_a_live_run_gets_its_true_status_with_its_transition(world: World) -> No
         now,
         {"why": "x"},
     )
-    assert world.store.corrections.record_corrections(fence.run_id, [repair]) == []
-    assert world.store.runs.transitions(fence.run_id)[-1] == last
+    assert harness.store.corrections.record_corrections(fence.run_id, [repair]) == []
+    assert harness.store.runs.transitions(fence.run_id)[-1] == last
 
 
-def test_neither_an_end_nor_a_step_back_nor_a_wrong_belief_moves_a_run(world: World) -> None:
-    fence = world.deployed(tasks=1)
+def test_neither_an_end_nor_a_step_back_nor_a_wrong_belief_moves_a_run(harness: Harness) -> None:
+    fence = harness.deployed(tasks=1)
     beliefs = [("INITIALIZING", "FAILED"), ("INITIALIZING", "COMPLETED")]
     beliefs += [("STOPPING", "PROCESSING"), ("PROCESSING", "STOPPING")]
     wrong = [Correction(CorrectionKind.REPAIR, believed, truth) for believed, truth in beliefs]
-    assert len(world.store.corrections.record_corrections(fence.run_id, wrong)) == len(wrong)
-    assert world.status(fence) is RunStatus.INITIALIZING
-    assert set(world.statuses(fence).values()) == {TaskStatus.PENDING}
+    assert len(harness.store.corrections.record_corrections(fence.run_id, wrong)) == len(wrong)
+    assert harness.status(fence) is RunStatus.INITIALIZING
+    assert set(harness.statuses(fence).values()) == {TaskStatus.PENDING}
 
 
-def test_bad_corrections_are_refused_and_nothing_is_written(world: World) -> None:
-    fence, _ = ended(world)
-    [other] = world.store.tasks.list_tasks(world.deployed("r2", tasks=1).run_id)
+def test_bad_corrections_are_refused_and_nothing_is_written(harness: Harness) -> None:
+    fence, _ = ended(harness)
+    [other] = harness.store.tasks.list_tasks(harness.deployed("r2", tasks=1).run_id)
     changes: list[tuple[dict[str, Any], str]] = [
         ({"kind": "mistaken"}, "kind: 'mistaken' is not allowed"),
         ({"believed": ""}, "believed: '' is not allowed"),
@@ -200,25 +200,25 @@ def test_bad_corrections_are_refused_and_nothing_is_written(world: World) -> Non
     ]
     for change, named in changes:
         with pytest.raises(InvalidRequest, match=named):
-            world.store.corrections.record_corrections(
+            harness.store.corrections.record_corrections(
                 fence.run_id, [STILL_ALIVE, replace(STILL_ALIVE, **change)]
             )
-    assert world.store.corrections.list_corrections(fence.run_id) == []
+    assert harness.store.corrections.list_corrections(fence.run_id) == []
 
 
-def test_who_may_write(world: World) -> None:
-    fence, _ = ended(world)
+def test_who_may_write(harness: Harness) -> None:
+    fence, _ = ended(harness)
     with pytest.raises(InvalidRequest, match="found_by: 'me' is not allowed"):
-        world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "me")
+        harness.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "me")
     with pytest.raises(RunNotFound):
-        world.store.corrections.record_corrections(fence.run_id + 1, [STILL_ALIVE])
-    assert world.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume")
+        harness.store.corrections.record_corrections(fence.run_id + 1, [STILL_ALIVE])
+    assert harness.store.corrections.record_corrections(fence.run_id, [STILL_ALIVE], "resume")
 
 
-def test_lists_by_kind_and_the_summary(world: World) -> None:
-    assert world.store.corrections.correction_summary(START).count == 0
-    assert world.store.corrections.correction_summary(START).worst_ms is None
-    fence, tasks = ended(world)
+def test_lists_by_kind_and_the_summary(harness: Harness) -> None:
+    assert harness.store.corrections.correction_summary(START).count == 0
+    assert harness.store.corrections.correction_summary(START).worst_ms is None
+    fence, tasks = ended(harness)
     written = []
     for seconds, one in [
         (10, replace(STILL_ALIVE, task_id=tasks[0].task_id)),
@@ -226,17 +226,17 @@ def test_lists_by_kind_and_the_summary(world: World) -> None:
         (5, Correction(CorrectionKind.REPAIR, "delivered", "undelivered")),
         (5, Correction(CorrectionKind.LATE_EVIDENCE, "FAILED", "COMPLETED")),
     ]:
-        world.clock.forward(seconds)
-        written += world.store.corrections.record_corrections(fence.run_id, [one])
-    assert world.store.corrections.list_corrections(kind="still_alive") == written[:2]
-    assert world.store.corrections.list_corrections(fence.run_id, kind="repair") == [written[2]]
-    assert world.store.corrections.list_corrections(
+        harness.clock.forward(seconds)
+        written += harness.store.corrections.record_corrections(fence.run_id, [one])
+    assert harness.store.corrections.list_corrections(kind="still_alive") == written[:2]
+    assert harness.store.corrections.list_corrections(fence.run_id, kind="repair") == [written[2]]
+    assert harness.store.corrections.list_corrections(
         kind="still_alive", after_id=written[0].id, limit=1
     ) == [written[1]]
-    assert world.store.corrections.list_corrections(kind="killed") == []
-    summary = world.store.corrections.correction_summary(START)
+    assert harness.store.corrections.list_corrections(kind="killed") == []
+    summary = harness.store.corrections.correction_summary(START)
     expected = [("late_evidence", 1, 40_000), ("repair", 1, None), ("still_alive", 2, 30_000)]
     assert [(t.kind, t.count, t.worst_ms) for t in summary.kinds] == expected
     assert (summary.since, summary.count, summary.worst_ms) == (START, 4, 40_000)
-    assert world.store.corrections.correction_summary(written[1].created_at).count == 3
-    assert world.store.corrections.correction_summary(world.clock.forward(1)).count == 0
+    assert harness.store.corrections.correction_summary(written[1].created_at).count == 3
+    assert harness.store.corrections.correction_summary(harness.clock.forward(1)).count == 0

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import Counters, Phase
 from crawler_lifecycle.ports.polls import LiveCounters
 from crawler_lifecycle.ports.runs import Fence
-from tests.contracts.store.world import World, good_end, seen
+from tests.contracts.store.harness import Harness, good_end, seen
 
 
 def counted(fence: Fence, pages: int | None, index: int = 0, **more: object) -> LiveCounters:
@@ -24,137 +24,141 @@ def counted(fence: Fence, pages: int | None, index: int = 0, **more: object) -> 
     )  # type: ignore[arg-type]
 
 
-def pages(world: World, fence: Fence) -> tuple[int | None, list[int | None]]:
-    return world.row(fence).pages, [
-        task.pages for task in world.store.tasks.list_tasks(fence.run_id)
+def pages(harness: Harness, fence: Fence) -> tuple[int | None, list[int | None]]:
+    return harness.row(fence).pages, [
+        task.pages for task in harness.store.tasks.list_tasks(fence.run_id)
     ]
 
 
-def test_counters_are_on_record_between_polls(world: World) -> None:
-    fence = world.executing(tasks=2)
-    polled, events = world.row(fence), world.store.events.last_event_seq()
-    moved = world.clock.forward(12)
+def test_counters_are_on_record_between_polls(harness: Harness) -> None:
+    fence = harness.executing(tasks=2)
+    polled, events = harness.row(fence), harness.store.events.last_event_seq()
+    moved = harness.clock.forward(12)
     told = [counted(fence, 6), counted(fence, 2, 1, at=moved - timedelta(seconds=3))]
-    assert world.store.live_counters.record_counts(fence.run, told) == 2
-    assert pages(world, fence) == (8, [6, 2])
-    row = world.row(fence)
+    assert harness.store.live_counters.record_counts(fence.run, told) == 2
+    assert pages(harness, fence) == (8, [6, 2])
+    row = harness.row(fence)
     assert (row.items, row.last_progress_at) == (8, moved)
     expected = [moved, moved - timedelta(seconds=3)]
-    assert [t.last_progress_at for t in world.store.tasks.list_tasks(fence.run_id)] == expected
+    assert [t.last_progress_at for t in harness.store.tasks.list_tasks(fence.run_id)] == expected
     assert row.pages_per_minute == 40
-    assert [t.pages_per_minute for t in world.store.tasks.list_tasks(fence.run_id)] == [30, 13.3]
+    assert [t.pages_per_minute for t in harness.store.tasks.list_tasks(fence.run_id)] == [30, 13.3]
     same = ("status", "verified_at", "next_look_at", "updated_at", "stage")
     assert [getattr(row, name) for name in same] == [getattr(polled, name) for name in same]
-    assert world.store.events.last_event_seq() == events
-    world.clock.forward(5)
-    assert world.store.live_counters.record_counts(fence.run, told) == 0, (
+    assert harness.store.events.last_event_seq() == events
+    harness.clock.forward(5)
+    assert harness.store.live_counters.record_counts(fence.run, told) == 0, (
         "the same again is no news"
     )
-    assert world.row(fence) == row
+    assert harness.row(fence) == row
 
 
 def test_each_count_is_news_for_a_page_also_after_a_poll_by_a_clock_that_is_ahead(
-    world: World,
+    harness: Harness,
 ) -> None:
-    fence = world.executing()
-    [task] = world.store.polls.found_state(fence).tasks
-    world.poll(fence, [seen(task, Phase.EXECUTING, world.clock.forward(600), uid=task.uid)])
-    world.clock.forward(-590)
+    fence = harness.executing()
+    [task] = harness.store.polls.found_state(fence).tasks
+    harness.poll(fence, [seen(task, Phase.EXECUTING, harness.clock.forward(600), uid=task.uid)])
+    harness.clock.forward(-590)
     marks = []
     for number in (5, 6, 7):
-        world.store.live_counters.record_counts(fence.run, [counted(fence, number)])
-        marks.append(world.store.runs.run_marks([fence.run_id])[fence.run_id])
+        harness.store.live_counters.record_counts(fence.run, [counted(fence, number)])
+        marks.append(harness.store.runs.run_marks([fence.run_id])[fence.run_id])
     assert len(set(marks)) == 3
 
 
-def test_a_counter_is_never_lowered(world: World) -> None:
-    fence = world.executing()
-    world.store.live_counters.record_counts(fence.run, [counted(fence, 9)])
+def test_a_counter_is_never_lowered(harness: Harness) -> None:
+    fence = harness.executing()
+    harness.store.live_counters.record_counts(fence.run, [counted(fence, 9)])
     assert (
-        world.store.live_counters.record_counts(
+        harness.store.live_counters.record_counts(
             fence.run, [counted(fence, 4), counted(fence, None)]
         )
         == 0
     )
-    now = world.clock.forward(60)
-    [task] = world.store.polls.found_state(fence).tasks
+    now = harness.clock.forward(60)
+    [task] = harness.store.polls.found_state(fence).tasks
     # A poll reads, somebody counts on, and only then the poll is written down.
-    world.poll(fence, [seen(task, Phase.EXECUTING, now, uid=task.uid, counters=Counters(pages=7))])
-    assert pages(world, fence) == (9, [9])
+    harness.poll(
+        fence, [seen(task, Phase.EXECUTING, now, uid=task.uid, counters=Counters(pages=7))]
+    )
+    assert pages(harness, fence) == (9, [9])
     end = seen(task, Phase.ENDED, now, uid=task.uid, counters=Counters(pages=8), end=good_end(now))
-    world.poll(fence, [end])
-    assert pages(world, fence) == (8, [8]), "the end has the last word"
+    harness.poll(fence, [end])
+    assert pages(harness, fence) == (8, [8]), "the end has the last word"
 
 
-def test_nothing_but_the_very_task_is_touched(world: World) -> None:
-    fence = world.executing(tasks=2)
-    now = world.clock.forward(60)
-    first, _ = world.store.polls.found_state(fence).tasks
-    world.poll(
+def test_nothing_but_the_very_task_is_touched(harness: Harness) -> None:
+    fence = harness.executing(tasks=2)
+    now = harness.clock.forward(60)
+    first, _ = harness.store.polls.found_state(fence).tasks
+    harness.poll(
         fence,
         [seen(first, Phase.ENDED, now, uid=first.uid, counters=Counters(3), end=good_end(now))],
     )
-    before = world.row(fence), world.store.tasks.list_tasks(fence.run_id)
+    before = harness.row(fence), harness.store.tasks.list_tasks(fence.run_id)
     stranger = RunRef(fence.run_id, "0" * 32)
     strange = [counted(fence, 50, 1, attempt=2), counted(fence, 50, 7), counted(fence, 50, 0)]
-    assert world.store.live_counters.record_counts(fence.run, strange) == 0
+    assert harness.store.live_counters.record_counts(fence.run, strange) == 0
     assert (
-        world.store.live_counters.record_counts(stranger, [counted(fence, 50, 1, run=stranger)])
+        harness.store.live_counters.record_counts(stranger, [counted(fence, 50, 1, run=stranger)])
         == 0
     )
-    assert (world.row(fence), world.store.tasks.list_tasks(fence.run_id)) == before
+    assert (harness.row(fence), harness.store.tasks.list_tasks(fence.run_id)) == before
     with pytest.raises(RunNotFound):
-        world.store.live_counters.record_counts(RunRef(10**9, fence.run_uid), [])
-    world.store.live_counters.record_counts(fence.run, [counted(fence, COUNT_MAX, 1)])
-    assert pages(world, fence) == (3 + COUNT_MAX, [3, COUNT_MAX])
+        harness.store.live_counters.record_counts(RunRef(10**9, fence.run_uid), [])
+    harness.store.live_counters.record_counts(fence.run, [counted(fence, COUNT_MAX, 1)])
+    assert pages(harness, fence) == (3 + COUNT_MAX, [3, COUNT_MAX])
 
 
-def test_a_run_that_ended_is_left_alone(world: World) -> None:
-    fence = world.executing()
-    world.finish(fence)
-    before = world.row(fence)
-    assert world.store.live_counters.record_counts(fence.run, [counted(fence, 99)]) == 0
-    assert world.row(fence) == before
+def test_a_run_that_ended_is_left_alone(harness: Harness) -> None:
+    fence = harness.executing()
+    harness.finish(fence)
+    before = harness.row(fence)
+    assert harness.store.live_counters.record_counts(fence.run, [counted(fence, 99)]) == 0
+    assert harness.row(fence) == before
 
 
-def test_the_stall_rule_sees_progress_between_polls(world: World) -> None:
+def test_the_stall_rule_sees_progress_between_polls(harness: Harness) -> None:
     """The poll finds the counters that it reads on record already: the run has moved all the
     same.
     """
-    fence = world.executing()
-    [task] = world.store.polls.found_state(fence).tasks
+    fence = harness.executing()
+    [task] = harness.store.polls.found_state(fence).tasks
 
     def poll(counters: Counters) -> float:
-        now = world.clock.forward(30)
+        now = harness.clock.forward(30)
         observation = seen(task, Phase.EXECUTING, now, uid=task.uid, counters=counters)
-        return world.stage(fence, [observation]).quiet.total_seconds()
+        return harness.stage(fence, [observation]).quiet.total_seconds()
 
     assert poll(Counters(1, 1)) == 0
     assert poll(Counters(1, 1)) == 30
-    world.clock.forward(30)
-    world.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
+    harness.clock.forward(30)
+    harness.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
     assert poll(Counters(5, 5)) == 0
     assert poll(Counters(5, 5)) == 30, "once, and not at every poll from then on"
-    world.clock.forward(30)
-    world.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
+    harness.clock.forward(30)
+    harness.store.live_counters.record_counts(fence.run, [counted(fence, 5)])
     assert poll(Counters(5, 5)) == 90, "the same counters again are no progress"
 
 
-def test_that_a_crawler_counts_is_no_progress_yet(world: World) -> None:
-    fence = world.executing()
-    assert world.store.live_counters.record_counts(fence.run, [counted(fence, 0)]) == 1
-    row = world.row(fence)
+def test_that_a_crawler_counts_is_no_progress_yet(harness: Harness) -> None:
+    fence = harness.executing()
+    assert harness.store.live_counters.record_counts(fence.run, [counted(fence, 0)]) == 1
+    row = harness.row(fence)
     assert (row.pages, row.last_progress_at, row.pages_per_minute) == (0, None, None)
 
 
-def test_the_pace_of_a_resumed_run_is_unknown_and_that_of_its_tasks_is_not(world: World) -> None:
-    fence = world.executing()
-    world.clock.forward(60)
-    world.finish(fence)
-    assert world.row(fence).pages_per_minute == 10
-    again = world.resume(fence, rerun=True)
-    world.begin(again)
-    world.clock.forward(30)
-    world.store.live_counters.record_counts(again.run, [counted(again, 10)])
-    assert world.row(again).pages_per_minute is None
-    assert [task.pages_per_minute for task in world.store.tasks.list_tasks(again.run_id)] == [20]
+def test_the_pace_of_a_resumed_run_is_unknown_and_that_of_its_tasks_is_not(
+    harness: Harness,
+) -> None:
+    fence = harness.executing()
+    harness.clock.forward(60)
+    harness.finish(fence)
+    assert harness.row(fence).pages_per_minute == 10
+    again = harness.resume(fence, rerun=True)
+    harness.begin(again)
+    harness.clock.forward(30)
+    harness.store.live_counters.record_counts(again.run, [counted(again, 10)])
+    assert harness.row(again).pages_per_minute is None
+    assert [task.pages_per_minute for task in harness.store.tasks.list_tasks(again.run_id)] == [20]

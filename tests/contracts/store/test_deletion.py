@@ -23,26 +23,26 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.store.tables import metadata
 from tests.contracts.store.graphing import KEY, Graphed, crawl
+from tests.contracts.store.harness import OTHER, Harness, closed, seen
 from tests.contracts.store.managing import Managed, job
-from tests.contracts.store.world import OTHER, World, closed, seen
 
 WORD = "planted-canary"
 
 
-def planted(world: World, name: str = "r1", *, stop: bool = False, **more: object) -> Fence:
+def planted(harness: Harness, name: str = "r1", *, stop: bool = False, **more: object) -> Fence:
     """A run that has ended, with the word wherever a person or a crawler may write."""
-    store, clock = world.store, world.clock
-    fence = world.deployed(name, 2, args={"q": WORD}, settings={"A": WORD}, tags=[WORD], **more)
-    world.execute(fence)
+    store, clock = harness.store, harness.clock
+    fence = harness.deployed(name, 2, args={"q": WORD}, settings={"A": WORD}, tags=[WORD], **more)
+    harness.execute(fence)
     if stop:
-        store.stops.record_stop(fence.run_id, world.stop(reason=WORD), f"{name}-stop", fence)
+        store.stops.record_stop(fence.run_id, harness.stop(reason=WORD), f"{name}-stop", fence)
     tasks = store.polls.found_state(fence).tasks
     details = [Details(t.task_id, f"log {WORD}", statistics={WORD: 1}) for t in tasks]
     store.polls.save_details(fence, details)
     end = End(exit_code=1, finish_reason=WORD, message=WORD, finished_at=clock.forward(60))
     found = {"end": end, "reason": WORD, "resume_note": WORD, "resumed": False}
-    world.poll(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, **found) for t in tasks])
-    world.end(fence)
+    harness.poll(fence, [seen(t, Phase.ENDED, clock.now, uid=t.uid, **found) for t in tasks])
+    harness.end(fence)
     store.exports.record_export(
         fence, "exported", ExportResult(f"file:///{WORD}", 1, 1, "0" * 64, WORD), WORD
     )
@@ -84,11 +84,11 @@ def delete(store: Store, run: RunRef) -> None:
     store.deletion.delete_texts(run, lambda: None)
 
 
-def test_a_planted_word_is_in_no_row_afterwards(world: World) -> None:
-    store, fence = world.store, planted(world)
+def test_a_planted_word_is_in_no_row_afterwards(harness: Harness) -> None:
+    store, fence = harness.store, planted(harness)
     planted_there = where(store)
     assert len(planted_there) > 15, planted_there
-    other = planted(world, "r2", stop=True)
+    other = planted(harness, "r2", stop=True)
     delete(store, other.run)
     assert where(store) == planted_there, "those of another run stay"
     delete(store, fence.run)
@@ -98,8 +98,8 @@ def test_a_planted_word_is_in_no_row_afterwards(world: World) -> None:
     assert first["task_history"] == 2
 
 
-def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
-    store, fence = world.store, planted(world)
+def test_a_stub_stays_and_ledgers_add_up(harness: Harness) -> None:
+    store, fence = harness.store, planted(harness)
     (row,) = store.runs.list_runs()
     counts = store.tasks.count_tasks(fence.run_id)
     ledger = [
@@ -107,7 +107,7 @@ def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
     ]
     events = [(e.seq, e.type, e.key) for e in store.events.events_after(0, run_id=fence.run_id)]
     wrong = [(c.id, c.kind) for c in store.corrections.list_corrections(fence.run_id)]
-    world.clock.forward(10)
+    harness.clock.forward(10)
     delete(store, fence.run)
     stub = store.runs.get_run(fence.run_id)
     assert stub is not None
@@ -123,7 +123,7 @@ def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
         "ended_at",
     ):
         assert getattr(stub, name) == getattr(row, name)
-    assert (stub.deleted_at, stub.deletion_ended_at) == (world.clock.now, None)
+    assert (stub.deleted_at, stub.deletion_ended_at) == (harness.clock.now, None)
     assert store.tasks.count_tasks(fence.run_id) == counts
     assert [
         (t.from_status, t.to_status, t.committed_at) for t in store.runs.transitions(fence.run_id)
@@ -132,7 +132,7 @@ def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
         :-1
     ] == events
     assert [(c.id, c.kind) for c in store.corrections.list_corrections(fence.run_id)] == wrong
-    assert store.audits.ended_runs(world.clock.now - timedelta(days=1)) == [], (
+    assert store.audits.ended_runs(harness.clock.now - timedelta(days=1)) == [], (
         "no audit calls it a difference"
     )
     assert store.audits.ended_run(fence.run_id) is None
@@ -144,8 +144,8 @@ def test_a_stub_stays_and_ledgers_add_up(world: World) -> None:
     assert (again.run_id, fresh) == (fence.run_id, False), "the same request again finds the stub"
 
 
-def test_the_report_grows_and_forgets_what_is_no_longer_left(world: World) -> None:
-    store, fence = world.store, planted(world, parent="somebody")
+def test_the_report_grows_and_forgets_what_is_no_longer_left(harness: Harness) -> None:
+    store, fence = harness.store, planted(harness, parent="somebody")
     store.deletion.ask_deletion(fence.run_id, "ada")
     told = {"somebody": "it keeps the definition of the run, with its arguments"}
     deletion, run = store.deletion, fence.run
@@ -159,13 +159,13 @@ def test_the_report_grows_and_forgets_what_is_no_longer_left(world: World) -> No
         "gone": {"histories": 3, "files": None},
         "left": told,
     }
-    assert row.deletion_ended_at == world.clock.now
+    assert row.deletion_ended_at == harness.clock.now
     with pytest.raises(Fenced):
         deletion.note_deletion(RunRef(fence.run_id, "f" * 32), {}, {})
 
 
-def test_what_is_deleted_is_neither_resumed_nor_written(world: World) -> None:
-    store, fence = world.store, planted(world)
+def test_what_is_deleted_is_neither_resumed_nor_written(harness: Harness) -> None:
+    store, fence = harness.store, planted(harness)
     row, fresh = store.deletion.ask_deletion(fence.run_id, "ada")
     assert fresh
     assert store.deletion.ask_deletion(fence.run_id, "eve")[1] is False
@@ -184,32 +184,32 @@ def test_what_is_deleted_is_neither_resumed_nor_written(world: World) -> None:
             write()
 
 
-def test_only_what_has_ended_is_deleted(world: World) -> None:
-    fence = world.deployed()
+def test_only_what_has_ended_is_deleted(harness: Harness) -> None:
+    fence = harness.deployed()
     with pytest.raises(
         NotInThisState, match=rf"is INITIALIZING; stop it first \(crawlctl stop {fence.run_id}\)"
     ):
-        world.store.deletion.ask_deletion(fence.run_id, None)
+        harness.store.deletion.ask_deletion(fence.run_id, None)
     with pytest.raises(RunNotFound):
-        world.store.deletion.ask_deletion(99, None)
-    assert world.store.runs.get_run(fence.run_id).deleted_at is None  # type: ignore[union-attr]
+        harness.store.deletion.ask_deletion(99, None)
+    assert harness.store.runs.get_run(fence.run_id).deleted_at is None  # type: ignore[union-attr]
 
 
-def test_open_deletions_are_found_until_their_end(world: World) -> None:
-    store, fence = world.store, planted(world)
+def test_open_deletions_are_found_until_their_end(harness: Harness) -> None:
+    store, fence = harness.store, planted(harness)
     store.deletion.ask_deletion(fence.run_id, None)
-    due = world.clock.forward(60)
+    due = harness.clock.forward(60)
     assert [row.run_id for row in store.deletion.open_deletions(due)] == [fence.run_id]
     assert store.deletion.open_deletions(due - timedelta(seconds=60)) == []
     store.deletion.note_deletion(fence.run, {}, {}, ended=True)
     assert store.deletion.open_deletions(due) == []
 
 
-def test_crawlctl_cluster_gc_can_carry_its_files_out(world: World) -> None:
+def test_crawlctl_cluster_gc_can_carry_its_files_out(harness: Harness) -> None:
     """Where only that may write to the volume: at once, however young the run is."""
-    store, fence = world.store, planted(world)
+    store, fence = harness.store, planted(harness)
     store.deletion.ask_deletion(fence.run_id, None)
-    before = world.clock.now - timedelta(days=14)
+    before = harness.clock.now - timedelta(days=14)
     assert store.file_retention.give_up_files(fence.run_id, before, lambda: None) == (
         RetentionState.OLD,
         1,
@@ -220,12 +220,12 @@ def test_crawlctl_cluster_gc_can_carry_its_files_out(world: World) -> None:
     assert RunStatus(store.runs.get_run(fence.run_id).status).terminal  # type: ignore[union-attr]
 
 
-def test_a_manager_handles_an_end_first_and_then_forgets_its_arguments(world: World) -> None:
-    store, managed = world.store, Managed.begun(world)
+def test_a_manager_handles_an_end_first_and_then_forgets_its_arguments(harness: Harness) -> None:
+    store, managed = harness.store, Managed.begun(harness)
     managed.add(Job("services", {"q": WORD}), job(2))
     managed.pick(2, JobState.QUEUED)
     fence, other = managed.begin()
-    world.finish(fence)
+    harness.finish(fence)
     with pytest.raises(
         NotInThisState,
         match=f"manager {managed.id} has not handled the end of run {fence.run_id} yet",
@@ -240,11 +240,11 @@ def test_a_manager_handles_an_end_first_and_then_forgets_its_arguments(world: Wo
     managed.check_counters()
 
 
-def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(world: World) -> None:
-    store, graphed = world.store, Graphed.made(world, [crawl("a")])
+def test_a_graph_ends_first_and_a_retry_of_its_step_makes_a_new_run(harness: Harness) -> None:
+    store, graphed = harness.store, Graphed.made(harness, [crawl("a")])
     graphed.advance()
     (fence,) = graphed.begin_runs().values()
-    world.finish(fence)
+    harness.finish(fence)
     store.exports.record_export(fence, "empty", None, None)
     with pytest.raises(
         NotInThisState, match=rf"graph {KEY} still executes.*\(crawlctl graph stop {KEY}\)"

@@ -26,8 +26,8 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.engine import KeyTaken, open_engine, parse_url
 from tests.contracts.store.graphing import Graphed
 from tests.contracts.store.graphing import step as graph_step
+from tests.contracts.store.harness import OWNER, START, Harness, closed, request, seen
 from tests.contracts.store.managing import Managed, page
-from tests.contracts.store.world import OWNER, START, World, closed, request, seen
 
 
 class Hand:
@@ -65,15 +65,15 @@ def hand(store_url: str) -> Iterator[Hand]:
     engine.dispose()
 
 
-def test_statistics_that_another_hand_wrote_count_for_nothing(world: World, hand: Hand) -> None:
-    fence = world.executing(tasks=2)
-    for task in world.store.polls.found_state(fence).tasks:
-        world.store.polls.save_details(fence, [Details(task.task_id, statistics={"a": 1})])
-    world.store.polls.apply_details(fence)
+def test_statistics_that_another_hand_wrote_count_for_nothing(harness: Harness, hand: Hand) -> None:
+    fence = harness.executing(tasks=2)
+    for task in harness.store.polls.found_state(fence).tasks:
+        harness.store.polls.save_details(fence, [Details(task.task_id, statistics={"a": 1})])
+    harness.store.polls.apply_details(fence)
     first = hand.read("SELECT MIN(task_id) FROM task_stats")
     odd = '{"a": "x", "b": {"c": 1}, "d": 2}'
     hand.write("UPDATE task_stats SET stats = :odd WHERE task_id = :first", odd=odd, first=first)
-    assert world.store.tasks.statistics(fence.run_id) == {"d": 2, "a": 1}
+    assert harness.store.tasks.statistics(fence.run_id) == {"d": 2, "a": 1}
 
 
 #: table, column, and a value that cannot be there.
@@ -120,20 +120,20 @@ REFUSED: dict[str, tuple[str, str, object]] = {
 }
 
 
-def test_a_kind_of_steps_that_is_not_known_is_named(world: World, hand: Hand) -> None:
+def test_a_kind_of_steps_that_is_not_known_is_named(harness: Harness, hand: Hand) -> None:
     """The database accepts it, because a newer version may have sent the graph."""
-    graphed = Graphed.made(world, [graph_step("a")])
+    graphed = Graphed.made(harness, [graph_step("a")])
     hand.set("graph_step", "kind", "poem")
-    step = world.store.graphs.load(graphed.id).steps[0]
+    step = harness.store.graphs.load(graphed.id).steps[0]
     assert "kind is 'poem'" in str(step.unreadable)
     assert "newer version" in str(step.unreadable)
 
 
-def test_what_cannot_be_is_refused_at_its_own_statement(world: World, hand: Hand) -> None:
-    fence = world.executing()
-    managed = Managed.begun(world)
-    world.store.managers.add_page(managed.fence, page([1]))
-    Graphed.made(world, [graph_step("a")])
+def test_what_cannot_be_is_refused_at_its_own_statement(harness: Harness, hand: Hand) -> None:
+    fence = harness.executing()
+    managed = Managed.begun(harness)
+    harness.store.managers.add_page(managed.fence, page([1]))
+    Graphed.made(harness, [graph_step("a")])
     for name, (table, column, value) in REFUSED.items() if hand.checked else ():
         # Trigger is a word of MySQL's.
         quoted = hand.engine.dialect.identifier_preparer.quote(column)
@@ -143,25 +143,25 @@ def test_what_cannot_be_is_refused_at_its_own_statement(world: World, hand: Hand
         except DBAPIError:
             continue
         pytest.fail(f"{name} was written")
-    assert world.finish(fence).status is RunStatus.COMPLETED
+    assert harness.finish(fence).status is RunStatus.COMPLETED
 
 
-def test_a_check_that_refuses_is_no_key_that_is_taken(world: World, hand: Hand) -> None:
-    world.run()
+def test_a_check_that_refuses_is_no_key_that_is_taken(harness: Harness, hand: Hand) -> None:
+    harness.run()
     if not hand.checked:
         return
     with (
         pytest.raises(StoreRefused, match=r"CHECK|3819|4025") as told,
-        world.store.database.writing() as conn,
+        harness.store.database.writing() as conn,
     ):
         conn.execute(text("UPDATE run_history SET attempt = 0"))
     assert not isinstance(told.value, KeyTaken)
 
 
 def test_what_cannot_be_is_null_or_not_unique_is_refused_by_the_schema(
-    world: World, hand: Hand
+    harness: Harness, hand: Hand
 ) -> None:
-    fence = world.deployed()
+    fence = harness.deployed()
     for table, column in (
         ("run_history", "status"),
         ("task_history", "status"),
@@ -172,57 +172,57 @@ def test_what_cannot_be_is_null_or_not_unique_is_refused_by_the_schema(
     columns = "run_id, attempt, run_attempt, task_index, status, status_since, args, ever_seen"
     with pytest.raises(IntegrityError):
         hand.write(f"INSERT INTO task_history ({columns}) SELECT {columns} FROM task_history")
-    assert world.statuses(fence) == {0: TaskStatus.PENDING}
+    assert harness.statuses(fence) == {0: TaskStatus.PENDING}
 
 
 @pytest.mark.parametrize("attempt", [1, 3])
 def test_an_attempt_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(
-    world: World, hand: Hand, attempt: int
+    harness: Harness, hand: Hand, attempt: int
 ) -> None:
-    fence = world.resume(ended(world))
+    fence = harness.resume(ended(harness))
     assert fence.attempt == 2
     hand.set("run_history", "attempt", attempt)
     with pytest.raises(RowEdited, match=r"attempt is .*set it back to 2") as told:
-        world.store.deployment.mark_started(fence, START)
+        harness.store.deployment.mark_started(fence, START)
     assert told.value.retryable
     hand.set("run_history", "attempt", 2)
-    assert world.store.deployment.mark_started(fence, START) is RunStatus.PROCESSING
+    assert harness.store.deployment.mark_started(fence, START) is RunStatus.PROCESSING
 
 
 def test_an_owner_changed_by_hand_holds_the_writer_up_and_takes_nothing_from_it(
-    world: World, hand: Hand
+    harness: Harness, hand: Hand
 ) -> None:
-    fence = world.deployed()
+    fence = harness.deployed()
     for owner in ("me", None):
         hand.set("run_history", "owner_run_id", owner)
         with pytest.raises(RowEdited, match=r"owner_run_id is .*set it back to 'chain-1'"):
-            world.store.polls.found_state(fence)
+            harness.store.polls.found_state(fence)
     hand.set("run_history", "owner_run_id", "chain-1")
-    assert world.store.polls.found_state(fence).tasks
+    assert harness.store.polls.found_state(fence).tasks
 
 
-def test_a_takeover_is_no_edit(world: World) -> None:
-    fence = ended(world)
-    world.resume(fence)
+def test_a_takeover_is_no_edit(harness: Harness) -> None:
+    fence = ended(harness)
+    harness.resume(fence)
     with pytest.raises(Fenced) as told:
-        world.store.deployment.mark_started(fence, START)
+        harness.store.deployment.mark_started(fence, START)
     assert not isinstance(told.value, RowEdited)
     assert not told.value.retryable
 
 
-def ended(world: World) -> Fence:
-    fence = world.deployed()
-    world.finish(fence, failed=[0])
+def ended(harness: Harness) -> Fence:
+    fence = harness.deployed()
+    harness.finish(fence, failed=[0])
     return fence
 
 
 @pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1, 2]], ids=str)
 def test_no_verdict_is_over_fewer_tasks_than_the_run_had(
-    world: World, hand: Hand, lost: list[int]
+    harness: Harness, hand: Hand, lost: list[int]
 ) -> None:
-    fence = world.deployed(tasks=2)
-    world.store.additions.add_tasks(fence.run_id, "more", [{"part": "2"}])
-    world.begin(fence)
+    fence = harness.deployed(tasks=2)
+    harness.store.additions.add_tasks(fence.run_id, "more", [{"part": "2"}])
+    harness.begin(fence)
     gone = {}
     for index in lost:
         gone[index] = hand.read(f"SELECT task_id FROM task_history WHERE task_index = {index}")
@@ -231,8 +231,8 @@ def test_no_verdict_is_over_fewer_tasks_than_the_run_had(
         RowUnreadable,
         match=f"no row that counts has task_index {', '.join(map(str, lost))}; insert",
     ):
-        world.finish(fence)
-    assert world.status(fence) is RunStatus.PROCESSING
+        harness.finish(fence)
+    assert harness.status(fence) is RunStatus.PROCESSING
     for index in lost:
         hand.write(
             "INSERT INTO task_history (run_id, attempt, run_attempt, task_index, status, status_since, args, "
@@ -241,59 +241,59 @@ def test_no_verdict_is_over_fewer_tasks_than_the_run_had(
             run=fence.run_id,
             index=index,
         )
-    row = world.end(fence)
+    row = harness.end(fence)
     assert (row.status, row.outcome) == (RunStatus.FAILED, "partial" if len(lost) < 3 else "failed")
 
 
-def test_an_index_with_two_rows_that_count_gets_no_verdict(world: World, hand: Hand) -> None:
-    fence = world.resume(ended(world))
-    world.deploy(fence)
+def test_an_index_with_two_rows_that_count_gets_no_verdict(harness: Harness, hand: Hand) -> None:
+    fence = harness.resume(ended(harness))
+    harness.deploy(fence)
     hand.write("UPDATE task_history SET superseded_by = NULL")
     with pytest.raises(RowUnreadable, match="two rows that count; set superseded_by"):
-        world.finish(fence)
-    ids = [task.task_id for task in world.store.tasks.list_tasks(fence.run_id, superseded=True)]
+        harness.finish(fence)
+    ids = [task.task_id for task in harness.store.tasks.list_tasks(fence.run_id, superseded=True)]
     hand.write(
         "UPDATE task_history SET superseded_by = :new WHERE task_id = :old", new=ids[1], old=ids[0]
     )
-    assert world.end(fence).status is RunStatus.COMPLETED
+    assert harness.end(fence).status is RunStatus.COMPLETED
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "FAILED"])
-def test_an_end_set_by_hand_is_no_verdict(world: World, hand: Hand, status: str) -> None:
-    fence = world.executing()
+def test_an_end_set_by_hand_is_no_verdict(harness: Harness, hand: Hand, status: str) -> None:
+    fence = harness.executing()
     end = "UPDATE run_history SET ended_at = '2026-03-01 13:00:00', status = :status"
     hand.write(end, status=status)
-    for step in (lambda: world.stage(fence, []), lambda: world.end(fence)):
+    for step in (lambda: harness.stage(fence, []), lambda: harness.end(fence)):
         with pytest.raises(
             RowUnreadable, match="1 of its tasks are alive: set it back to PROCESSING"
         ):
             step()
     hand.write("UPDATE task_history SET status = 'SUCCEEDED', ended_at = '2026-03-01 13:00:00'")
     with pytest.raises(RowUnreadable, match="a manual edit set it in attempt 1"):
-        world.end(fence)
+        harness.end(fence)
     assert hand.read("SELECT status FROM run_history") == status
     hand.write("UPDATE run_history SET ended_at = NULL, status = 'PROCESSING'")
-    assert world.end(fence).status is RunStatus.COMPLETED
-    assert world.store.events.last_event(fence.run_id, "run.ended") is not None
+    assert harness.end(fence).status is RunStatus.COMPLETED
+    assert harness.store.events.last_event(fence.run_id, "run.ended") is not None
 
 
 @pytest.mark.parametrize("column", ["finding", "details"])
 def test_what_a_poll_staged_and_cannot_be_read_is_thrown_away_by_hand(
-    world: World, hand: Hand, column: str
+    harness: Harness, hand: Hand, column: str
 ) -> None:
-    fence = world.deployed()
-    [task] = world.store.polls.found_state(fence).tasks
-    observation = seen(task, Phase.EXECUTING, world.clock.now, uid=task.uid)
-    world.stage(fence, [observation])
+    fence = harness.deployed()
+    [task] = harness.store.polls.found_state(fence).tasks
+    observation = seen(task, Phase.EXECUTING, harness.clock.now, uid=task.uid)
+    harness.stage(fence, [observation])
     hand.set("task_observation", column, '{"pages": "many"}')
     with pytest.raises(
         RowUnreadable,
         match=rf"task_observation task_id \d+, run_id \d+: {column} is .*delete this row",
     ):
-        world.store.polls.apply_details(fence)
+        harness.store.polls.apply_details(fence)
     hand.write("DELETE FROM task_observation")
-    world.poll(fence, [observation])
-    assert world.statuses(fence) == {0: TaskStatus.RUNNING}
+    harness.poll(fence, [observation])
+    assert harness.statuses(fence) == {0: TaskStatus.RUNNING}
 
 
 REQUESTS: list[tuple[str, str]] = [
@@ -307,16 +307,16 @@ REQUESTS: list[tuple[str, str]] = [
 ]
 
 
-def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand) -> None:
-    fence = world.run()
+def test_a_stored_request_that_is_none_is_told(harness: Harness, hand: Hand) -> None:
+    fence = harness.run()
     before = hand.read("SELECT request FROM run_history")
     for request_text, words in REQUESTS:
         hand.set("run_history", "request", request_text)
         for ask in (
-            lambda: world.store.runs.request_of(fence.run_id),
-            lambda: world.store.runs.get_run(fence.run_id),
-            lambda: world.store.initiation.claim_run(request(run_id=fence.run_id), OWNER, closed),
-            lambda: world.run(),
+            lambda: harness.store.runs.request_of(fence.run_id),
+            lambda: harness.store.runs.get_run(fence.run_id),
+            lambda: harness.store.initiation.claim_run(request(run_id=fence.run_id), OWNER, closed),
+            lambda: harness.run(),
         ):
             with pytest.raises(
                 RowUnreadable,
@@ -324,7 +324,7 @@ def test_a_stored_request_that_is_none_is_told(world: World, hand: Hand) -> None
             ):
                 ask()
     hand.set("run_history", "request", before)
-    assert world.run() == fence
+    assert harness.run() == fence
 
 
 def test_every_error_is_one_that_is_tried_again() -> None:

@@ -23,7 +23,7 @@ from crawler_lifecycle.ports.runs import Fence, RunRow
 from crawler_lifecycle.subjects import status_word
 from tests.support.servers import each_on_sqlite
 
-from .world import World, seen
+from .harness import Harness, seen
 
 CODES = (0, 1, 2, 5, 137)
 #: A word that nobody else says.
@@ -50,64 +50,64 @@ class Told:
     tried_again: bool
 
 
-def ended(world: World, request_id: str, end: End, stop: StopIntent | None = None) -> RunRow:
-    fence: Fence = world.executing(request_id, crawler=request_id, args={"n": request_id})
+def ended(harness: Harness, request_id: str, end: End, stop: StopIntent | None = None) -> RunRow:
+    fence: Fence = harness.executing(request_id, crawler=request_id, args={"n": request_id})
     if stop is not None:
-        world.store.stops.record_stop(fence.run_id, stop, "s", fence)
-    tasks = world.store.polls.found_state(fence).tasks
-    world.poll(
-        fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=end) for task in tasks]
+        harness.store.stops.record_stop(fence.run_id, stop, "s", fence)
+    tasks = harness.store.polls.found_state(fence).tasks
+    harness.poll(
+        fence, [seen(task, Phase.ENDED, harness.clock.now, uid=task.uid, end=end) for task in tasks]
     )
-    return world.end(fence)
+    return harness.end(fence)
 
 
-def told(world: World, row: RunRow) -> Told:
-    [task] = world.store.tasks.list_tasks(row.run_id)
+def told(harness: Harness, row: RunRow) -> Told:
+    [task] = harness.store.tasks.list_tasks(row.run_id)
     assert task.ended_by == row.ended_by
     document = asdict(row)
-    [event] = world.store.events.events_after(0, run_id=row.run_id)[-1:]
+    [event] = harness.store.events.events_after(0, run_id=row.run_id)[-1:]
     assert event.body["ended_by"] == row.ended_by
     tried = EndedTry(task.outcome, task.exit_code, 0, "k", task.ended_by)
-    attention = world.store.runs.list_runs(attention=True, crawler=row.crawler)
+    attention = harness.store.runs.list_runs(attention=True, crawler=row.crawler)
     return Told(
         row.status,
         row.ended_by,
         status_word(document),
-        bars(world.store.runs.recent_runs([row.crawler], 1))[0].kind,
+        bars(harness.store.runs.recent_runs([row.crawler], 1))[0].kind,
         exit_of_wait(document, "completed"),
         alert_of(EVENT_RUN_ENDED, run_subject(row.run_id), event.body, None).bad,
         bool(attention),
-        world.store.runs.ends_of(row.crawler, row.created_at - timedelta(hours=2), 5).stopped,
+        harness.store.runs.ends_of(row.crawler, row.created_at - timedelta(hours=2), 5).stopped,
         isinstance(next_try(POLICY, tried, 0, 10), NextTry),
     )
 
 
 @each_on_sqlite(CODES, [137])
-def test_no_word_of_a_crawler_changes_who_ended_it(world: World, value: int) -> None:
+def test_no_word_of_a_crawler_changes_who_ended_it(harness: Harness, value: int) -> None:
     expected = told(
-        world, ended(world, OWN, End(value, finish_reason=OWN, finished_at=world.clock.now))
+        harness, ended(harness, OWN, End(value, finish_reason=OWN, finished_at=harness.clock.now))
     )
     assert expected.ended_by == EndedBy.CRAWLER
     assert not expected.counted_stopped
     assert expected.attention == expected.alarm == (value != 0)
     for n, word in enumerate(WORDS):
         row = ended(
-            world, f"{word.split()[0]}-{n}".replace("_", "-"), End(value, finish_reason=word)
+            harness, f"{word.split()[0]}-{n}".replace("_", "-"), End(value, finish_reason=word)
         )
         assert row.outcome == word, "its word stays visible"
-        assert told(world, row) == expected, word
+        assert told(harness, row) == expected, word
     for word in ABOUT_ITSELF:
-        row = ended(world, word.replace("_", "-"), End(value, finish_reason=word))
+        row = ended(harness, word.replace("_", "-"), End(value, finish_reason=word))
         assert row.ended_by == EndedBy.CRAWLER, word
 
 
 @each_on_sqlite([None, OWN, *WORDS], [None, OWN, "finished"])
 def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(
-    world: World, value: str | None
+    harness: Harness, value: str | None
 ) -> None:
     for code in (1, 137):
-        row = ended(world, f"r{code}", End(code, finish_reason=value), world.stop())
-        found = told(world, row)
+        row = ended(harness, f"r{code}", End(code, finish_reason=value), harness.stop())
+        found = told(harness, row)
         assert (found.ended_by, found.colour, found.bar) == (EndedBy.PERSON, "stopped", "stopped")
         assert (found.code, found.alarm, found.attention) == (Exit.RUN_STOPPED, False, False)
         assert (found.counted_stopped, found.tried_again) == (1, False)
@@ -127,29 +127,29 @@ def test_a_stop_of_a_person_is_one_whatever_the_crawler_says(
     ],
 )
 def test_ends_of_others_need_attention_and_are_told_apart(
-    world: World, end: End, limit: str | None, ended_by: EndedBy
+    harness: Harness, end: End, limit: str | None, ended_by: EndedBy
 ) -> None:
-    stop = None if limit is None else StopIntent(world.clock.now, limit=limit)
-    row = ended(world, "r", end, stop)
-    found = told(world, row)
+    stop = None if limit is None else StopIntent(harness.clock.now, limit=limit)
+    row = ended(harness, "r", end, stop)
+    found = told(harness, row)
     assert (found.ended_by, found.colour, found.code) == (ended_by, "FAILED", Exit.RUN_FAILED)
     assert found.attention
     assert found.alarm
     assert not found.counted_stopped
     listed: dict[str, Any] = {"ended_by": ended_by.value}
-    assert [one.run_id for one in world.store.runs.list_runs(**listed)] == [row.run_id]
-    assert world.store.runs.list_runs(ended_by=EndedBy.PERSON) == []
+    assert [one.run_id for one in harness.store.runs.list_runs(**listed)] == [row.run_id]
+    assert harness.store.runs.list_runs(ended_by=EndedBy.PERSON) == []
 
 
-def test_what_we_refused_or_lost_is_told(world: World) -> None:
-    refused = world.run("refused")
-    world.deploy(refused, state="refused")
-    assert world.end(refused).ended_by == EndedBy.SERVICE
-    lost = world.executing("lost", crawler="lost")
-    [task] = world.store.polls.found_state(lost).tasks
-    world.poll(lost, [seen(task, Phase.GONE, world.clock.now)])
-    assert world.end(lost).ended_by == EndedBy.CLUSTER
-    queued = world.run("queued", crawler="queued")
-    world.store.stops.record_stop(queued.run_id, world.stop(), "s", queued)
-    world.store.stops.cancel_queued(queued, world.clock.now)
-    assert world.end(queued).ended_by == EndedBy.PERSON
+def test_what_we_refused_or_lost_is_told(harness: Harness) -> None:
+    refused = harness.run("refused")
+    harness.deploy(refused, state="refused")
+    assert harness.end(refused).ended_by == EndedBy.SERVICE
+    lost = harness.executing("lost", crawler="lost")
+    [task] = harness.store.polls.found_state(lost).tasks
+    harness.poll(lost, [seen(task, Phase.GONE, harness.clock.now)])
+    assert harness.end(lost).ended_by == EndedBy.CLUSTER
+    queued = harness.run("queued", crawler="queued")
+    harness.store.stops.record_stop(queued.run_id, harness.stop(), "s", queued)
+    harness.store.stops.cancel_queued(queued, harness.clock.now)
+    assert harness.end(queued).ended_by == EndedBy.PERSON

@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.run import Limits, RunRequest
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import World, never_asked, request, seen
+from tests.contracts.store.harness import Harness, never_asked, request, seen
 
 #: What a termination message or a line of log may hold, wherever a number or a time is expected.
 NUMBERS = (
@@ -58,10 +58,10 @@ def said(n: int) -> dict[str, object]:
     }
 
 
-def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None:
+def test_whatever_a_crawler_says_is_committed_in_one_round(harness: Harness) -> None:
     """Through the readers of a pod's last word and of its log, into every column."""
-    fence = world.executing(tasks=len(NUMBERS))
-    tasks = world.store.polls.found_state(fence).tasks
+    fence = harness.executing(tasks=len(NUMBERS))
+    tasks = harness.store.polls.found_state(fence).tasks
     ends, details = [], []
     for n, task in enumerate(tasks):
         word = read_summary(json.dumps(said(n)))
@@ -76,7 +76,7 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
             seen(
                 task,
                 Phase.ENDED,
-                world.clock.now,
+                harness.clock.now,
                 uid=task.uid,
                 counters=word.progress.counters,
                 progress_at=word.progress.at,
@@ -89,33 +89,35 @@ def test_whatever_a_crawler_says_is_committed_in_one_round(world: World) -> None
         words = WORDS[n % len(WORDS)]
         log = (words * (50_000 // len(words) + 1))[:50_000]
         details.append(Details(task.task_id, log, progress.counters, word.peak_memory))
-    world.stage(fence, ends)
-    world.store.polls.save_details(fence, details[:6])
-    world.store.polls.apply_details(fence)
-    world.store.polls.apply_findings(fence, "look")
-    row = world.store.runs.get_run(fence.run_id)
+    harness.stage(fence, ends)
+    harness.store.polls.save_details(fence, details[:6])
+    harness.store.polls.apply_details(fence)
+    harness.store.polls.apply_findings(fence, "look")
+    row = harness.store.runs.get_run(fence.run_id)
     assert row is not None
     expected = (None, bounds.COUNT_MAX + 2**31, 0)
     assert (
         row.look_error,
         row.pages,
-        world.store.tasks.count_tasks(fence.run_id).alive,
+        harness.store.tasks.count_tasks(fence.run_id).alive,
     ) == expected
 
 
-def test_a_run_id_that_no_row_can_have_is_not_found_at_once(world: World) -> None:
+def test_a_run_id_that_no_row_can_have_is_not_found_at_once(harness: Harness) -> None:
     for run_id in (2**63 - 1, 2**63, 10**30, 0, -1):
-        assert world.store.runs.get_run(run_id) is None
+        assert harness.store.runs.get_run(run_id) is None
         fence = Fence(run_id, 1, "chain", "0" * 32)
         with pytest.raises(RunNotFound):
-            world.store.polls.found_state(fence)
+            harness.store.polls.found_state(fence)
         with pytest.raises(RunNotFound):
-            world.store.deployment.note_waiting(fence, "x")
+            harness.store.deployment.note_waiting(fence, "x")
     with pytest.raises(RunNotFound):
-        world.store.initiation.claim_run(RunRequest(run_id=2**63 - 1), Owner("w", "c"), never_asked)
+        harness.store.initiation.claim_run(
+            RunRequest(run_id=2**63 - 1), Owner("w", "c"), never_asked
+        )
 
 
-def test_the_largest_request_survives_its_row(world: World) -> None:
+def test_the_largest_request_survives_its_row(harness: Harness) -> None:
     limits = Limits(
         **{
             n.removeprefix("limits."): b.most
@@ -127,7 +129,7 @@ def test_the_largest_request_survives_its_row(world: World) -> None:
     asked = request(
         limits=limits, poll_minutes=[1440.0], due_at=far, priority=5, max_parallel_tasks=100_000
     )
-    handle = world.store.initiation.create_run(asked, "r1", Owner("w", "c"))
-    found = world.store.runs.request_of(handle.run_id)
+    handle = harness.store.initiation.create_run(asked, "r1", Owner("w", "c"))
+    found = harness.store.runs.request_of(handle.run_id)
     assert (found.limits, found.poll_minutes, found.due_at) == (limits, [1440.0], far)
-    assert world.clock.now + timedelta(seconds=limits.run_timeout_s or 0) < far
+    assert harness.clock.now + timedelta(seconds=limits.run_timeout_s or 0) < far

@@ -25,28 +25,28 @@ from crawler_lifecycle.features.graphs.domain.spec import GraphSpec, GraphState
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
 from crawler_lifecycle.store.store import open_store
 from tests.contracts.store.graphing import KEY, announced, chain, crawl, step
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 
 LENGTHS = (3, 4)
 SPECS = [GraphSpec(chain(length)) for length in LENGTHS]
 
 
 @pytest.fixture
-def few(store_url: str, clock: Clock) -> Iterator[World]:
+def few(store_url: str, clock: Clock) -> Iterator[Harness]:
     """An installation that allows two open graphs."""
     most = dict.fromkeys(("managers", "graphs", "schedules", "webhooks"), 2)
     store = open_store(store_url, pool_size=10, clock=clock, most=most)
-    yield World(store, clock)
+    yield Harness(store, clock)
     store.close()
 
 
-def begun(world: World, spec: GraphSpec, key: str = KEY) -> bool:
-    return world.store.graphs.reserve_graph(announced(spec, key), spec)[1]
+def begun(harness: Harness, spec: GraphSpec, key: str = KEY) -> bool:
+    return harness.store.graphs.reserve_graph(announced(spec, key), spec)[1]
 
 
-def sent(world: World, spec: GraphSpec, key: str = KEY, again: int = 10) -> bool:
+def sent(harness: Harness, spec: GraphSpec, key: str = KEY, again: int = 10) -> bool:
     """As clients send pages: whoever finds no draft any more begins again."""
-    graphs = world.store.graphs
+    graphs = harness.store.graphs
     for _ in range(again):
         row, _ = graphs.reserve_graph(announced(spec, key))
         if row.state is not GraphState.DRAFT:
@@ -59,14 +59,14 @@ def sent(world: World, spec: GraphSpec, key: str = KEY, again: int = 10) -> bool
     raise AssertionError("its draft was removed again and again")
 
 
-def the_graph(world: World, key: str = KEY) -> tuple[str, int]:
-    row = world.store.graphs.find_graph(key)
+def the_graph(harness: Harness, key: str = KEY) -> tuple[str, int]:
+    row = harness.store.graphs.find_graph(key)
     assert row is not None
-    return row.fingerprint, len(world.store.graphs.list_steps(row.graph_id))
+    return row.fingerprint, len(harness.store.graphs.list_steps(row.graph_id))
 
 
-def test_a_graph_is_begun_whole_or_not_at_all(world: World) -> None:
-    graphs, spec = world.store.graphs, GraphSpec([step("a"), crawl("b", "a")], context={"k": 1})
+def test_a_graph_is_begun_whole_or_not_at_all(harness: Harness) -> None:
+    graphs, spec = harness.store.graphs, GraphSpec([step("a"), crawl("b", "a")], context={"k": 1})
     new = announced(spec, tags=["t"], name="Nightly")
     made, is_new = graphs.reserve_graph(new, spec)
     assert (is_new, made.state, made.name, sum(made.counts.values())) == (
@@ -78,30 +78,30 @@ def test_a_graph_is_begun_whole_or_not_at_all(world: World) -> None:
     assert graphs.reserve_graph(new, spec) == (made, False)
     assert graphs.context(made.graph_id, None) == [b'{"k":1}']
     assert [
-        event.type for event in world.store.events.events_after(0, subject=graph_subject(KEY))
+        event.type for event in harness.store.events.events_after(0, subject=graph_subject(KEY))
     ] == [EVENT_GRAPH_CHANGED]
     with pytest.raises(DuplicateRequest, match="use another key"):
-        begun(world, SPECS[0])
+        begun(harness, SPECS[0])
     cycle = GraphSpec([step("a", "b"), step("b", "a")])
     with pytest.raises(InvalidRequest):
-        begun(world, cycle, "cycle")
+        begun(harness, cycle, "cycle")
     assert graphs.find_graph("cycle") is None
 
 
-def test_a_graph_replaces_the_draft_under_its_id(world: World) -> None:
-    graphs = world.store.graphs
+def test_a_graph_replaces_the_draft_under_its_id(harness: Harness) -> None:
+    graphs = harness.store.graphs
     for number, (left, spec) in enumerate((one, two) for one in SPECS for two in SPECS):
         key = f"g{number}"
         draft, _ = graphs.reserve_graph(announced(left, key))
         graphs.add_graph_page(draft.graph_id, 0, encode_pages(left)[0])
         assert graphs.draft_spec(draft.graph_id).steps == left.steps
-        assert begun(world, spec, key)
-        assert the_graph(world, key) == (fingerprint(spec), len(spec.steps))
+        assert begun(harness, spec, key)
+        assert the_graph(harness, key) == (fingerprint(spec), len(spec.steps))
         assert graphs.get_graph(draft.graph_id) is None
         assert not graphs.drop_draft(draft.graph_id)
 
 
-def test_drafts_of_any_number_and_age_close_graphs_for_nobody(few: World) -> None:
+def test_drafts_of_any_number_and_age_close_graphs_for_nobody(few: Harness) -> None:
     graphs = few.store.graphs
     for number in range(5):
         graphs.reserve_graph(announced(SPECS[0], f"d{number}"))
@@ -120,21 +120,22 @@ def test_drafts_of_any_number_and_age_close_graphs_for_nobody(few: World) -> Non
 
 
 @pytest.mark.parametrize("many", [2, 10])
-def test_equal_starts_at_one_moment_are_one_graph(world: World, many: int) -> None:
+def test_equal_starts_at_one_moment_are_one_graph(harness: Harness, many: int) -> None:
     for number, ways in enumerate(([begun], [sent], [begun, sent])):
         with ThreadPoolExecutor(many) as pool:
             starts = [
-                pool.submit(ways[n % len(ways)], world, SPECS[0], f"g{number}") for n in range(many)
+                pool.submit(ways[n % len(ways)], harness, SPECS[0], f"g{number}")
+                for n in range(many)
             ]
             [start.result() for start in starts]
-        assert the_graph(world, f"g{number}") == (fingerprint(SPECS[0]), LENGTHS[0])
-    assert len(world.store.graphs.newest(states=list(GraphState))) == 3
+        assert the_graph(harness, f"g{number}") == (fingerprint(SPECS[0]), LENGTHS[0])
+    assert len(harness.store.graphs.newest(states=list(GraphState))) == 3
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_senders_do_in_any_order_the_graph_is_whole(world: World, seed: int) -> None:
+def test_whatever_senders_do_in_any_order_the_graph_is_whole(harness: Harness, seed: int) -> None:
     """Several senders of two graphs under one id, who also stop, die and come late."""
-    graphs = world.store.graphs
+    graphs = harness.store.graphs
 
     def acts(number: int) -> list[str]:
         dice, done = random.Random(f"{seed}/{number}"), list[str]()
@@ -169,7 +170,7 @@ def test_whatever_senders_do_in_any_order_the_graph_is_whole(world: World, seed:
     left = graphs.newest(states=list(GraphState))
     assert len(left) <= 1
     if left and left[0].state is GraphState.EXECUTING:
-        whose, steps = the_graph(world)
+        whose, steps = the_graph(harness)
         assert (whose, steps) in [(fingerprint(spec), len(spec.steps)) for spec in SPECS]
     else:  # whatever was left stands in nobody's way
-        assert begun(world, SPECS[0])
+        assert begun(harness, SPECS[0])

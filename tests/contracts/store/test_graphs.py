@@ -57,16 +57,16 @@ from tests.contracts.store.graphing import (
     manager,
     step,
 )
-from tests.contracts.store.world import World, request
+from tests.contracts.store.harness import Harness, request
 
 S = StepState
 
 
 @pytest.fixture
-def graphed(world: World) -> Graphed:
+def graphed(harness: Harness) -> Graphed:
     """Two branches, one of them with a group, and what waits for both."""
     steps = [step("a"), step("b", "a"), group("g"), step("g/x"), step("g/y"), step("z", "b", "g")]
-    return Graphed.made(world, steps, context={"day": 1})
+    return Graphed.made(harness, steps, context={"day": 1})
 
 
 @pytest.fixture(autouse=True)
@@ -75,15 +75,19 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.features.graphs.store.unit.LARGE", 0)
 
 
-def told(world: World, key: str = KEY) -> list[str]:
-    return [event.type for event in world.store.events.events_after(0, subject=graph_subject(key))]
+def told(harness: Harness, key: str = KEY) -> list[str]:
+    return [
+        event.type for event in harness.store.events.events_after(0, subject=graph_subject(key))
+    ]
 
 
 # --- drafts
 
 
-def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = world.store.graphs
+def test_a_graph_exists_wholly_or_not_at_all(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = harness.store.graphs
     monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
     spec = GraphSpec(
         [*chain(30), group("g", "s29", job={"context": {"b": "ü"}}), step("g/x")],
@@ -118,7 +122,7 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     for refused in (
         lambda: graphs.claim_graph(draft.graph_id, MINE),
         lambda: graphs.command(draft.graph_id, "r1", lambda graph: graph.cancel(None, "no")),
-        lambda: graphs.record_graph_stop(draft.graph_id, world.stop()),
+        lambda: graphs.record_graph_stop(draft.graph_id, harness.stop()),
     ):
         with pytest.raises(NotInThisState):
             refused()
@@ -140,8 +144,8 @@ def test_a_graph_exists_wholly_or_not_at_all(world: World, monkeypatch: pytest.M
     assert graphs.context(made.graph_id, None) == ['{"a":"ü"}'.encode()]
 
 
-def test_pages_of_another_graph_make_none(world: World) -> None:
-    graphs = world.store.graphs
+def test_pages_of_another_graph_make_none(harness: Harness) -> None:
+    graphs = harness.store.graphs
     row, _ = graphs.reserve_graph(announced(GraphSpec(chain(2)), pages=1))
     [page] = encode_pages(GraphSpec(chain(3)))
     graphs.add_graph_page(row.graph_id, 0, page)
@@ -156,9 +160,9 @@ def test_pages_of_another_graph_make_none(world: World) -> None:
 
 
 def test_graphs_are_found_by_a_text_put_in_order_and_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs = world.store.graphs
+    graphs = harness.store.graphs
 
     def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[str]:
         return [row.key for row in graphs.search(text, sort, **wanted)[0]]
@@ -200,9 +204,9 @@ def test_graphs_are_found_by_a_text_put_in_order_and_counted(
     assert graphs.search("x")[1].left == ["ids", "tags"]
 
 
-def test_graphs_are_found_and_listed(world: World) -> None:
-    graphs = world.store.graphs
-    ids = [Graphed.made(world, chain(1), key).id for key in ("a", "A", "ä", "ü/…")]
+def test_graphs_are_found_and_listed(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    ids = [Graphed.made(harness, chain(1), key).id for key in ("a", "A", "ä", "ü/…")]
     assert len(set(ids)) == 4
     for key, graph_id in zip(("a", "A", "ä", "ü/…"), ids, strict=True):
         row = graphs.find_graph(key)
@@ -229,14 +233,14 @@ def test_graphs_are_found_and_listed(world: World) -> None:
 
 
 def test_a_graph_has_one_owner_and_a_former_one_never_comes_back(graphed: Graphed) -> None:
-    graphs, first = graphed.world.store.graphs, graphed.row
+    graphs, first = graphed.harness.store.graphs, graphed.row
     assert graphs.claim_graph(graphed.id, MINE) == first
     with pytest.raises(RunIsLive):
         graphs.claim_graph(graphed.id, Owner("graph/other", "chain-9"))
     picked = graphed.advance()
     work = graphed.work(picked.batches[0].number)[0]
     graphed.begin(work)
-    again = Graphed.claimed(graphed.world, graphed.id, NEXT)
+    again = Graphed.claimed(graphed.harness, graphed.id, NEXT)
     assert again.fence.attempt == 2
     with pytest.raises(Fenced):
         graphs.claim_graph(graphed.id, MINE)
@@ -248,7 +252,7 @@ def test_a_graph_has_one_owner_and_a_former_one_never_comes_back(graphed: Graphe
     assert (row.attempt, [one["attempt"] for one in row.errors]) == (2, [1])
 
 
-WRITES: list[Callable[[World, GraphFence], object]] = [
+WRITES: list[Callable[[Harness, GraphFence], object]] = [
     lambda w, f: w.store.graphs.change(f, lambda graph: graph.cancel(None, "late")),
     lambda w, f: w.store.graphs.batch(f, 1),
     lambda w, f: w.store.graphs.record(f, [ExecutionEnd(StepEnd(0, 1, S.COMPLETED))]),
@@ -268,7 +272,7 @@ def test_every_writer_is_fenced_by_attempt_and_owner(graphed: Graphed) -> None:
             replace(graphed.fence, owner_run_id="chain-9"),
         ):
             with pytest.raises(Fenced):
-                write(graphed.world, fence)
+                write(graphed.harness, fence)
     assert (graphed.row, graphed.states()) == before
 
 
@@ -276,21 +280,21 @@ def test_every_writer_is_fenced_by_attempt_and_owner(graphed: Graphed) -> None:
 
 
 def test_a_graph_from_its_first_step_to_its_end(graphed: Graphed) -> None:
-    world, graphs = graphed.world, graphed.world.store.graphs
+    harness, graphs = graphed.harness, graphed.harness.store.graphs
     with pytest.raises(NotInThisState, match="not ended"):
         graphs.end_graph(graphed.fence, None)
-    world.clock.forward(5)
-    before = len(told(world))
+    harness.clock.forward(5)
+    before = len(told(harness))
     assert graphed.execute(result=b"some") == ["a", "b", "g/x", "g/y", "z"]
     assert set(graphed.states().values()) == {S.COMPLETED}
     [z] = graphs.list_steps(graphed.id, 4)
     assert (z.path, z.deps, z.attempt, z.result_bytes) == ("z", ["b", "g"], 1, 4)
-    assert (z.started_at, z.ended_at) == (world.clock.now, world.clock.now)
+    assert (z.started_at, z.ended_at) == (harness.clock.now, harness.clock.now)
     given = {one.path: one.result_bytes for one in graphs.given(graphed.id, [1, 2])}
     assert given == {"b": 4, "g": None, "g/x": 4, "g/y": 4}
     assert list(graphs.results(graphed.id, [4, 2, 0])) == [(4, b"some"), (0, b"some")]
     graphed.advance()
-    assert len(told(world)) - before == 3, (
+    assert len(told(harness)) - before == 3, (
         "what was picked, what ended, the last end; and nothing more"
     )
     row = graphs.end_graph(graphed.fence, "all done")
@@ -298,18 +302,18 @@ def test_a_graph_from_its_first_step_to_its_end(graphed: Graphed) -> None:
     assert (row.state, row.counts, row.started_at) == (
         GraphState.COMPLETED,
         {S.COMPLETED: 5},
-        world.clock.now,
+        harness.clock.now,
     )
-    assert told(world).count(EVENT_GRAPH_ENDED) == 1
-    assert told(world)[-1] == EVENT_GRAPH_ENDED
-    event = world.store.events.events_after(0, subject=graph_subject(KEY))[-1]
+    assert told(harness).count(EVENT_GRAPH_ENDED) == 1
+    assert told(harness)[-1] == EVENT_GRAPH_ENDED
+    event = harness.store.events.events_after(0, subject=graph_subject(KEY))[-1]
     assert (event.subject_uid, event.run_id) == (row.graph_uid, None)
     assert event.body["steps"] == {"completed": 5}
     assert graphs.claim_graph(graphed.id, Owner(MINE.workflow_id, "chain-late")) == row
 
 
-def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) -> None:
-    graphed = Graphed.made(world, [step("a", max_attempts=3)])
+def test_an_end_counts_once_and_only_of_the_attempt_that_executes(harness: Harness) -> None:
+    graphed = Graphed.made(harness, [step("a", max_attempts=3)])
     [batch] = graphed.advance().batches
     [work] = graphed.work(batch.number)
     assert graphed.begin(work) == graphed.begin(work) == {0}, (
@@ -319,12 +323,12 @@ def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) 
     graphed.begin(done=[failed])
     graphed.begin(done=[failed])
     graphed.begin(done=[graphed.end(work, result=b"late")])
-    [row] = graphed.world.store.graphs.list_steps(graphed.id)
+    [row] = graphed.harness.store.graphs.list_steps(graphed.id)
     assert (row.state, row.attempt, row.tries, len(row.errors)) == (S.RETRYABLE, 1, 1, 1)
     assert row.errors[0]["error"].startswith("no xxx")
     assert graphed.begin(work) == set(), "its time has not come, and it belongs to no call"
-    assert graphed.advance().again_at == world.clock.now + timedelta(seconds=5)
-    world.clock.forward(6)
+    assert graphed.advance().again_at == harness.clock.now + timedelta(seconds=5)
+    harness.clock.forward(6)
     [batch] = graphed.advance(batch.number).batches
     [again] = graphed.work(batch.number)
     assert (again.attempt, again.tries) == (2, 2)
@@ -332,7 +336,7 @@ def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) 
     graphed.begin(done=[graphed.end(again, S.SCHEDULED)])
     row = graphed.step("a")
     assert (row.state, row.tries, row.snoozed, len(row.errors)) == (S.SCHEDULED, 1, 1, 1)
-    world.clock.forward(6)
+    harness.clock.forward(6)
     [batch] = graphed.advance(batch.number).batches
     [third] = graphed.work(batch.number)
     graphed.begin(third)
@@ -347,8 +351,8 @@ def test_an_end_counts_once_and_only_of_the_attempt_that_executes(world: World) 
             graphed.begin(done=[replace(failed, end=replace(failed.end, state=state))])
 
 
-def test_a_chain_goes_on_only_behind_what_completed(world: World) -> None:
-    graphed = Graphed.made(world, [*chain(4), step("late", "s3", ignore_cancelled=True)])
+def test_a_chain_goes_on_only_behind_what_completed(harness: Harness) -> None:
+    graphed = Graphed.made(harness, [*chain(4), step("late", "s3", ignore_cancelled=True)])
     [batch, *others] = graphed.advance().batches
     assert not others
     work = {one.path: one for one in graphed.work(batch.number)}
@@ -359,16 +363,16 @@ def test_a_chain_goes_on_only_behind_what_completed(world: World) -> None:
     assert graphed.begin(work["s1"], done=[end]) == {1}
     end = graphed.end(work["s1"], S.DISCARDED, reason="bad")
     assert graphed.begin(work["s2"], done=[end]) == set()
-    graphed.world.store.graphs.change(graphed.fence, lambda graph: graph.released([batch.number]))
+    graphed.harness.store.graphs.change(graphed.fence, lambda graph: graph.released([batch.number]))
     assert graphed.states() == {"s0": S.COMPLETED, "s1": S.DISCARDED, "s2": S.CANCELLED, "s3": S.CANCELLED,
                                 "late": S.AVAILABLE}  # fmt: skip
     assert graphed.execute() == ["late"]
-    assert graphed.world.store.graphs.end_graph(graphed.fence, "s1").state is GraphState.DISCARDED
+    assert graphed.harness.store.graphs.end_graph(graphed.fence, "s1").state is GraphState.DISCARDED
 
 
-def test_a_graph_that_fails_fast_begins_nothing_in_any_call(world: World) -> None:
+def test_a_graph_that_fails_fast_begins_nothing_in_any_call(harness: Harness) -> None:
     steps = [step("a"), step("b", queue="gpu"), step("c", "b", queue="gpu")]
-    graphed = Graphed.made(world, steps, fail_fast=True)
+    graphed = Graphed.made(harness, steps, fail_fast=True)
     one, other = graphed.advance().batches
     [a], [b, c] = graphed.work(one.number), graphed.work(other.number)
     assert graphed.begin(a, b) == {a.number, b.number}
@@ -380,14 +384,14 @@ def test_a_graph_that_fails_fast_begins_nothing_in_any_call(world: World) -> Non
     assert graphed.states() == {"a": S.DISCARDED, "b": S.COMPLETED, "c": S.CANCELLED}
 
 
-def test_a_step_that_was_taken_from_a_call_begins_in_another_one_alone(world: World) -> None:
-    graphed = Graphed.made(world, chain(2))
+def test_a_step_that_was_taken_from_a_call_begins_in_another_one_alone(harness: Harness) -> None:
+    graphed = Graphed.made(harness, chain(2))
     [batch] = graphed.advance().batches
     first, second = graphed.work(batch.number)
     graphed.begin(first)
     graphed.begin(done=[graphed.end(first)])
     assert (
-        world.store.graphs.command(
+        harness.store.graphs.command(
             graphed.id, "again", lambda graph: graph.retry([0], cascade=False)
         )
         == 1
@@ -402,13 +406,13 @@ def test_a_step_that_was_taken_from_a_call_begins_in_another_one_alone(world: Wo
     assert graphed.begin(second) == set(), "the former call comes to it"
 
 
-def test_work_comes_behind_what_it_depends_on_however_it_is_numbered(world: World) -> None:
+def test_work_comes_behind_what_it_depends_on_however_it_is_numbered(harness: Harness) -> None:
     steps = [step("c", "b"), step("b", "a"), step("a")]
-    assert Graphed.made(world, steps).execute() == ["a", "b", "c"]
+    assert Graphed.made(harness, steps).execute() == ["a", "b", "c"]
 
 
-def test_a_worker_that_dies_in_a_step_again_and_again_is_not_waited_for(world: World) -> None:
-    graphed = Graphed.made(world, [step("a")])
+def test_a_worker_that_dies_in_a_step_again_and_again_is_not_waited_for(harness: Harness) -> None:
+    graphed = Graphed.made(harness, [step("a")])
     [batch] = graphed.advance().batches
     for attempt in range(1, LOST_MAX + 2):
         [work] = graphed.work(batch.number)
@@ -421,9 +425,9 @@ def test_a_worker_that_dies_in_a_step_again_and_again_is_not_waited_for(world: W
     assert graphed.work(batch.number) == []
 
 
-def test_results_of_any_size_come_back_in_order(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [step(f"s{n}") for n in range(6)])
+def test_results_of_any_size_come_back_in_order(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [step(f"s{n}") for n in range(6)])
     parts = {
         n: [bytes([n, part]) * (RESULT_PART // 2) for part in range(9 if n == 2 else 1)]
         for n in range(6)
@@ -448,8 +452,8 @@ def test_results_of_any_size_come_back_in_order(world: World) -> None:
     assert list(graphs.result(graphed.id, 2)) == [b"anew"], "nothing of the former result is left"
 
 
-def test_ends_that_come_at_once_are_all_kept(world: World) -> None:
-    graphed = Graphed.made(world, [step(f"s{n}") for n in range(40)])
+def test_ends_that_come_at_once_are_all_kept(harness: Harness) -> None:
+    graphed = Graphed.made(harness, [step(f"s{n}") for n in range(40)])
     work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)]
 
     def whole(part: int) -> None:
@@ -463,15 +467,15 @@ def test_ends_that_come_at_once_are_all_kept(world: World) -> None:
         list(pool.map(whole, range(4)))
     graphed.advance()
     assert graphed.row.counts == {S.COMPLETED: 40}
-    assert len(list(world.store.graphs.results(graphed.id, range(40)))) == 40
+    assert len(list(harness.store.graphs.results(graphed.id, range(40)))) == 40
 
 
 # --- grafts
 
 
-def test_a_graft_is_attached_once(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [step("f", graft=True), step("z", "f")])
+def test_a_graft_is_attached_once(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [step("f", graft=True), step("z", "f")])
     spec = GraphSpec([step("x"), group("in", "x"), step("in/y")], context={"c": 1})
     with pytest.raises(Fenced, match="does not execute"):
         graphs.begin_graft(graphed.id, 0, 1, spec, "d1")
@@ -499,7 +503,7 @@ def test_a_graft_is_attached_once(world: World) -> None:
 
 
 def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed) -> None:
-    world, graphs = graphed.world, graphed.world.store.graphs
+    harness, graphs = graphed.harness, graphed.harness.store.graphs
     cancelled = graphs.command(graphed.id, "c1", lambda graph: graph.cancel([0], "no"))
     assert (
         cancelled == graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "all")) == 1
@@ -524,44 +528,44 @@ def test_a_command_is_carried_out_once_and_opens_a_graph_again(graphed: Graphed)
     )
     with pytest.raises(Fenced):
         graphed.advance()
-    again = Graphed.claimed(world, graphed.id, MINE)
+    again = Graphed.claimed(harness, graphed.id, MINE)
     assert again.fence.attempt == 2, "the workflow that was about to close may go on"
     assert again.execute() == ["a", "b", "z"]
     assert graphs.end_graph(again.fence, None).state is GraphState.COMPLETED
-    assert told(world).count(EVENT_GRAPH_ENDED) == 2
+    assert told(harness).count(EVENT_GRAPH_ENDED) == 2
 
 
-def test_an_approval_and_its_decision_outlive_every_workflow(world: World) -> None:
+def test_an_approval_and_its_decision_outlive_every_workflow(harness: Harness) -> None:
     graphed, graphs = (
-        Graphed.made(world, [approval("ask", timeout_s=60), step("then", "ask")]),
-        world.store.graphs,
+        Graphed.made(harness, [approval("ask", timeout_s=60), step("then", "ask")]),
+        harness.store.graphs,
     )
     assert (graphed.advance().begin, graphed.step("ask").state) == ([], S.EXECUTING)
-    graphed = Graphed.claimed(world, graphed.id, NEXT)
+    graphed = Graphed.claimed(harness, graphed.id, NEXT)
     again_at = graphed.advance().again_at
     waits = graphed.step("ask")
     assert (again_at, waits.state, waits.attempt) == (waits.not_before, S.EXECUTING, 1)
     assert f"crawlctl graph approve {KEY} ask" in str(waits.reason)
     assert graphed.row.waiting_for == f'step "ask": {waits.reason}'
-    yes = ApproveStep(step="ask", requested_by="ada", note="go", at=world.clock.now)
+    yes = ApproveStep(step="ask", requested_by="ada", note="go", at=harness.clock.now)
     assert [
         graphs.command(graphed.id, request_id, yes.apply) for request_id in ("y", "y", "again")
     ] == [1, 1, 0]
-    said = {"approved": True, "by": "ada", "at": world.clock.now.isoformat(), "note": "go"}
+    said = {"approved": True, "by": "ada", "at": harness.clock.now.isoformat(), "note": "go"}
     assert (graphed.recorded("ask"), graphed.step("ask").outcome) == (said, "approved")
     with pytest.raises(NotInThisState, match=r"it is completed \(approved by ada: go\)"):
         graphs.command(graphed.id, "n", ApproveStep(step="ask", approved=False).apply)
-    graphs.record_graph_stop(graphed.id, StopIntent(world.clock.now))
+    graphs.record_graph_stop(graphed.id, StopIntent(harness.clock.now))
     assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
     graphs.command(graphed.id, "r", RetrySteps().apply)
-    again = Graphed.claimed(world, graphed.id, NEXT)
+    again = Graphed.claimed(harness, graphed.id, NEXT)
     assert (again.execute(), again.recorded("ask")) == (["then"], said)
 
 
-def test_an_approval_ends_with_a_stop_a_no_or_its_time(world: World) -> None:
-    graphed, graphs = Graphed.made(world, [approval("ask", timeout_s=60)]), world.store.graphs
+def test_an_approval_ends_with_a_stop_a_no_or_its_time(harness: Harness) -> None:
+    graphed, graphs = Graphed.made(harness, [approval("ask", timeout_s=60)]), harness.store.graphs
     graphed.advance()
-    no = ApproveStep(step="ask", approved=False, note="wrong day", at=world.clock.now)
+    no = ApproveStep(step="ask", approved=False, note="wrong day", at=harness.clock.now)
     assert graphs.command(graphed.id, "n", no.apply) == 1
     refused = graphed.step("ask")
     assert (refused.state, refused.reason) == (S.DISCARDED, "rejected by somebody: wrong day")
@@ -569,12 +573,12 @@ def test_an_approval_ends_with_a_stop_a_no_or_its_time(world: World) -> None:
     graphs.command(graphed.id, "r", RetrySteps().apply)
     graphed.advance()
     assert (graphed.step("ask").state, graphed.step("ask").attempt) == (S.EXECUTING, 2)
-    world.clock.now += timedelta(seconds=60)
+    harness.clock.now += timedelta(seconds=60)
     graphed.advance()
     assert (graphed.step("ask").state, graphed.step("ask").outcome) == (S.DISCARDED, "timed_out")
     graphs.command(graphed.id, "r2", RetrySteps().apply)
     graphed.advance()
-    graphs.record_graph_stop(graphed.id, StopIntent(world.clock.now))
+    graphs.record_graph_stop(graphed.id, StopIntent(harness.clock.now))
     assert (graphed.step("ask").state, graphed.step("ask").ending) == (S.CANCELLED, False)
     assert graphs.end_graph(graphed.fence, None).state is GraphState.CANCELLED
 
@@ -586,9 +590,9 @@ def test_every_kind_of_steps_is_in_the_tables() -> None:
     assert set(OFFERED) == runs | {kind for kind, rules in STEP_RULES.items() if rules.called}
 
 
-def test_steps_are_appended_and_found_by_those_that_missed_them(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [step("a", "later", timeout_s=7)], check_deps=False)
+def test_steps_are_appended_and_found_by_those_that_missed_them(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [step("a", "later", timeout_s=7)], check_deps=False)
     assert graphed.execute() == []
     assert graphed.step("a").deps == ["later"]
     assert 'step "a"' in (graphed.row.waiting_for or "")
@@ -609,23 +613,23 @@ def test_steps_are_appended_and_found_by_those_that_missed_them(world: World) ->
     )
 
 
-def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [step("a"), step("b"), crawl("c"), step("z", "a")])
+def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [step("a"), step("b"), crawl("c"), step("z", "a")])
     picked = graphed.advance()
     work = [one for batch in picked.batches for one in graphed.work(batch.number)]
     graphed.begin(work[0])
     run = graphed.begin_runs()["c"]
-    row = graphs.record_graph_stop(graphed.id, world.stop(reason="enough"))
-    assert row.stop == world.stop(reason="enough")
-    assert graphed.row == row == graphs.record_graph_stop(graphed.id, world.stop(reason="enough"))
+    row = graphs.record_graph_stop(graphed.id, harness.stop(reason="enough"))
+    assert row.stop == harness.stop(reason="enough")
+    assert graphed.row == row == graphs.record_graph_stop(graphed.id, harness.stop(reason="enough"))
     assert set(graphed.states().values()) == {S.CANCELLED}
     assert graphed.step("a").reason == "the graph was stopped by ann: enough"
     assert graphs.cancelled(graphed.fence, [0, 1, 7]) == {0, 1, 7}
     assert graphed.begin(work[1]) == set()
     with pytest.raises(NotInThisState, match="stopping"):
         graphs.command(graphed.id, "r", lambda graph: graph.retry(None, cascade=True))
-    assert graphs.record_graph_stop(graphed.id, world.stop(force=True)).stop == world.stop(
+    assert graphs.record_graph_stop(graphed.id, harness.stop(force=True)).stop == harness.stop(
         reason="enough", force=True
     )
     assert [one.run_id for one in graphs.live_graph_runs(graphed.id)] == [run.run_id]
@@ -640,10 +644,10 @@ def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -
     )
     with pytest.raises(NotInThisState):
         graphs.end_graph(graphed.fence, "stopped")
-    world.finish(run)
+    harness.finish(run)
     graphed.advance(*(batch.number for batch in picked.batches))
     row = graphs.end_graph(graphed.fence, "stopped")
-    assert (row.state, graphs.record_graph_stop(graphed.id, world.stop())) == (
+    assert (row.state, graphs.record_graph_stop(graphed.id, harness.stop())) == (
         GraphState.CANCELLED,
         row,
     )
@@ -652,9 +656,9 @@ def test_a_stop_cancels_everything_and_is_over_when_nothing_runs(world: World) -
 # --- crawls
 
 
-def test_crawls_begin_end_and_are_resumed(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [crawl("c", max_attempts=2, backoff_s=60), step("z", "c")])
+def test_crawls_begin_end_and_are_resumed(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [crawl("c", max_attempts=2, backoff_s=60), step("z", "c")])
     assert graphed.advance().begin == [0]
     [work] = graphs.to_begin(graphed.fence)
     assert (work.attempt, work.run_id, work.job) == (1, None, {"crawler": "services"})
@@ -662,48 +666,48 @@ def test_crawls_begin_end_and_are_resumed(world: World) -> None:
     assert graphs.to_begin(graphed.fence) == []
     assert graphs.run_begun(graphed.fence, 0, run.run_id)
     assert graphed.advance().again_at is None
-    world.finish(run, failed=[0])
+    harness.finish(run, failed=[0])
     [end] = graphs.runs_ended(graphed.fence)
     assert (end.state, end.run_attempt, end.not_before) == (
         S.RETRYABLE,
         1,
-        world.clock.now + timedelta(seconds=60),
+        harness.clock.now + timedelta(seconds=60),
     )
     graphed.advance()
     row = graphed.step("c")
     assert (row.state, row.outcome, len(row.errors)) == (S.RETRYABLE, "failed", 1)
-    world.clock.forward(61)
+    harness.clock.forward(61)
     assert graphed.advance().begin == [0]
     [work] = graphs.to_begin(graphed.fence)
     assert (work.attempt, work.run_id, work.run_attempt) == (2, run.run_id, 1)
     assert graphs.runs_ended(graphed.fence) == [], "it has not begun anew"
     graphs.run_begun(graphed.fence, 0, run.run_id)
     assert graphs.runs_ended(graphed.fence) == [], "this end was taken in before"
-    again = world.resume(run)
-    world.begin(again)
+    again = harness.resume(run)
+    harness.begin(again)
     graphed.finish(again)
     assert graphed.execute() == ["z"]
     given = graphed.recorded("c")
     assert (given["run_id"], given["status"], given["items"]) == (run.run_id, "COMPLETED", 5)
 
 
-def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> None:
+def test_a_crawl_ends_with_its_archive_and_its_record_stays(harness: Harness) -> None:
     """Else a step behind it would have no archive, by chance, and another one the next time."""
-    graphed = Graphed.made(world, [crawl("c"), step("z", "c")])
+    graphed = Graphed.made(harness, [crawl("c"), step("z", "c")])
     graphed.advance()
     run = graphed.begin_runs()["c"]
-    world.finish(run)
+    harness.finish(run)
     why = f"run {run.run_id} is COMPLETED, and its archive is not delivered yet (crawlctl export {run.run_id})"
     for _ in range(2):
         assert graphed.execute() == []
         assert (graphed.step("c").state, graphed.step("c").reason) == (S.EXECUTING, why)
         assert graphed.row.waiting_for == f'step "c": {why}'
-        world.store.exports.record_export(run, "failed", None, "no such bucket")
-    run = world.resume(run, rerun=True)
+        harness.store.exports.record_export(run, "failed", None, "no such bucket")
+    run = harness.resume(run, rerun=True)
     graphed.advance()
     assert (graphed.step("c").reason, graphed.row.waiting_for) == (None, None)
-    world.begin(run)
-    world.finish(run)
+    harness.begin(run)
+    harness.finish(run)
     graphed.deliver(run)
     assert graphed.execute() == ["z"]
     told = {
@@ -715,50 +719,52 @@ def test_a_crawl_ends_with_its_archive_and_its_record_stays(world: World) -> Non
         "errors": 0,
     }
     assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
-    world.resume(run, Owner("crawl/again", "chain-again"), rerun=True)
+    harness.resume(run, Owner("crawl/again", "chain-again"), rerun=True)
     assert graphed.recorded("c") == {**told, "archive": f"s3://crawls/{run.run_id}/2"}
 
 
-def test_a_crawl_waits_a_day_for_its_archive_and_not_when_it_was_cancelled(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [crawl("none"), crawl("late"), crawl("cancelled"), crawl("on")])
+def test_a_crawl_waits_a_day_for_its_archive_and_not_when_it_was_cancelled(
+    harness: Harness,
+) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [crawl("none"), crawl("late"), crawl("cancelled"), crawl("on")])
     graphed.advance()
     runs = graphed.begin_runs()
     for path in ("none", "late", "cancelled"):
-        world.finish(runs[path], failed=[0] if path == "late" else ())
-    world.store.exports.record_export(runs["none"], "empty", None, None)
+        harness.finish(runs[path], failed=[0] if path == "late" else ())
+    harness.store.exports.record_export(runs["none"], "empty", None, None)
     graphed.advance()
     assert (graphed.step("none").state, graphed.recorded("none")["archive"]) == (S.COMPLETED, None)
     graphs.command(graphed.id, "x", lambda graph: graph.cancel([2], "no"))
-    world.clock.forward(24 * 3600 - 1)
+    harness.clock.forward(24 * 3600 - 1)
     graphed.advance()
     assert graphed.states()["late"] == S.EXECUTING
     assert (graphed.step("cancelled").ending, graphed.recorded("cancelled")["status"]) == (
         False,
         "COMPLETED",
     )
-    world.clock.forward(1)
+    harness.clock.forward(1)
     graphed.advance()
     graphed.deliver(runs["late"])
     assert (graphed.step("late").state, graphed.recorded("late")["archive"]) == (S.DISCARDED, None)
     assert (graphed.states()["on"], graphed.row.waiting_for) == (S.EXECUTING, None)
 
 
-def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(world: World) -> None:
-    graphed = Graphed.made(world, [crawl("c", max_attempts=2, backoff_s=60)])
+def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(harness: Harness) -> None:
+    graphed = Graphed.made(harness, [crawl("c", max_attempts=2, backoff_s=60)])
     graphed.advance()
     run = graphed.begin_runs()["c"]
-    world.finish(run, failed=[0])
+    harness.finish(run, failed=[0])
     graphed.advance()
     assert (graphed.step("c").state, graphed.recorded("c")) == (S.RETRYABLE, None), (
         "a try waits for no archive"
     )
     for failed, state in (([0], S.DISCARDED), ([], S.COMPLETED)):
-        world.clock.forward(61)
+        harness.clock.forward(61)
         graphed.advance()
-        world.store.graphs.run_begun(graphed.fence, 0, run.run_id)
-        run = world.resume(run, Owner("crawl/again", f"chain-{state}"))
-        world.begin(run)
+        harness.store.graphs.run_begun(graphed.fence, 0, run.run_id)
+        run = harness.resume(run, Owner("crawl/again", f"chain-{state}"))
+        harness.begin(run)
         graphed.finish(run, failed)
         graphed.advance()
         assert graphed.step("c").state is state
@@ -767,22 +773,22 @@ def test_a_crawl_that_is_tried_again_has_the_record_of_its_last_end(world: World
             "archive": f"s3://crawls/{run.run_id}/{run.attempt}",
         }
         assert graphed.recorded("c").items() >= told.items()
-        world.store.graphs.command(
+        harness.store.graphs.command(
             graphed.id, "again", lambda graph: graph.retry(None, cascade=False)
         )
 
 
-def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [crawl("bad", max_attempts=5), crawl("c"), crawl("gone")])
+def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [crawl("bad", max_attempts=5), crawl("c"), crawl("gone")])
     graphed.advance()
     for _ in range(2):
         graphs.run_begun(graphed.fence, 0, None, "there is no crawler 'services'")
     row = graphed.step("bad")
     assert (row.state, row.outcome, len(row.errors)) == (S.DISCARDED, "deploy_failed", 1)
     runs = graphed.begin_runs()
-    world.store.stops.record_stop(runs["c"].run_id, world.stop(), "s1")
-    world.store.stops.acted_on_stop(runs["c"], world.clock.now)
+    harness.store.stops.record_stop(runs["c"].run_id, harness.stop(), "s1")
+    harness.store.stops.acted_on_stop(runs["c"], harness.clock.now)
     graphed.finish(runs["c"], failed=[0])
     graphed.advance()
     assert (graphed.step("c").state, graphed.step("c").outcome) == (S.CANCELLED, "cancelled")
@@ -795,31 +801,34 @@ def test_a_crawl_that_cannot_begin_and_one_that_a_person_stopped(world: World) -
         graphs.run_begun(graphed.fence, 1, 1, "and an error")
 
 
-def test_a_crawl_that_was_cancelled_before_its_run_was_told_keeps_the_run(world: World) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [crawl("c")])
+def test_a_crawl_that_was_cancelled_before_its_run_was_told_keeps_the_run(harness: Harness) -> None:
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [crawl("c")])
     graphed.advance()
     graphs.command(graphed.id, "x", lambda graph: graph.cancel(None, "no"))
     [end] = graphs.runs_ended(graphed.fence)
     assert end.state is S.CANCELLED
     graphed.advance()
     assert not graphed.step("c").ending
-    asked = Graphed.made(world, [crawl("c")], "other")
+    asked = Graphed.made(harness, [crawl("c")], "other")
     asked.advance()
     run = asked.begin_runs()["c"]
     assert graphs.run_begun(graphed.fence, 0, run.run_id) is False
     row = graphed.step("c")
     assert (row.state, row.ending, row.run_id) == (S.CANCELLED, True, run.run_id)
-    world.finish(run)
+    harness.finish(run)
     graphed.advance()
     assert not graphed.step("c").ending
 
 
 def test_a_crawl_that_was_cancelled_ends_with_the_run_of_whoever_died_before_telling(
-    world: World,
+    harness: Harness,
 ) -> None:
-    graphs = world.store.graphs
-    graphed, other = Graphed.made(world, [crawl("c")]), Graphed.made(world, [crawl("c")], "other")
+    graphs = harness.store.graphs
+    graphed, other = (
+        Graphed.made(harness, [crawl("c")]),
+        Graphed.made(harness, [crawl("c")], "other"),
+    )
     for one in (graphed, other):
         one.advance()
     run = graphed.begin_runs(told=False)["c"]
@@ -828,23 +837,23 @@ def test_a_crawl_that_was_cancelled_ends_with_the_run_of_whoever_died_before_tel
     assert graphed.step("c").ending, "its run lives"
     assert [row.run_id for row in graphs.live_graph_runs(graphed.id, ending=True)] == [run.run_id]
     assert graphs.live_graph_runs(other.id, ending=True) == []
-    world.finish(run)
+    harness.finish(run)
     graphed.advance()
     assert (graphed.step("c").state, graphed.step("c").ending) == (S.CANCELLED, False)
 
 
 def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before_telling(
-    world: World,
+    harness: Harness,
 ) -> None:
-    graphs = world.store.graphs
-    graphed = Graphed.made(world, [crawl("c"), crawl("on")])
+    graphs = harness.store.graphs
+    graphed = Graphed.made(harness, [crawl("c"), crawl("on")])
     graphed.advance()
     runs = graphed.begin_runs()
-    world.finish(runs["c"], failed=[0])
+    harness.finish(runs["c"], failed=[0])
     graphed.advance()
     graphs.command(graphed.id, "again", lambda graph: graph.retry([0], cascade=False))
     graphed.advance()
-    world.resume(runs["c"])
+    harness.resume(runs["c"])
     graphs.command(graphed.id, "x", lambda graph: graph.cancel([0], "no"))
     graphed.advance()
     assert graphed.step("c").ending, "its run goes on"
@@ -855,13 +864,13 @@ def test_a_crawl_that_was_cancelled_ends_with_the_attempt_of_whoever_died_before
 
 @pytest.mark.parametrize("again", [False, True], ids=["begun", "resumed"])
 def test_a_manager_that_was_cancelled_ends_with_the_one_of_whoever_died_before_telling(
-    world: World, again: bool
+    harness: Harness, again: bool
 ) -> None:
-    graphs, managers = world.store.graphs, world.store.managers
+    graphs, managers = harness.store.graphs, harness.store.managers
     steps = [manager("own"), manager("named", name="shops", flow_id="f"), manager("never")]
     graphed, other = (
-        Graphed.made(world, steps, max_parallel=2),
-        Graphed.made(world, steps[:1], "other"),
+        Graphed.made(harness, steps, max_parallel=2),
+        Graphed.made(harness, steps[:1], "other"),
     )
     for one in (graphed, other):
         one.advance()
@@ -892,13 +901,15 @@ def test_a_manager_that_was_cancelled_ends_with_the_one_of_whoever_died_before_t
     assert graphs.live_graph_managers(graphed.id) == []
 
 
-def test_a_manager_whose_row_is_gone_is_begun_anew_and_its_first_end_counts(world: World) -> None:
-    graphs, managers = world.store.graphs, world.store.managers
-    graphed = Graphed.made(world, [manager("m")])
+def test_a_manager_whose_row_is_gone_is_begun_anew_and_its_first_end_counts(
+    harness: Harness,
+) -> None:
+    graphs, managers = harness.store.graphs, harness.store.managers
+    graphed = Graphed.made(harness, [manager("m")])
     graphed.advance()
     managers.end_manager(graphed.begin_managers()["m"], RunStatus.FAILED, "failed", "over")
     graphed.advance()
-    world.write("DELETE FROM manager")
+    harness.write("DELETE FROM manager")
     graphs.command(graphed.id, "again", lambda graph: graph.retry(None, cascade=True))
     graphed.advance()
     managers.end_manager(graphed.begin_managers()["m"], RunStatus.COMPLETED, "finished", "done")
@@ -906,10 +917,10 @@ def test_a_manager_whose_row_is_gone_is_begun_anew_and_its_first_end_counts(worl
     assert graphed.step("m").state is S.COMPLETED
 
 
-def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World) -> None:
-    graphs, audits = world.store.graphs, world.store.audits
+def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(harness: Harness) -> None:
+    graphs, audits = harness.store.graphs, harness.store.audits
     graphed = Graphed.made(
-        world, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3
+        harness, [crawl(name) for name in ("right", "gone", "strange", "new")], max_parallel=3
     )
     draft, _ = graphs.reserve_graph(announced(GraphSpec([]), "draft"))
     graphed.advance()
@@ -922,8 +933,8 @@ def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World)
         == audits.steps_without_runs([graphed.id, draft.graph_id])
         == []
     )
-    world.write("UPDATE graph_step SET run_id = 9999 WHERE path = 'gone'")
-    world.write(
+    harness.write("UPDATE graph_step SET run_id = 9999 WHERE path = 'gone'")
+    harness.write(
         "UPDATE run_history SET parent = 'graph/other' WHERE run_id = :id",
         id=runs["strange"].run_id,
     )
@@ -946,7 +957,7 @@ def test_an_audit_finds_steps_and_runs_that_do_not_know_each_other(world: World)
         step_request_id(KEY, long, 1),
     ):
         asked = request(crawler="services", parent=graph_workflow_id(KEY))
-        world.store.initiation.reserve_run(asked, request_id)
+        harness.store.initiation.reserve_run(asked, request_id)
     told = [run.uncounted for run in audits.open_runs()]
     assert [(one.state, one.starting) for one in told if one is not None] == [
         ("executing", True), (None, False), (None, False),
@@ -967,10 +978,10 @@ EDITED = {
 def test_what_another_hand_wrote_is_told_and_never_written_over(
     graphed: Graphed, column: str
 ) -> None:
-    world, graphs = graphed.world, graphed.world.store.graphs
+    harness, graphs = graphed.harness, graphed.harness.store.graphs
     value, fix = EDITED[column]
     statement = f"UPDATE graph_step SET {column} = :value WHERE number = 4"
-    world.write(statement, value=value)
+    harness.write(statement, value=value)
     told = rf"graph_step .*{column} is .*{fix}"
     asks: list[Callable[[], object]] = [lambda: graphs.end_graph(graphed.fence, None)]
     asks.append(lambda: graphs.command(graphed.id, "c1", lambda graph: graph.cancel(None, "no")))
@@ -985,9 +996,9 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(
         with pytest.raises(RowUnreadable, match=told):
             ask()
     assert len(graphs.list_steps(graphed.id)) == 6
-    stopped = graphs.record_graph_stop(graphed.id, world.stop())
-    assert stopped.stop == world.stop(), "nothing keeps a stop back"
-    world.write(statement, value={"shape": None, "parent": 2}[column])
+    stopped = graphs.record_graph_stop(graphed.id, harness.stop())
+    assert stopped.stop == harness.stop(), "nothing keeps a stop back"
+    harness.write(statement, value={"shape": None, "parent": 2}[column])
     graphed.advance()
     assert {graphed.states()[path] for path in ("g", "g/y", "z")} == {S.CANCELLED}, (
         "mended, it goes on by itself"
@@ -996,18 +1007,18 @@ def test_what_another_hand_wrote_is_told_and_never_written_over(
 
 
 def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
-    world, graphs = graphed.world, graphed.world.store.graphs
-    world.write("UPDATE graph SET options = :odd", odd='{"fail_fast": "perhaps"}')
+    harness, graphs = graphed.harness, graphed.harness.store.graphs
+    harness.write("UPDATE graph SET options = :odd", odd='{"fail_fast": "perhaps"}')
     for ask in (lambda: graphs.get_graph(graphed.id), graphed.advance):
         with pytest.raises(
             RowUnreadable, match=rf"graph graph_id {graphed.id}: options .*fail_fast of the options"
         ):
             ask()
-    [row], [audited] = graphs.newest(), world.store.audits.open_graphs()
+    [row], [audited] = graphs.newest(), harness.store.audits.open_graphs()
     assert "fail_fast of the options" in (row.unreadable or "")
     assert audited.unreadable == row.unreadable
-    world.write("UPDATE graph SET options = '{}'")
-    world.write("DELETE FROM graph_step WHERE number = 1")
+    harness.write("UPDATE graph SET options = '{}'")
+    harness.write("DELETE FROM graph_step WHERE number = 1")
     with pytest.raises(RowUnreadable, match="step 1 is missing"):
         graphed.advance()
 
@@ -1016,9 +1027,9 @@ def test_a_graphs_own_row_that_another_hand_wrote(graphed: Graphed) -> None:
 
 
 def test_a_remembered_engine_is_the_one_of_all_rows_whoever_wrote_them(
-    world: World, graphed: Graphed
+    harness: Harness, graphed: Graphed
 ) -> None:
-    graphs, reads = world.store.graphs, list[Graph]()
+    graphs, reads = harness.store.graphs, list[Graph]()
 
     def how(known: Graph) -> None:
         whole = graphs.load(graphed.id)

@@ -17,22 +17,24 @@ from crawler_lifecycle.domain.names import (
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.runs.tables import run_history
+from tests.contracts.store.harness import START, Harness, seen
 from tests.contracts.store.test_overdue import executing
-from tests.contracts.store.world import START, World, seen
 
 
-def events(world: World, type: str) -> list[Event]:
-    return [one for one in world.store.events.events_after(0, 1000) if one.type == type]
+def events(harness: Harness, type: str) -> list[Event]:
+    return [one for one in harness.store.events.events_after(0, 1000) if one.type == type]
 
 
-def test_what_a_poll_found_untrue_is_one_event(world: World) -> None:
-    fence = world.executing(tasks=30)
-    world.clock.forward(3600)
-    tasks = world.store.polls.found_state(fence).tasks
+def test_what_a_poll_found_untrue_is_one_event(harness: Harness) -> None:
+    fence = harness.executing(tasks=30)
+    harness.clock.forward(3600)
+    tasks = harness.store.polls.found_state(fence).tasks
     killed = End(exit_code=137, signal=9, finished_at=START)
-    world.poll(fence, [seen(t, Phase.ENDED, world.clock.now, uid=t.uid, end=killed) for t in tasks])
-    written = world.store.corrections.list_corrections(fence.run_id)
-    [event] = events(world, EVENT_CORRECTION_MADE)
+    harness.poll(
+        fence, [seen(t, Phase.ENDED, harness.clock.now, uid=t.uid, end=killed) for t in tasks]
+    )
+    written = harness.store.corrections.list_corrections(fence.run_id)
+    [event] = events(harness, EVENT_CORRECTION_MADE)
     shown = event.body["corrections"]
     assert isinstance(shown, list)
     assert (event.run_id, event.body["crawler"], event.body["count"]) == (
@@ -49,12 +51,12 @@ def test_what_a_poll_found_untrue_is_one_event(world: World) -> None:
     assert (shown[0]["kind"], shown[0]["truth_since"]) == expected
 
 
-def test_an_overdue_poll_is_told_once_and_the_next_one_again(world: World) -> None:
-    fence, store = executing(world, "r1"), world.store
-    world.clock.forward(91)
-    [run] = store.overdue.overdue_runs(overdue_before(world.clock.now))
+def test_an_overdue_poll_is_told_once_and_the_next_one_again(harness: Harness) -> None:
+    fence, store = executing(harness, "r1"), harness.store
+    harness.clock.forward(91)
+    [run] = store.overdue.overdue_runs(overdue_before(harness.clock.now))
     assert [store.incidents.note_stale(run) for _ in range(2)] == [True, False]
-    [event] = events(world, EVENT_RUN_STALE)
+    [event] = events(harness, EVENT_RUN_STALE)
     assert run.due_at is not None
     assert (event.subject, event.body["due_at"]) == (f"runs/{fence.run_id}", run.due_at.isoformat())
     assert not store.incidents.note_stale(replace(run, due_at=run.due_at - timedelta(seconds=1))), (
@@ -62,16 +64,16 @@ def test_an_overdue_poll_is_told_once_and_the_next_one_again(world: World) -> No
     )
     assert not store.incidents.note_stale(replace(run, planned=False))
     tasks = store.polls.found_state(fence).tasks
-    world.poll(fence, [seen(t, Phase.EXECUTING, world.clock.now, uid=t.uid) for t in tasks])
+    harness.poll(fence, [seen(t, Phase.EXECUTING, harness.clock.now, uid=t.uid) for t in tasks])
     assert not store.incidents.note_stale(run), "polled by now"
-    world.clock.forward(91)
-    [run] = store.overdue.overdue_runs(overdue_before(world.clock.now))
+    harness.clock.forward(91)
+    [run] = store.overdue.overdue_runs(overdue_before(harness.clock.now))
     assert store.incidents.note_stale(run)
 
 
-def test_a_blocked_workflow_is_told_once_for_each_time(world: World) -> None:
-    fence, store, since = executing(world, "r1"), world.store, world.clock.now
-    own = world.row(fence).owner_workflow_id or ""
+def test_a_blocked_workflow_is_told_once_for_each_time(harness: Harness) -> None:
+    fence, store, since = executing(harness, "r1"), harness.store, harness.clock.now
+    own = harness.row(fence).owner_workflow_id or ""
     assert [store.incidents.note_blocked(own, fence.run_id, "a bug", since) for _ in range(2)] == [
         True,
         False,
@@ -88,8 +90,8 @@ def test_a_blocked_workflow_is_told_once_for_each_time(world: World) -> None:
     assert store.incidents.note_blocked(own, None, "a bug", since + timedelta(seconds=19)), (
         "an outside starter's id"
     )
-    assert {one.body["why"] for one in events(world, EVENT_RUN_BLOCKED)} == {"a bug"}
-    world.finish(fence)
+    assert {one.body["why"] for one in events(harness, EVENT_RUN_BLOCKED)} == {"a bug"}
+    harness.finish(fence)
     assert not store.incidents.note_blocked(
         own, fence.run_id, "a bug", since + timedelta(seconds=90)
     )

@@ -20,8 +20,8 @@ from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.store import Store, open_store
 from tests.contracts.store.graphing import Graphed, step
+from tests.contracts.store.harness import Clock, Harness
 from tests.contracts.store.managing import NEW, Managed
-from tests.contracts.store.world import Clock, World
 
 MOST = 2
 HOOK = WebhookSpec("https://hooks.example.com/x", ["env:HOOK"]).document()
@@ -38,50 +38,50 @@ def small(store_url: str, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def few(small: Store, clock: Clock) -> World:
-    return World(small, clock)
+def few(small: Store, clock: Clock) -> Harness:
+    return Harness(small, clock)
 
 
-def _manager(world: World, n: int) -> object:
-    return world.store.managers.reserve_manager(replace(NEW, flow_id=f"flow-{n}"))
+def _manager(harness: Harness, n: int) -> object:
+    return harness.store.managers.reserve_manager(replace(NEW, flow_id=f"flow-{n}"))
 
 
-def _graph(world: World, n: int) -> object:
-    return Graphed.made(world, [step("a")], key=f"g{n}")
+def _graph(harness: Harness, n: int) -> object:
+    return Graphed.made(harness, [step("a")], key=f"g{n}")
 
 
-def _schedule(world: World, n: int) -> object:
-    return world.store.schedules.put(f"s{n}", TARGET, "ann")
+def _schedule(harness: Harness, n: int) -> object:
+    return harness.store.schedules.put(f"s{n}", TARGET, "ann")
 
 
-def _webhook(world: World, n: int) -> object:
-    return world.store.webhooks.put(f"w{n}", HOOK, "ann")
+def _webhook(harness: Harness, n: int) -> object:
+    return harness.store.webhooks.put(f"w{n}", HOOK, "ann")
 
 
-def _end_manager(world: World) -> None:
-    row, _ = world.store.managers.reserve_manager(replace(NEW, flow_id="flow-0"))
-    fence = Managed.claimed(world, row.manager_id, Owner("manager/shops/flow-0", "chain")).fence
-    world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "it is done")
+def _end_manager(harness: Harness) -> None:
+    row, _ = harness.store.managers.reserve_manager(replace(NEW, flow_id="flow-0"))
+    fence = Managed.claimed(harness, row.manager_id, Owner("manager/shops/flow-0", "chain")).fence
+    harness.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "it is done")
 
 
-def _end_graph(world: World) -> None:
-    row = world.store.graphs.find_graph("g0")
-    graph = Graphed.claimed(world, row.graph_id, Owner("graph/g0", "chain-again"))
+def _end_graph(harness: Harness) -> None:
+    row = harness.store.graphs.find_graph("g0")
+    graph = Graphed.claimed(harness, row.graph_id, Owner("graph/g0", "chain-again"))
     graph.execute()
-    world.store.graphs.end_graph(graph.fence, None)
+    harness.store.graphs.end_graph(graph.fence, None)
 
 
-Make, End = Callable[[World, int], object], Callable[[World], object]
+Make, End = Callable[[Harness, int], object], Callable[[Harness], object]
 KINDS: dict[str, tuple[Make, End]] = {
     "manager": (_manager, _end_manager),
     "graph": (_graph, _end_graph),
-    "schedule": (_schedule, lambda world: world.store.schedules.delete("s0")),
-    "webhook": (_webhook, lambda world: world.store.webhooks.delete("w0")),
+    "schedule": (_schedule, lambda harness: harness.store.schedules.delete("s0")),
+    "webhook": (_webhook, lambda harness: harness.store.webhooks.delete("w0")),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_more_is_refused_until_one_has_ended(few: World, kind: str) -> None:
+def test_one_more_is_refused_until_one_has_ended(few: Harness, kind: str) -> None:
     make, end = KINDS[kind]
     make(few, 0), make(few, 1)
     text = rf"^at most 2 {kind}s may be open \(LIFECYCLE_LIMITS__{kind.upper()}S\), and as many are; end or delete one"
@@ -95,7 +95,7 @@ def test_one_more_is_refused_until_one_has_ended(few: World, kind: str) -> None:
         make(few, 3)
 
 
-def test_what_has_ended_is_not_opened_again_beyond_the_limit(few: World) -> None:
+def test_what_has_ended_is_not_opened_again_beyond_the_limit(few: Harness) -> None:
     for make, end in (KINDS["manager"], KINDS["graph"]):
         make(few, 0), make(few, 1)
         end(few)
@@ -110,7 +110,7 @@ def test_what_has_ended_is_not_opened_again_beyond_the_limit(few: World) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_of_many_at_once_no_one_too_many_is_made(small: Store, few: World, kind: str) -> None:
+def test_of_many_at_once_no_one_too_many_is_made(small: Store, few: Harness, kind: str) -> None:
     make, _ = KINDS[kind]
 
     def one(n: int) -> bool:
@@ -124,7 +124,9 @@ def test_of_many_at_once_no_one_too_many_is_made(small: Store, few: World, kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_project_below_its_share_is_not_refused_because_of_another(few: World, kind: str) -> None:
+def test_a_project_below_its_share_is_not_refused_because_of_another(
+    few: Harness, kind: str
+) -> None:
     make, _ = KINDS[kind]
     with limited("b"):
         make(few, 0), make(few, 1)
@@ -145,27 +147,27 @@ def test_a_quota_of_a_project_counts_what_is_open(store_url: str, clock: Clock, 
         quotas={"project:default": {f"{kind}s": 1}, "project:*": {f"{kind}s": 0}},
     )
     try:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         with limited("default"):
-            make(world, 0)
+            make(harness, 0)
             with pytest.raises(
                 QuotaReached,
                 match=rf"^quota {kind}s of project default: 1 of 1 in use; end or delete",
             ):
-                make(world, 1)
-            end(world)
-            make(world, 2)
+                make(harness, 1)
+            end(harness)
+            make(harness, 2)
         with (
             limited("other"),
             pytest.raises(QuotaReached, match=rf"^quota {kind}s of project other: 0 of 0 in use"),
         ):
-            make(world, 3)
+            make(harness, 3)
     finally:
         store.close()
 
 
 @pytest.mark.parametrize("kind", ["manager", "schedule", "webhook"])
-def test_two_that_make_the_same_at_once_make_one(few: World, kind: str) -> None:
+def test_two_that_make_the_same_at_once_make_one(few: Harness, kind: str) -> None:
     make, _ = KINDS[kind]
     with ThreadPoolExecutor(8) as pool:
         made: list[Any] = list(pool.map(lambda _: make(few, 0), range(16)))

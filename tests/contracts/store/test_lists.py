@@ -20,20 +20,20 @@ from crawler_lifecycle.ports.runs import BriefRun, Fence, RecentRun, RunRow
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.runs.lists import CLOCK_SLACK
 from crawler_lifecycle.store.runs.search import SORTS
-from tests.contracts.store.world import START, World, request
+from tests.contracts.store.harness import START, Harness, request
 
 RUNS = 40
 TAGS = ["nightly", "Nightly", "a b", "zürich", "half ?", "spaced "]
 
 
 @pytest.fixture
-def many(world: World) -> list[RunRow]:
+def many(harness: Harness) -> list[RunRow]:
     """Runs that differ in everything that can be asked for; the clocks of their creators differ by
     minutes.
     """
     chosen = random.Random(7)
     for n in range(RUNS):
-        world.clock.now = (
+        harness.clock.now = (
             START + timedelta(minutes=10 * n) + CLOCK_SLACK * chosen.uniform(-0.49, 0.49)
         )
         name = f"r{n}"
@@ -46,14 +46,14 @@ def many(world: World) -> list[RunRow]:
         }
         kind = chosen.randrange(5)
         if kind == 0:
-            world.store.initiation.reserve_run(request(**fields), name)
+            harness.store.initiation.reserve_run(request(**fields), name)
             continue
-        fence = world.deployed(name, **fields)
+        fence = harness.deployed(name, **fields)
         if kind > 1:
-            world.execute(fence)
+            harness.execute(fence)
         if kind > 2:
-            world.finish(fence, failed=[0] if kind == 4 else [])
-    rows = [row for n in range(RUNS) if (row := world.store.runs.find_run(f"r{n}")) is not None]
+            harness.finish(fence, failed=[0] if kind == 4 else [])
+    rows = [row for n in range(RUNS) if (row := harness.store.runs.find_run(f"r{n}")) is not None]
     return sorted(rows, key=lambda row: -row.run_id)
 
 
@@ -98,40 +98,40 @@ def any_filter(chosen: random.Random, rows: list[RunRow]) -> dict[str, Any]:
     }
 
 
-def every_combination_of_filters(world: World, many: list[RunRow]) -> None:
+def every_combination_of_filters(harness: Harness, many: list[RunRow]) -> None:
     chosen, found = random.Random(11), 0
     for _ in range(150):
         wanted, limit = any_filter(chosen, many), chosen.choice([3, 50])
         expected = [row for row in many if fits(row, wanted)][:limit]
-        assert world.store.runs.list_runs(**wanted, limit=limit) == expected, wanted
+        assert harness.store.runs.list_runs(**wanted, limit=limit) == expected, wanted
         found += bool(expected)
     assert found > 60, "most filters found something"
 
 
-def pages_of_a_filter_meet(world: World, many: list[RunRow]) -> None:
+def pages_of_a_filter_meet(harness: Harness, many: list[RunRow]) -> None:
     wanted: dict[str, Any] = {
         "status": ["INITIALIZING", "PROCESSING", "COMPLETED"],
         "created_from": START,
     }
     pages: list[RunRow] = []
     before = None
-    while page := world.store.runs.list_runs(**wanted, limit=7, before_run_id=before):
+    while page := harness.store.runs.list_runs(**wanted, limit=7, before_run_id=before):
         pages += page
         before = page[-1].run_id
     assert pages == [row for row in many if fits(row, wanted)]
 
 
-def enumerations_are_taken_for_their_values(world: World, many: list[RunRow]) -> None:
-    by_enum = world.store.runs.list_runs(
+def enumerations_are_taken_for_their_values(harness: Harness, many: list[RunRow]) -> None:
+    by_enum = harness.store.runs.list_runs(
         status=[RunStatus.FAILED], stage=Stage.COMPLETION, trigger=Trigger.API
     )
-    assert by_enum == world.store.runs.list_runs(
+    assert by_enum == harness.store.runs.list_runs(
         status=["FAILED", "FAILED"], stage="completion", trigger="api"
     )
     assert by_enum
 
 
-def runs_are_counted_up_to_a_bound(world: World, many: list[RunRow]) -> None:
+def runs_are_counted_up_to_a_bound(harness: Harness, many: list[RunRow]) -> None:
     for statuses in (
         [],
         [RunStatus.FAILED],
@@ -140,21 +140,21 @@ def runs_are_counted_up_to_a_bound(world: World, many: list[RunRow]) -> None:
     ):
         there = sum(row.status in statuses for row in many)
         for most in (0, 1, there, there + 1, 10**6):
-            assert world.store.runs.count_runs(statuses, most) == min(there, most)
+            assert harness.store.runs.count_runs(statuses, most) == min(there, most)
 
 
-def runs_are_counted_by_hour(world: World, many: list[RunRow]) -> None:
+def runs_are_counted_by_hour(harness: Harness, many: list[RunRow]) -> None:
     since = min(row.created_at for row in many) + timedelta(minutes=30)
     expected = Counter[str]()
     for row in many:
         if since <= row.created_at < since + timedelta(hours=3):
             stopped = "stopped" if row.ended_by == EndedBy.PERSON else "failed"
             expected[{"COMPLETED": "completed", "FAILED": stopped}.get(row.status, "open")] += 1
-    assert world.store.runs.runs_between(since, since + timedelta(hours=3)) == expected
+    assert harness.store.runs.runs_between(since, since + timedelta(hours=3)) == expected
     assert expected.total()
 
 
-def the_ends_of_a_crawler_are_counted(world: World, many: list[RunRow]) -> None:
+def the_ends_of_a_crawler_are_counted(harness: Harness, many: list[RunRow]) -> None:
     for since in (
         START - CLOCK_SLACK,
         *(row.created_at + timedelta(microseconds=1) for row in many[::7]),
@@ -164,7 +164,7 @@ def the_ends_of_a_crawler_are_counted(world: World, many: list[RunRow]) -> None:
         told = Counter(
             (row.outcome, row.ended_by) for row in failed if row.ended_by != EndedBy.PERSON
         )
-        found = world.store.runs.ends_of("services", since, 9)
+        found = harness.store.runs.ends_of("services", since, 9)
         assert (found.completed, found.failed) == (
             sum(row.status == "COMPLETED" for row in mine),
             len(failed),
@@ -176,11 +176,11 @@ def the_ends_of_a_crawler_are_counted(world: World, many: list[RunRow]) -> None:
                 row for row in failed if (row.outcome, row.ended_by) == (one.outcome, one.ended_by)
             )
             assert (one.run_id, one.cause) == (newest.run_id, newest.cause)
-    assert world.store.runs.ends_of("services", START - CLOCK_SLACK, 0).failures == []
+    assert harness.store.runs.ends_of("services", START - CLOCK_SLACK, 0).failures == []
 
 
-def what_live_runs_wait_for_is_counted_and_listed(world: World, many: list[RunRow]) -> None:
-    runs = world.store.runs
+def what_live_runs_wait_for_is_counted_and_listed(harness: Harness, many: list[RunRow]) -> None:
+    runs = harness.store.runs
     found = runs.live_now(99)
     assert found.by_status == Counter(row.status for row in many if not row.status.terminal)
     for one in found.waits:
@@ -206,7 +206,7 @@ def said(row: RunRow, *, old: bool) -> list[str]:
     return [text.rstrip().casefold() for text in texts]
 
 
-def a_text_is_found_in_any_case(world: World, many: list[RunRow]) -> None:
+def a_text_is_found_in_any_case(harness: Harness, many: list[RunRow]) -> None:
     for window in (search.WINDOW, 7):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(search, "WINDOW", window)
@@ -238,35 +238,35 @@ def a_text_is_found_in_any_case(world: World, many: list[RunRow]) -> None:
                             text.casefold() in one for one in said(row, old=n >= window)
                         ):
                             expected.append(row)
-                    found, reach = world.store.runs.search_runs(text, limit=50, **wanted)
+                    found, reach = harness.store.runs.search_runs(text, limit=50, **wanted)
                     assert found == expected[:50], (window, text, wanted)
                     assert reach.whole is (len(fitting) < window)
                     assert reach.left == ([] if reach.whole else ["arguments"])
 
 
-def pages_of_a_search_meet(world: World, many: list[RunRow]) -> None:
+def pages_of_a_search_meet(harness: Harness, many: list[RunRow]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "WINDOW", 7)
         pages: list[RunRow] = []
-        while page := world.store.runs.search_runs(
+        while page := harness.store.runs.search_runs(
             "SERV", limit=4, before_run_id=pages[-1].run_id if pages else None
         )[0]:
             pages += page
     assert pages == [row for row in many if row.crawler == "services"]
 
 
-def what_a_search_leaves_out_is_told(world: World, many: list[RunRow]) -> None:
+def what_a_search_leaves_out_is_told(harness: Harness, many: list[RunRow]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "WINDOW", 7)
         with limited("default"):  # flows have no index of one project
-            assert world.store.runs.search_runs("nobody")[1].left == ["arguments", "flows"]
+            assert harness.store.runs.search_runs("nobody")[1].left == ["arguments", "flows"]
         patch.setattr(search, "FITTING_MAX", 1)
-        assert world.store.runs.search_runs("nightly", limit=50)[1].left == [
+        assert harness.store.runs.search_runs("nightly", limit=50)[1].left == [
             "arguments",
             "some tags",
         ]
         patch.setattr(search, "VALUES_MAX", 1)
-        assert world.store.runs.search_runs("x")[1].left == [
+        assert harness.store.runs.search_runs("x")[1].left == [
             "arguments",
             "some crawlers",
             "some flows",
@@ -274,9 +274,9 @@ def what_a_search_leaves_out_is_told(world: World, many: list[RunRow]) -> None:
         ]
 
 
-def runs_are_put_in_order(world: World, many: list[RunRow]) -> None:
+def runs_are_put_in_order(harness: Harness, many: list[RunRow]) -> None:
     def took(row: RunRow) -> timedelta | None:
-        return row.started_at and (row.ended_at or world.clock.now) - row.started_at
+        return row.started_at and (row.ended_at or harness.clock.now) - row.started_at
 
     for name in SORTS:
         value = took if name == "took" else lambda row, name=name: getattr(row, name)
@@ -287,36 +287,36 @@ def runs_are_put_in_order(world: World, many: list[RunRow]) -> None:
                 *(row for row in many if value(row) is None),
             ]  # type: ignore[arg-type]
             assert (
-                world.store.runs.search_runs(None, sort, offset=3, limit=20)[0] == ordered[3:23]
+                harness.store.runs.search_runs(None, sort, offset=3, limit=20)[0] == ordered[3:23]
             ), sort
             services = [row for row in ordered if row.crawler == "services"]
-            assert world.store.runs.search_runs("SERV", sort, limit=20)[0] == services[:20], sort
+            assert harness.store.runs.search_runs("SERV", sort, limit=20)[0] == services[:20], sort
 
 
-def found_runs_are_counted_and_values_known(world: World, many: list[RunRow]) -> None:
+def found_runs_are_counted_and_values_known(harness: Harness, many: list[RunRow]) -> None:
     for wanted in (
         {},
         {"status": ["COMPLETED", "FAILED"]},
         {"tags": ["a b"], "crawler": "sitemap"},
     ):
         there = sum(fits(row, wanted) for row in many)
-        assert [world.store.runs.count_found(most, **wanted) for most in (3, 1_000)] == [
+        assert [harness.store.runs.count_found(most, **wanted) for most in (3, 1_000)] == [
             min(there, 3),
             there,
         ]
-    known = world.store.runs.known_values(99)
+    known = harness.store.runs.known_values(99)
     assert known["crawler"] == sorted({row.crawler for row in many})
     assert set(known["flow_id"]) == {row.flow_id for row in many if row.flow_id}
     assert set(known["tag"]) == {tag.rstrip() for row in many for tag in row.request["tags"]}  # type: ignore[attr-defined]
-    assert len(world.store.runs.known_values(1)["tag"]) == 1
+    assert len(harness.store.runs.known_values(1)["tag"]) == 1
 
 
-def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
-    stopping = world.deployed("stopping", crawler="sitemap")
-    world.store.stops.record_stop(stopping.run_id, world.stop(), "s")
-    many = [world.row(stopping), *many]
+def the_last_runs_of_each_crawler(harness: Harness, many: list[RunRow]) -> None:
+    stopping = harness.deployed("stopping", crawler="sitemap")
+    harness.store.stops.record_stop(stopping.run_id, harness.stop(), "s")
+    many = [harness.row(stopping), *many]
     assert many[0].status is RunStatus.STOPPING
-    found = world.store.runs.recent_runs(["sitemap", "services", "services", "nobody"], 3)
+    found = harness.store.runs.recent_runs(["sitemap", "services", "services", "nobody"], 3)
     expected = [
         row
         for name in ("services", "sitemap")
@@ -327,8 +327,8 @@ def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
     assert all(
         getattr(row, name) == getattr(found[0], name) for name in RecentRun.__dataclass_fields__
     )
-    assert world.store.runs.recent_runs([], 3) == []
-    brief = world.store.runs.brief_runs(3, crawler="services")
+    assert harness.store.runs.recent_runs([], 3) == []
+    brief = harness.store.runs.brief_runs(3, crawler="services")
     assert [one.run_id for one in brief] == [
         row.run_id for row in many if row.crawler == "services"
     ][:3]
@@ -338,40 +338,40 @@ def the_last_runs_of_each_crawler(world: World, many: list[RunRow]) -> None:
         if row.run_id == brief[0].run_id
         for name in BriefRun.__dataclass_fields__
     )
-    attention = world.store.runs.list_runs(attention=True, limit=99)
-    assert [one.run_id for one in world.store.runs.brief_runs(99, attention=True)] == [
+    attention = harness.store.runs.list_runs(attention=True, limit=99)
+    assert [one.run_id for one in harness.store.runs.brief_runs(99, attention=True)] == [
         one.run_id for one in attention
     ]
 
 
-def test_many_runs_are_listed_as_in_a_list_of_our_own(world: World, many: list[RunRow]) -> None:
+def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: list[RunRow]) -> None:
     """All of it of the same runs: making them takes longer than reading them in every way."""
-    every_combination_of_filters(world, many)
-    pages_of_a_filter_meet(world, many)
-    enumerations_are_taken_for_their_values(world, many)
-    a_text_is_found_in_any_case(world, many)
-    pages_of_a_search_meet(world, many)
-    what_a_search_leaves_out_is_told(world, many)
-    runs_are_put_in_order(world, many)
-    found_runs_are_counted_and_values_known(world, many)
-    runs_are_counted_up_to_a_bound(world, many)
-    runs_are_counted_by_hour(world, many)
-    the_ends_of_a_crawler_are_counted(world, many)
-    what_live_runs_wait_for_is_counted_and_listed(world, many)
-    the_last_runs_of_each_crawler(world, many)
+    every_combination_of_filters(harness, many)
+    pages_of_a_filter_meet(harness, many)
+    enumerations_are_taken_for_their_values(harness, many)
+    a_text_is_found_in_any_case(harness, many)
+    pages_of_a_search_meet(harness, many)
+    what_a_search_leaves_out_is_told(harness, many)
+    runs_are_put_in_order(harness, many)
+    found_runs_are_counted_and_values_known(harness, many)
+    runs_are_counted_up_to_a_bound(harness, many)
+    runs_are_counted_by_hour(harness, many)
+    the_ends_of_a_crawler_are_counted(harness, many)
+    what_live_runs_wait_for_is_counted_and_listed(harness, many)
+    the_last_runs_of_each_crawler(harness, many)
 
 
-def test_tags_that_one_database_takes_for_the_same(world: World) -> None:
-    world.run(tags=["a", "a", "a ", "half ?"])
+def test_tags_that_one_database_takes_for_the_same(harness: Harness) -> None:
+    harness.run(tags=["a", "a", "a ", "half ?"])
     for tag in ("a", "a  ", "half \ud800", "half ?"):
-        assert len(world.store.runs.list_runs(tags=[tag])) == 1
-    assert world.store.runs.list_runs(tags=["A"]) == []
+        assert len(harness.store.runs.list_runs(tags=[tag])) == 1
+    assert harness.store.runs.list_runs(tags=["A"]) == []
 
 
 # --- what needs attention -------------------------------------------------------------------------
 
 
-def test_what_needs_attention(world: World) -> None:
+def test_what_needs_attention(harness: Harness) -> None:
     """Against a list of our own: of many runs of few kinds, some resumed, some ended by a
     person.
     """
@@ -388,20 +388,20 @@ def test_what_needs_attention(world: World) -> None:
         args = {"part": part if asked is None else str(n)}
         due = START + timedelta(days=n)
         request_id = f"r{n}" if asked is None else due_request_id(asked, due)
-        fence = world.deployed(request_id, crawler=crawler, args=args, requested_by=f"p{n}")
+        fence = harness.deployed(request_id, crawler=crawler, args=args, requested_by=f"p{n}")
         end = chosen.choice(["COMPLETED", "FAILED", "FAILED", "stopped", "live"])
         if end in ("COMPLETED", "FAILED"):
-            world.execute(fence)
-            world.finish(fence, failed=[0] if end == "FAILED" else [])
+            harness.execute(fence)
+            harness.finish(fence, failed=[0] if end == "FAILED" else [])
         elif end == "stopped":
-            world.store.stops.record_stop(fence.run_id, world.stop(), f"s{n}")
-            end = world.finish(fence, failed=[0]).outcome or ""
+            harness.store.stops.record_stop(fence.run_id, harness.stop(), f"s{n}")
+            end = harness.finish(fence, failed=[0]).outcome or ""
             assert end == "cancelled"
         rows[fence.run_id] = end
         work[fence.run_id] = {(crawler, *args.items()), asked or f"alone {n}"}
     resumed = chosen.choice([run_id for run_id, end in rows.items() if end == "FAILED"])
-    row = world.store.runs.get_run(resumed)
-    world.resume(Fence(resumed, 1, row.owner_run_id or "", row.run_uid))
+    row = harness.store.runs.get_run(resumed)
+    harness.resume(Fence(resumed, 1, row.owner_run_id or "", row.run_uid))
     rows[resumed] = "live"
     good = [run_id for run_id, end in rows.items() if end == "COMPLETED"]
     expected = [
@@ -413,13 +413,13 @@ def test_what_needs_attention(world: World) -> None:
     assert 3 < len(expected) < sum(end == "FAILED" for end in rows.values()), (
         "some are followed, some are not"
     )
-    found = world.store.runs.list_runs(attention=True)
+    found = harness.store.runs.list_runs(attention=True)
     assert [one.run_id for one in found] == expected
-    world.clock.forward(31 * 86_400)
-    assert world.store.runs.list_runs(attention=True) == []
-    assert world.store.runs.list_runs(attention=True, created_from=START) == found
-    world.clock.forward(-31 * 86_400)
-    page = world.store.runs.list_runs(
+    harness.clock.forward(31 * 86_400)
+    assert harness.store.runs.list_runs(attention=True) == []
+    assert harness.store.runs.list_runs(attention=True, created_from=START) == found
+    harness.clock.forward(-31 * 86_400)
+    page = harness.store.runs.list_runs(
         attention=True, crawler="a", limit=2, before_run_id=expected[0]
     )
     assert [one.run_id for one in page] == [one.run_id for one in found[1:] if one.crawler == "a"][
@@ -427,10 +427,10 @@ def test_what_needs_attention(world: World) -> None:
     ]
 
 
-def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
+def test_work_is_what_is_crawled_and_not_who_asked(harness: Harness) -> None:
     def failed(request_id: str, **fields: Any) -> None:
-        fence = world.executing(request_id, **fields)
-        world.finish(fence, failed=[0])
+        fence = harness.executing(request_id, **fields)
+        harness.finish(fence, failed=[0])
 
     for n, tasks in enumerate([None, 1, 2]):
         failed(
@@ -441,41 +441,43 @@ def test_work_is_what_is_crawled_and_not_who_asked(world: World) -> None:
             requested_by="ann",
             trigger=Trigger.SCHEDULED,
         )
-    again = world.deployed("again", tasks=2, args={"a": "1"}, requested_by="bob", priority=5)
-    assert len(world.store.runs.list_runs(attention=True)) == 3, (
+    again = harness.deployed("again", tasks=2, args={"a": "1"}, requested_by="bob", priority=5)
+    assert len(harness.store.runs.list_runs(attention=True)) == 3, (
         "a run that executes has done nothing well yet"
     )
-    world.execute(again)
-    world.finish(again)
-    assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == ["r1", "r0"]
+    harness.execute(again)
+    harness.finish(again)
+    assert [row.request_id for row in harness.store.runs.list_runs(attention=True)] == ["r1", "r0"]
 
 
-def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(world: World) -> None:
+def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(
+    harness: Harness,
+) -> None:
     good, less, expected = (
         Coverage(10, {"price": 1.0}),
         Coverage(10, {"price": 0.5}),
         ExpectedCoverage({"price": 0.9}),
     )
     for n in range(3):
-        world.brings(f"good-{n}", good, expected=expected)
-    failed = world.executing("failed", args={"a": "2"})
-    world.finish(failed, failed=[0])
+        harness.brings(f"good-{n}", good, expected=expected)
+    failed = harness.executing("failed", args={"a": "2"})
+    harness.finish(failed, failed=[0])
     for n, part in enumerate("112"):
-        world.brings(f"less-{n}", less, expected=expected, args={"part": part})
-    rows = world.store.runs.list_runs(attention=True)
+        harness.brings(f"less-{n}", less, expected=expected, args={"part": part})
+    rows = harness.store.runs.list_runs(attention=True)
     assert [row.request_id for row in rows] == ["less-2", "less-1", "less-0", "failed"], (
         "a poor run resolves nothing"
     )
-    assert [row.request_id for row in world.store.runs.list_runs(attention=True, limit=2)] == [
+    assert [row.request_id for row in harness.store.runs.list_runs(attention=True, limit=2)] == [
         "less-2",
         "less-1",
     ]
     assert {
-        row.outcome for row in world.store.runs.list_runs(attention=True, status=["COMPLETED"])
+        row.outcome for row in harness.store.runs.list_runs(attention=True, status=["COMPLETED"])
     } == {"coverage"}
-    assert world.store.runs.list_runs(attention=True, status=["FAILED"]) == rows[3:]
-    world.brings("again", good, expected=expected, args={"part": "2"})
-    assert [row.request_id for row in world.store.runs.list_runs(attention=True)] == [
+    assert harness.store.runs.list_runs(attention=True, status=["FAILED"]) == rows[3:]
+    harness.brings("again", good, expected=expected, args={"part": "2"})
+    assert [row.request_id for row in harness.store.runs.list_runs(attention=True)] == [
         "less-1",
         "less-0",
         "failed",
@@ -485,16 +487,16 @@ def test_runs_that_lack_fields_need_attention_until_a_later_one_of_their_work(wo
 # --- deliveries -----------------------------------------------------------------------------------
 
 
-def test_deliveries_of_a_run(world: World) -> None:
-    fence = world.deployed()
-    other = world.deployed("r2")
-    started = world.store.events.append_event(
+def test_deliveries_of_a_run(harness: Harness) -> None:
+    fence = harness.deployed()
+    other = harness.deployed("r2")
+    started = harness.store.events.append_event(
         fence, "run.started", f"{fence.run}/1/run.started", {}
     )
-    world.execute(fence)
-    world.finish(fence)
-    world.finish(other)
-    ended = world.store.events.find_event(f"{fence.run}/1/run.ended")
+    harness.execute(fence)
+    harness.finish(fence)
+    harness.finish(other)
+    ended = harness.store.events.find_event(f"{fence.run}/1/run.ended")
     assert ended is not None
     nobody: dict[str, object] = {
         "sink": None,
@@ -505,16 +507,16 @@ def test_deliveries_of_a_run(world: World) -> None:
     }
     start = {"seq": started.seq, "type": "run.started", "attempt": 1}
     end = {"seq": ended.seq, "type": "run.ended", "attempt": 1}
-    assert world.store.events.deliveries(fence.run_id) == [start | nobody, end | nobody]
+    assert harness.store.events.deliveries(fence.run_id) == [start | nobody, end | nobody]
 
-    world.store.events.record_delivery(started.seq, "pusher", "refused")
-    world.store.events.record_delivery(started.seq, "pusher", "refused again")
-    world.store.events.record_delivery(ended.seq, "events", "unreachable")
-    world.clock.forward(5)
-    world.store.events.record_delivery(ended.seq, "events", None)
-    world.store.events.record_delivery(ended.seq, "pusher", None)
-    done = {"status": "delivered", "error": None, "delivered_at": world.clock.now}
-    assert world.store.events.deliveries(fence.run_id) == [
+    harness.store.events.record_delivery(started.seq, "pusher", "refused")
+    harness.store.events.record_delivery(started.seq, "pusher", "refused again")
+    harness.store.events.record_delivery(ended.seq, "events", "unreachable")
+    harness.clock.forward(5)
+    harness.store.events.record_delivery(ended.seq, "events", None)
+    harness.store.events.record_delivery(ended.seq, "pusher", None)
+    done = {"status": "delivered", "error": None, "delivered_at": harness.clock.now}
+    assert harness.store.events.deliveries(fence.run_id) == [
         start
         | {
             "sink": "pusher",
@@ -526,56 +528,58 @@ def test_deliveries_of_a_run(world: World) -> None:
         end | done | {"sink": "events", "tries": 2},
         end | done | {"sink": "pusher", "tries": 1},
     ]
-    again = world.resume(other, rerun=True)
-    world.deploy(again)
-    world.finish(again)
-    told = [(one["attempt"], one["status"]) for one in world.store.events.deliveries(other.run_id)]
+    again = harness.resume(other, rerun=True)
+    harness.deploy(again)
+    harness.finish(again)
+    told = [
+        (one["attempt"], one["status"]) for one in harness.store.events.deliveries(other.run_id)
+    ]
     assert told == [(1, "pending"), (2, "pending")]
 
 
-def test_a_change_that_was_pushed_is_shown(world: World) -> None:
-    fence = world.run()
+def test_a_change_that_was_pushed_is_shown(harness: Harness) -> None:
+    fence = harness.run()
     assert (
-        world.store.events.deliveries(fence.run_id)
-        == world.store.events.deliveries(fence.run_id + 1000)
+        harness.store.events.deliveries(fence.run_id)
+        == harness.store.events.deliveries(fence.run_id + 1000)
         == []
     )
     [changed] = [
-        event for event in world.store.events.events_after(0) if event.type == "run.changed"
+        event for event in harness.store.events.events_after(0) if event.type == "run.changed"
     ]
-    world.store.events.record_delivery(changed.seq, "pusher", "hung")
-    [shown] = world.store.events.deliveries(fence.run_id)
+    harness.store.events.record_delivery(changed.seq, "pusher", "hung")
+    [shown] = harness.store.events.deliveries(fence.run_id)
     assert (shown["type"], shown["status"], shown["error"]) == ("run.changed", "failed", "hung")
 
 
 # --- events
 
 
-def test_the_events_of_one_run_are_found_among_all(world: World) -> None:
-    assert world.store.events.last_event_seq() == 0
-    one, two = world.deployed("r1"), world.deployed("r2")
+def test_the_events_of_one_run_are_found_among_all(harness: Harness) -> None:
+    assert harness.store.events.last_event_seq() == 0
+    one, two = harness.deployed("r1"), harness.deployed("r2")
     for n in range(6):
-        world.store.events.append_event(one if n % 3 else two, "told", f"told-{n}", {"n": n})
-    told = world.store.events.events_after(0)
-    assert world.store.events.last_event_seq() == told[-1].seq == len(told)
+        harness.store.events.append_event(one if n % 3 else two, "told", f"told-{n}", {"n": n})
+    told = harness.store.events.events_after(0)
+    assert harness.store.events.last_event_seq() == told[-1].seq == len(told)
     for fence in (one, two):
         mine = [event for event in told if event.run_id == fence.run_id]
-        assert world.store.events.events_after(0, run_id=fence.run_id) == mine
-        assert world.store.events.events_after(mine[0].seq, 1, fence.run_id) == mine[1:2]
-        assert world.store.events.events_after(told[-1].seq, run_id=fence.run_id) == []
+        assert harness.store.events.events_after(0, run_id=fence.run_id) == mine
+        assert harness.store.events.events_after(mine[0].seq, 1, fence.run_id) == mine[1:2]
+        assert harness.store.events.events_after(told[-1].seq, run_id=fence.run_id) == []
 
 
-def test_deliveries_of_mere_news_can_be_left_out(world: World) -> None:
-    fence = world.deployed()
-    news = world.store.events.events_after(0)[-1]
+def test_deliveries_of_mere_news_can_be_left_out(harness: Harness) -> None:
+    fence = harness.deployed()
+    news = harness.store.events.events_after(0)[-1]
     assert news.type == "run.changed"
-    kept = world.store.events.append_event(fence, "told", "told", {})
-    world.store.events.record_delivery(news.seq, "pusher", "refused")
-    assert [row["seq"] for row in world.store.events.deliveries(fence.run_id)] == [
+    kept = harness.store.events.append_event(fence, "told", "told", {})
+    harness.store.events.record_delivery(news.seq, "pusher", "refused")
+    assert [row["seq"] for row in harness.store.events.deliveries(fence.run_id)] == [
         news.seq,
         kept.seq,
     ]
     assert [
         (row["seq"], row["status"])
-        for row in world.store.events.deliveries(fence.run_id, keyed=True)
+        for row in harness.store.events.deliveries(fence.run_id, keyed=True)
     ] == [(kept.seq, "pending")]

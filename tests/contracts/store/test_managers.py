@@ -49,20 +49,20 @@ from crawler_lifecycle.features.managers.ports import (
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.base import search
 from tests.contracts.store.graphing import Graphed, step
+from tests.contracts.store.harness import Harness, request
 from tests.contracts.store.managing import MINE, NAME, NEW, NEXT, NONSENSE, Managed, job, page
-from tests.contracts.store.world import World, request
 
 
 @pytest.fixture
-def managed(world: World) -> Managed:
-    return Managed.begun(world)
+def managed(harness: Harness) -> Managed:
+    return Managed.begun(harness)
 
 
 # --- rows and owners
 
 
-def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
-    managers = world.store.managers
+def test_a_start_that_is_repeated_is_one_manager(harness: Harness) -> None:
+    managers = harness.store.managers
     row, new = managers.reserve_manager(NEW)
     assert new
     assert row.status is RunStatus.INITIALIZING
@@ -87,9 +87,9 @@ def test_a_start_that_is_repeated_is_one_manager(world: World) -> None:
 
 
 def test_managers_are_found_by_a_text_put_in_order_and_counted(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    managers = world.store.managers
+    managers = harness.store.managers
 
     def found(text: str | None, sort: str | None = None, **wanted: Any) -> list[int]:
         return [row.manager_id for row in managers.search(text, sort, **wanted)[0]]
@@ -106,7 +106,7 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(
         )[0].manager_id
         for n, name in enumerate(("beta", "alpha", "Gamma"))
     )
-    managed = Managed.claimed(world, second)
+    managed = Managed.claimed(harness, second)
     managed.add(job(1), job(2))
     every = [third, second, first]
     for text, ids in {
@@ -140,9 +140,9 @@ def test_managers_are_found_by_a_text_put_in_order_and_counted(
     assert found("a", "name") == [third]
 
 
-def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World) -> None:
-    managed = Managed.begun(world)
-    managers = world.store.managers
+def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(harness: Harness) -> None:
+    managed = Managed.begun(harness)
+    managers = harness.store.managers
     first = managed.row
     assert managers.claim_manager(managed.id, MINE) == first
     with pytest.raises(RunIsLive):
@@ -157,7 +157,7 @@ def test_a_manager_has_one_owner_and_a_former_one_never_comes_back(world: World)
         managers.claim_manager(managed.id + 1, MINE)
 
 
-WRITES: list[Callable[[World, ManagerFence], object]] = [
+WRITES: list[Callable[[Harness, ManagerFence], object]] = [
     lambda w, f: w.store.managers.add_page(f, page([1])),
     lambda w, f: w.store.managers.facts(f, 10),
     lambda w, f: w.store.managers.commit_decision(f, Decision(close_reason="late")),
@@ -173,12 +173,12 @@ def test_every_writer_is_fenced_by_attempt_owner_and_generation(managed: Managed
     for write in WRITES:
         for change in ({"attempt": 2}, {"owner_run_id": "chain-9"}, {"generation": 0}):
             with pytest.raises(Fenced):
-                write(managed.world, replace(managed.fence, **change))  # type: ignore[arg-type]
+                write(managed.harness, replace(managed.fence, **change))  # type: ignore[arg-type]
     assert managed.row == before
 
 
 def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2, 2], exhausted=True))
     row = managers.new_generation(replace(managed.fence, generation=None), "f2", 0)
     assert (row.generation, row.position, row.exhausted, row.fingerprint) == (2, 0, False, "f2")
@@ -198,7 +198,7 @@ def test_a_new_process_replays_the_source_and_shuts_the_old_one_out(managed: Man
 
 
 def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     items = Page([*page([1, 2]).items, SourceItem(3, None, "no dict")], 3)
     assert managers.add_page(managed.fence, items) == 2
     before = managed.row, managed.jobs()
@@ -213,7 +213,7 @@ def test_a_page_again_adds_nothing_and_one_with_a_gap_is_refused(managed: Manage
 
 def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Managed) -> None:
     """S-D1, S-D2, S-D3."""
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     assert managers.add_page(managed.fence, page([1, 1, 1, 2, 3])) == 3
     assert managers.add_page(managed.fence, page([2, 4, 1], after=5, exhausted=True)) == 4
     assert [one.job and one.job.spider_args["n"] for one in managed.jobs()] == ["1", "2", "3", "4"]
@@ -231,7 +231,7 @@ def test_identical_yields_are_one_job_in_one_page_and_across_pages(managed: Mana
 
 
 def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2, 3], exhausted=True))
     done = managed.pick(2)
     assert (done.starting, done.live, done.dropped) == (2, 2, 0)
@@ -253,8 +253,8 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
     ]
     assert [run.run_id for run in managers.live_runs(managed.id)] == [first.run_id, second.run_id]
     assert [run.run_id for run in managers.live_runs(managed.id, first.run_id)] == [second.run_id]
-    world.clock.forward(5)
-    world.finish(second, failed=[0])
+    harness.clock.forward(5)
+    harness.finish(second, failed=[0])
     facts = managers.facts(managed.fence, 10)
     [end] = facts.ended
     expected = (str(second.run_id), 1, True, "failed", True)
@@ -277,25 +277,25 @@ def test_a_job_from_the_source_to_its_end(managed: Managed) -> None:
 def test_an_exit_code_that_is_final_is_not_retried(
     managed: Managed, tasks: int, final: bool
 ) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
     if tasks > 1:
-        world.store.additions.add_tasks(fence.run_id, "more", [{"n": "2"}], fence)
-    world.see_ends(fence, failed=[0])
+        harness.store.additions.add_tasks(fence.run_id, "more", [{"n": "2"}], fence)
+    harness.see_ends(fence, failed=[0])
     why = "exit 4 is final" if final else "failed is not in retries.on"
-    world.store.retries.retry_ended(fence, lambda end, used: why, 0)
-    world.end(fence)
+    harness.store.retries.retry_ended(fence, lambda end, used: why, 0)
+    harness.end(fence)
     [end] = managers.facts(managed.fence, 10).ended
     assert (end.bad, end.retryable) == (True, not final)
 
 
 def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
     [one] = managers.live_jobs(managed.id)
     with pytest.raises(InvalidRequest, match="has not ended"):
         managed.commit(hooked=[HookReport(one.item_id, 1, False)])
-    world.finish(fence)
+    harness.finish(fence)
     decision = Decision(hooked=[HookReport(one.item_id, 1, False)], added=[AddedJob(-1, job(9))])
     managers.commit_decision(managed.fence, decision)
     before = managed.row, managed.jobs()
@@ -308,15 +308,15 @@ def test_hooks_of_an_end_are_committed_once(managed: Managed) -> None:
 def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_that_end(
     managed: Managed,
 ) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
-    world.finish(fence, failed=[0])
+    harness.finish(fence, failed=[0])
     managed.handle()
     assert managers.facts(managed.fence, 10).live == 0
-    again = world.resume(fence)
+    again = harness.resume(fence)
     assert managers.facts(managed.fence, 10).live == 1
-    world.begin(again)
-    world.finish(again)
+    harness.begin(again)
+    harness.finish(again)
     [end] = managers.facts(managed.fence, 10).ended
     assert (end.attempt, end.bad) == (2, False)
     assert managed.handle() == [fence.run_id]
@@ -328,28 +328,28 @@ def test_a_run_that_a_person_resumed_holds_its_slot_again_and_its_hooks_run_for_
 def test_a_run_that_was_resumed_between_the_facts_and_the_commit_keeps_its_slot(
     managed: Managed,
 ) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
-    world.finish(fence, failed=[0])
+    harness.finish(fence, failed=[0])
     [end] = managers.facts(managed.fence, 10).ended
-    world.resume(fence)
+    harness.resume(fence)
     managed.commit(hooked=[HookReport(end.live.item_id, end.attempt, end.bad)])
     assert managers.facts(managed.fence, 10).live == 1
     managed.check_counters()
 
 
 def test_a_job_whose_run_brought_too_little_may_be_tried_again(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     [fence] = managed.executing([1], 1, exhausted=True)
-    world.see_ends(fence)
-    row = world.end(fence, ExpectedCoverage(numbers={"items": {"min": 100}}, fail=True))
+    harness.see_ends(fence)
+    row = harness.end(fence, ExpectedCoverage(numbers={"items": {"min": 100}}, fail=True))
     assert (row.status, row.ended_by) == ("FAILED", "service")
     [end] = managers.facts(managed.fence, 10).ended
     assert (end.bad, end.outcome, end.retryable) == (True, "unmet", True)
 
 
 def test_a_job_whose_run_cannot_be_begun_ends_badly(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [one] = managers.starting_jobs(managed.fence)
@@ -367,10 +367,10 @@ def test_a_job_whose_run_cannot_be_begun_ends_badly(managed: Managed) -> None:
 
 
 def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     managed.pick(1)
-    late = managed.world.clock.now + timedelta(seconds=60)
+    late = managed.harness.clock.now + timedelta(seconds=60)
     retry = AddedJob(
         -1,
         job(1, tags=["RETRIED_FROM=5"]),
@@ -407,18 +407,18 @@ def test_a_retry_keeps_its_number_and_is_made_once(managed: Managed) -> None:
 
 
 def test_a_process_out_of_control_changes_nothing(managed: Managed) -> None:
-    managed.world.store.managers.add_page(managed.fence, page([1], exhausted=True))
+    managed.harness.store.managers.add_page(managed.fence, page([1], exhausted=True))
     before = managed.row, managed.jobs()
     for decision in NONSENSE:
         with pytest.raises(InvalidRequest):
-            managed.world.store.managers.commit_decision(
+            managed.harness.store.managers.commit_decision(
                 managed.fence, replace(decision, close_reason="x")
             )
         assert (managed.row, managed.jobs()) == before
 
 
 def test_numbers_and_rows_that_another_commit_took_are_not_taken_again(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     managed.commit(picked=[PickedJob(one.item_id, 1, one.job)])
@@ -434,7 +434,7 @@ def test_numbers_and_rows_that_another_commit_took_are_not_taken_again(managed: 
 
 
 def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     one, two = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     added = [
@@ -460,7 +460,7 @@ def test_added_and_picked_at_once_in_the_order_of_the_picks(managed: Managed) ->
 
 
 def test_delayed_jobs_wait_by_themselves(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2]))
     one, _ = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     managed.commit(delayed=[one.item_id])
@@ -490,12 +490,12 @@ def test_what_a_class_says_of_itself_is_kept(managed: Managed) -> None:
     )
     assert row.over
     assert row.waiting_for is None
-    managed.world.store.managers.note_error(managed.fence, "position 5: no dict", "error")
+    managed.harness.store.managers.note_error(managed.fence, "position 5: no dict", "error")
     assert (managed.row.error, managed.row.waiting_for) == ("position 5: no dict", "error")
 
 
 def test_a_page_that_stops_the_source_says_why_until_the_next_pass(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1]))
     managers.add_page(managed.fence, Page([], 1, error="position 2: no dict; mend it"))
     assert (
@@ -512,7 +512,7 @@ def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
     """``schedule_spider_with_jobargs`` while the window is full: the number is used up, and the job
     waits with it.
     """
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managed.commit(
         added=[AddedJob(-1, job(1), unique=False), AddedJob(-2, job(1), unique=False, seq=2)],
         picked=[PickedJob(-1, 1, job(1))],
@@ -520,14 +520,14 @@ def test_a_number_that_is_taken_without_a_slot(managed: Managed) -> None:
     assert managers.facts(managed.fence, 0).next_seq == 3
     [waits] = managers.waiting_jobs(managed.id, JobState.QUEUED)
     assert waits.seq == 2
-    at = managed.world.clock.forward(30)
+    at = managed.harness.clock.forward(30)
     managed.commit(picked=[PickedJob(waits.item_id, 2, waits.job)])
     assert managers.facts(managed.fence, 0).last_pick == at.timestamp()
     managed.check_counters()
 
 
 def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     wanted = [job(1, units=2, project_id="7"), job(2), job(3, spider="other"), job(4)]
     managed.commit(added=[AddedJob(-n, one) for n, one in enumerate(wanted, 1)])
     managed.pick(4, JobState.QUEUED)
@@ -540,8 +540,8 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
     )
     runs = managed.begin()
     for fence in runs[:3]:
-        world.clock.forward(10)
-        world.finish(fence)
+        harness.clock.forward(10)
+        harness.finish(fence)
     told = managers.job_metadata(managed.id, one.key)
     assert told == managers.job_metadata(managed.id, str(runs[0].run_id))
     assert (told["state"], told["close_reason"], told["units"], told["project_id"]) == (
@@ -555,7 +555,7 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
         5,
         5,
     )
-    stranger = world.run("stranger")
+    stranger = harness.run("stranger")
     assert (managers.job_metadata(managed.id, "stranger") or {})["key"] == str(stranger.run_id)
     for key in (
         "",
@@ -586,7 +586,7 @@ def test_jobs_as_scrapy_cloud_has_them(managed: Managed) -> None:
         one["key"] for one in managers.owned_jobs(managed.id, ["finished"], project_id="7")[0]
     ] == ended[2:]
     other = Managed.begun(
-        world, replace(NEW, flow_id="flow-2"), Owner("manager/shops/flow-2", "chain-x")
+        harness, replace(NEW, flow_id="flow-2"), Owner("manager/shops/flow-2", "chain-x")
     )
     assert managers.owned_jobs(other.id, ["finished"])[0] == []
     assert len(managers.owned_jobs(other.id, ["finished"], all_flows=True)[0]) == 3
@@ -602,7 +602,7 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
 
     Between its facts and its commit runs are resumed, and the cap is set.
     """
-    world, managers, chosen = managed.world, managed.world.store.managers, random.Random(1)
+    harness, managers, chosen = managed.harness, managed.harness.store.managers, random.Random(1)
     cap, live, over, number = 3, dict[int, Fence](), list[Fence](), count(1000)
     managers.add_page(managed.fence, page(range(40), exhausted=True))
     for _ in range(15):
@@ -610,10 +610,10 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
         chosen.shuffle(over)
         for _ in range(min(len(over), chosen.choice([0, 0, 1, 2]))):
             ended = over.pop()
-            again = world.resume(
+            again = harness.resume(
                 ended, Owner(f"crawl/{ended.run_id}", f"chain-{next(number)}"), rerun=True
             )
-            world.begin(again)
+            harness.begin(again)
             live[again.run_id] = again
         if chosen.random() < 0.2:
             cap = managers.steer_manager(managed.id, cap=chosen.randrange(1, 6)).cap or 0
@@ -630,11 +630,11 @@ def test_no_commit_goes_above_the_cap_whatever_a_person_does_meanwhile(managed: 
         live |= {fence.run_id: fence for fence in managed.begin()}
         for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
             over.append(live.pop(run_id))
-            world.finish(over[-1], failed=[0] if chosen.random() < 0.5 else [])
+            harness.finish(over[-1], failed=[0] if chosen.random() < 0.5 else [])
     while live or managers.facts(managed.fence, 1).ended:
         managed.handle()
         for run_id in list(live):
-            world.finish(live.pop(run_id))
+            harness.finish(live.pop(run_id))
     assert managed.row.counts.live == 0
     managed.check_counters()
 
@@ -643,7 +643,7 @@ def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> N
     """Pages with repetitions, ``add_job``, picks, ends, and decisions that come twice: every job
     once.
     """
-    world, managers, chosen = managed.world, managed.world.store.managers, random.Random(1)
+    harness, managers, chosen = managed.harness, managed.harness.store.managers, random.Random(1)
     order: list[int] = []  # numbers of jobs, in the order in which they became known
     yielded, live = 0, dict[int, Fence]()
     for _ in range(12):
@@ -660,14 +660,14 @@ def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> N
                 managers.add_jobs(
                     managed.id,
                     [job(n) for n in numbers],
-                    f"p{len(order)}-{yielded}-{world.clock.now}",
+                    f"p{len(order)}-{yielded}-{harness.clock.now}",
                 )
-            world.clock.forward(1)
+            harness.clock.forward(1)
         order += [n for n in dict.fromkeys(numbers) if n not in order]
         managed.pick(chosen.randrange(3), chosen.choice([JobState.BUFFERED, JobState.QUEUED]))
         live |= {fence.run_id: fence for fence in managed.begin()}
         for run_id in chosen.sample(sorted(live), min(len(live), chosen.randrange(3))):
-            world.finish(live.pop(run_id), failed=[0] if chosen.random() < 0.3 else [])
+            harness.finish(live.pop(run_id), failed=[0] if chosen.random() < 0.3 else [])
         facts = managers.facts(managed.fence, chosen.randrange(1, 4))
         decision = Decision(
             hooked=[HookReport(end.live.item_id, end.attempt, end.bad) for end in facts.ended]
@@ -695,7 +695,7 @@ def test_any_cycles_in_any_order_agree_with_a_plain_model(managed: Managed) -> N
 
 @pytest.mark.parametrize("what", ["pause", "cap", "stop"])
 def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: str) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2], exhausted=True))
     waiting = managers.waiting_jobs(managed.id, JobState.BUFFERED)
     if what == "pause":
@@ -704,7 +704,7 @@ def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: s
         assert managers.steer_manager(managed.id, cap=1).cap == 1
     else:
         assert (
-            managers.record_manager_stop(managed.id, managed.world.stop()).status
+            managers.record_manager_stop(managed.id, managed.harness.stop()).status
             is RunStatus.STOPPING
         )
     picks = [PickedJob(one.item_id, n, one.job) for n, one in enumerate(waiting, 1)]
@@ -718,7 +718,7 @@ def test_what_a_person_said_meanwhile_keeps_picks_back(managed: Managed, what: s
 
 
 def test_jobs_from_outside_come_once_for_each_key(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1]))
     assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1") == 2
     assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1", seal=True) == 2
@@ -728,7 +728,7 @@ def test_jobs_from_outside_come_once_for_each_key(managed: Managed) -> None:
     assert managers.add_jobs(managed.id, [], None, seal=True) == 0
     assert managed.row.sealed
     assert managed.row.counts.by_state["queued"] == 2
-    managers.record_manager_stop(managed.id, managed.world.stop())
+    managers.record_manager_stop(managed.id, managed.harness.stop())
     assert managers.add_jobs(managed.id, [job(1), job(2), job(2), job(3)], "page-1") == 2
     with pytest.raises(NotInThisState):
         managers.add_jobs(managed.id, [job(5)], "page-2")
@@ -738,7 +738,7 @@ def test_jobs_from_outside_come_once_for_each_key(managed: Managed) -> None:
 
 
 def test_a_resume_stays_sealed_and_a_new_start_has_more_to_give(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_jobs(managed.id, [job(1)], None, seal=True)
     managers.end_manager(managed.fence, RunStatus.FAILED, "failed", "over")
     assert managers.claim_manager(managed.id, NEXT).sealed
@@ -756,12 +756,12 @@ def test_a_resume_stays_sealed_and_a_new_start_has_more_to_give(managed: Managed
 
 
 def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     [fence] = managed.executing([1, 2, 3], 1, exhausted=True)
     managed.pick(1)  # no run yet
-    first = managers.record_manager_stop(managed.id, world.stop(reason="enough"))
-    world.clock.forward(10)
-    again = managers.record_manager_stop(managed.id, world.stop(by="bob", force=True), leave=True)
+    first = managers.record_manager_stop(managed.id, harness.stop(reason="enough"))
+    harness.clock.forward(10)
+    again = managers.record_manager_stop(managed.id, harness.stop(by="bob", force=True), leave=True)
     assert again.stop
     assert first.stop
     expected = (first.stop.requested_at, "ann", True)
@@ -769,20 +769,20 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
     assert not again.leave
     with pytest.raises(NotInThisState, match="runs that have not ended"):
         managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
-    world.finish(fence, failed=[0])
+    harness.finish(fence, failed=[0])
     ended = managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "Stopped by ann")
     assert (ended.status, ended.outcome, ended.ended_at) == (
         RunStatus.FAILED,
         "cancelled",
-        world.clock.now,
+        harness.clock.now,
     )
     assert managers.end_manager(managed.fence, RunStatus.COMPLETED, "x", "y") == ended
-    assert managers.record_manager_stop(managed.id, world.stop()) == ended
+    assert managers.record_manager_stop(managed.id, harness.stop()) == ended
     with pytest.raises(NotInThisState):
         managers.steer_manager(managed.id, paused=True)
     managed.check_counters()
 
-    resumed = Managed.claimed(world, managed.id, NEXT)
+    resumed = Managed.claimed(harness, managed.id, NEXT)
     assert (resumed.row.attempt, resumed.row.status, resumed.row.stop) == (
         2,
         RunStatus.PROCESSING,
@@ -798,10 +798,10 @@ def test_a_stop_outlives_repeats_and_an_end_waits_for_the_runs(managed: Managed)
 
 
 def test_an_end_that_leaves_its_runs(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     [fence] = managed.executing([1, 2], 1, exhausted=True)
     managed.pick(1)
-    managers.record_manager_stop(managed.id, managed.world.stop(), leave=True)
+    managers.record_manager_stop(managed.id, managed.harness.stop(), leave=True)
     assert managers.end_manager(managed.fence, RunStatus.FAILED, "cancelled", "left").leave
     assert [run.run_id for run in managers.live_runs(managed.id)] == [fence.run_id]
     assert (managed.row.counts.live, managed.counted()) == (1, {"queued": 1, "started": 1})
@@ -810,13 +810,13 @@ def test_an_end_that_leaves_its_runs(managed: Managed) -> None:
 
 
 def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     [one] = managers.starting_jobs(managed.fence)
     asked = request(parent=MINE.workflow_id)
-    run, _ = world.store.initiation.reserve_run(asked, one.key)
-    stranger, _ = world.store.initiation.reserve_run(asked, "of-somebody-else")
+    run, _ = harness.store.initiation.reserve_run(asked, one.key)
+    stranger, _ = harness.store.initiation.reserve_run(asked, "of-somebody-else")
     assert [row.run_id for row in managers.live_runs(managed.id)] == [run.run_id], (
         "foreign runs are never touched"
     )
@@ -833,37 +833,39 @@ def test_an_end_finds_the_run_of_a_job_that_nobody_had_noted(managed: Managed) -
 @pytest.mark.parametrize("leave", [False, True])
 def test_a_job_has_ended_with_its_run_when_its_manager_has(managed: Managed, leave: bool) -> None:
     """However the manager ended: its hooks wait for a resume, and no job stays started for ever."""
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     first, second = managed.executing([1, 2, 3], 2)
-    world.finish(first, failed=[0])
+    harness.finish(first, failed=[0])
     if not leave:
-        world.finish(second)
+        harness.finish(second)
     managers.end_manager(
         managed.fence, RunStatus.FAILED, "failed", "its code has changed", leave=leave
     )
-    [event] = [one for one in world.store.events.events_after(0) if one.type == EVENT_MANAGER_ENDED]
+    [event] = [
+        one for one in harness.store.events.events_after(0) if one.type == EVENT_MANAGER_ENDED
+    ]
     assert event.body["jobs"].get("started", 0) == int(leave)
     managed.check_counters()
     assert [one.run_id for one in managed.jobs(JobState.STARTED)] == (
         [second.run_id] if leave else []
     )
     if leave:
-        world.finish(second)
+        harness.finish(second)
     told = [(one.run_id, one.outcome) for one in managed.jobs(JobState.ENDED)]
     assert told == [(first.run_id, "failed"), (second.run_id, "finished")]
     assert managers.newest()[0].counts.by_state == managed.row.counts.by_state
     managed.check_counters()
-    again = Managed.claimed(world, managed.id, NEXT)
+    again = Managed.claimed(harness, managed.id, NEXT)
     again.check_counters()
     assert sorted(again.handle()) == [first.run_id, second.run_id]
 
 
 def test_tries_of_hooks_stand_with_the_job_and_those_that_fail_come_last(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
+    harness, managers = managed.harness, managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2, 3]))
     managed.pick(3)
     for fence in managed.begin():
-        world.finish(fence)
+        harness.finish(fence)
     first = managers.facts(managed.fence, 100).ended[0].live.item_id
     assert [managers.note_try(managed.fence, first) for _ in range(2)] == [1, 2]
     managed.commit(failed=[HookFailed(first, 1, "no connection")])
@@ -876,11 +878,11 @@ def test_tries_of_hooks_stand_with_the_job_and_those_that_fail_come_last(managed
     managed.commit(hook_errors=1, over=True)
     assert managed.row.hook_errors == 2
     managers.end_manager(managed.fence, RunStatus.FAILED, "errors in hooks: 2", "x")
-    assert Managed.claimed(world, managed.id, NEXT).row.hook_errors == 0
+    assert Managed.claimed(harness, managed.id, NEXT).row.hook_errors == 0
 
 
 def test_what_former_code_gave_and_nobody_began_is_forgotten(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2, 3, 4]))
     managed.add(job(5))
     managed.pick(1)
@@ -900,7 +902,7 @@ def test_what_former_code_gave_and_nobody_began_is_forgotten(managed: Managed) -
 def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(
     managed: Managed,
 ) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
     wanted = replace(NEW, options={"argv": []}, requested_by="bob")
     with pytest.raises(DuplicateRequest):
@@ -912,8 +914,8 @@ def test_a_resume_may_be_asked_for_differently_but_a_fresh_one_never_resumes(
 
 
 def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> None:
-    world, managers = managed.world, managed.world.store.managers
-    run = world.run("someone")
+    harness, managers = managed.harness, managed.harness.store.managers
+    run = harness.run("someone")
     managers.add_page(managed.fence, page([1], exhausted=True))
     managed.pick(1)
     managed.commit(waiting="full")
@@ -923,7 +925,7 @@ def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> No
     managed.handle()
     for _ in range(2):
         managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
-    told = world.store.events.events_after(0, subject=manager_subject(managed.id))
+    told = harness.store.events.events_after(0, subject=manager_subject(managed.id))
     assert {event.type for event in told[:-1]} == {EVENT_MANAGER_CHANGED}
     assert told[-1].type == EVENT_MANAGER_ENDED
     assert {(event.subject, event.run_id) for event in told} == {(f"managers/{managed.id}", None)}
@@ -931,22 +933,22 @@ def test_events_tell_of_every_change_and_once_of_the_end(managed: Managed) -> No
     expected = ("COMPLETED", "finished", {"ended": 1}, NAME)
     assert (body["status"], body["outcome"], body["jobs"], body["name"]) == expected
     assert told[-1].key == f"managers/{managed.id}-{managed.row.manager_uid}/1/manager.ended"
-    assert world.store.events.find_event(told[-1].key) == told[-1]
-    of_run = world.store.events.events_after(0, run_id=run.run_id)
+    assert harness.store.events.find_event(told[-1].key) == told[-1]
+    of_run = harness.store.events.events_after(0, run_id=run.run_id)
     assert {event.subject for event in of_run} == {f"runs/{run.run_id}"}
-    assert len(world.store.events.events_after(0)) == len(told) + len(of_run)
+    assert len(harness.store.events.events_after(0)) == len(told) + len(of_run)
 
 
 # --- plans
 
 
-def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
-    user_code = world.store.user_code
+def test_plans_are_those_that_workers_say_they_serve(harness: Harness) -> None:
+    user_code = harness.store.user_code
     one = UserCodeRow(
         "shops:Shops", "manager", "shops", "Shops of the town", "f1", [{"name": "--units"}]
     )
     two = UserCodeRow("shops:Odd", "manager", None, "", "f1", [], "it has no name")
-    now = world.clock.now
+    now = harness.clock.now
     user_code.register_user_code("w1", [one, two])
     user_code.register_user_code("w2", [replace(one, fingerprint="f2")])
     assert user_code.list_user_code() == [
@@ -965,14 +967,14 @@ def test_plans_are_those_that_workers_say_they_serve(world: World) -> None:
     )
 
 
-def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(world: World) -> None:
+def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(harness: Harness) -> None:
     """Old and new workers speak in turns; who speaks last is chance."""
-    user_code = world.store.user_code
+    user_code = harness.store.user_code
     old = UserCodeRow("shops:Shops", "manager", "shops", "", "old")
     new = replace(old, fingerprint="new")
 
     def told() -> str:
-        world.clock.now += timedelta(seconds=60)
+        harness.clock.now += timedelta(seconds=60)
         return " ".join(row.fingerprint for row in user_code.list_user_code())
 
     user_code.register_user_code("z", [old])
@@ -989,11 +991,11 @@ def test_in_a_rollout_the_newer_code_is_told_from_its_first_word_on(world: World
     user_code.register_user_code("a", [])
     user_code.register_user_code("b", [old])
     assert told() == "old", "the new one was taken back, and the others never ceased to serve it"
-    assert user_code.list_user_code()[0].seen_at == world.clock.now - timedelta(seconds=60)
+    assert user_code.list_user_code()[0].seen_at == harness.clock.now - timedelta(seconds=60)
 
 
-def test_each_pool_has_modules_of_its_own(world: World) -> None:
-    user_code, now = world.store.user_code, world.clock.now
+def test_each_pool_has_modules_of_its_own(harness: Harness) -> None:
+    user_code, now = harness.store.user_code, harness.clock.now
     common = UserCodeRow("shop.steps", "module", None, "", "f1", [], "ImportError: torch")
     gpu = replace(common, fingerprint="f2", error=None, queue="gpu")
     user_code.register_user_code("w1", [common])
@@ -1004,12 +1006,14 @@ def test_each_pool_has_modules_of_its_own(world: World) -> None:
     assert user_code.get_user_code("shop.steps", "small") is None
 
 
-def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world: World) -> None:
+def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(
+    harness: Harness,
+) -> None:
     """That a module cannot be used, or is being read.
 
     Nobody comes who would clean up behind a worker that died.
     """
-    user_code = world.store.user_code
+    user_code = harness.store.user_code
     broken = UserCodeRow("shop.n", "module", None, "", "", error="ImportError: shop.n")
     reading = UserCodeRow("shop.m", CODE_READING, None, "", "")
     good = UserCodeRow("shop.m", "module", None, "", "f1")
@@ -1022,7 +1026,7 @@ def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world
     assert [row.kind for row in user_code.list_user_code()] == ["module", "module"], (
         "who serves it goes before who reads it"
     )
-    world.clock.now += timedelta(seconds=HEARD_S + 1)
+    harness.clock.now += timedelta(seconds=HEARD_S + 1)
     assert [(row.plan, row.kind) for row in user_code.list_user_code()] == [("shop.m", "module")]
     user_code.register_user_code("w3", [reading])
     assert [(row.plan, row.kind) for row in user_code.list_user_code()] == [("shop.m", "reading")]
@@ -1031,8 +1035,8 @@ def test_what_counts_only_while_somebody_says_it_goes_with_whoever_said_it(world
     assert user_code.list_user_code() == []
 
 
-def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: World) -> None:
-    user_code = world.store.user_code
+def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(harness: Harness) -> None:
+    user_code = harness.store.user_code
     good, bad = (
         UserCodeRow("shops:Shops", "manager", "shops", "", "f1"),
         UserCodeRow("shops:Shops", "manager", None, "", ""),
@@ -1041,13 +1045,15 @@ def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: Wo
     user_code.register_user_code("old", [good])
     user_code.register_user_code("new", [bad])
     assert [row.error for row in user_code.list_user_code()] == [None]
-    world.clock.now += timedelta(seconds=HEARD_S + 1)  # the old one is gone
+    harness.clock.now += timedelta(seconds=HEARD_S + 1)  # the old one is gone
     user_code.register_user_code("new", [bad])
     assert [row.error for row in user_code.list_user_code()] == [bad.error]
     user_code.register_user_code("old", [good])
     user_code.register_user_code("old", [bad])
     assert [row.error for row in user_code.list_user_code()] == [bad.error]
-    world.clock.now += timedelta(seconds=HEARD_S + 1)  # both are gone, and their trouble with them
+    harness.clock.now += timedelta(
+        seconds=HEARD_S + 1
+    )  # both are gone, and their trouble with them
     user_code.register_user_code("third", [replace(good, plan="books:Books")])
     assert [row.plan for row in user_code.list_user_code()] == ["books:Books"]
 
@@ -1056,11 +1062,11 @@ def test_what_one_worker_cannot_use_does_not_hide_that_another_one_can(world: Wo
 
 
 def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Managed) -> None:
-    managers = managed.world.store.managers
+    managers = managed.harness.store.managers
     managers.add_page(managed.fence, page([1, 2]))
     first, second = managed.jobs()
     statement = "UPDATE manager_item SET params = :odd WHERE item_id = :id"
-    managed.world.write(statement, odd='{"spider": 7}', id=first.item_id)
+    managed.harness.write(statement, odd='{"spider": 7}', id=first.item_id)
     with pytest.raises(
         RowUnreadable, match=rf"item_id {first.item_id}, .*: params is .*spider of the job"
     ):
@@ -1071,9 +1077,9 @@ def test_a_job_that_another_hand_spoilt_is_named_and_lists_go_on(managed: Manage
     assert whole == second
 
 
-def test_the_end_of_what_a_class_or_a_function_printed_is_kept(world: World) -> None:
-    managers, graphs = world.store.managers, world.store.graphs
-    of_manager, of_graph = Managed.begun(world).id, Graphed.made(world, [step("a")]).id
+def test_the_end_of_what_a_class_or_a_function_printed_is_kept(harness: Harness) -> None:
+    managers, graphs = harness.store.managers, harness.store.graphs
+    of_manager, of_graph = Managed.begun(harness).id, Graphed.made(harness, [step("a")]).id
     for keep, output, id in (
         (managers.keep_output, managers.output, of_manager),
         (graphs.keep_output, graphs.output, of_graph),

@@ -10,12 +10,12 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.managers.domain.manager import JobState
 from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.ports.runs import Owner
+from tests.contracts.store.harness import Harness
 from tests.contracts.store.managing import NAME, NEW, Managed, job, page
-from tests.contracts.store.world import World
 
 
-def test_two_writers_at_once_make_every_job_once(world: World) -> None:
-    managed, managers = Managed.begun(world), world.store.managers
+def test_two_writers_at_once_make_every_job_once(harness: Harness) -> None:
+    managed, managers = Managed.begun(harness), harness.store.managers
 
     def add(part: int) -> int:
         if part % 2:
@@ -32,16 +32,18 @@ def test_two_writers_at_once_make_every_job_once(world: World) -> None:
     managed.check_counters()
 
 
-def test_ten_managers_and_workers_at_once_never_wait_in_a_circle(world: World) -> None:
+def test_ten_managers_and_workers_at_once_never_wait_in_a_circle(harness: Harness) -> None:
     managers, user_code = (
-        world.store.managers,
+        harness.store.managers,
         [UserCodeRow(f"a:M{n}", "manager", "m", "", "f") for n in range(8)],
     )
 
     def live(n: int) -> Managed:
         flow = f"flow-{n}"
         managed = Managed.begun(
-            world, replace(NEW, flow_id=flow), Owner(manager_workflow_id(NAME, flow), f"chain-{n}")
+            harness,
+            replace(NEW, flow_id=flow),
+            Owner(manager_workflow_id(NAME, flow), f"chain-{n}"),
         )
         for part in range(2):
             managers.add_page(managed.fence, page(range(12 * part, 12 * part + 12), 12 * part))
@@ -50,7 +52,7 @@ def test_ten_managers_and_workers_at_once_never_wait_in_a_circle(world: World) -
                 managers.job_started(managed.fence, one.item_id, None, "no")
             managed.handle()
             managers.add_jobs(managed.id, [job(100 + part)], f"page-{part}")
-            world.store.user_code.register_user_code(f"w{n}", user_code[n % 5 + part : n % 5 + 3])
+            harness.store.user_code.register_user_code(f"w{n}", user_code[n % 5 + part : n % 5 + 3])
         managers.end_manager(managed.fence, RunStatus.COMPLETED, "finished", "done")
         return managed
 

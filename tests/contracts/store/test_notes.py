@@ -7,12 +7,14 @@ from functools import partial
 
 from crawler_lifecycle.store.notes import LOGIN, SETTINGS
 from crawler_lifecycle.store.store import Store
+from tests.contracts.store.harness import Harness
 from tests.contracts.store.test_writers import together
-from tests.contracts.store.world import World
 
 
-def test_a_note_counts_until_its_time_and_is_replaced_by_name(world: World, store: Store) -> None:
-    now = world.clock.now
+def test_a_note_counts_until_its_time_and_is_replaced_by_name(
+    harness: Harness, store: Store
+) -> None:
+    now = harness.clock.now
     leave = store.notes.leave_note
     leave(LOGIN, "a", "", now + timedelta(seconds=10))
     leave(LOGIN, "b", "1", now + timedelta(seconds=20))
@@ -25,25 +27,25 @@ def test_a_note_counts_until_its_time_and_is_replaced_by_name(world: World, stor
         ("a", "", now + timedelta(seconds=10)),
         ("b", "2", now + timedelta(seconds=30)),
     ]
-    world.clock.forward(10)
+    harness.clock.forward(10)
     assert [note["name"] for note in store.notes.live_notes(LOGIN)] == ["b"]
     assert store.notes.live_notes(SETTINGS) == []
 
 
-def test_what_is_over_leaves_with_the_next_note(world: World, store: Store) -> None:
-    now = world.clock.now
+def test_what_is_over_leaves_with_the_next_note(harness: Harness, store: Store) -> None:
+    now = harness.clock.now
     store.notes.leave_note(LOGIN, "a", "", now)
     store.notes.leave_note(SETTINGS, "a", "", now)
-    world.clock.forward(1)
+    harness.clock.forward(1)
     store.notes.leave_note(LOGIN, "b", "", now + timedelta(hours=1))
-    world.clock.forward(-10)
+    harness.clock.forward(-10)
     assert [note["name"] for note in store.notes.live_notes(LOGIN)] == ["b"], (
         "the other one is gone, and not hidden"
     )
 
 
-def test_many_leave_one_note_at_once(world: World, store: Store) -> None:
-    ends_at = world.clock.now + timedelta(hours=1)
+def test_many_leave_one_note_at_once(harness: Harness, store: Store) -> None:
+    ends_at = harness.clock.now + timedelta(hours=1)
     made = together(
         *(partial(store.notes.leave_note, LOGIN, "a", str(n), ends_at) for n in range(6))
     )

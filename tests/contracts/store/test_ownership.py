@@ -18,11 +18,11 @@ from crawler_lifecycle.domain.errors import (
 from crawler_lifecycle.domain.run import ChildTask, Limits, RunRequest, RunStatus, StopIntent
 from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.contracts.store.world import (
+from tests.contracts.store.harness import (
     OTHER,
     OWNER,
     START,
-    World,
+    Harness,
     closed,
     never_asked,
     request,
@@ -30,8 +30,8 @@ from tests.contracts.store.world import (
 )
 
 
-def test_reserve_inserts_the_run_with_its_tasks(world: World) -> None:
-    row, new = world.store.initiation.reserve_run(request(3, tags=["a"]), "r1")
+def test_reserve_inserts_the_run_with_its_tasks(harness: Harness) -> None:
+    row, new = harness.store.initiation.reserve_run(request(3, tags=["a"]), "r1")
     assert new
     assert (row.request_id, row.crawler, row.trigger, row.status, row.stage) == (
         "r1", "services", "manual", RunStatus.INITIALIZING, "initiation",
@@ -40,25 +40,25 @@ def test_reserve_inserts_the_run_with_its_tasks(world: World) -> None:
     assert row.request["tasks"] is None
     assert row.request["request_id"] == "r1"
     assert row.request["tags"] == ["a"]
-    tasks = world.store.tasks.list_tasks(row.run_id)
+    tasks = harness.store.tasks.list_tasks(row.run_id)
     assert [(t.task_index, t.status, t.args) for t in tasks] == [
         (n, TaskStatus.QUEUED, {"part": str(n)}) for n in range(3)
     ]
-    [first] = world.store.runs.transitions(row.run_id)
+    [first] = harness.store.runs.transitions(row.run_id)
     assert (first.from_status, first.to_status, first.source) == (None, "INITIALIZING", "deploy")
 
 
-def test_reserve_twice_answers_the_stored_row(world: World) -> None:
-    first, _ = world.store.initiation.reserve_run(request(), "r1")
-    again, new = world.store.initiation.reserve_run(request(request_id="ignored"), "r1")
+def test_reserve_twice_answers_the_stored_row(harness: Harness) -> None:
+    first, _ = harness.store.initiation.reserve_run(request(), "r1")
+    again, new = harness.store.initiation.reserve_run(request(request_id="ignored"), "r1")
     assert not new
     assert again == first
-    assert world.store.tasks.count_tasks(first.run_id).by_status == {"QUEUED": 1}
-    assert len(world.store.runs.transitions(first.run_id)) == 1
+    assert harness.store.tasks.count_tasks(first.run_id).by_status == {"QUEUED": 1}
+    assert len(harness.store.runs.transitions(first.run_id)) == 1
 
 
-def test_another_request_under_the_same_id_is_refused(world: World) -> None:
-    world.store.initiation.reserve_run(request(), "r1")
+def test_another_request_under_the_same_id_is_refused(harness: Harness) -> None:
+    harness.store.initiation.reserve_run(request(), "r1")
     limits = Limits(start_check_s=7)
     for different in (
         request(crawler="other"),
@@ -67,13 +67,13 @@ def test_another_request_under_the_same_id_is_refused(world: World) -> None:
         request(limits=limits),
     ):
         with pytest.raises(DuplicateRequest, match="'r1'"):
-            world.store.initiation.reserve_run(different, "r1")
+            harness.store.initiation.reserve_run(different, "r1")
         with pytest.raises(DuplicateRequest, match="'r1'"):
-            world.store.initiation.create_run(different, "r1", OWNER)
+            harness.store.initiation.create_run(different, "r1", OWNER)
 
 
-def test_requests_that_mean_the_same_are_the_same(world: World) -> None:
-    reserve = world.store.initiation.reserve_run
+def test_requests_that_mean_the_same_are_the_same(harness: Harness) -> None:
+    reserve = harness.store.initiation.reserve_run
     row, _ = reserve(request(), "r1", [{"part": "0"}, {"part": "1"}])
     assert row.multi
     assert reserve(request(2), "r1") == (row, False), "tasks apart or inline"
@@ -83,7 +83,7 @@ def test_requests_that_mean_the_same_are_the_same(world: World) -> None:
     assert (new, other.run_id != six.run_id) == (True, True), "ids differ by case"
 
 
-def test_a_new_run_that_cannot_be(world: World) -> None:
+def test_a_new_run_that_cannot_be(harness: Harness) -> None:
     for wrong, request_id, tasks, text in (
         (request(run_id=7), "r1", None, "run_id: 7"),
         (request(), "r1 ", None, "request_id: 'r1 '"),
@@ -92,13 +92,13 @@ def test_a_new_run_that_cannot_be(world: World) -> None:
         (request(), "r1", [], "tasks: "),
     ):
         with pytest.raises(InvalidRequest, match=text):
-            world.store.initiation.reserve_run(wrong, request_id, tasks)
-    assert world.store.runs.list_runs() == []
+            harness.store.initiation.reserve_run(wrong, request_id, tasks)
+    assert harness.store.runs.list_runs() == []
 
 
-def test_create_twice_by_the_same_owner(world: World) -> None:
-    first = world.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
-    assert first == world.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
+def test_create_twice_by_the_same_owner(harness: Harness) -> None:
+    first = harness.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
+    assert first == harness.store.initiation.create_run(request(requested_by="ann"), "r1", OWNER)
     assert (first.attempt, first.resumed, first.rerun, first.stop, first.multi) == (
         1,
         False,
@@ -107,22 +107,22 @@ def test_create_twice_by_the_same_owner(world: World) -> None:
         False,
     )
     assert first.request == replace(request(requested_by="ann"), request_id="r1")
-    row = world.store.runs.find_run("r1")
+    row = harness.store.runs.find_run("r1")
     assert (row.owner_workflow_id, row.owner_run_id) == (OWNER.workflow_id, OWNER.first_run_id)
 
 
-def test_create_claims_what_was_reserved(world: World) -> None:
-    row, _ = world.store.initiation.reserve_run(request(), "r1")
-    handle = world.store.initiation.create_run(request(), "r1", OWNER)
+def test_create_claims_what_was_reserved(harness: Harness) -> None:
+    row, _ = harness.store.initiation.reserve_run(request(), "r1")
+    handle = harness.store.initiation.create_run(request(), "r1", OWNER)
     assert handle.run_id == row.run_id
     with pytest.raises(DuplicateRequest, match="'r1'"):
-        world.store.initiation.create_run(request(), "r1", OTHER)
+        harness.store.initiation.create_run(request(), "r1", OTHER)
 
 
-def test_claim_of_a_reserved_run_keeps_its_attempt(world: World) -> None:
-    row, _ = world.store.initiation.reserve_run(request(2), "r1")
+def test_claim_of_a_reserved_run_keeps_its_attempt(harness: Harness) -> None:
+    row, _ = harness.store.initiation.reserve_run(request(2), "r1")
     wanted = RunRequest(run_id=row.run_id, requested_by="bob", poll_minutes=[0.1])
-    handle = world.store.initiation.claim_run(wanted, OWNER, never_asked)
+    handle = harness.store.initiation.claim_run(wanted, OWNER, never_asked)
     assert (handle.attempt, handle.resumed, handle.multi) == (1, False, True)
     expected = ("bob", [0.1], "services")
     assert (
@@ -130,11 +130,11 @@ def test_claim_of_a_reserved_run_keeps_its_attempt(world: World) -> None:
         handle.request.poll_minutes,
         handle.request.crawler,
     ) == expected
-    assert world.store.initiation.claim_run(wanted, OWNER, never_asked) == handle
+    assert harness.store.initiation.claim_run(wanted, OWNER, never_asked) == handle
 
 
-def test_claims_that_are_refused(world: World) -> None:
-    claim, fence = world.store.initiation.claim_run, world.deployed()
+def test_claims_that_are_refused(harness: Harness) -> None:
+    claim, fence = harness.store.initiation.claim_run, harness.deployed()
     with pytest.raises(RunNotFound, match="no run 1000000000"):
         claim(RunRequest(run_id=10**9), OWNER, never_asked)
     with pytest.raises(InvalidRequest, match="run_id: it is missing"):
@@ -145,13 +145,13 @@ def test_claims_that_are_refused(world: World) -> None:
         claim(RunRequest(run_id=fence.run_id, project="shop-b"), OTHER, never_asked)
     with pytest.raises(RunIsLive, match=OWNER.workflow_id):
         claim(RunRequest(run_id=fence.run_id), OTHER, still_open)
-    assert world.row(fence).attempt == 1
+    assert harness.row(fence).attempt == 1
 
 
-def test_a_run_whose_owner_is_gone_is_taken_over(world: World) -> None:
-    fence = world.executing(tasks=2)
+def test_a_run_whose_owner_is_gone_is_taken_over(harness: Harness) -> None:
+    fence = harness.executing(tasks=2)
     asked: list[Owner] = []
-    handle = world.store.initiation.claim_run(
+    handle = harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), OTHER, lambda o: bool(asked.append(o))
     )
     assert asked == [OWNER]
@@ -162,42 +162,42 @@ def test_a_run_whose_owner_is_gone_is_taken_over(world: World) -> None:
         RunStatus.INITIALIZING,
     )
     assert (
-        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
+        harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
         == handle
     )
-    last = world.store.runs.transitions(fence.run_id)[-1]
+    last = harness.store.runs.transitions(fence.run_id)[-1]
     assert (last.from_status, last.to_status, last.source, last.attempt) == (
         "PROCESSING",
         "INITIALIZING",
         "resume",
         2,
     )
-    assert set(world.statuses(fence).values()) == {TaskStatus.RUNNING}
+    assert set(harness.statuses(fence).values()) == {TaskStatus.RUNNING}
     with pytest.raises(Fenced):
-        world.store.deployment.note_waiting(fence, "anything")
+        harness.store.deployment.note_waiting(fence, "anything")
 
 
-def test_a_stop_survives_a_takeover(world: World) -> None:
-    fence = world.deployed()
-    world.store.stops.record_stop(fence.run_id, world.stop(reason="enough"), "s1")
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+def test_a_stop_survives_a_takeover(harness: Harness) -> None:
+    fence = harness.deployed()
+    harness.store.stops.record_stop(fence.run_id, harness.stop(reason="enough"), "s1")
+    handle = harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
     assert handle.status is RunStatus.STOPPING
     assert handle.stop == StopIntent(START, requested_by="ann", reason="enough")
 
 
-def test_resume_after_the_end_begins_clean(world: World) -> None:
-    fence = world.deployed(tasks=2)
-    world.store.stops.record_stop(fence.run_id, world.stop(force=True), "s1")
-    world.finish(fence, failed=[0])
-    assert world.status(fence) is RunStatus.FAILED
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
+def test_resume_after_the_end_begins_clean(harness: Harness) -> None:
+    fence = harness.deployed(tasks=2)
+    harness.store.stops.record_stop(fence.run_id, harness.stop(force=True), "s1")
+    harness.finish(fence, failed=[0])
+    assert harness.status(fence) is RunStatus.FAILED
+    handle = harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
     assert (handle.attempt, handle.resumed, handle.stop, handle.status) == (
         2,
         True,
         None,
         RunStatus.INITIALIZING,
     )
-    row = world.row(fence)
+    row = harness.row(fence)
     assert (row.outcome, row.cause, row.ended_at, row.stop, row.stage) == (
         None,
         None,
@@ -207,81 +207,81 @@ def test_resume_after_the_end_begins_clean(world: World) -> None:
     )
 
 
-def test_a_completed_run_needs_rerun(world: World) -> None:
-    fence = world.deployed()
-    world.finish(fence)
+def test_a_completed_run_needs_rerun(harness: Harness) -> None:
+    fence = harness.deployed()
+    harness.finish(fence)
     with pytest.raises(AlreadyCompleted):
-        world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
+        harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, never_asked)
     wanted = RunRequest(run_id=fence.run_id, rerun=True)
-    handle = world.store.initiation.claim_run(wanted, OTHER, never_asked)
+    handle = harness.store.initiation.claim_run(wanted, OTHER, never_asked)
     assert handle.rerun
-    assert world.store.initiation.claim_run(wanted, OTHER, never_asked) == handle
+    assert harness.store.initiation.claim_run(wanted, OTHER, never_asked) == handle
 
 
-def test_a_rerun_that_was_lost_before_it_began_is_still_a_rerun(world: World) -> None:
-    fence = world.deployed()
-    world.finish(fence)
-    world.store.initiation.claim_run(
+def test_a_rerun_that_was_lost_before_it_began_is_still_a_rerun(harness: Harness) -> None:
+    fence = harness.deployed()
+    harness.finish(fence)
+    harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id, rerun=True), OTHER, never_asked
     )
     third = Owner("third", "chain-3")
-    handle = world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), third, closed)
+    handle = harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), third, closed)
     assert (handle.attempt, handle.rerun) == (3, True)
-    world.store.deployment.requeue_ended(
+    harness.store.deployment.requeue_ended(
         Fence(fence.run_id, 3, "chain-3", fence.run_uid), handle.rerun
     )
-    assert world.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 1}
-    handle = world.store.initiation.claim_run(
+    assert harness.store.tasks.count_tasks(fence.run_id).by_status == {"QUEUED": 1}
+    handle = harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), Owner("fourth", "chain-4"), closed
     )
     assert not handle.rerun
 
 
-def test_a_run_that_changes_hands_while_its_owner_is_asked_about(world: World) -> None:
-    fence = world.deployed()
+def test_a_run_that_changes_hands_while_its_owner_is_asked_about(harness: Harness) -> None:
+    fence = harness.deployed()
     asked: list[str] = []
 
     def steal(owner: Owner) -> bool:
         asked.append(owner.first_run_id)
         if len(asked) == 1:
-            world.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
+            harness.store.initiation.claim_run(RunRequest(run_id=fence.run_id), OTHER, closed)
         return False
 
-    handle = world.store.initiation.claim_run(
+    handle = harness.store.initiation.claim_run(
         RunRequest(run_id=fence.run_id), Owner("third", "chain-3"), steal
     )
     assert asked == ["chain-1", "chain-2"]
     assert handle.attempt == 3
 
 
-def test_properties_are_kept_by_attempt(world: World) -> None:
-    fence = world.run()
+def test_properties_are_kept_by_attempt(harness: Harness) -> None:
+    fence = harness.run()
     for value in ("one", "two", "two"):
-        world.store.initiation.set_property(fence.run_id, 1, "workflow_id", value)
-    world.store.initiation.set_property(fence.run_id, 2, "workflow_id", "three")
+        harness.store.initiation.set_property(fence.run_id, 1, "workflow_id", value)
+    harness.store.initiation.set_property(fence.run_id, 2, "workflow_id", "three")
     found = [
-        (p["attempt"], p["name"], p["value"]) for p in world.store.runs.properties(fence.run_id)
+        (p["attempt"], p["name"], p["value"]) for p in harness.store.runs.properties(fence.run_id)
     ]
     assert found == [(1, "workflow_id", "two"), (2, "workflow_id", "three")]
 
 
-def test_runs_that_nobody_claimed(world: World) -> None:
-    row, _ = world.store.initiation.reserve_run(request(), "r1")
-    world.run("r2")
-    later = world.clock.forward(60)
-    assert [r.run_id for r in world.store.sweep.unowned_runs(later - timedelta(seconds=30))] == [
+def test_runs_that_nobody_claimed(harness: Harness) -> None:
+    row, _ = harness.store.initiation.reserve_run(request(), "r1")
+    harness.run("r2")
+    later = harness.clock.forward(60)
+    assert [r.run_id for r in harness.store.sweep.unowned_runs(later - timedelta(seconds=30))] == [
         row.run_id
     ]
-    assert world.store.sweep.unowned_runs(row.created_at) == []
+    assert harness.store.sweep.unowned_runs(row.created_at) == []
 
 
-def test_a_request_with_texts_of_the_world(world: World) -> None:
+def test_a_request_with_texts_of_the_harness(harness: Harness) -> None:
     text = "Ünïcödé 🕷 'quote' \\ % :name"
     asked = RunRequest(
         crawler="services", args={text: text}, tasks=[ChildTask({"t": text})], requested_by=text
     )
-    handle = world.store.initiation.create_run(asked, f"id {text}", OWNER)
+    handle = harness.store.initiation.create_run(asked, f"id {text}", OWNER)
     assert handle.request.args == {text: text}
-    found = world.store.runs.find_run(f"id {text}")
+    found = harness.store.runs.find_run(f"id {text}")
     assert found is not None
-    assert world.store.tasks.list_tasks(handle.run_id)[0].args == {"t": text}
+    assert harness.store.tasks.list_tasks(handle.run_id)[0].args == {"t": text}

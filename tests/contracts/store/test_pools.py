@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.domain.task import Phase, TaskStatus
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.store import Store, open_store
-from tests.contracts.store.world import Clock, World, good_end, seen
+from tests.contracts.store.harness import Clock, Harness, good_end, seen
 
 POOLS = Pools({"a": Pool(), "b": Pool(weight=3), "one": Pool(max=1), "five": Pool(max=5)}, slots=8)
 
@@ -32,31 +32,33 @@ def _opened(url: str, clock: Clock, pools: Pools) -> Store:
 
 
 @pytest.fixture
-def pooled(store_url: str, clock: Clock) -> Iterator[World]:
+def pooled(store_url: str, clock: Clock) -> Iterator[Harness]:
     with closing(_opened(store_url, clock, POOLS)) as store:
-        yield World(store, clock)
+        yield Harness(store, clock)
 
 
-def run(world: World, name: str, tasks: int = 1, **fields: Any) -> Fence:
+def run(harness: Harness, name: str, tasks: int = 1, **fields: Any) -> Fence:
     """A run of its own workflow, accepted a second after the one before."""
-    world.clock.forward(1)
-    return world.run(name, tasks, owner=Owner(f"crawl/{name}", f"chain-{name}"), **fields)
+    harness.clock.forward(1)
+    return harness.run(name, tasks, owner=Owner(f"crawl/{name}", f"chain-{name}"), **fields)
 
 
-def ask(world: World, fence: Fence) -> int:
+def ask(harness: Harness, fence: Fence) -> int:
     """Ask for places, as a deployment does; how many tasks are offered."""
     return len(
-        world.store.deployment.offer_tasks(
-            fence, 100, None, world.clock.now + timedelta(seconds=25)
+        harness.store.deployment.offer_tasks(
+            fence, 100, None, harness.clock.now + timedelta(seconds=25)
         )[0]
     )
 
 
-def called(world: World) -> list[str]:
-    return [workflow_id.removeprefix("crawl/") for workflow_id in world.store.pools.call().values()]
+def called(harness: Harness) -> list[str]:
+    return [
+        workflow_id.removeprefix("crawl/") for workflow_id in harness.store.pools.call().values()
+    ]
 
 
-def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
+def test_a_cap_is_exact_whoever_asks_at_once(pooled: Harness) -> None:
     fences = {f"r{n}": run(pooled, f"r{n}", tasks=3, pool="five") for n in range(8)}
     with ThreadPoolExecutor(8) as threads:
         offered = Counter(
@@ -82,7 +84,7 @@ def test_a_cap_is_exact_whoever_asks_at_once(pooled: World) -> None:
 
 
 def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
-    pooled: World, store_url: str, clock: Clock
+    pooled: Harness, store_url: str, clock: Clock
 ) -> None:
     first, other = (
         run(pooled, "first", tasks=5, pool="five"),
@@ -118,7 +120,7 @@ def test_a_task_that_is_recorded_while_places_are_counted_keeps_its_place(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_call_without_an_answer_keeps_its_place_until_a_poll_after_it(
-    pooled: World, there: bool
+    pooled: Harness, there: bool
 ) -> None:
     """A worker dies between the creation of a task and its record, and nobody looks for a while."""
     silent, other = run(pooled, "silent", pool="one"), run(pooled, "other", pool="one")
@@ -136,7 +138,7 @@ def test_a_call_without_an_answer_keeps_its_place_until_a_poll_after_it(
     assert ask(pooled, other) == (0 if there else 1)
 
 
-def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -> None:
+def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     runs = {
@@ -156,7 +158,7 @@ def test_the_next_place_goes_to_the_most_urgent_then_the_oldest(pooled: World) -
     assert order == ["urgent", "old", "new", "late"]
 
 
-def test_runs_of_the_same_pool_take_turns(pooled: World) -> None:
+def test_runs_of_the_same_pool_take_turns(pooled: Harness) -> None:
     """A run that came first with many tasks, and one that comes with a few later."""
     fences = {"big": run(pooled, "big", tasks=12, pool="one")}
     assert ask(pooled, fences["big"]) == 1
@@ -180,7 +182,7 @@ def test_runs_of_the_same_pool_take_turns(pooled: World) -> None:
     assert order == ["big", *["big", "small"] * 3]
 
 
-def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: World) -> None:
+def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     old, new = run(pooled, "old", pool="one"), run(pooled, "new", pool="one")
@@ -196,7 +198,7 @@ def test_a_run_that_does_not_come_is_passed_over_and_called_again(pooled: World)
     assert ask(pooled, new) == 0
 
 
-def test_a_lost_call_costs_no_run_its_turn(pooled: World) -> None:
+def test_a_lost_call_costs_no_run_its_turn(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     urgent, other = run(pooled, "urgent", pool="one", priority=1), run(pooled, "other", pool="one")
@@ -215,7 +217,7 @@ def test_a_lost_call_costs_no_run_its_turn(pooled: World) -> None:
     assert ask(pooled, urgent) == 1
 
 
-def test_nobody_overtakes_a_run_of_the_same_pool_by_asking(pooled: World) -> None:
+def test_nobody_overtakes_a_run_of_the_same_pool_by_asking(pooled: Harness) -> None:
     full = run(pooled, "full", tasks=5, pool="five")
     pooled.begin(full)
     old = {f"o{n}": run(pooled, f"o{n}", pool="five") for n in range(3)}
@@ -234,7 +236,7 @@ def test_nobody_overtakes_a_run_of_the_same_pool_by_asking(pooled: World) -> Non
     assert [ask(pooled, one) for one in (new, *old.values())] == [1, 1, 1, 1]
 
 
-def test_runs_that_never_come_keep_no_place_from_the_others(pooled: World) -> None:
+def test_runs_that_never_come_keep_no_place_from_the_others(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     dead = {f"d{n}": run(pooled, f"d{n}", pool="one") for n in range(12)}
@@ -251,7 +253,7 @@ def test_runs_that_never_come_keep_no_place_from_the_others(pooled: World) -> No
     assert ask(pooled, live) == 1
 
 
-def test_a_call_that_reached_nobody_costs_no_turn(pooled: World) -> None:
+def test_a_call_that_reached_nobody_costs_no_turn(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     old, new = run(pooled, "old", pool="one"), run(pooled, "new", pool="one")
@@ -267,7 +269,7 @@ def test_a_call_that_reached_nobody_costs_no_turn(pooled: World) -> None:
     assert ask(pooled, old) == 1, "who takes it over comes before the younger run"
 
 
-def test_who_asks_again_without_an_answer_holds_its_places(pooled: World) -> None:
+def test_who_asks_again_without_an_answer_holds_its_places(pooled: Harness) -> None:
     fence = run(pooled, "r", tasks=7, pool="five")
     assert [ask(pooled, fence), ask(pooled, fence)] == [5, 5]
     assert pooled.store.pools.list_pools()[3].in_use == 5
@@ -279,15 +281,15 @@ def test_who_asks_again_without_an_answer_holds_its_places(pooled: World) -> Non
 def test_reserved_places_stay_free_for_their_pool(store_url: str, clock: Clock) -> None:
     pools = Pools({"a": Pool(), "kept": Pool(reserved=2)}, slots=4)
     with closing(_opened(store_url, clock, pools)) as store:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         burst, mine = (
-            run(world, "burst", tasks=9, pool="a", priority=1),
-            run(world, "mine", tasks=3, pool="kept"),
+            run(harness, "burst", tasks=9, pool="a", priority=1),
+            run(harness, "mine", tasks=3, pool="kept"),
         )
-        assert [ask(world, burst), ask(world, mine), ask(world, burst)] == [2, 2, 2]
+        assert [ask(harness, burst), ask(harness, mine), ask(harness, burst)] == [2, 2, 2]
 
 
-def test_priority_counts_over_pools_and_weight_among_equals(pooled: World) -> None:
+def test_priority_counts_over_pools_and_weight_among_equals(pooled: Harness) -> None:
     full = run(pooled, "full", tasks=8)
     pooled.begin(full)
     a, b = run(pooled, "a", tasks=30, pool="a"), run(pooled, "b", tasks=30, pool="b")
@@ -301,7 +303,7 @@ def test_priority_counts_over_pools_and_weight_among_equals(pooled: World) -> No
 
 
 def test_a_removed_pool_is_served_by_default_and_reported(
-    pooled: World, store_url: str, clock: Clock
+    pooled: Harness, store_url: str, clock: Clock
 ) -> None:
     waiting, fence = run(pooled, "r2", pool="one"), run(pooled, "r1", pool="one")
     pooled.begin(fence)
@@ -311,7 +313,7 @@ def test_a_removed_pool_is_served_by_default_and_reported(
     ):
         run(pooled, "r3", pool="gone")
     with closing(_opened(store_url, clock, Pools({"a": Pool()}, slots=8))) as store:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         shown = {row.name: row for row in store.pools.list_pools()}
         assert (
             shown["one"].problem
@@ -321,14 +323,14 @@ def test_a_removed_pool_is_served_by_default_and_reported(
         store.pools.adopt()
         assert shown["a"].problem is not None
         assert "other LIFECYCLE_POOLS" in shown["a"].problem
-        assert called(world) == ["r2"]
-        assert ask(world, waiting) == 1
+        assert called(harness) == ["r2"]
+        assert ask(harness, waiting) == 1
         assert {row.name: row for row in store.pools.list_pools()}["a"].problem is None
     with closing(_opened(store_url, clock, NO_POOLS)) as store:
-        assert ask(World(store, clock), waiting) == 1, "without pools nothing is counted"
+        assert ask(Harness(store, clock), waiting) == 1, "without pools nothing is counted"
 
 
-def test_who_stops_or_ends_leaves_the_line(pooled: World) -> None:
+def test_who_stops_or_ends_leaves_the_line(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     stopped, edited, last = (
@@ -351,8 +353,8 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(
     store_url: str, clock: Clock
 ) -> None:
     with closing(_opened(store_url, clock, Pools({"a": Pool()}))) as store:
-        world = World(store, clock)
-        fence, other = run(world, "r", tasks=5, pool="a"), run(world, "other", pool="a")
+        harness = Harness(store, clock)
+        fence, other = run(harness, "r", tasks=5, pool="a"), run(harness, "other", pool="a")
         offered, _ = store.deployment.offer_tasks(
             fence, 100, None, clock.now + timedelta(seconds=25)
         )
@@ -365,15 +367,15 @@ def test_a_refusal_of_the_cluster_teaches_how_many_places_there_are(
             fence, "k", answers, clock.now, offered[0].offered_until, offered
         )
         assert store.deployment.waits_for_slot(fence.run_id)
-        assert (ask(world, other), called(world)) == (0, []), "two places are all"
+        assert (ask(harness, other), called(harness)) == (0, []), "two places are all"
         clock.forward(16)
-        assert (called(world), ask(world, fence)) == (["r"], 1), "one more is tried"
-        world.deploy(fence)
-        world.see_ends(fence)
-        assert set(called(world)) == {"r", "other"}
+        assert (called(harness), ask(harness, fence)) == (["r"], 1), "one more is tried"
+        harness.deploy(fence)
+        harness.see_ends(fence)
+        assert set(called(harness)) == {"r", "other"}
 
 
-def test_the_line_is_told(pooled: World) -> None:
+def test_the_line_is_told(pooled: Harness) -> None:
     first = run(pooled, "first", tasks=5, pool="five")
     pooled.begin(first)
     before = [
@@ -406,7 +408,7 @@ def test_the_line_is_told(pooled: World) -> None:
         """UPDATE pool_gate SET state = '{"shares": {"a": [1e300, -5, 1]}}'""",
     ],
 )
-def test_an_edited_gate_heals(pooled: World, edit: str) -> None:
+def test_an_edited_gate_heals(pooled: Harness, edit: str) -> None:
     fence = run(pooled, "r", tasks=2, pool="one")
     pooled.write(edit)
     assert ask(pooled, fence) == 1
@@ -415,7 +417,7 @@ def test_an_edited_gate_heals(pooled: World, edit: str) -> None:
     assert [row.in_use for row in pooled.store.pools.list_pools() if row.name == "one"] == [1]
 
 
-def test_a_clock_that_is_set_back_holds_nobody(pooled: World) -> None:
+def test_a_clock_that_is_set_back_holds_nobody(pooled: Harness) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     waiting = run(pooled, "r", pool="one")
@@ -430,9 +432,12 @@ def test_a_clock_that_is_set_back_holds_nobody(pooled: World) -> None:
 def test_what_kueue_holds_back_takes_no_place_of_the_cluster(store_url: str, clock: Clock) -> None:
     pools = Pools({"a": Pool(), "k": Pool(queue="crawls")}, slots=4)
     with closing(_opened(store_url, clock, pools)) as store:
-        world = World(store, clock)
-        held, mine = run(world, "held", tasks=9, pool="k"), run(world, "mine", tasks=5, pool="a")
-        assert (ask(world, held), ask(world, mine)) == (9, 4)
+        harness = Harness(store, clock)
+        held, mine = (
+            run(harness, "held", tasks=9, pool="k"),
+            run(harness, "mine", tasks=5, pool="a"),
+        )
+        assert (ask(harness, held), ask(harness, mine)) == (9, 4)
 
 
 @pytest.mark.parametrize(
@@ -445,7 +450,7 @@ def test_what_kueue_holds_back_takes_no_place_of_the_cluster(store_url: str, clo
         "INSERT INTO pool_gate (id, state) VALUES (2, '{}')",
     ],
 )
-def test_edited_rows_keep_no_place_from_the_others(pooled: World, edit: str) -> None:
+def test_edited_rows_keep_no_place_from_the_others(pooled: Harness, edit: str) -> None:
     first = run(pooled, "first", tasks=5, pool="five")
     pooled.begin(first)
     edited, other = run(pooled, "edited", pool="five"), run(pooled, "other", pool="five")
@@ -458,30 +463,30 @@ def test_edited_rows_keep_no_place_from_the_others(pooled: World, edit: str) -> 
 
 def test_a_clock_that_is_set_back_does_not_end_the_tries(store_url: str, clock: Clock) -> None:
     with closing(_opened(store_url, clock, Pools({"a": Pool()}))) as store:
-        world = World(store, clock)
-        fence, until = run(world, "r", tasks=2, pool="a"), clock.now + timedelta(seconds=25)
+        harness = Harness(store, clock)
+        fence, until = run(harness, "r", tasks=2, pool="a"), clock.now + timedelta(seconds=25)
         offered, _ = store.deployment.offer_tasks(fence, 100, None, until)
         answers = [DeployedTask(t.index, "deferred") for t in offered]
         store.deployment.record_deployed(fence, "k", answers, clock.now, until, offered)
         clock.forward(-86_400)
-        assert called(world) == []
+        assert called(harness) == []
         clock.forward(PROBE_S)
-        assert called(world) == ["r"]
+        assert called(harness) == ["r"]
 
 
 def test_whoever_waits_when_all_pools_are_taken_away_is_called(
-    pooled: World, store_url: str, clock: Clock
+    pooled: Harness, store_url: str, clock: Clock
 ) -> None:
     first = run(pooled, "first", pool="one")
     pooled.begin(first)
     waiting, stopped = run(pooled, "waiting", pool="one"), run(pooled, "stopped", pool="one")
     assert [ask(pooled, waiting), ask(pooled, stopped)] == [0, 0]
     with closing(_opened(store_url, clock, NO_POOLS)) as store:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         store.stops.record_stop(stopped.run_id, pooled.stop(), "s1")
         store.pools.adopt()
-        assert called(world) == ["waiting"]
-        assert ask(world, waiting) == 1
+        assert called(harness) == ["waiting"]
+        assert ask(harness, waiting) == 1
         assert {row.name: row.waiting_runs for row in store.pools.list_pools()}["default"] == 0
 
 
@@ -494,21 +499,21 @@ def test_a_caller_of_one_project_is_told_of_its_own_runs_alone(
     store_url: str, clock: Clock
 ) -> None:
     with closing(_opened(store_url, clock, SHARING)) as store:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         with pytest.raises(
             InvalidRequest, match="the pools of this installation are default, own, shared"
         ):
-            run(world, "x", pool="other", project="p")
-        of_own = [run(world, f"own-{n}", pool="own", project="p") for n in range(2)]
-        theirs = run(world, "theirs", tasks=5, pool="shared", project="q")
-        mine = run(world, "mine", tasks=2, pool="shared", project="p")
-        assert [ask(world, one) for one in (*of_own, theirs, mine)] == [1, 0, 2, 0]
+            run(harness, "x", pool="other", project="p")
+        of_own = [run(harness, f"own-{n}", pool="own", project="p") for n in range(2)]
+        theirs = run(harness, "theirs", tasks=5, pool="shared", project="q")
+        mine = run(harness, "mine", tasks=2, pool="shared", project="p")
+        assert [ask(harness, one) for one in (*of_own, theirs, mine)] == [1, 0, 2, 0]
         for n, project in enumerate("qqp"):
             assert (
                 ask(
-                    world,
+                    harness,
                     run(
-                        world,
+                        harness,
                         f"urgent-{n}",
                         tasks=10 + n,
                         pool="shared",
@@ -555,22 +560,22 @@ def test_a_pool_that_gets_a_project_serves_runs_of_others_no_more(
     store_url: str, clock: Clock
 ) -> None:
     with closing(_opened(store_url, clock, SHARING)) as store:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         first, waits = (
-            run(world, "first", tasks=2, pool="shared"),
-            run(world, "waits", pool="shared", project="q"),
+            run(harness, "first", tasks=2, pool="shared"),
+            run(harness, "waits", pool="shared", project="q"),
         )
-        assert [ask(world, first), ask(world, waits)] == [2, 0]
+        assert [ask(harness, first), ask(harness, waits)] == [2, 0]
     now = Pools({"shared": Pool(max=2, project="p"), "a": Pool()}, slots=8)
     with closing(_opened(store_url, clock, now)) as store:
-        world = World(store, clock)
+        harness = Harness(store, clock)
         store.pools.adopt()
         with limited("p"):
             assert {one.name: (one.in_use, one.waiting_runs) for one in store.pools.list_pools()}[
                 "shared"
             ] == (0, 0)
-        assert called(world) == ["waits"]
-        assert ask(world, waits) == 1
+        assert called(harness) == ["waits"]
+        assert ask(harness, waits) == 1
         with limited("q"):
             shown = {
                 one.name: (one.in_use, one.max, one.problem) for one in store.pools.list_pools()
@@ -580,9 +585,9 @@ def test_a_pool_that_gets_a_project_serves_runs_of_others_no_more(
 
 def test_a_pool_for_which_no_place_is_left_says_so(store_url: str, clock: Clock) -> None:
     with closing(_opened(store_url, clock, Pools({"kept": Pool(reserved=4)}, slots=4))) as store:
-        world = World(store, clock)
-        fence = run(world, "r")
-        assert ask(world, fence) == 0
+        harness = Harness(store, clock)
+        fence = run(harness, "r")
+        assert ask(harness, fence) == 0
         line = store.pools.in_line(fence.run_id)
         assert line is not None
         assert line.shut
@@ -594,10 +599,10 @@ def test_a_pool_for_which_no_place_is_left_says_so(store_url: str, clock: Clock)
 
 def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock: Clock) -> None:
     with closing(_opened(store_url, clock, Pools(window=3))) as store:
-        world = World(store, clock)
-        big = run(world, "big", tasks=40)
-        assert world.deploy(big) == [0, 1, 2]
-        assert world.deploy(big) == [], "as many wait on the cluster as may"
+        harness = Harness(store, clock)
+        big = run(harness, "big", tasks=40)
+        assert harness.deploy(big) == [0, 1, 2]
+        assert harness.deploy(big) == [], "as many wait on the cluster as may"
 
         def poll(node: str | None, reason: str | None = None) -> None:
             tasks = [
@@ -606,24 +611,24 @@ def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock
                 if one.status is TaskStatus.PENDING
             ]
             phase = Phase.WAITING if reason else Phase.EXECUTING
-            world.poll(
+            harness.poll(
                 big, [seen(t, phase, clock.now, uid=t.uid, node=node, reason=reason) for t in tasks]
             )
 
         poll("n1", "Node n1 prepares the pod")
-        assert world.deploy(big) == [3, 4, 5], "what has a node waits for no place"
+        assert harness.deploy(big) == [3, 4, 5], "what has a node waits for no place"
         poll("n1")
-        assert world.deploy(big) == [6, 7, 8, 9, 10, 11], "it grows as long as there is room"
+        assert harness.deploy(big) == [6, 7, 8, 9, 10, 11], "it grows as long as there is room"
         poll(None, "No node has capacity for it: 0/3 nodes are available")
-        assert world.deploy(big) == []
-        small = run(world, "small", tasks=5)
-        assert world.deploy(small) == [0, 1, 2]
+        assert harness.deploy(big) == []
+        small = run(harness, "small", tasks=5)
+        assert harness.deploy(small) == [0, 1, 2]
         tasks = [
             one for one in store.polls.found_state(big).tasks if one.status is TaskStatus.PENDING
         ]
-        world.poll(
+        harness.poll(
             big, [seen(t, Phase.EXECUTING, clock.now, uid=t.uid, node="n1") for t in tasks[:4]]
         )
-        assert world.deploy(big) == [], "no new one comes before pods of other runs that wait"
-        world.poll(big, [seen(tasks[4], Phase.EXECUTING, clock.now, uid=tasks[4].uid, node="n1")])
-        assert world.deploy(big) == [12, 13], "and no more while it is full"
+        assert harness.deploy(big) == [], "no new one comes before pods of other runs that wait"
+        harness.poll(big, [seen(tasks[4], Phase.EXECUTING, clock.now, uid=tasks[4].uid, node="n1")])
+        assert harness.deploy(big) == [12, 13], "and no more while it is full"

@@ -22,8 +22,8 @@ from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec
 from crawler_lifecycle.ports.runs import Owner
 from crawler_lifecycle.store.store import Store
+from tests.contracts.store.harness import START, Harness, request
 from tests.contracts.store.managing import Managed, page
-from tests.contracts.store.world import START, World, request
 
 SCHEDULE = {"run": {"crawler": "services"}, "every_s": 60}
 HOOK = WebhookSpec("https://hooks.example.com/x", ["env:CRAWL_HOOK"])
@@ -41,8 +41,8 @@ class Filled:
     graph: int
 
 
-def filled(world: World) -> Filled:
-    store = world.store
+def filled(harness: Harness) -> Filled:
+    store = harness.store
     run, _ = store.initiation.reserve_run(request(**A), "x")
     manager, _ = store.managers.reserve_manager(NewManager("x", "x", "x:X", **A))  # type: ignore[arg-type]
     graph, _ = store.graphs.reserve_graph(NewGraph("x", "0" * 64, 1, **A))  # type: ignore[arg-type]
@@ -106,8 +106,8 @@ WRITES: dict[str, Callable[[Filled], Any]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_nothing_of_another_project_is_read(world: World, name: str) -> None:
-    there = filled(world)
+def test_nothing_of_another_project_is_read(harness: Harness, name: str) -> None:
+    there = filled(harness)
     with limited("b"):
         assert not READS[name](there)
     for project in ("a", None):
@@ -116,8 +116,8 @@ def test_nothing_of_another_project_is_read(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_nothing_of_another_project_is_written(world: World, name: str) -> None:
-    there = filled(world)
+def test_nothing_of_another_project_is_written(harness: Harness, name: str) -> None:
+    there = filled(harness)
     store = there.store
     before = store.events.last_event_seq()
     with limited("b"), pytest.raises(RunNotFound):
@@ -128,8 +128,8 @@ def test_nothing_of_another_project_is_written(world: World, name: str) -> None:
     assert store.events.last_event_seq() == before
 
 
-def test_a_name_of_another_project_is_taken(world: World) -> None:
-    store = filled(world).store
+def test_a_name_of_another_project_is_taken(harness: Harness) -> None:
+    store = filled(harness).store
     clashes: tuple[Callable[[], object], ...] = (
         lambda: store.initiation.reserve_run(request(project="b"), "x"),
         lambda: store.initiation.create_run(request(project="b"), "x", Owner("w", "c")),
@@ -158,17 +158,17 @@ def test_a_name_of_another_project_is_taken(world: World) -> None:
         store.initiation.reserve_run(request(**A), "new")
 
 
-def test_everybody_who_has_something_is_a_project(world: World) -> None:
-    assert world.store.health.projects() == set()
-    store = filled(world).store
+def test_everybody_who_has_something_is_a_project(harness: Harness) -> None:
+    assert harness.store.health.projects() == set()
+    store = filled(harness).store
     for n, project in enumerate(("b", "default", "b")):
         store.initiation.reserve_run(request(project=project), f"r{n}")
     store.webhooks.put("all", HOOK.document(), None)
     assert store.health.projects() == {"a", "b", "default", "*"}
 
 
-def test_a_webhook_gets_the_events_of_its_project(world: World) -> None:
-    store = world.store
+def test_a_webhook_gets_the_events_of_its_project(harness: Harness) -> None:
+    store = harness.store
     whose = {"a": "a", "b": "b", "all": None}
     rows = {
         name: store.webhooks.put(name, HOOK.document(), None, project)[0]
@@ -189,20 +189,20 @@ def test_a_webhook_gets_the_events_of_its_project(world: World) -> None:
     assert gets("all") == [("run.changed", "a"), ("webhook.paused", "b")]
 
 
-def test_users_code_sees_the_jobs_of_its_project(world: World) -> None:
+def test_users_code_sees_the_jobs_of_its_project(harness: Harness) -> None:
     """Two managers of one name: what is seen of all flows is of the own project."""
-    managers = world.store.managers
+    managers = harness.store.managers
     keys = {}
     for project in ("a", "b"):
         owner = Owner(f"manager/shops/{project}", f"chain-{project}")
         managed = Managed.begun(
-            world, NewManager("shops", project, "plans:Shops", project=project), owner
+            harness, NewManager("shops", project, "plans:Shops", project=project), owner
         )
         managers.add_page(managed.fence, page([1]))
         managed.pick(1)
         [live] = managers.starting_jobs(managed.fence)
         asked = request(project=project, parent=owner.workflow_id)
-        run, _ = world.store.initiation.reserve_run(asked, live.key)
+        run, _ = harness.store.initiation.reserve_run(asked, live.key)
         managers.job_started(managed.fence, live.item_id, run.run_id)
         keys[project] = (managed.id, str(run.run_id))
     mine, (_, theirs) = keys["a"][0], keys["b"]

@@ -39,7 +39,7 @@ from crawler_lifecycle.store.retention import pruning as adapter
 from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.store.tables import metadata
-from tests.contracts.store.world import Clock, World, good_end, seen
+from tests.contracts.store.harness import Clock, Harness, good_end, seen
 from tests.support.examples import examples
 
 #: What tells of a change, and goes.
@@ -50,12 +50,16 @@ RESULT = ExportResult("s3://archive/1/1/supporting-files.zip", 100, 2, "0" * 64,
 
 
 def ended(
-    world: World, *, tasks: int | None = None, pushed: str = "delivered", name: str | None = None
+    harness: Harness,
+    *,
+    tasks: int | None = None,
+    pushed: str = "delivered",
+    name: str | None = None,
 ) -> Fence:
     """A run with everything that a run leaves, which has just ended."""
-    fence = world.executing(name or f"r{world.clock.now.timestamp()}", tasks)
-    world.clock.forward(60)
-    store = world.store
+    fence = harness.executing(name or f"r{harness.clock.now.timestamp()}", tasks)
+    harness.clock.forward(60)
+    store = harness.store
     store.events.append_event(
         fence, "run.started", event_key(fence.run, fence.attempt, "run.started"), {}
     )
@@ -66,7 +70,7 @@ def ended(
             for task in store.tasks.list_tasks(fence.run_id)
         ],
     )
-    world.finish(fence, failed=[0])
+    harness.finish(fence, failed=[0])
     store.exports.record_export(fence, "exported", RESULT, None)
     killed = Correction(
         CorrectionKind.STILL_ALIVE,
@@ -96,11 +100,11 @@ def _patiently(step: Callable[[], dict[str, int]]) -> dict[str, int]:
     return step()
 
 
-def prune(pruner: Pruner, world: World, age: timedelta = AGE) -> dict[str, int]:
+def prune(pruner: Pruner, harness: Harness, age: timedelta = AGE) -> dict[str, int]:
     """Everything that may go, chunk by chunk, as the command does it; how many rows went, by
     table.
     """
-    before, removed = world.clock.now - age, dict.fromkeys(GOES, 0)
+    before, removed = harness.clock.now - age, dict.fromkeys(GOES, 0)
     for table in pruner.tables:
         place = (0, 0)
         while True:
@@ -115,8 +119,8 @@ def prune(pruner: Pruner, world: World, age: timedelta = AGE) -> dict[str, int]:
     return removed
 
 
-def told(pruner: Pruner, world: World, table: str) -> tuple[int, dict[Stays, int]]:
-    chunk = pruner.poll(table, world.clock.now - AGE)
+def told(pruner: Pruner, harness: Harness, table: str) -> tuple[int, dict[Stays, int]]:
+    chunk = pruner.poll(table, harness.clock.now - AGE)
     return len(chunk.goes), dict(chunk.stays)
 
 
@@ -134,11 +138,11 @@ def test_every_table_is_decided_about() -> None:
     assert not GOES.keys() & NEVER.keys()
 
 
-def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) -> None:
-    old = ended(world, tasks=3)
-    world.clock.forward(100 * DAY)
-    recent = ended(world)
-    live = world.executing("live", 2)
+def test_what_goes_and_what_stays(harness: Harness, store: Store, pruner: Pruner) -> None:
+    old = ended(harness, tasks=3)
+    harness.clock.forward(100 * DAY)
+    recent = ended(harness)
+    live = harness.executing("live", 2)
     before = everything(store, *GOES, "history_property")
     kept = [
         e
@@ -146,11 +150,11 @@ def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) ->
         if e.run_id != old.run_id or e.type not in NEWS
     ]
     logs = {task.task_id for task in store.tasks.list_tasks(recent.run_id)}
-    goes, stays = told(pruner, world, "outbox_event")
+    goes, stays = told(pruner, harness, "outbox_event")
     assert goes > 4
     assert stays.keys() == {Stays.ONCE, Stays.RECENT, Stays.LIVE}
     assert goes + sum(stays.values()) == store.events.last_event_seq()
-    removed = prune(pruner, world)
+    removed = prune(pruner, harness)
     assert removed == {
         **dict.fromkeys(GOES, 0), "outbox_event": goes, "outbox_delivery": goes, "task_log": 3, "task_stats": 3,
     }  # fmt: skip
@@ -166,15 +170,15 @@ def test_what_goes_and_what_stays(world: World, store: Store, pruner: Pruner) ->
         if pruned_through(store.runs.properties(run.run_id)) is not None
     ]
     assert marked == old
-    assert prune(pruner, world) == dict.fromkeys(GOES, 0), "a second time there is nothing"
+    assert prune(pruner, harness) == dict.fromkeys(GOES, 0), "a second time there is nothing"
 
 
-def test_nothing_of_the_ledger_is_in_any_statement(world: World, pruner: Pruner) -> None:
+def test_nothing_of_the_ledger_is_in_any_statement(harness: Harness, pruner: Pruner) -> None:
     statements: list[str] = []
     sa.event.listen(pruner._db.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
-    ended(world, tasks=2)
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world)["outbox_event"]
+    ended(harness, tasks=2)
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness)["outbox_event"]
     changing = [
         one
         for one in statements
@@ -186,63 +190,65 @@ def test_nothing_of_the_ledger_is_in_any_statement(world: World, pruner: Pruner)
     ] == []
 
 
-def test_a_run_is_live_for_as_long_as_it_is(world: World, pruner: Pruner) -> None:
-    fence = world.executing()
-    world.clock.forward(400 * DAY)
-    assert prune(pruner, world) == dict.fromkeys(GOES, 0)
-    assert told(pruner, world, "outbox_event")[1].keys() == {Stays.LIVE}
-    world.finish(fence)
-    assert prune(pruner, world) == dict.fromkeys(GOES, 0), "it ended just now"
+def test_a_run_is_live_for_as_long_as_it_is(harness: Harness, pruner: Pruner) -> None:
+    fence = harness.executing()
+    harness.clock.forward(400 * DAY)
+    assert prune(pruner, harness) == dict.fromkeys(GOES, 0)
+    assert told(pruner, harness, "outbox_event")[1].keys() == {Stays.LIVE}
+    harness.finish(fence)
+    assert prune(pruner, harness) == dict.fromkeys(GOES, 0), "it ended just now"
 
 
-def test_an_end_that_was_recorded_late_counts_from_its_record(world: World, pruner: Pruner) -> None:
+def test_an_end_that_was_recorded_late_counts_from_its_record(
+    harness: Harness, pruner: Pruner
+) -> None:
     """Workers were away for half a year: the cluster says that the run ended then, and its events
     are new.
     """
-    fence = world.executing()
-    long_ago = world.clock.now
-    world.clock.forward(180 * DAY)
-    [task] = world.store.polls.found_state(fence).tasks
-    world.poll(
-        fence, [seen(task, Phase.ENDED, world.clock.now, uid=task.uid, end=good_end(long_ago))]
+    fence = harness.executing()
+    long_ago = harness.clock.now
+    harness.clock.forward(180 * DAY)
+    [task] = harness.store.polls.found_state(fence).tasks
+    harness.poll(
+        fence, [seen(task, Phase.ENDED, harness.clock.now, uid=task.uid, end=good_end(long_ago))]
     )
-    assert world.end(fence).ended_at == long_ago
-    assert prune(pruner, world) == dict.fromkeys(GOES, 0)
-    assert told(pruner, world, "outbox_event")[1].keys() == {Stays.RECENT}
+    assert harness.end(fence).ended_at == long_ago
+    assert prune(pruner, harness) == dict.fromkeys(GOES, 0)
+    assert told(pruner, harness, "outbox_event")[1].keys() == {Stays.RECENT}
 
 
-def test_a_push_that_could_be_made_again_stays(world: World, pruner: Pruner) -> None:
-    fence = ended(world, pushed="failed")
-    world.clock.forward(100 * DAY)
-    newest = world.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
+def test_a_push_that_could_be_made_again_stays(harness: Harness, pruner: Pruner) -> None:
+    fence = ended(harness, pushed="failed")
+    harness.clock.forward(100 * DAY)
+    newest = harness.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
     assert newest is not None
-    removed = prune(pruner, world)
+    removed = prune(pruner, harness)
     assert removed["outbox_event"] > 3
     assert removed["outbox_event"] == removed["outbox_delivery"], (
         "what was given up on record goes with its event"
     )
-    assert told(pruner, world, "outbox_event") == (0, {Stays.ONCE: 2, Stays.UNSENT: 1})
-    assert world.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED) == newest
-    world.store.events.record_delivery(newest.seq, "pusher", None)
-    assert prune(pruner, world)["outbox_event"] == 1
-    assert pruned_through(world.store.runs.properties(fence.run_id)) == newest.seq
+    assert told(pruner, harness, "outbox_event") == (0, {Stays.ONCE: 2, Stays.UNSENT: 1})
+    assert harness.store.events.last_event(fence.run_id, EVENT_RUN_CHANGED) == newest
+    harness.store.events.record_delivery(newest.seq, "pusher", None)
+    assert prune(pruner, harness)["outbox_event"] == 1
+    assert pruned_through(harness.store.runs.properties(fence.run_id)) == newest.seq
 
 
-def test_what_was_never_pushed_goes(world: World, pruner: Pruner) -> None:
+def test_what_was_never_pushed_goes(harness: Harness, pruner: Pruner) -> None:
     """Nobody listens: there is no delivery at all."""
-    fence = ended(world, pushed="")
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world)["outbox_event"] > 3
-    assert [e.type for e in world.store.events.events_after(0, run_id=fence.run_id)] == [
+    fence = ended(harness, pushed="")
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness)["outbox_event"] > 3
+    assert [e.type for e in harness.store.events.events_after(0, run_id=fence.run_id)] == [
         "run.started",
         EVENT_RUN_ENDED,
     ]
 
 
 def test_what_a_poll_staged_and_nobody_applied_goes_with_its_run(
-    world: World, store: Store, pruner: Pruner
+    harness: Harness, store: Store, pruner: Pruner
 ) -> None:
-    old, live = ended(world, tasks=2), world.deployed("live", 2)
+    old, live = ended(harness, tasks=2), harness.deployed("live", 2)
     for fence in (old, live):
         tasks = store.tasks.list_tasks(fence.run_id)
         with store.database.writing() as conn:
@@ -252,15 +258,15 @@ def test_what_a_poll_staged_and_nobody_applied_goes_with_its_run(
                 conn.execute(sa.insert(metadata.tables["task_observation"]).values(**row))
                 finding = {**key, "believed": "RUNNING", "terminal": True, "evidence": {}}
                 conn.execute(sa.insert(metadata.tables["task_finding"]).values(**finding))
-    world.clock.forward(100 * DAY)
-    removed = prune(pruner, world)
+    harness.clock.forward(100 * DAY)
+    removed = prune(pruner, harness)
     assert (removed["task_observation"], removed["task_finding"]) == (2, 2)
-    assert told(pruner, world, "task_finding") == (0, {Stays.LIVE: 2})
-    assert told(pruner, world, "task_observation") == (0, {Stays.LIVE: 2})
+    assert told(pruner, harness, "task_finding") == (0, {Stays.LIVE: 2})
+    assert told(pruner, harness, "task_observation") == (0, {Stays.LIVE: 2})
 
 
-def test_findings_that_were_closed_long_ago(world: World, store: Store, pruner: Pruner) -> None:
-    old, live = ended(world), world.deployed("live")
+def test_findings_that_were_closed_long_ago(harness: Harness, store: Store, pruner: Pruner) -> None:
+    old, live = ended(harness), harness.deployed("live")
     found = [
         AuditFinding("task/old", FindingKind.STILL_ALIVE, "it executes", old.run_id),
         AuditFinding("task/live", FindingKind.STILL_ALIVE, "it executes", live.run_id),
@@ -271,22 +277,24 @@ def test_findings_that_were_closed_long_ago(world: World, store: Store, pruner: 
     store.findings.note_findings(found)
     for one in found[:-1]:
         store.findings.note_repair(one.subject, "ended")
-    assert prune(pruner, world)["audit_finding"] == 0
-    world.clock.forward(100 * DAY)
+    assert prune(pruner, harness)["audit_finding"] == 0
+    harness.clock.forward(100 * DAY)
     store.findings.note_findings([replace(found[2], subject="orphan/2")])
     store.findings.note_repair("orphan/2", "ended")
-    assert told(pruner, world, "audit_finding") == (
+    assert told(pruner, harness, "audit_finding") == (
         3,
         {Stays.LIVE: 1, Stays.OPEN: 1, Stays.RECENT: 1},
     )
-    chunk = pruner.poll("audit_finding", world.clock.now - AGE)
+    chunk = pruner.poll("audit_finding", harness.clock.now - AGE)
     store.findings.note_findings([found[2]])  # an audit sees it again in this moment
-    assert pruner.remove("audit_finding", chunk.goes, world.clock.now - AGE) == {"audit_finding": 2}
+    assert pruner.remove("audit_finding", chunk.goes, harness.clock.now - AGE) == {
+        "audit_finding": 2
+    }
     assert {one.subject for one in store.findings.audit_findings()} == {"open", "orphan/1"}
 
 
 def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
-    world: World, store: Store, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, store: Store, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its reading and its update the row went: then this is its first sight, and nothing is
     lost.
@@ -294,7 +302,7 @@ def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
     one = AuditFinding("orphan/1", FindingKind.ORPHAN, "it executes", None)
     store.findings.note_findings([one])
     store.findings.note_repair(one.subject, "ended")
-    world.clock.forward(100 * DAY)
+    harness.clock.forward(100 * DAY)
     findings = metadata.tables["audit_finding"]
 
     def gone_before(conn: Any, clause: Any, *_: Any) -> None:
@@ -305,7 +313,7 @@ def test_a_finding_that_is_removed_while_it_is_noted_is_noted_anew(
     done: list[bool] = []
     sa.event.listen(store.database.engine, "before_execute", gone_before)
     try:
-        assert store.findings.note_findings([one])[one.subject].first_seen == world.clock.now
+        assert store.findings.note_findings([one])[one.subject].first_seen == harness.clock.now
     finally:
         sa.event.remove(store.database.engine, "before_execute", gone_before)
     assert done
@@ -325,10 +333,10 @@ class Sink:
         self.sent.append(event.type)
 
 
-def test_everything_still_works_afterwards(world: World, store: Store, pruner: Pruner) -> None:
+def test_everything_still_works_afterwards(harness: Harness, store: Store, pruner: Pruner) -> None:
     """Readers answer as before, the event can be sent again, and a resume executes what failed."""
-    fence = ended(world, tasks=3)
-    world.clock.forward(100 * DAY)
+    fence = ended(harness, tasks=3)
+    harness.clock.forward(100 * DAY)
     run_id = fence.run_id
 
     def read() -> list[Any]:
@@ -343,7 +351,7 @@ def test_everything_still_works_afterwards(world: World, store: Store, pruner: P
         ]  # fmt: skip
 
     before = read()
-    assert prune(pruner, world)["outbox_event"]
+    assert prune(pruner, harness)["outbox_event"]
     assert read() == before
     sink = Sink()
     done = CompletionActivities(
@@ -364,21 +372,21 @@ def test_everything_still_works_afterwards(world: World, store: Store, pruner: P
     assert done.resend_pushes(fence) == 0
     assert store.exports.begin_export(fence) == 0
     store.exports.record_export(fence, "exported", RESULT, None)
-    again = world.resume(fence)
-    assert world.status(again) is RunStatus.INITIALIZING
-    assert world.deploy(again) == [0], "what failed"
-    world.execute(again)
+    again = harness.resume(fence)
+    assert harness.status(again) is RunStatus.INITIALIZING
+    assert harness.deploy(again) == [0], "what failed"
+    harness.execute(again)
     store.polls.save_details(
         again, [Details(task.task_id, "a new log") for task in store.polls.found_state(again).tasks]
     )
-    row = world.finish(again)
+    row = harness.finish(again)
     assert (row.status, row.attempt) == (RunStatus.COMPLETED, 2)
-    assert set(world.statuses(again).values()) == {TaskStatus.SUCCEEDED}
+    assert set(harness.statuses(again).values()) == {TaskStatus.SUCCEEDED}
     kinds = {e.type for e in store.events.events_after(before[-1], 10_000, run_id)}
     assert kinds == {EVENT_RUN_CHANGED, EVENT_RUN_ENDED}
-    assert prune(pruner, world) == dict.fromkeys(GOES, 0), "it ended just now"
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world)["task_log"] == 1
+    assert prune(pruner, harness) == dict.fromkeys(GOES, 0), "it ended just now"
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness)["task_log"] == 1
     marks = [one["attempt"] for one in store.runs.properties(run_id) if one["name"] == "pruned"]
     assert marks == [1, 2]
 
@@ -387,13 +395,13 @@ def test_everything_still_works_afterwards(world: World, store: Store, pruner: P
 
 
 def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
-    world: World, store: Store, pruner: Pruner
+    harness: Harness, store: Store, pruner: Pruner
 ) -> None:
-    fence = ended(world, tasks=2)
-    world.clock.forward(100 * DAY)
-    before = world.clock.now - AGE
+    fence = ended(harness, tasks=2)
+    harness.clock.forward(100 * DAY)
+    before = harness.clock.now - AGE
     chunks = {table: pruner.poll(table, before) for table in pruner.tables}
-    world.resume(fence)
+    harness.resume(fence)
     kept = everything(store)
     for table, chunk in chunks.items():
         assert chunk.goes or table not in ("outbox_event", "task_log")
@@ -402,16 +410,16 @@ def test_a_run_that_is_resumed_in_this_moment_keeps_everything(
 
 
 def test_two_at_once_and_everything_goes_on(
-    world: World, store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of three, two prunings, a resume and a new run in between: no error, and each row goes
     once.
     """
     monkeypatch.setattr(adapter, "CHUNK", 3)
-    runs = [ended(world, tasks=2, name=f"old-{n}") for n in range(6)]
-    world.clock.forward(100 * DAY)
-    before = world.clock.now - AGE
-    with closing(open_pruner(store_url, clock=world.clock)) as one:
+    runs = [ended(harness, tasks=2, name=f"old-{n}") for n in range(6)]
+    harness.clock.forward(100 * DAY)
+    before = harness.clock.now - AGE
+    with closing(open_pruner(store_url, clock=harness.clock)) as one:
         monkeypatch.setattr(adapter, "CHUNK", 10_000)
         due = len(one.poll("outbox_event", before).goes)
         monkeypatch.setattr(adapter, "CHUNK", 3)
@@ -420,19 +428,19 @@ def test_two_at_once_and_everything_goes_on(
 
     def call() -> None:
         try:
-            with closing(open_pruner(store_url, clock=world.clock)) as one:
-                removed.append(prune(one, world)["outbox_event"])
+            with closing(open_pruner(store_url, clock=harness.clock)) as one:
+                removed.append(prune(one, harness)["outbox_event"])
         except BaseException as error:
             troubles.append(error)
 
     threads = [threading.Thread(target=call) for _ in range(2)]
     for thread in threads:
         thread.start()
-    resumed = world.resume(runs[-1])
-    live = world.executing("live", 2)
+    resumed = harness.resume(runs[-1])
+    live = harness.executing("live", 2)
     for seq in [event.seq for event in store.events.events_after(0, 10_000, live.run_id)]:
         store.events.record_delivery(seq, "pusher", None)
-    world.finish(live)
+    harness.finish(live)
     for thread in threads:
         thread.join(60)
     assert troubles == []
@@ -451,36 +459,36 @@ def test_two_at_once_and_everything_goes_on(
             len([one for one in store.runs.properties(fence.run_id) if one["name"] == "pruned"])
             == 1
         )
-    world.deploy(resumed)
+    harness.deploy(resumed)
     assert len(store.events.events_after(0, 10_000, live.run_id)) > 3
 
 
 def test_it_waits_for_whoever_holds_the_run_and_not_for_others(
-    world: World, store: Store, store_url: str, pruner: Pruner
+    harness: Harness, store: Store, store_url: str, pruner: Pruner
 ) -> None:
     """A live run that is being written keeps nobody from pruning old ones, on MariaDB; SQLite has
     one writer.
     """
-    fence, live = ended(world), world.deployed("live")
+    fence, live = ended(harness), harness.deployed("live")
     for n in range(200):  # MariaDB reads all of a table of a dozen rows, and waits for each
         store.events.append_event(live, "told", f"told-{n}", {})
-    world.clock.forward(100 * DAY)
+    harness.clock.forward(100 * DAY)
     if store_url.startswith("sqlite"):
-        assert prune(pruner, world)["outbox_event"]
+        assert prune(pruner, harness)["outbox_event"]
         return
     with store.runs._unit(live.run_id) as unit:
         unit.conn.execute(
             sa.text("SELECT seq FROM outbox_event WHERE run_id = :run FOR UPDATE"),
             {"run": live.run_id},
         )
-        assert prune(pruner, world)["outbox_event"]
+        assert prune(pruner, harness)["outbox_event"]
     assert pruned_through(store.runs.properties(fence.run_id))
 
 
-def test_a_chunk_is_all_or_nothing(world: World, store: Store, pruner: Pruner) -> None:
-    ended(world)
-    world.clock.forward(100 * DAY)
-    before = world.clock.now - AGE
+def test_a_chunk_is_all_or_nothing(harness: Harness, store: Store, pruner: Pruner) -> None:
+    ended(harness)
+    harness.clock.forward(100 * DAY)
+    before = harness.clock.now - AGE
     chunk, kept = pruner.poll("outbox_event", before), everything(store)
 
     def fail(_conn: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -492,7 +500,7 @@ def test_a_chunk_is_all_or_nothing(world: World, store: Store, pruner: Pruner) -
         pruner.remove("outbox_event", chunk.goes, before)
     sa.event.remove(pruner._db.engine, "before_cursor_execute", fail)
     assert everything(store) == kept
-    assert prune(pruner, world)["outbox_event"] == len(chunk.goes)
+    assert prune(pruner, harness)["outbox_event"] == len(chunk.goes)
 
 
 # --- any history ----------------------------------------------------------------------------------
@@ -518,48 +526,48 @@ def test_any_history(
     """The record is the same with and without pruning, and what is gone is of runs that were old
     then.
     """
-    world, fences, over = World(store, clock), list[Fence](), set[int]()
+    harness, fences, over = Harness(store, clock), list[Fence](), set[int]()
     adapter.CHUNK = size
     try:
         for step, what in [*steps, ("prune", None)]:
             name = f"run-{store.events.last_event_seq()}-{clock.now.timestamp()}"
             live = [n for n, fence in enumerate(fences) if n not in over]
             if step == "begin":
-                fences.append(world.deployed(name, what))
+                fences.append(harness.deployed(name, what))
             elif step == "end" and live:
-                _end(world, fences[live[0]], what)
+                _end(harness, fences[live[0]], what)
                 over.add(live[0])
             elif step == "resume" and over:
                 n = min(over)
-                failed = world.row(fences[n]).status is RunStatus.FAILED
+                failed = harness.row(fences[n]).status is RunStatus.FAILED
                 if failed:
-                    fences[n] = world.resume(fences[n], Owner(name, name))
-                    world.deploy(fences[n])
+                    fences[n] = harness.resume(fences[n], Owner(name, name))
+                    harness.deploy(fences[n])
                     over.discard(n)
             elif step == "wait":
                 clock.forward(what * DAY)
             elif step == "prune":
-                _check_prune(store, pruner, world)
+                _check_prune(store, pruner, harness)
     finally:
         adapter.CHUNK = 500
 
 
-def _end(world: World, fence: Fence, pushed: str) -> None:
-    world.execute(fence)
-    world.finish(fence, failed=[0])
-    for event in world.store.events.events_after(0, 10_000, fence.run_id):
+def _end(harness: Harness, fence: Fence, pushed: str) -> None:
+    harness.execute(fence)
+    harness.finish(fence, failed=[0])
+    for event in harness.store.events.events_after(0, 10_000, fence.run_id):
         if pushed:
-            world.store.events.record_delivery(
+            harness.store.events.record_delivery(
                 event.seq, "pusher", None if pushed == "delivered" else "no answer"
             )
 
 
-def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
-    before = world.clock.now - AGE
+def _check_prune(store: Store, pruner: Pruner, harness: Harness) -> None:
+    before = harness.clock.now - AGE
     record = everything(store, *GOES, "history_property")
     rows = {row.run_id: row for row in store.runs.list_runs(limit=500)}
     events = {event.seq: event for event in store.events.events_after(0, 10_000)}
-    prune(pruner, world)
+    prune(pruner, harness)
     assert everything(store, *GOES, "history_property") == record
     left = {event.seq: event for event in store.events.events_after(0, 10_000)}
     assert left.items() <= events.items()
@@ -572,12 +580,14 @@ def _check_prune(store: Store, pruner: Pruner, world: World) -> None:
         through = pruned_through(store.runs.properties(event.run_id))
         assert through is not None
         assert seq <= through
-    assert sum(prune(pruner, world).values()) == 0
+    assert sum(prune(pruner, harness).values()) == 0
 
 
-def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner: Pruner) -> None:
+def test_news_of_webhooks_go_by_their_own_age(
+    harness: Harness, store: Store, pruner: Pruner
+) -> None:
     """A webhook has no end; what it was told goes with the event, also what never got through."""
-    fence = ended(world, pushed=None)
+    fence = ended(harness, pushed=None)
     hook, _ = store.webhooks.put(
         "shop", {"url": "https://a.example/", "secrets": ["env:CRAWL_HOOK"]}, None
     )
@@ -586,36 +596,36 @@ def test_news_of_webhooks_go_by_their_own_age(world: World, store: Store, pruner
     changed = [e.seq for e in store.events.events_after(0, 1000, fence.run_id) if e.type in NEWS]
     tried = [DeliveryAttempt(seq, "the receiver answered 503") for seq in [*changed, test.seq]]
     store.webhooks.note_tries(hook.webhook_id, "f", tried, 0, settled=False)
-    world.clock.forward(100 * DAY)
+    harness.clock.forward(100 * DAY)
     young = store.webhooks.test_webhook("shop", "ann")
-    removed = prune(pruner, world)
+    removed = prune(pruner, harness)
     assert (removed["outbox_event"], removed["outbox_delivery"]) == (len(tried), len(tried))
     assert store.webhooks.list_webhook_deliveries(hook.webhook_id) == []
     assert store.events.get_event(young.seq) == young
 
 
 def test_old_due_times_go_and_what_they_began_is_found_again(
-    world: World, store: Store, pruner: Pruner
+    harness: Harness, store: Store, pruner: Pruner
 ) -> None:
     s, definition = (
         store.schedules,
         {"run": {"crawler": "services"}, "every_s": 60, "overlap": "queue"},
     )
     row, _ = s.put("nightly", definition, "ann")
-    start = world.clock.now.replace(second=0, microsecond=0)
-    fence = world.executing("begun")
+    start = harness.clock.now.replace(second=0, microsecond=0)
+    fence = harness.executing("begun")
     for minute in (1, 2, 3):
-        world.clock.now = start + timedelta(minutes=minute)
-        assert s.decide_due("nightly", world.clock.now, row.revision) is not None
+        harness.clock.now = start + timedelta(minutes=minute)
+        assert s.decide_due("nightly", harness.clock.now, row.revision) is not None
     lines = s.list_firings(row.schedule_id)[::-1]
     s.due_begun(lines[0].due_id, TargetRef(TargetKind.RUN, fence.run_id))
-    world.clock.forward(100 * DAY)
+    harness.clock.forward(100 * DAY)
     s.note_due(row.schedule_id, start + timedelta(minutes=5))
-    assert told(pruner, world, "schedule_due") == (0, {Stays.LIVE: 3, Stays.RECENT: 2})
-    world.finish(fence)
-    assert told(pruner, world, "schedule_due") == (1, {Stays.LIVE: 2, Stays.RECENT: 2})
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world)["schedule_due"] == 3
+    assert told(pruner, harness, "schedule_due") == (0, {Stays.LIVE: 3, Stays.RECENT: 2})
+    harness.finish(fence)
+    assert told(pruner, harness, "schedule_due") == (1, {Stays.LIVE: 2, Stays.RECENT: 2})
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness)["schedule_due"] == 3
     assert [line.due_at for line in s.list_firings(row.schedule_id)] == [
         line.due_at for line in reversed(lines[1:])
     ]

@@ -14,7 +14,7 @@ from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import Overlap, ScheduleSpec, TargetKind
 from crawler_lifecycle.features.schedules.ports import DueRow, NotedFirings, ScheduleRow, TargetRef
 from crawler_lifecycle.store.store import Store
-from tests.contracts.store.world import Clock, World
+from tests.contracts.store.harness import Clock, Harness
 
 RUN: dict[str, Any] = {"crawler": "services"}
 
@@ -105,12 +105,12 @@ def test_a_due_time_is_decided_once_by_however_many(store: Store, clock: Clock) 
     ],
 )
 def test_what_overlaps_is_judged_by_the_verdict(
-    store: Store, world: World, clock: Clock, overlap: Overlap, decision: Decision
+    store: Store, harness: Harness, clock: Clock, overlap: Overlap, decision: Decision
 ) -> None:
     s = store.schedules
     made(store, overlap=overlap)
     first = due(store, clock.now)
-    fence = world.executing()
+    fence = harness.executing()
     s.due_begun(first.due_id, TargetRef(TargetKind.RUN, fence.run_id))
     clock.forward(60)
     second = due(store, clock.now)
@@ -123,7 +123,7 @@ def test_what_overlaps_is_judged_by_the_verdict(
         assert left.due_id == second.due_id
     else:
         assert previous is None
-    world.finish(fence)
+    harness.finish(fence)
     assert previous is None or not s.previous_target(second.due_id).live  # type: ignore[union-attr]
     clock.forward(60)
     third = due(store, clock.now)
@@ -138,12 +138,12 @@ def test_what_overlaps_is_judged_by_the_verdict(
 
 
 def test_stop_previous_begins_the_newest_of_those_that_came_together(
-    store: Store, world: World, clock: Clock
+    store: Store, harness: Harness, clock: Clock
 ) -> None:
     s = store.schedules
     row, start = made(store, overlap=Overlap.STOP_PREVIOUS), clock.now.replace(microsecond=0)
     times = [start + timedelta(seconds=60 * n - start.timestamp() % 60) for n in range(1, 6)]
-    fence = world.deployed()
+    fence = harness.deployed()
     clock.now = times[0]
     s.due_begun(due(store, times[0]).due_id, TargetRef(TargetKind.RUN, fence.run_id))
     clock.now = times[1]
@@ -260,15 +260,15 @@ def test_what_is_due_is_due_by_the_definition_of_that_time(store: Store, clock: 
 
 
 def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(
-    store: Store, world: World, clock: Clock
+    store: Store, harness: Harness, clock: Clock
 ) -> None:
     s = store.schedules
     made(store, pause_after_failures=2)
     for n in range(2):
-        line, fence = due(store, clock.now), world.deployed(f"r{n}")
-        world.execute(fence)
+        line, fence = due(store, clock.now), harness.deployed(f"r{n}")
+        harness.execute(fence)
         s.due_begun(line.due_id, TargetRef(TargetKind.RUN, fence.run_id))
-        world.finish(fence, failed=[0])
+        harness.finish(fence, failed=[0])
         clock.forward(60)
     line = due(store, clock.now)
     assert line.decision is Decision.PAUSED
@@ -288,15 +288,15 @@ def test_failures_in_a_row_pause_a_schedule_until_it_is_resumed(
 
 
 def test_a_stop_of_a_person_is_no_failure_of_a_schedule(
-    store: Store, world: World, clock: Clock
+    store: Store, harness: Harness, clock: Clock
 ) -> None:
     made(store, pause_after_failures=2)
     for n in range(2):
-        line, fence = due(store, clock.now), world.executing(f"r{n}")
+        line, fence = due(store, clock.now), harness.executing(f"r{n}")
         store.schedules.due_begun(line.due_id, TargetRef(TargetKind.RUN, fence.run_id))
         if n == 1:
-            store.stops.record_stop(fence.run_id, world.stop(), "s", fence)
-        assert world.finish(fence, failed=[0]).status == "FAILED"
+            store.stops.record_stop(fence.run_id, harness.stop(), "s", fence)
+        assert harness.finish(fence, failed=[0]).status == "FAILED"
         clock.forward(60)
     assert due(store, clock.now).decision is Decision.STARTED
 

@@ -13,7 +13,7 @@ from crawler_lifecycle.domain.run import RunStatus, run_may_become
 from crawler_lifecycle.domain.task import Counters, Phase, TaskStatus, task_may_become
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.store.store import open_store
-from tests.contracts.store.world import Clock, World, bad_end, good_end, seen
+from tests.contracts.store.harness import Clock, Harness, bad_end, good_end, seen
 from tests.support.databases import make_tables
 from tests.support.examples import examples
 
@@ -46,10 +46,10 @@ STEPS = st.lists(
 )
 
 
-def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
-    store, now = world.store, world.clock.forward(7)
+def step(harness: Harness, fence: Fence, name: str, phases: list[str]) -> Fence:
+    store, now = harness.store, harness.clock.forward(7)
     if name in ("deploy", "defer", "refuse"):
-        world.deploy(
+        harness.deploy(
             fence,
             limit=2,
             state={"deploy": "created", "defer": "deferred", "refuse": "refused"}[name],
@@ -71,9 +71,9 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
                     counters=Counters(task.index),
                 )
             )
-        world.poll(fence, found)
+        harness.poll(fence, found)
     elif name in ("stop", "force"):
-        store.stops.record_stop(fence.run_id, world.stop(force=name == "force"), name)
+        store.stops.record_stop(fence.run_id, harness.stop(force=name == "force"), name)
     elif name == "cancel":
         store.stops.cancel_queued(fence, now)
     elif name == "stopping":
@@ -82,7 +82,7 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
         )
     elif name == "end":
         try:
-            world.end(fence)
+            harness.end(fence)
         except NotInThisState:
             assert store.tasks.count_tasks(fence.run_id).alive
     elif name == "add":
@@ -91,16 +91,16 @@ def step(world: World, fence: Fence, name: str, phases: list[str]) -> Fence:
             added = store.additions.add_tasks(fence.run_id, key, [{"part": key}] * 2, fence)
             assert added == store.additions.add_tasks(fence.run_id, key, [{"part": key}] * 2)
         except NotInThisState:
-            row = world.row(fence)
+            row = harness.row(fence)
             assert row.stop is not None or row.status.terminal
     elif name == "resume":
-        return world.resume(fence, Owner("w", f"chain-{fence.attempt + 1}"), rerun=True)
+        return harness.resume(fence, Owner("w", f"chain-{fence.attempt + 1}"), rerun=True)
     return fence
 
 
-def check(world: World, fence: Fence) -> None:
+def check(harness: Harness, fence: Fence) -> None:
     """What holds after every step."""
-    store = world.store
+    store = harness.store
     tasks = store.tasks.list_tasks(fence.run_id, superseded=True)
     transitions = store.runs.transitions(fence.run_id, limit=10_000)
     by_task: dict[int | None, list[tuple[str | None, str, int]]] = defaultdict(list)
@@ -126,7 +126,7 @@ def check(world: World, fence: Fence) -> None:
         if run is not None and attempt == last:
             assert run_may_become(RunStatus(run), RunStatus(after))
         run, last = after, attempt
-    row = world.row(fence)
+    row = harness.row(fence)
     assert (row.status.value, row.attempt) == (run, fence.attempt)
     assert not row.status.terminal or not store.tasks.count_tasks(fence.run_id).alive
     assert (row.outcome is not None) == row.status.terminal == (row.ended_at is not None)
@@ -144,13 +144,13 @@ def test_rules_that_no_sequence_breaks(steps: list[tuple[str, list[str], bool]])
         clock = Clock()
         store = open_store(make_tables(f"sqlite:///{folder}/state.db"), clock=clock)
         try:
-            world = World(store, clock)
-            fence = world.run(tasks=TASKS)
+            harness = Harness(store, clock)
+            fence = harness.run(tasks=TASKS)
             for name, phases, twice in steps:
                 before = fence
-                fence = step(world, fence, name, phases)
+                fence = step(harness, fence, name, phases)
                 if twice and before == fence:
-                    step(world, fence, name, phases)
-                check(world, fence)
+                    step(harness, fence, name, phases)
+                check(harness, fence)
         finally:
             store.close()

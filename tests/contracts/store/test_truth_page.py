@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from crawler_lifecycle.domain.task import End, Phase
 from crawler_lifecycle.store.store import Store
-from tests.contracts.store.world import START, World, seen
+from tests.contracts.store.harness import START, Harness, seen
 
 PAGE = (Path(__file__).parents[3] / "docs" / "truth.md").read_text()
 [BLOCK] = re.findall(r"```sql\n(.*?)```", PAGE, re.S)
@@ -34,12 +34,12 @@ def test_the_page_has_these_statements() -> None:
     assert len(STATEMENTS) == 3
 
 
-def test_they_say_what_happened(world: World, store: Store) -> None:
-    fence = world.executing(tasks=1)
+def test_they_say_what_happened(harness: Harness, store: Store) -> None:
+    fence = harness.executing(tasks=1)
     [task] = store.polls.found_state(fence).tasks
-    when = world.clock.forward(40)
-    found = world.clock.forward(20)
-    world.poll(
+    when = harness.clock.forward(40)
+    found = harness.clock.forward(20)
+    harness.poll(
         fence, [seen(task, Phase.ENDED, found, uid=task.uid, end=replace(KILLED, finished_at=when))]
     )
     since = f"{START - timedelta(days=1):%Y-%m-%d %H:%M:%S}"

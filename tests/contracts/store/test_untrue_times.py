@@ -19,34 +19,34 @@ from crawler_lifecycle.store.base import unit
 from crawler_lifecycle.store.runs.tables import task_history
 from crawler_lifecycle.store.runs.unit import Unit
 from crawler_lifecycle.store.store import open_store
-from tests.contracts.store.world import START, Clock, World, seen
+from tests.contracts.store.harness import START, Clock, Harness, seen
 
 KILLED = End(exit_code=137, signal=9, reason="Error")
 #: Seconds by which the clock of one worker is ahead of the others.
 AHEAD_S = 600.0
 
 
-def observed(world: World, fence: Fence, phase: Phase, **fields: object) -> Observation:
-    [task] = world.store.polls.found_state(fence).tasks
-    return seen(task, phase, world.clock.now, **fields)
+def observed(harness: Harness, fence: Fence, phase: Phase, **fields: object) -> Observation:
+    [task] = harness.store.polls.found_state(fence).tasks
+    return seen(task, phase, harness.clock.now, **fields)
 
 
-def polled(world: World, fence: Fence, after: float, phase: Phase, **fields: object) -> None:
+def polled(harness: Harness, fence: Fence, after: float, phase: Phase, **fields: object) -> None:
     """A poll of the one task, so many seconds later."""
-    world.clock.forward(after)
-    world.poll(fence, [observed(world, fence, phase, **fields)])
+    harness.clock.forward(after)
+    harness.poll(fence, [observed(harness, fence, phase, **fields)])
 
 
-def only(world: World, fence: Fence) -> CorrectionRow:
-    [row] = world.store.corrections.list_corrections(fence.run_id)
+def only(harness: Harness, fence: Fence) -> CorrectionRow:
+    [row] = harness.store.corrections.list_corrections(fence.run_id)
     return row
 
 
-def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
-    fence = world.executing(tasks=1)
-    when = world.clock.forward(40)
-    polled(world, fence, 20, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
-    row = only(world, fence)
+def test_an_end_with_a_time_is_untrue_from_then_on(harness: Harness) -> None:
+    fence = harness.executing(tasks=1)
+    when = harness.clock.forward(40)
+    polled(harness, fence, 20, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
+    row = only(harness, fence)
     assert (row.believed, row.believed_since, row.truth, row.truth_since) == (
         "RUNNING",
         START,
@@ -54,46 +54,50 @@ def test_an_end_with_a_time_is_untrue_from_then_on(world: World) -> None:
         when,
     )
     assert row.lag_ms == 20_000
-    [moved] = [t for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"]
-    assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (when, world.clock.now, 20_000)
+    [moved] = [t for t in harness.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"]
+    assert (moved.cluster_time, moved.committed_at, moved.lag_ms) == (
+        when,
+        harness.clock.now,
+        20_000,
+    )
 
 
-def test_a_clock_that_is_ahead_makes_no_negative_time(world: World) -> None:
-    fence = world.executing(tasks=1)
-    ahead = world.clock.forward(60) + timedelta(seconds=3)
-    world.poll(
+def test_a_clock_that_is_ahead_makes_no_negative_time(harness: Harness) -> None:
+    fence = harness.executing(tasks=1)
+    ahead = harness.clock.forward(60) + timedelta(seconds=3)
+    harness.poll(
         fence,
         [
             observed(
-                world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead)
+                harness, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=ahead)
             )
         ],
     )
-    assert only(world, fence).lag_ms == 0
+    assert only(harness, fence).lag_ms == 0
     assert {
-        t.lag_ms for t in world.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"
+        t.lag_ms for t in harness.store.runs.transitions(fence.run_id) if t.to_status == "FAILED"
     } == {0}
 
 
 def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_on(
-    world: World,
+    harness: Harness,
 ) -> None:
-    fence = world.executing(tasks=1)
-    world.store.stops.record_stop(fence.run_id, world.stop(), "s1", fence)
-    world.clock.forward(30)
-    [task] = world.store.polls.found_state(fence).tasks
-    world.store.stops.mark_stopping(fence, [task.task_id])
-    world.clock.forward(10)
+    fence = harness.executing(tasks=1)
+    harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1", fence)
+    harness.clock.forward(30)
+    [task] = harness.store.polls.found_state(fence).tasks
+    harness.store.stops.mark_stopping(fence, [task.task_id])
+    harness.clock.forward(10)
     early = START - timedelta(seconds=5)
-    world.poll(
+    harness.poll(
         fence,
         [
             observed(
-                world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=early)
+                harness, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=early)
             )
         ],
     )
-    row = only(world, fence)
+    row = only(harness, fence)
     assert (row.believed, row.truth_since, row.lag_ms) == ("STOPPING", early, 10_000)
 
 
@@ -111,55 +115,55 @@ def test_an_end_dated_before_its_status_was_on_record_is_untrue_from_the_record_
     ],
 )
 def test_what_vanished_was_untrue_since_a_poll_last_saw_it(
-    world: World, polls: list[tuple[float, Phase]], lag_ms: int
+    harness: Harness, polls: list[tuple[float, Phase]], lag_ms: int
 ) -> None:
-    fence = world.executing(tasks=1)
+    fence = harness.executing(tasks=1)
     for after, phase in polls:
-        polled(world, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
-    row = only(world, fence)
+        polled(harness, fence, after, phase, uid=None if phase is Phase.ABSENT else "uid-1-0")
+    row = only(harness, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("vanished", None, lag_ms)
 
 
-def test_a_poll_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(world: World) -> None:
+def test_a_poll_by_a_clock_that_is_ahead_vouches_when_it_was_ordered(harness: Harness) -> None:
     """Its own time did not come yet.
 
     By that time, what vanished would have been untrue for no time at all.
     """
-    fence = world.executing(tasks=1)
-    ordered = world.clock.forward(60)
-    world.clock.forward(AHEAD_S)
-    there = [observed(world, fence, Phase.EXECUTING, uid="uid-1-0")]
-    world.store.polls.record_poll(
-        fence, Poll(world.clock.now, 0.1, there), [], None, "look", ordered
+    fence = harness.executing(tasks=1)
+    ordered = harness.clock.forward(60)
+    harness.clock.forward(AHEAD_S)
+    there = [observed(harness, fence, Phase.EXECUTING, uid="uid-1-0")]
+    harness.store.polls.record_poll(
+        fence, Poll(harness.clock.now, 0.1, there), [], None, "look", ordered
     )
-    polled(world, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
-    assert (only(world, fence).kind, only(world, fence).lag_ms) == ("vanished", 40_000)
+    polled(harness, fence, 40 - AHEAD_S, Phase.GONE, uid="uid-1-0")
+    assert (only(harness, fence).kind, only(harness, fence).lag_ms) == ("vanished", 40_000)
 
 
-def test_an_absence_by_a_clock_that_is_ahead_begins_anew(world: World) -> None:
-    fence = world.executing(tasks=1)
-    polled(world, fence, AHEAD_S, Phase.ABSENT)
-    polled(world, fence, 10 - AHEAD_S, Phase.ABSENT)
-    first = world.clock.now
-    polled(world, fence, 30, Phase.ABSENT)
-    assert world.store.polls.found_state(fence).tasks[0].missed_at == first
+def test_an_absence_by_a_clock_that_is_ahead_begins_anew(harness: Harness) -> None:
+    fence = harness.executing(tasks=1)
+    polled(harness, fence, AHEAD_S, Phase.ABSENT)
+    polled(harness, fence, 10 - AHEAD_S, Phase.ABSENT)
+    first = harness.clock.now
+    polled(harness, fence, 30, Phase.ABSENT)
+    assert harness.store.polls.found_state(fence).tasks[0].missed_at == first
 
 
 @pytest.fixture
-def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """A world whose store asks the database whether its own clock is ahead.
+def dated(store_url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+    """A harness whose store asks the database whether its own clock is ahead.
 
     At first both clocks agree.
     """
     clock.now = datetime.now(UTC)
     monkeypatch.setattr(unit, "utc_now", clock)
     with closing(open_store(store_url)) as store:
-        yield World(store, clock)
+        yield Harness(store, clock)
 
 
 @pytest.mark.parametrize("phase", [Phase.ENDED, Phase.GONE])
 def test_a_worker_whose_clock_is_ahead_counts_by_the_database(
-    dated: World, store_url: str, phase: Phase
+    dated: Harness, store_url: str, phase: Phase
 ) -> None:
     """What ended or was last seen 30 s before was untrue for about so long, and not for ten minutes
     more.
@@ -206,7 +210,7 @@ CRASHED = End(exit_code=1, reason="Error", by_itself=True)
     ],
 )
 def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
-    dated: World, ahead_s: float, end: End, ended_s: float, by_server: str, by_file: str
+    dated: Harness, ahead_s: float, end: End, ended_s: float, by_server: str, by_file: str
 ) -> None:
     """Found by storms: by its own date the stop came after the end of what heard it, as if somebody
     else had been.
@@ -225,11 +229,11 @@ def test_a_stop_of_a_gateway_whose_clock_is_wrong_is_dated_by_the_database(
 
 
 @pytest.mark.parametrize("missed", [0, 1])
-def test_one_task_is_missed_by_the_poll_that_counts_another(world: World, missed: int) -> None:
+def test_one_task_is_missed_by_the_poll_that_counts_another(harness: Harness, missed: int) -> None:
     """Both rows are written at once, and each value into its own column."""
-    fence = world.executing(tasks=2)
-    now = world.clock.forward(5)
-    tasks = world.store.polls.found_state(fence).tasks
+    fence = harness.executing(tasks=2)
+    now = harness.clock.forward(5)
+    tasks = harness.store.polls.found_state(fence).tasks
     gone = seen(tasks[missed], Phase.ABSENT, now, reason="It is not on the cluster any more")
     there = seen(
         tasks[1 - missed],
@@ -239,17 +243,17 @@ def test_one_task_is_missed_by_the_poll_that_counts_another(world: World, missed
         counters=Counters(7, 5, 3),
         node="node-1",
     )
-    world.poll(fence, sorted([gone, there], key=lambda one: one.index))
-    rows = world.store.tasks.list_tasks(fence.run_id)
+    harness.poll(fence, sorted([gone, there], key=lambda one: one.index))
+    rows = harness.store.tasks.list_tasks(fence.run_id)
     said = [(row.pages, row.items, row.errors, row.node, row.reason) for row in rows]
     assert said[1 - missed] == (7, 5, 3, "node-1", None)
     assert said[missed] == (None, None, None, None, "It is not on the cluster any more")
     assert {str(row.status) for row in rows} == {"RUNNING"}
 
 
-def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
+def test_what_is_missed_says_so_until_it_is_seen_again(harness: Harness) -> None:
     """Nothing is proved and no status changes; people read all the same what the matter is."""
-    fence = world.executing(tasks=1)
+    fence = harness.executing(tasks=1)
     reasons = []
     for phase, uid, words in (
         (Phase.ABSENT, None, "It is not on the cluster any more"),
@@ -257,8 +261,8 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
         (Phase.ABSENT, None, None),
         (Phase.EXECUTING, "uid-1-0", None),
     ):
-        polled(world, fence, 5, phase, uid=uid, reason=words)
-        [task] = world.store.tasks.list_tasks(fence.run_id)
+        polled(harness, fence, 5, phase, uid=uid, reason=words)
+        [task] = harness.store.tasks.list_tasks(fence.run_id)
         reasons.append((str(task.status), task.reason))
     gone = "The namespace crawls does not exist any more"
     missed = [
@@ -267,15 +271,15 @@ def test_what_is_missed_says_so_until_it_is_seen_again(world: World) -> None:
         ("RUNNING", gone),
     ]
     assert reasons == [*missed, ("RUNNING", None)]
-    assert world.store.corrections.list_corrections(fence.run_id) == []
+    assert harness.store.corrections.list_corrections(fence.run_id) == []
 
 
-def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
-    fence = world.deployed(tasks=1)
+def test_what_never_existed_was_untrue_from_the_first(harness: Harness) -> None:
+    fence = harness.deployed(tasks=1)
     for _ in range(3):
-        polled(world, fence, 60, Phase.ABSENT)
-    polled(world, fence, 20, Phase.GONE, uid="uid-1-0")
-    row = only(world, fence)
+        polled(harness, fence, 60, Phase.ABSENT)
+    polled(harness, fence, 20, Phase.GONE, uid="uid-1-0")
+    row = only(harness, fence)
     assert (row.kind, row.believed, row.believed_since, row.lag_ms) == (
         "never_existed",
         "PENDING",
@@ -284,116 +288,122 @@ def test_what_never_existed_was_untrue_from_the_first(world: World) -> None:
     )
 
 
-def test_another_object_does_not_date_the_end_of_ours(world: World) -> None:
-    fence = world.executing(tasks=1)
-    other = world.clock.forward(50)
-    polled(world, fence, 10, Phase.EXECUTING, uid="uid-other", changed_at=other)
-    row = only(world, fence)
+def test_another_object_does_not_date_the_end_of_ours(harness: Harness) -> None:
+    fence = harness.executing(tasks=1)
+    other = harness.clock.forward(50)
+    polled(harness, fence, 10, Phase.EXECUTING, uid="uid-other", changed_at=other)
+    row = only(harness, fence)
     assert (row.kind, row.truth_since, row.lag_ms) == ("not_ours", None, 60_000)
-    [task] = world.store.tasks.list_tasks(fence.run_id)
-    assert (task.status, task.ended_at) == (TaskStatus.LOST, world.clock.now)
+    [task] = harness.store.tasks.list_tasks(fence.run_id)
+    assert (task.status, task.ended_at) == (TaskStatus.LOST, harness.clock.now)
 
 
 def staged(
-    world: World,
+    harness: Harness,
     fence: Fence,
     observation: Observation,
     correction: str | None,
     when: datetime | None,
 ) -> None:
     """A poll whose worker dies before its findings are applied."""
-    [task] = world.store.polls.found_state(fence).tasks
+    [task] = harness.store.polls.found_state(fence).tasks
     change = Change(task.task_id, task.status, TaskStatus.FAILED, when, "failed", "x", correction)
-    poll = Poll(world.clock.now, 0.1, [observation])
-    world.store.polls.record_poll(
+    poll = Poll(harness.clock.now, 0.1, [observation])
+    harness.store.polls.record_poll(
         fence,
         poll,
         [TaskFinding(change, observation)],
-        world.clock.now + timedelta(minutes=5),
+        harness.clock.now + timedelta(minutes=5),
         "look",
     )
 
 
-def test_lateness_survives_a_poll_that_is_tried_again(world: World) -> None:
+def test_lateness_survives_a_poll_that_is_tried_again(harness: Harness) -> None:
     """The first try moves the time of the next poll, so the second one alone would take the change
     for punctual.
     """
-    fence = world.executing(tasks=1)
-    when = world.clock.forward(60)
+    fence = harness.executing(tasks=1)
+    when = harness.clock.forward(60)
     end = replace(KILLED, finished_at=when)
-    world.clock.forward(100)
-    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), "late", when)
-    world.clock.forward(20)
-    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0", end=end), None, when)
-    world.store.polls.apply_findings(fence, "look")
-    assert (only(world, fence).kind, only(world, fence).lag_ms) == ("late", 120_000)
-
-
-def test_the_last_sight_survives_a_poll_that_is_tried_again(world: World) -> None:
-    fence = world.executing(tasks=1)
-    for _ in range(3):
-        world.clock.forward(50)
-        staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
-    world.store.polls.apply_findings(fence, "look")
-    assert only(world, fence).lag_ms == 150_000
-
-
-def test_another_finding_takes_nothing_over(world: World) -> None:
-    fence = world.executing(tasks=1)
-    world.clock.forward(50)
-    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
-    [task] = world.store.polls.found_state(fence).tasks
-    observation = observed(world, fence, Phase.ENDED, uid="uid-1-0")
-    change = Change(
-        task.task_id, task.status, TaskStatus.SUCCEEDED, world.clock.now, "finished", "exit 0"
+    harness.clock.forward(100)
+    staged(
+        harness, fence, observed(harness, fence, Phase.ENDED, uid="uid-1-0", end=end), "late", when
     )
-    poll = Poll(world.clock.now, 0.1, [observation])
-    world.store.polls.record_poll(fence, poll, [TaskFinding(change, observation)], None, "look")
-    world.store.polls.apply_findings(fence, "look")
-    assert world.store.corrections.list_corrections(fence.run_id) == []
+    harness.clock.forward(20)
+    staged(
+        harness, fence, observed(harness, fence, Phase.ENDED, uid="uid-1-0", end=end), None, when
+    )
+    harness.store.polls.apply_findings(fence, "look")
+    assert (only(harness, fence).kind, only(harness, fence).lag_ms) == ("late", 120_000)
+
+
+def test_the_last_sight_survives_a_poll_that_is_tried_again(harness: Harness) -> None:
+    fence = harness.executing(tasks=1)
+    for _ in range(3):
+        harness.clock.forward(50)
+        staged(harness, fence, observed(harness, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
+    harness.store.polls.apply_findings(fence, "look")
+    assert only(harness, fence).lag_ms == 150_000
+
+
+def test_another_finding_takes_nothing_over(harness: Harness) -> None:
+    fence = harness.executing(tasks=1)
+    harness.clock.forward(50)
+    staged(harness, fence, observed(harness, fence, Phase.ENDED, uid="uid-1-0"), "late", None)
+    [task] = harness.store.polls.found_state(fence).tasks
+    observation = observed(harness, fence, Phase.ENDED, uid="uid-1-0")
+    change = Change(
+        task.task_id, task.status, TaskStatus.SUCCEEDED, harness.clock.now, "finished", "exit 0"
+    )
+    poll = Poll(harness.clock.now, 0.1, [observation])
+    harness.store.polls.record_poll(fence, poll, [TaskFinding(change, observation)], None, "look")
+    harness.store.polls.apply_findings(fence, "look")
+    assert harness.store.corrections.list_corrections(fence.run_id) == []
 
 
 @pytest.fixture
-def told(store_url: str, clock: Clock) -> Iterator[tuple[World, list[CommittedChanges]]]:
-    """A world whose store tells what it has committed."""
+def told(store_url: str, clock: Clock) -> Iterator[tuple[Harness, list[CommittedChanges]]]:
+    """A harness whose store tells what it has committed."""
     news: list[CommittedChanges] = []
     store = open_store(store_url, clock=clock, told=news.append)
-    yield World(store, clock), news
+    yield Harness(store, clock), news
     store.close()
 
 
-def test_what_is_committed_is_told_once(told: tuple[World, list[CommittedChanges]]) -> None:
-    world, news = told
-    fence = world.executing(tasks=1)
+def test_what_is_committed_is_told_once(told: tuple[Harness, list[CommittedChanges]]) -> None:
+    harness, news = told
+    fence = harness.executing(tasks=1)
     expected = [("PENDING", "deploy", None), ("RUNNING", "look", 0)]
     assert [(c.status, c.source, c.lag_ms) for n in news for c in n.changes] == expected
     assert [n.corrections for n in news] == [[], []]
-    when = world.clock.forward(10)
-    world.clock.forward(5)
-    end = observed(world, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when))
-    world.poll(fence, [end], "wake")
+    when = harness.clock.forward(10)
+    harness.clock.forward(5)
+    end = observed(
+        harness, fence, Phase.ENDED, uid="uid-1-0", end=replace(KILLED, finished_at=when)
+    )
+    harness.poll(fence, [end], "wake")
     [*_, last] = news
     assert (last.run_id, last.attempt, len(news)) == (fence.run_id, 1, 3)
     assert [(c.status, c.source, c.lag_ms) for c in last.changes] == [("FAILED", "wake", 5_000)]
     [wrong] = last.corrections
-    assert wrong.row == only(world, fence)
+    assert wrong.row == only(harness, fence)
     assert wrong.cause == "Killed by SIGKILL, exit 137, which we did not send"
-    world.store.polls.apply_findings(fence, "wake")
-    world.end(fence)
+    harness.store.polls.apply_findings(fence, "wake")
+    harness.end(fence)
     assert len(news) == 3
 
 
 def test_what_is_rolled_back_is_not_told(
-    told: tuple[World, list[CommittedChanges]], monkeypatch: pytest.MonkeyPatch
+    told: tuple[Harness, list[CommittedChanges]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, news = told
-    fence = world.executing(tasks=1)
+    harness, news = told
+    fence = harness.executing(tasks=1)
     before = len(news)
-    staged(world, fence, observed(world, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
+    staged(harness, fence, observed(harness, fence, Phase.ENDED, uid="uid-1-0"), "killed", None)
     with monkeypatch.context() as cut:
         cut.delattr(Unit, "announce")
         with pytest.raises(AttributeError, match="announce"):
-            world.store.polls.apply_findings(fence, "look")
+            harness.store.polls.apply_findings(fence, "look")
     assert len(news) == before
-    world.store.polls.apply_findings(fence, "look")
+    harness.store.polls.apply_findings(fence, "look")
     assert len(news) == before + 1

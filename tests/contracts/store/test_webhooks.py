@@ -17,8 +17,8 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.base.outbox import outbox_counter, outbox_event
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.graphing import Graphed, step
+from tests.contracts.store.harness import Clock, Harness
 from tests.contracts.store.managing import Managed
-from tests.contracts.store.world import Clock, World
 
 
 def spec(**fields: Any) -> WebhookSpec:
@@ -53,12 +53,12 @@ def told(store: Store, fence: Fence, times: int = 1) -> list[int]:
     ]
 
 
-def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(world: World) -> None:
-    store, row = world.store, made(world.store)
-    manager = Managed.begun(world)
+def test_ends_of_managers_and_graphs_are_told_like_those_of_runs(harness: Harness) -> None:
+    store, row = harness.store, made(harness.store)
+    manager = Managed.begun(harness)
     for _ in range(2):  # the second one is a repeat
         store.managers.end_manager(manager.fence, RunStatus.COMPLETED, "finished", "done")
-    graph = Graphed.made(world, [step("a")])
+    graph = Graphed.made(harness, [step("a")])
     graph.execute()
     graph.advance()
     store.graphs.end_graph(graph.fence, None)
@@ -85,7 +85,7 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, cloc
     assert w.delete("shop")
     assert not w.delete("shop")
     assert (w.page(), w.follow_webhook("shop", "f2")) == ([], None)
-    World(store, clock).deployed()
+    Harness(store, clock).deployed()
     again = made(store)
     assert (again.webhook_id, again.revision) == (row.webhook_id, 3)
     assert again.webhook_uid != row.webhook_uid
@@ -96,7 +96,7 @@ def test_a_definition_is_kept_changed_deleted_and_there_again(store: Store, cloc
 
 def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock) -> None:
     row = made(store, events=["run.changed"])
-    fence = World(store, clock).deployed()
+    fence = Harness(store, clock).deployed()
     told(store, fence, 5)
     types = {"events": ["run.changed"]}
     seqs = waiting(store, row, **types)
@@ -134,9 +134,9 @@ def test_events_come_in_pages_until_each_is_delivered(store: Store, clock: Clock
 
 def test_filters_go_by_the_run(store: Store, clock: Clock) -> None:
     row = made(store)
-    world = World(store, clock)
-    one = world.deployed("r1", tags=["nightly", "eu"], flow_id="f")
-    two = world.deployed("r2", crawler="shops")
+    harness = Harness(store, clock)
+    one = harness.deployed("r1", tags=["nightly", "eu"], flow_id="f")
+    two = harness.deployed("r2", crawler="shops")
     mine = {fence.run_id: told(store, fence)[0] for fence in (one, two)}
 
     def of(**fields: Any) -> set[int]:
@@ -153,7 +153,7 @@ def test_filters_go_by_the_run(store: Store, clock: Clock) -> None:
 
 def test_who_lost_it_writes_nothing_more(store: Store, clock: Clock) -> None:
     row = made(store)
-    fence = World(store, clock).deployed()
+    fence = Harness(store, clock).deployed()
     [seq] = told(store, fence)
     store.webhooks.follow_webhook("shop", "f2")
     for act in (
@@ -172,7 +172,7 @@ def test_who_lost_it_writes_nothing_more(store: Store, clock: Clock) -> None:
 
 def test_a_pause_is_told_and_a_skip_leaves_out(store: Store, clock: Clock) -> None:
     row = made(store)
-    fence = World(store, clock).deployed()
+    fence = Harness(store, clock).deployed()
     told(store, fence, 3)
     store.webhooks.note_tries(row.webhook_id, "f1", [DeliveryAttempt(1, "down")], 0, settled=False)
     assert [one.state for one in store.webhooks.page()] == ["failing"]
@@ -198,7 +198,7 @@ def test_a_pause_is_told_and_a_skip_leaves_out(store: Store, clock: Clock) -> No
 
 def test_one_event_is_left_out_and_the_others_are_told(store: Store, clock: Clock) -> None:
     row = made(store)
-    seqs = told(store, World(store, clock).deployed(), 3)
+    seqs = told(store, Harness(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
     note(
         id,
@@ -229,7 +229,7 @@ def test_a_change_is_for_the_next_one_that_delivers(store: Store) -> None:
 
 def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: Store, clock: Clock) -> None:
     row = made(store)
-    seqs = told(store, World(store, clock).deployed(), 3)
+    seqs = told(store, Harness(store, clock).deployed(), 3)
     note, id = store.webhooks.note_tries, row.webhook_id
     note(id, "f1", [DeliveryAttempt(seqs[0], "500")], seqs[0] - 1, settled=False)
     clock.forward(60)
@@ -250,7 +250,7 @@ def test_what_fails_now_and_then_is_well_as_long_as_it_goes_on(store: Store, clo
 
 def test_what_was_removed_before_it_was_told_is_told_of(store: Store, clock: Clock) -> None:
     row = made(store, events=["run.ended"])
-    seqs = told(store, World(store, clock).deployed(), 5)
+    seqs = told(store, Harness(store, clock).deployed(), 5)
     with store.webhooks._db.writing() as conn:
         conn.execute(delete(outbox_event).where(outbox_event.c.seq.in_(seqs[1:3])))
     store.webhooks.note_tries(row.webhook_id, "f1", [], seqs[0], settled=True)
@@ -269,7 +269,7 @@ def test_what_was_removed_before_it_was_told_is_told_of(store: Store, clock: Clo
 
 def test_a_long_time_that_was_removed_is_passed_at_once(store: Store, clock: Clock) -> None:
     row = made(store)
-    fence = World(store, clock).deployed()
+    fence = Harness(store, clock).deployed()
     with store.webhooks._db.writing() as conn:
         conn.execute(update(outbox_counter).values(seq=10**6))
         conn.execute(delete(outbox_event))
@@ -284,7 +284,7 @@ def test_a_long_time_that_was_removed_is_passed_at_once(store: Store, clock: Clo
 
 def test_a_cursor_ahead_of_a_restored_database_goes_back(store: Store, clock: Clock) -> None:
     row = made(store)
-    told(store, World(store, clock).deployed())
+    told(store, Harness(store, clock).deployed())
     newest = store.events.last_event_seq()
     with store.webhooks._db.writing() as conn:
         conn.execute(update(webhook).values(through_seq=newest + 1000))
@@ -306,7 +306,7 @@ def test_a_test_is_for_one_webhook_alone(store: Store) -> None:
 
 def test_a_runs_own_deliveries_are_told_without_webhooks(store: Store, clock: Clock) -> None:
     row = made(store)
-    fence = World(store, clock).deployed()
+    fence = Harness(store, clock).deployed()
     key = event_key(fence.run, fence.attempt, "run.ended")
     event = store.events.append_event(fence, "run.ended", key, {})
     store.webhooks.note_tries(

@@ -32,7 +32,7 @@ from crawler_lifecycle.domain.task import Phase
 from crawler_lifecycle.ports.polls import Details, Poll
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
 from crawler_lifecycle.store.store import Store
-from tests.contracts.store.world import OTHER, OWNER, START, World, closed, request, seen
+from tests.contracts.store.harness import OTHER, OWNER, START, Harness, closed, request, seen
 from tests.support.store_ports import methods
 
 Call = Callable[[Store, Fence], object]
@@ -76,8 +76,8 @@ FENCED: dict[str, Call] = {
 FOR_PAST_ATTEMPTS = {"begin_export", "record_export"}
 
 
-def everything(world: World, fence: Fence) -> list[object]:
-    s, run_id = world.store, fence.run_id
+def everything(harness: Harness, fence: Fence) -> list[object]:
+    s, run_id = harness.store, fence.run_id
     return [
         s.runs.get_run(run_id), s.tasks.list_tasks(run_id, superseded=True), s.runs.transitions(run_id),
         s.corrections.list_corrections(run_id), s.runs.cancellations(run_id), s.exports.list_exports(run_id),
@@ -101,17 +101,17 @@ def test_every_method_with_a_fence_is_tried() -> None:
     assert set(FENCED) == takes_fence
 
 
-def test_a_writer_that_lost_the_run_is_refused(world: World) -> None:
-    fence = world.run(tasks=2)
-    before = everything(world, fence)
+def test_a_writer_that_lost_the_run_is_refused(harness: Harness) -> None:
+    fence = harness.run(tasks=2)
+    before = everything(harness, fence)
     for name, write in FENCED.items():
         past = [] if name in FOR_PAST_ATTEMPTS else [replace(fence, attempt=0)]
         for wrong in (replace(fence, attempt=2), replace(fence, owner_run_id="chain-9"), *past):
             with pytest.raises(Fenced, match=f"Run {fence.run_id}"):
-                write(world.store, wrong)
+                write(harness.store, wrong)
         with pytest.raises(RunNotFound):
-            write(world.store, replace(fence, run_id=10**9))
-        assert everything(world, fence) == before, name
+            write(harness.store, replace(fence, run_id=10**9))
+        assert everything(harness, fence) == before, name
 
 
 # --- races ----------------------------------------------------------------------------------------
@@ -132,33 +132,35 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
         return list(pool.map(one, calls))
 
 
-def test_twenty_creates_with_one_request_id(world: World) -> None:
-    handles = together(*[lambda: world.store.initiation.create_run(request(50), "r1", OWNER)] * 20)
+def test_twenty_creates_with_one_request_id(harness: Harness) -> None:
+    handles = together(
+        *[lambda: harness.store.initiation.create_run(request(50), "r1", OWNER)] * 20
+    )
     assert [h for h in handles if h != handles[0]] == []
-    assert len(world.store.runs.list_runs()) == 1
-    assert world.store.tasks.count_tasks(handles[0].run_id).by_status == {"QUEUED": 50}
+    assert len(harness.store.runs.list_runs()) == 1
+    assert harness.store.tasks.count_tasks(handles[0].run_id).by_status == {"QUEUED": 50}
 
 
-def test_twenty_owners_of_one_request_id(world: World) -> None:
+def test_twenty_owners_of_one_request_id(harness: Harness) -> None:
     owners = [Owner(f"w{n}", f"chain-{n}") for n in range(20)]
     answers = together(
-        *[lambda o=o: world.store.initiation.create_run(request(), "r1", o) for o in owners]
+        *[lambda o=o: harness.store.initiation.create_run(request(), "r1", o) for o in owners]
     )
     assert sum(isinstance(a, DuplicateRequest) for a in answers) == 19
-    assert len(world.store.runs.list_runs()) == 1
+    assert len(harness.store.runs.list_runs()) == 1
 
 
-def test_reservations_and_a_creation_at_once(world: World) -> None:
-    reserve: Callable[[], Any] = lambda: world.store.initiation.reserve_run(request(), "r1")  # noqa: E731
+def test_reservations_and_a_creation_at_once(harness: Harness) -> None:
+    reserve: Callable[[], Any] = lambda: harness.store.initiation.reserve_run(request(), "r1")  # noqa: E731
     answers = together(
-        *[reserve] * 8, lambda: world.store.initiation.create_run(request(), "r1", OWNER)
+        *[reserve] * 8, lambda: harness.store.initiation.create_run(request(), "r1", OWNER)
     )
     assert sum(new for _, new in answers[:8]) <= 1
     assert answers[8].run_id == answers[0][0].run_id
 
 
-def test_two_claims_at_once(world: World) -> None:
-    fence = world.deployed()
+def test_two_claims_at_once(harness: Harness) -> None:
+    fence = harness.deployed()
     owners = [Owner(f"w{n}", f"claim-{n}") for n in range(4)]
 
     def is_open(owner: Owner) -> bool:
@@ -166,7 +168,7 @@ def test_two_claims_at_once(world: World) -> None:
 
     answers = together(
         *[
-            lambda o=o: world.store.initiation.claim_run(
+            lambda o=o: harness.store.initiation.claim_run(
                 RunRequest(run_id=fence.run_id), o, is_open
             )
             for o in owners
@@ -174,37 +176,37 @@ def test_two_claims_at_once(world: World) -> None:
     )
     assert sum(isinstance(a, RunIsLive) for a in answers) == 3
     [winner] = [a for a in answers if not isinstance(a, Exception)]
-    assert (winner.attempt, world.row(fence).attempt) == (2, 2)
+    assert (winner.attempt, harness.row(fence).attempt) == (2, 2)
 
 
 @pytest.mark.parametrize("round_", range(2))
-def test_a_stop_against_an_offer(world: World, round_: int) -> None:
-    fence = world.run(tasks=10)
+def test_a_stop_against_an_offer(harness: Harness, round_: int) -> None:
+    fence = harness.run(tasks=10)
     (offered, stop), _ = together(
-        lambda: world.store.deployment.offer_tasks(fence, 10, None, world.clock.now),
-        lambda: world.store.stops.record_stop(fence.run_id, world.stop(), "s1"),
+        lambda: harness.store.deployment.offer_tasks(fence, 10, None, harness.clock.now),
+        lambda: harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1"),
     )
-    assert (len(offered), stop) in ((10, None), (0, world.stop()))
-    assert world.store.deployment.offer_tasks(fence, 10, None, world.clock.now)[0] == []
+    assert (len(offered), stop) in ((10, None), (0, harness.stop()))
+    assert harness.store.deployment.offer_tasks(fence, 10, None, harness.clock.now)[0] == []
 
 
 @pytest.mark.parametrize("round_", range(2))
-def test_a_stop_against_the_end(world: World, round_: int) -> None:
-    fence = world.executing()
-    world.see_ends(fence)
+def test_a_stop_against_the_end(harness: Harness, round_: int) -> None:
+    fence = harness.executing()
+    harness.see_ends(fence)
     ended, stopped = together(
-        lambda: world.end(fence),
-        lambda: world.store.stops.record_stop(fence.run_id, world.stop(), "s1"),
+        lambda: harness.end(fence),
+        lambda: harness.store.stops.record_stop(fence.run_id, harness.stop(), "s1"),
     )
     assert ended.status is RunStatus.COMPLETED
-    assert world.row(fence) == ended
+    assert harness.row(fence) == ended
     assert (stopped.status is RunStatus.COMPLETED) == (
-        world.store.runs.cancellations(fence.run_id) == []
+        harness.store.runs.cancellations(fence.run_id) == []
     )
 
 
-def test_events_become_visible_in_their_order(world: World) -> None:
-    fences = [world.run(f"r{n}") for n in range(8)]
+def test_events_become_visible_in_their_order(harness: Harness) -> None:
+    fences = [harness.run(f"r{n}") for n in range(8)]
     found: list[int] = []
     done = threading.Event()
 
@@ -212,7 +214,7 @@ def test_events_become_visible_in_their_order(world: World) -> None:
         last = 0
         while True:
             finished = done.is_set()
-            for one in world.store.events.events_after(last):
+            for one in harness.store.events.events_after(last):
                 found.append(one.seq)
                 last = one.seq
             if finished:
@@ -223,12 +225,12 @@ def test_events_become_visible_in_their_order(world: World) -> None:
 
     def write(fence: Fence) -> None:
         for n in range(15):
-            world.store.events.append_event(fence, "run.note", f"{fence.run_id}/{n}", {})
+            harness.store.events.append_event(fence, "run.note", f"{fence.run_id}/{n}", {})
 
     together(*[lambda f=f: write(f) for f in fences])
     done.set()
     reader.join()
-    assert found == [e.seq for e in world.store.events.events_after(0, limit=10_000)]
+    assert found == [e.seq for e in harness.store.events.events_after(0, limit=10_000)]
     assert len(found) == 8 + 8 * 15
 
 
@@ -258,31 +260,31 @@ def lost_answer(store: Store, after: int = 0) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", sorted(set(FENCED) - {"found_state", "staged", "unstopped"}))
 def test_a_retry_after_a_lost_answer_changes_nothing_more(
-    world: World, store: Store, name: str
+    harness: Harness, store: Store, name: str
 ) -> None:
-    fence = world.run(tasks=2)
+    fence = harness.run(tasks=2)
     if name in ("mark_stopping", "apply_findings", "apply_details", "end_run"):
-        world.deploy(fence)
+        harness.deploy(fence)
     if name in ("apply_findings", "apply_details"):
         tasks = store.polls.found_state(fence).tasks
-        world.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
+        harness.stage(fence, [seen(t, Phase.GONE, START) for t in tasks])
     if name == "end_run":
         tasks = store.polls.found_state(fence).tasks
-        world.poll(fence, [seen(t, Phase.GONE, START) for t in tasks])
+        harness.poll(fence, [seen(t, Phase.GONE, START) for t in tasks])
     with lost_answer(store), pytest.raises(StoreUnavailable, match="Lost connection"):
         FENCED[name](store, fence)
-    after = everything(world, fence)
+    after = everything(harness, fence)
     FENCED[name](store, fence)
-    again = everything(world, fence)
+    again = everything(harness, fence)
     assert again == after
 
 
 @pytest.mark.parametrize("what", ["reserve", "create", "claim", "take over"])
-def test_a_retried_beginning(world: World, store: Store, what: str) -> None:
+def test_a_retried_beginning(harness: Harness, store: Store, what: str) -> None:
     if what == "claim":
-        world.store.initiation.reserve_run(request(2), "r1")
+        harness.store.initiation.reserve_run(request(2), "r1")
     if what == "take over":
-        world.deployed(tasks=2)
+        harness.deployed(tasks=2)
     found = store.runs.find_run("r1")
     calls: dict[str, Callable[[], object]] = {
         "reserve": lambda: store.initiation.reserve_run(request(2), "r1"),
@@ -305,10 +307,10 @@ def test_a_retried_beginning(world: World, store: Store, what: str) -> None:
     assert len(store.tasks.list_tasks(row.run_id)) == 2
 
 
-def test_a_failure_in_the_middle_leaves_nothing(world: World, store: Store) -> None:
-    fence = world.deployed(tasks=3)
-    world.stage(fence, [seen(t, Phase.GONE, START) for t in store.polls.found_state(fence).tasks])
-    before = everything(world, fence)
+def test_a_failure_in_the_middle_leaves_nothing(harness: Harness, store: Store) -> None:
+    fence = harness.deployed(tasks=3)
+    harness.stage(fence, [seen(t, Phase.GONE, START) for t in store.polls.found_state(fence).tasks])
+    before = everything(harness, fence)
 
     def fail(_c: object, _cursor: object, statement: str, *_: object) -> None:
         if "outbox_counter" in statement:
@@ -318,16 +320,16 @@ def test_a_failure_in_the_middle_leaves_nothing(world: World, store: Store) -> N
     with pytest.raises(StoreUnavailable, match="disk full"):
         store.polls.apply_findings(fence, "look")
     event.remove(store.database.engine, "before_cursor_execute", fail)
-    assert everything(world, fence) == before
+    assert everything(harness, fence) == before
     assert store.polls.apply_findings(fence, "look").by_status == {"LOST": 3}
 
 
-def test_an_end_while_tasks_live_writes_nothing(world: World) -> None:
-    fence = world.deployed()
-    before = everything(world, fence)
+def test_an_end_while_tasks_live_writes_nothing(harness: Harness) -> None:
+    fence = harness.deployed()
+    before = everything(harness, fence)
     with pytest.raises(NotInThisState):
-        world.end(fence)
-    assert everything(world, fence) == before
+        harness.end(fence)
+    assert everything(harness, fence) == before
 
 
 def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store: Store) -> None:
@@ -339,7 +341,7 @@ def test_the_stores_of_this_contract_are_isolated_as_those_of_the_product(store:
             assert conn.get_isolation_level() == "READ COMMITTED"
 
 
-def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(world: World) -> None:
+def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(harness: Harness) -> None:
     """Whole lives of several runs at once: no writer may lock rows of another run, or two of them
     deadlock.
     """
@@ -348,13 +350,13 @@ def test_runs_side_by_side_do_not_wait_for_each_other_in_circles(world: World) -
     unique = uuid.uuid4().hex
 
     def life(n: int) -> RunStatus:
-        fence = world.executing(f"{unique}-{n}", 30, owner=Owner(f"w{n}", f"first-{n}"))
+        fence = harness.executing(f"{unique}-{n}", 30, owner=Owner(f"w{n}", f"first-{n}"))
         if n % 3 == 0:
-            world.store.stops.record_stop(fence.run_id, world.stop(), "s")
-        world.finish(fence, failed=[0, 7])
-        second = world.resume(fence, Owner(f"w{n}", f"second-{n}"))
-        world.deploy(second)
-        return world.finish(second).status
+            harness.store.stops.record_stop(fence.run_id, harness.stop(), "s")
+        harness.finish(fence, failed=[0, 7])
+        second = harness.resume(fence, Owner(f"w{n}", f"second-{n}"))
+        harness.deploy(second)
+        return harness.finish(second).status
 
     for turn in range(2):
         lives = [lambda n=n: life(n) for n in range(turn * 8, turn * 8 + 8)]

@@ -17,8 +17,8 @@ from crawler_lifecycle.features.graphs.domain.spec import (
     GraphState,
     StepState,
 )
+from tests.domain.graph.harness import Harness, Tape, a_level
 from tests.domain.graph.steps import begin, end, run, states
-from tests.domain.graph.world import Tape, World, a_level
 from tests.support.examples import examples
 
 TAPES = st.binary(min_size=400, max_size=1500)
@@ -30,15 +30,15 @@ LARGE = (HealthCheck.large_base_example, HealthCheck.data_too_large)
 def test_whatever_happens_states_are_those_of_the_model_and_the_graph_ends(
     numbers: bytes, fail_fast: bool, cap: int | None
 ) -> None:
-    """The promises stand in ``World``: nothing starts before its dependencies, or twice; caps and
+    """The promises stand in ``Harness``: nothing starts before its dependencies, or twice; caps and
     resources hold; rows that changed are named; what is open can go on, or says by name what it
     waits for."""
     tape = Tape(numbers)
-    world = World(tape, GraphOptions(check_deps=False, fail_fast=fail_fast, max_parallel=cap))
+    harness = Harness(tape, GraphOptions(check_deps=False, fail_fast=fail_fast, max_parallel=cap))
     with mock.patch.multiple(picking, SPREAD=2, BATCH_STEPS=4):
-        assert world.add(a_level(tape, tape.below(12)))
-        world.play(80)
-        world.finish()
+        assert harness.add(a_level(tape, tape.below(12)))
+        harness.play(80)
+        harness.finish()
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=LARGE)

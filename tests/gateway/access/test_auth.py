@@ -32,7 +32,7 @@ from crawler_lifecycle.settings import GatewaySettings
 from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.origins import named_hosts
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import KEY, Keys
 from tests.support.run_refs import run_ref
 
@@ -43,8 +43,8 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def door(world: World, keys: Keys) -> Any:
-    with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
+def api(harness: Harness, keys: Keys) -> Any:
+    with harness.client(harness.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
         yield client
 
 
@@ -91,17 +91,17 @@ def operations() -> list[tuple[str, str, str, list[dict[str, list[str]]]]]:
 # --- roles ----------------------------------------------------------------------------------------
 
 
-def test_every_operation_refuses_every_caller_below_its_role(keys: Keys, door: TestClient) -> None:
+def test_every_operation_refuses_every_caller_below_its_role(keys: Keys, api: TestClient) -> None:
     """Role by route, from the OpenAPI document: what it promises is what happens."""
     seen = 0
     for method, path, name, security in operations():
         if ACCESS[name].stream == "always":
-            assert door.request(method, path).status_code == 401
+            assert api.request(method, path).status_code == 401
             continue  # it would not end
         for caller in (None, "wrong", *Role):
             given = {} if caller is None else {"Authorization": "Bearer crawl_wrong"}
             headers = keys.headers(caller) if caller in keys.tokens else given
-            status = door.request(method, path, headers=headers, **bodies(name)).status_code
+            status = api.request(method, path, headers=headers, **bodies(name)).status_code
             if not security:
                 assert status == 200, (name, caller)
             elif caller is None:
@@ -115,17 +115,17 @@ def test_every_operation_refuses_every_caller_below_its_role(keys: Keys, door: T
     assert seen >= 15 * 5
 
 
-def test_what_is_not_there_is_told_to_nobody_without_a_token(door: TestClient, keys: Keys) -> None:
+def test_what_is_not_there_is_told_to_nobody_without_a_token(api: TestClient, keys: Keys) -> None:
     for method, path in (
         ("GET", "/v2/runs"),
         ("TRACE", "/v1/runs"),
         ("DELETE", "/v1/runs"),
         ("GET", "/docs"),
     ):
-        assert door.request(method, path).status_code == 401
-        assert door.request(method, path, headers=keys.headers("read")).status_code in (404, 405)
-    assert door.get("/openapi.json").status_code == 401
-    assert door.get("/openapi.json", headers=keys.headers("read")).status_code == 200
+        assert api.request(method, path).status_code == 401
+        assert api.request(method, path, headers=keys.headers("read")).status_code in (404, 405)
+    assert api.get("/openapi.json").status_code == 401
+    assert api.get("/openapi.json", headers=keys.headers("read")).status_code == 200
 
 
 def test_a_route_without_an_entry_cannot_be_served() -> None:
@@ -141,49 +141,49 @@ def test_the_table_names_nothing_that_is_not_there() -> None:
     assert {name for name, access in ACCESS.items() if not access.page} - {"openapi"} == names
 
 
-def test_guesses_at_every_door_are_slowed_down_together_and_a_right_token_gets_in(
-    door: TestClient, keys: Keys
+def test_guesses_at_every_api_are_slowed_down_together_and_a_right_token_gets_in(
+    api: TestClient, keys: Keys
 ) -> None:
     right = keys.tokens["operate"]
 
     def basic(token: str) -> dict[str, str]:
         return {"Authorization": f"Basic {base64.b64encode(f'x:{token}'.encode()).decode()}"}
 
-    doors = (
-        lambda token: door.get("/v1/runs", headers={"Authorization": f"Bearer {token}"}),
-        lambda token: door.get("/healthz", headers={"Authorization": f"Bearer {token}"}),
-        lambda token: door.get("/listjobs.json", headers=basic(token)),
-        lambda token: door.post(
+    apis = (
+        lambda token: api.get("/v1/runs", headers={"Authorization": f"Bearer {token}"}),
+        lambda token: api.get("/healthz", headers={"Authorization": f"Bearer {token}"}),
+        lambda token: api.get("/listjobs.json", headers=basic(token)),
+        lambda token: api.post(
             "/login", data={"token": token}, headers={"Origin": BASE}, follow_redirects=False
         ),
     )
     for n in range(20):
-        doors[n % 4](f"crawl_{n}")
-    for ask in (doors[0], doors[2], doors[3]):
+        apis[n % 4](f"crawl_{n}")
+    for ask in (apis[0], apis[2], apis[3]):
         answer = ask("crawl_wrong")
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert "crawl_wrong" not in answer.text
-    assert [ask(right).status_code for ask in doors] == [200, 200, 200, 303]
-    door.cookies.clear()
-    assert door.get("/v1/runs").status_code == 401, "who shows nothing guesses nothing"
+    assert [ask(right).status_code for ask in apis] == [200, 200, 200, 303]
+    api.cookies.clear()
+    assert api.get("/v1/runs").status_code == 401, "who shows nothing guesses nothing"
 
 
-def test_refusals_say_how_to_do_it_right(door: TestClient, keys: Keys) -> None:
-    answer = door.get("/v1/runs")
+def test_refusals_say_how_to_do_it_right(api: TestClient, keys: Keys) -> None:
+    answer = api.get("/v1/runs")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
     assert answer.headers["www-authenticate"] == 'Bearer realm="crawler-lifecycle"'
-    answer = door.get("/v1/runs", headers={"Authorization": "Bearer nonsense"})
+    answer = api.get("/v1/runs", headers={"Authorization": "Bearer nonsense"})
     assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
     assert "nonsense" not in answer.text
-    answer = door.post("/v1/runs/1/stop", headers=keys.headers("read"))
+    answer = api.post("/v1/runs/1/stop", headers=keys.headers("read"))
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert "needs the role operate" in answer.json()["detail"]
     assert 'scope="operate"' in answer.headers["www-authenticate"]
 
 
-def test_only_a_bearer_token_counts(door: TestClient, keys: Keys) -> None:
+def test_only_a_bearer_token_counts(api: TestClient, keys: Keys) -> None:
     for scheme in [
         "Basic {}",
         "{}",
@@ -194,14 +194,14 @@ def test_only_a_bearer_token_counts(door: TestClient, keys: Keys) -> None:
         "Bearer {} x",
     ]:
         headers = {"Authorization": scheme.format(keys.tokens["read"])}
-        assert door.get("/v1/runs", headers=headers).status_code == 401, scheme
+        assert api.get("/v1/runs", headers=headers).status_code == 401, scheme
     assert (
-        door.get("/v1/runs", headers={"Authorization": f"bearer {keys.tokens['read']}"}).status_code
+        api.get("/v1/runs", headers={"Authorization": f"bearer {keys.tokens['read']}"}).status_code
         == 200
     )
 
 
-async def test_strangers_cannot_make_us_receive_a_body(world: World, keys: Keys) -> None:
+async def test_strangers_cannot_make_us_receive_a_body(harness: Harness, keys: Keys) -> None:
     async def never() -> Any:
         raise AssertionError("the body was asked for")
 
@@ -219,7 +219,7 @@ async def test_strangers_cannot_make_us_receive_a_body(world: World, keys: Keys)
         "headers": [(b"host", b"x"), (b"content-length", b"1000")],
         "state": {},
     }
-    app = world.new_app(entrance=keys.entrance())
+    app = harness.new_app(entrance=keys.entrance())
     await app(scope, never, send)
     assert sent[0]["status"] == 401
 
@@ -228,22 +228,22 @@ async def test_strangers_cannot_make_us_receive_a_body(world: World, keys: Keys)
 
 
 def test_the_tokens_name_stands_where_the_caller_gave_none(
-    world: World, keys: Keys, door: TestClient
+    harness: Harness, keys: Keys, api: TestClient
 ) -> None:
     mine, named = {"crawler": "plain"}, {"crawler": "plain", "requested_by": "ada"}
     operate = keys.headers("operate")
-    assert door.post("/v1/runs", json=mine, headers=operate).json()["requested_by"] == "the-operate"
-    assert door.post("/v1/runs", json=named, headers=operate).json()["requested_by"] == "ada"
-    run_id = door.post("/v1/runs", json=mine, headers=operate).json()["run_id"]
-    stopped = door.post(f"/v1/runs/{run_id}/stop", headers=keys.headers("admin")).json()
+    assert api.post("/v1/runs", json=mine, headers=operate).json()["requested_by"] == "the-operate"
+    assert api.post("/v1/runs", json=named, headers=operate).json()["requested_by"] == "ada"
+    run_id = api.post("/v1/runs", json=mine, headers=operate).json()["run_id"]
+    stopped = api.post(f"/v1/runs/{run_id}/stop", headers=keys.headers("admin")).json()
     assert stopped["stop"]["requested_by"] == "the-admin"
 
 
 def test_a_repeat_under_another_token_is_the_same_request(
-    world: World, keys: Keys, door: TestClient
+    harness: Harness, keys: Keys, api: TestClient
 ) -> None:
     first, again = (
-        door.post(
+        api.post(
             "/v1/runs",
             json={"crawler": "plain"},
             headers={**keys.headers(role), "Idempotency-Key": "k"},
@@ -252,7 +252,7 @@ def test_a_repeat_under_another_token_is_the_same_request(
     )
     assert again.json()["run_id"] == first.json()["run_id"]
     assert again.json()["requested_by"] == "the-operate"
-    other = door.post(
+    other = api.post(
         "/v1/runs",
         json={"crawler": "plain", "requested_by": "eve"},
         headers={**keys.headers("admin"), "Idempotency-Key": "k"},
@@ -266,11 +266,11 @@ def test_an_open_gateway_signs_nothing(client: TestClient) -> None:
 
 
 def test_commands_leave_a_line_with_the_caller(
-    keys: Keys, door: TestClient, caplog: pytest.LogCaptureFixture
+    keys: Keys, api: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "crawler_lifecycle.web.serving")
-    door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate"))
-    door.get("/v1/runs", headers=keys.headers("operate"))
+    api.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate"))
+    api.get("/v1/runs", headers=keys.headers("operate"))
     [line] = [
         vars(record) for record in caplog.records if record.name == "crawler_lifecycle.web.serving"
     ]
@@ -283,39 +283,39 @@ def test_commands_leave_a_line_with_the_caller(
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_crawlers_token_adds_tasks_and_reads_the_stop_of_its_own_run(
-    world: World, keys: Keys, is_open: bool
+    harness: Harness, keys: Keys, is_open: bool
 ) -> None:
     entrance = Entrance(task_key=KEY) if is_open else keys.entrance()
-    with world.client(world.new_app(entrance=entrance, scrapyd="default")) as door:
+    with harness.client(harness.new_app(entrance=entrance, scrapyd="default")) as api:
         headers = {"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
         for method, path, name, security in operations():
             if not security:
                 continue
-            answer = door.request(method, path, headers=headers, **bodies(name))
-            # There is no run 1: whoever passes the door hears that.
+            answer = api.request(method, path, headers=headers, **bodies(name))
+            # There is no run 1: whoever passes the entry point hears that.
             assert answer.status_code == (404 if name in ("addTasks", "getStop") else 403), (
                 name,
                 answer.text,
             )
         foreign, missing = (
-            door.post(f"/v1/runs/{run_id}/tasks", headers=headers, **bodies("addTasks")).json()
+            api.post(f"/v1/runs/{run_id}/tasks", headers=headers, **bodies("addTasks")).json()
             for run_id in (2, 99)
         )
         assert foreign == missing
         assert foreign["code"] == "forbidden"
 
 
-def test_a_token_signed_with_another_key_is_unknown(door: TestClient) -> None:
+def test_a_token_signed_with_another_key_is_unknown(api: TestClient) -> None:
     for token in (sign(b"x" * 32, run_ref(1)), "task.1.", "task.1.AAAA"):
-        answer = door.post(
+        answer = api.post(
             "/v1/runs/1/tasks", headers={"Authorization": f"Bearer {token}"}, **bodies("addTasks")
         )
         assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token")
 
 
-def test_without_a_key_no_crawler_token_is_known(world: World, keys: Keys) -> None:
-    with world.client(world.new_app(entrance=keys.entrance(task_key=None))) as door:
-        answer = door.post(
+def test_without_a_key_no_crawler_token_is_known(harness: Harness, keys: Keys) -> None:
+    with harness.client(harness.new_app(entrance=keys.entrance(task_key=None))) as api:
+        answer = api.post(
             "/v1/runs/1/tasks", headers={"Authorization": f"Bearer {sign(KEY, run_ref(1))}"}
         )
         assert answer.status_code == 401
@@ -425,46 +425,46 @@ def test_a_file_that_everybody_may_write_or_nobody_can_read_is_refused(tmp_path:
     TokenFile(file)
 
 
-def test_a_token_stops_counting_when_it_expires(world: World, tmp_path: Path) -> None:
+def test_a_token_stops_counting_when_it_expires(harness: Harness, tmp_path: Path) -> None:
     token, lines = new_token("portal", "read")
-    ends = world.clock.now + timedelta(hours=1)
+    ends = harness.clock.now + timedelta(hours=1)
     file = tmp_path / "tokens.toml"
     file.write_text(lines + f"expires = {ends.isoformat()}\n")
     headers = {"Authorization": f"Bearer {token}"}
-    with world.client(world.new_app(entrance=Entrance(TokenFile(file)))) as door:
-        assert door.get("/v1/runs", headers=headers).status_code == 200
-        world.clock.forward(3600)
-        answer = door.get("/v1/runs", headers=headers)
+    with harness.client(harness.new_app(entrance=Entrance(TokenFile(file)))) as api:
+        assert api.get("/v1/runs", headers=headers).status_code == 200
+        harness.clock.forward(3600)
+        answer = api.get("/v1/runs", headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
 
 
-def test_tokens_change_without_a_restart(keys: Keys, door: TestClient) -> None:
+def test_tokens_change_without_a_restart(keys: Keys, api: TestClient) -> None:
     former = keys.headers("operate")
     fresh, lines = new_token("portal", "read")
     # As a mounted secret changes: another file takes the name.
     draft = keys.file.with_suffix(".draft")
     draft.write_text(lines)
     os.replace(draft, keys.file)
-    assert door.get("/v1/runs", headers=former).status_code == 200
+    assert api.get("/v1/runs", headers=former).status_code == 200
     keys.now += FRESH_S
-    assert door.get("/v1/runs", headers=former).status_code == 401
-    assert door.get("/v1/runs", headers={"Authorization": f"Bearer {fresh}"}).status_code == 200
+    assert api.get("/v1/runs", headers=former).status_code == 401
+    assert api.get("/v1/runs", headers={"Authorization": f"Bearer {fresh}"}).status_code == 200
 
 
 @pytest.mark.parametrize("broken", ["", "[[token", None])
 def test_a_broken_new_file_keeps_the_callers_of_before_and_says_so(
-    keys: Keys, door: TestClient, caplog: pytest.LogCaptureFixture, broken: str | None
+    keys: Keys, api: TestClient, caplog: pytest.LogCaptureFixture, broken: str | None
 ) -> None:
     good = keys.file.read_text()
-    assert door.get("/readyz").json()["checks"]["tokens"] == "ok"
+    assert api.get("/readyz").json()["checks"]["tokens"] == "ok"
     if broken is None:
         keys.file.unlink()
     else:
         keys.file.write_text(broken)
     for _ in range(3):
         keys.now += FRESH_S
-        assert door.get("/v1/runs", headers=keys.headers("read")).status_code == 200
-    ready = door.get("/readyz")
+        assert api.get("/v1/runs", headers=keys.headers("read")).status_code == 200
+    ready = api.get("/readyz")
     assert ready.status_code == 200
     assert "the former tokens stay valid" in ready.json()["checks"]["tokens"]
     assert str(keys.file) not in ready.text
@@ -472,16 +472,16 @@ def test_a_broken_new_file_keeps_the_callers_of_before_and_says_so(
     assert str(keys.file) in caplog.text
     keys.file.write_text(good)
     keys.now += FRESH_S
-    assert door.get("/v1/runs", headers=keys.headers("read")).status_code == 200
-    assert door.get("/readyz").json()["checks"]["tokens"] == "ok"
+    assert api.get("/v1/runs", headers=keys.headers("read")).status_code == 200
+    assert api.get("/readyz").json()["checks"]["tokens"] == "ok"
 
 
 def test_strangers_learn_that_something_is_wrong_and_not_what(
-    world: World, keys: Keys, door: TestClient
+    harness: Harness, keys: Keys, api: TestClient
 ) -> None:
-    world.workflows.down = True
+    harness.workflows.down = True
     for headers in ({}, {"Authorization": "Bearer wrong"}, keys.headers("read")):
-        answer = door.get("/readyz", headers=headers)
+        answer = api.get("/readyz", headers=headers)
         assert answer.status_code == 503
         assert ("UNAVAILABLE" in answer.text) is (headers == keys.headers("read"))
         assert answer.json()["checks"]["database"] == "ok"
@@ -490,7 +490,7 @@ def test_strangers_learn_that_something_is_wrong_and_not_what(
 # --- hosts and origins ----------------------------------------------------------------------------
 
 
-def test_with_tokens_hosts_may_be_listed(world: World, keys: Keys) -> None:
+def test_with_tokens_hosts_may_be_listed(harness: Harness, keys: Keys) -> None:
     for hosts, host, status in [
         ((), "crawls.example.com", 200),
         (("crawls.example.com",), "crawls.example.com", 200),
@@ -499,27 +499,28 @@ def test_with_tokens_hosts_may_be_listed(world: World, keys: Keys) -> None:
         (("crawls.example.com",), "", 403),
         (("crawls.example.com:8443",), "crawls.example.com:9", 403),
     ]:
-        with world.client(world.new_app(entrance=keys.entrance(check=named_hosts(hosts)))) as door:
+        with harness.client(
+            harness.new_app(entrance=keys.entrance(check=named_hosts(hosts)))
+        ) as api:
             assert (
-                door.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code
+                api.get("/v1/runs", headers={**keys.headers("read"), "host": host}).status_code
                 == status
             ), hosts
-            assert door.get("/healthz", headers={"host": host}).status_code == 200, (
+            assert api.get("/healthz", headers={"host": host}).status_code == 200, (
                 "a probe comes to an address"
             )
 
 
-def test_a_foreign_page_is_refused_even_with_a_right_token(keys: Keys, door: TestClient) -> None:
+def test_a_foreign_page_is_refused_even_with_a_right_token(keys: Keys, api: TestClient) -> None:
     for origin in ["https://evil.example", "null", "https://127.0.0.1:1", "http://localhost:8500"]:
-        answer = door.post(
+        answer = api.post(
             "/v1/runs",
             json={"crawler": "plain"},
             headers={**keys.headers("admin"), "origin": origin},
         )
         assert (answer.status_code, answer.json()["code"]) == (403, "foreign_origin"), origin
         assert (
-            door.get("/v1/runs", headers={**keys.headers("read"), "origin": BASE}).status_code
-            == 200
+            api.get("/v1/runs", headers={**keys.headers("read"), "origin": BASE}).status_code == 200
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.loopback import is_loopback, leads_here
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.support.store_ports import port_of
 
 JSON = {"content-type": "application/json"}
@@ -25,7 +25,7 @@ def _problem(answer: object) -> tuple[int, str]:
     return status, body["code"]
 
 
-def test_garbage_is_told_what_is_wrong_with_it(world: World, client: TestClient) -> None:
+def test_garbage_is_told_what_is_wrong_with_it(harness: Harness, client: TestClient) -> None:
     for raw, status, code in [
         (b"", 400, "invalid_json"),
         (b"{", 400, "invalid_json"),
@@ -43,7 +43,7 @@ def test_garbage_is_told_what_is_wrong_with_it(world: World, client: TestClient)
         (b'"crawler"', 422, "invalid_request"),
     ]:
         assert _problem(client.post("/v1/runs", content=raw, headers=JSON)) == (status, code), raw
-        assert world.store.runs.list_runs() == []
+        assert harness.store.runs.list_runs() == []
 
 
 def test_only_json_is_taken(client: TestClient) -> None:
@@ -103,7 +103,7 @@ def test_this_machine_is_known_by_its_names(client: TestClient) -> None:
         assert client.get("/healthz", headers={"host": host}).status_code == 200, host
 
 
-def test_a_foreign_origin_is_refused(world: World, client: TestClient) -> None:
+def test_a_foreign_origin_is_refused(harness: Harness, client: TestClient) -> None:
     for origin in [
         *("http://evil.example", "null", "file://", "https://localhost.evil.example", "x"),
         # Another port is another page, and so is another name of this machine.
@@ -117,7 +117,7 @@ def test_a_foreign_origin_is_refused(world: World, client: TestClient) -> None:
     ]:
         answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"origin": origin})
         assert _problem(answer) == (403, "foreign_origin"), origin
-        assert world.store.runs.list_runs() == []
+        assert harness.store.runs.list_runs() == []
 
 
 def test_pages_of_this_machine_may_ask(client: TestClient) -> None:
@@ -125,27 +125,29 @@ def test_pages_of_this_machine_may_ask(client: TestClient) -> None:
 
 
 def test_a_bug_is_told_without_its_inside(
-    world: World, client: TestClient, caplog: pytest.LogCaptureFixture
+    harness: Harness, client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> object:
         raise RuntimeError("secret inside")
 
-    world.store.runs.list_runs = broken  # type: ignore[method-assign, assignment]
+    harness.store.runs.list_runs = broken  # type: ignore[method-assign, assignment]
     answer = client.get("/v1/runs")
     assert _problem(answer) == (500, "internal_error")
     assert "secret" not in answer.text
     assert "secret inside" in caplog.text
 
 
-def test_a_database_that_is_down_is_503_and_never_a_bug(client: TestClient, world: World) -> None:
-    world.store.close()
+def test_a_database_that_is_down_is_503_and_never_a_bug(
+    client: TestClient, harness: Harness
+) -> None:
+    harness.store.close()
     from crawler_lifecycle.domain.errors import StoreUnavailable
 
     def down(*_: object, **__: object) -> object:
         raise StoreUnavailable("database is locked")
 
     for name in ("list_runs", "get_run", "find_run", "reserve_run"):
-        setattr(port_of(world.store, name), name, down)
+        setattr(port_of(harness.store, name), name, down)
     for method, path in (("GET", "/v1/runs"), ("GET", "/v1/runs/1"), ("POST", "/v1/runs/1/stop")):
         answer = client.request(method, path)
         assert _problem(answer) == (503, "store_unavailable")
@@ -156,12 +158,12 @@ def test_a_database_that_is_down_is_503_and_never_a_bug(client: TestClient, worl
     )
 
 
-def test_health_and_readiness(world: World, client: TestClient) -> None:
+def test_health_and_readiness(harness: Harness, client: TestClient) -> None:
     assert client.get("/readyz").json() == {
         "ready": True,
         "checks": {"database": "ok", "temporal": "ok"},
     }
-    world.workflows.down = True
+    harness.workflows.down = True
     answer = client.get("/readyz")
     assert answer.status_code == 503
     assert "UNAVAILABLE" in answer.json()["checks"]["temporal"]
@@ -169,12 +171,12 @@ def test_health_and_readiness(world: World, client: TestClient) -> None:
 
 
 def test_a_hanging_database_makes_readiness_say_no_in_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(world.store.health, "ping", lambda: release.wait(120))
+    monkeypatch.setattr(harness.store.health, "ping", lambda: release.wait(120))
     monkeypatch.setattr("crawler_lifecycle.gateway.health.READY_TIMEOUT_S", 0.1)
-    with world.client(world.new_app()) as client:
+    with harness.client(harness.new_app()) as client:
         try:
             for _ in range(3):
                 assert "no answer within" in client.get("/readyz").json()["checks"]["database"]

@@ -31,7 +31,7 @@ from crawler_lifecycle.gateway.access.tokens import FRESH_S, Caller, Role, Token
 from crawler_lifecycle.web.origins import named_hosts
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.serving import BodyLimit
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import Keys
 
 QUOTA = Quota(
@@ -245,22 +245,23 @@ def test_the_process_has_a_total_even_when_it_is_open(stream: bool, most: int) -
         pass
 
 
-# --- through the door -----------------------------------------------------------------------------
+# --- through the entry point
+# -----------------------------------------------------------------------------
 
 
 class Tight:
     """A gateway with a small quota, and headers for one caller of each role."""
 
-    def __init__(self, world: World, folder: Path, quota: Quota) -> None:
+    def __init__(self, harness: Harness, folder: Path, quota: Quota) -> None:
         keys = Keys(folder)
         self.headers = {role: keys.headers(role) for role in keys.tokens}
-        self.app = world.new_app(entrance=keys.entrance(task_key=None, quota=quota))
+        self.app = harness.new_app(entrance=keys.entrance(task_key=None, quota=quota))
 
 
 @pytest.fixture
-def tight(world: World, tmp_path: Path) -> Tight:
+def tight(harness: Harness, tmp_path: Path) -> Tight:
     return Tight(
-        world,
+        harness,
         tmp_path,
         Quota(
             max_reads_per_s=0.001,
@@ -280,12 +281,12 @@ def test_each_operation_without_a_role_has_a_rate(
     """
     counted: list[tuple[Any, ...]] = []
     monkeypatch.setattr(RateLimits, "spend_freely", lambda _, *asked: counted.append(asked))
-    with TestClient(tight.app, base_url=BASE) as door:
+    with TestClient(tight.app, base_url=BASE) as api:
         for route in iter_route_contexts(tight.app.routes):
             name = getattr(route, "operation_id", None) or route.name
             if ACCESS[name].role is None:
                 origin = {"Origin": BASE}
-                door.request(
+                api.request(
                     next(iter(route.methods)), route.path, headers=origin, follow_redirects=False
                 )
                 assert counted.pop()[1:] == (name, ACCESS[name].per_s)
@@ -293,39 +294,39 @@ def test_each_operation_without_a_role_has_a_rate(
 
 
 def test_the_next_request_over_the_rate_is_429_and_changes_nothing(
-    world: World, tight: Tight
+    harness: Harness, tight: Tight
 ) -> None:
-    with world.client(tight.app) as door:
+    with harness.client(tight.app) as api:
         first, second = (
-            door.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["operate"])
+            api.post("/v1/runs", json={"crawler": "plain"}, headers=tight.headers["operate"])
             for _ in range(2)
         )
         assert first.status_code == 202
         assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
         assert int(second.headers["retry-after"]) > 1
-        assert len(world.store.runs.list_runs()) == 1
+        assert len(harness.store.runs.list_runs()) == 1
         # Reading goes on, other callers go on, and health asks nobody.
-        assert door.get("/v1/runs", headers=tight.headers["operate"]).status_code == 200
+        assert api.get("/v1/runs", headers=tight.headers["operate"]).status_code == 200
         assert (
-            door.post(
+            api.post(
                 "/v1/runs", json={"crawler": "plain"}, headers=tight.headers["admin"]
             ).status_code
             == 202
         )
         for _ in range(5):
-            assert door.get("/healthz", headers=tight.headers["operate"]).status_code == 200
+            assert api.get("/healthz", headers=tight.headers["operate"]).status_code == 200
 
 
 def test_the_101st_start_at_once_is_refused(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_clock = functools.partial(RateLimits, clock=lambda: 0.0)  # nothing flows back
     monkeypatch.setattr(gateway_app, "RateLimits", stopped_clock)
-    tight = Tight(world, tmp_path, Quota(max_writes_per_s=20))
-    with world.client(tight.app) as door:
+    tight = Tight(harness, tmp_path, Quota(max_writes_per_s=20))
+    with harness.client(tight.app) as api:
         # A stop of no run is the cheapest command.
         codes = [
-            door.post("/v1/runs/1/stop", headers=tight.headers["operate"]).status_code
+            api.post("/v1/runs/1/stop", headers=tight.headers["operate"]).status_code
             for _ in range(102)
         ]
     assert codes == [404] * 100 + [429] * 2
@@ -373,8 +374,8 @@ async def _call(
     return sent
 
 
-async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: Path) -> None:
-    roomy = Tight(world, tmp_path, Quota(max_concurrent_requests=1, max_concurrent_streams=2))
+async def test_open_streams_take_no_places_of_requests(harness: Harness, tmp_path: Path) -> None:
+    roomy = Tight(harness, tmp_path, Quota(max_concurrent_requests=1, max_concurrent_streams=2))
     leave = asyncio.Event()
     async with roomy.app.router.lifespan_context(roomy.app):
         begun = [asyncio.Event() for _ in range(2)]
@@ -395,9 +396,9 @@ async def test_open_streams_take_no_places_of_requests(world: World, tmp_path: P
         assert ended[0]["status"] == 200
 
 
-async def test_logins_of_one_token_share_its_streams(world: World, tmp_path: Path) -> None:
+async def test_logins_of_one_token_share_its_streams(harness: Harness, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
-    gateway = world.gateway(entrance=keys.entrance(quota=Quota(max_concurrent_streams=4)))
+    gateway = harness.gateway(entrance=keys.entrance(quota=Quota(max_concurrent_streams=4)))
     assert gateway.logins is not None
     app, leave = gateway_app.create_app(gateway), asyncio.Event()
     async with app.router.lifespan_context(app), asyncio.TaskGroup() as streams:
@@ -413,7 +414,7 @@ async def test_logins_of_one_token_share_its_streams(world: World, tmp_path: Pat
                 refused.append(sent[0]["status"])
 
         for _ in range(8):
-            found = gateway.logins.begin(keys.tokens["read"], world.clock())
+            found = gateway.logins.begin(keys.tokens["read"], harness.clock())
             assert found is not None
             for _ in range(3):
                 streams.create_task(open_stream(found[1]))
@@ -443,20 +444,20 @@ def test_what_counts_as_a_stream() -> None:
         assert _is_stream(access, {"query_string": query.encode()}) is is_stream, path
 
 
-def _door(
-    world: World, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0
+def _api(
+    harness: Harness, entrance: Entrance, monotonic: Callable[[], float] = lambda: 0.0
 ) -> AuthenticationMiddleware:
     async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
 
     limits = RateLimits(QUOTA, clock=monotonic)
     return AuthenticationMiddleware(
-        nothing, operations=Operations(world.app), entrance=entrance, limits=limits
+        nothing, operations=Operations(harness.app), entrance=entrance, limits=limits
     )
 
 
 @pytest.mark.parametrize("begun", [True, False])
 async def test_a_token_that_is_taken_back_ends_what_it_opened(
-    world: World, tmp_path: Path, begun: bool
+    harness: Harness, tmp_path: Path, begun: bool
 ) -> None:
     """Also where nothing comes: a silent stream, the log of a crawler that prints nothing, an
     answer that waits.
@@ -465,7 +466,7 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(
     _, others = new_token("other", "read")
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
-    door = _door(world, Entrance(TokenFile(file), check=named_hosts(())))
+    api = _api(harness, Entrance(TokenFile(file), check=named_hosts(())))
     ended = False
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -479,23 +480,23 @@ async def test_a_token_that_is_taken_back_ends_what_it_opened(
         finally:
             ended = True
 
-    door.app = app
+    api.app = app
     async with asyncio.timeout(30):
         if begun:
-            sent = await _call(door, "/v1/events", {"Authorization": f"Bearer {token}"})
+            sent = await _call(api, "/v1/events", {"Authorization": f"Bearer {token}"})
             assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
         else:
             with pytest.raises(Problem, match="the token is unknown"):
-                await _call(door, "/v1/runs", {"Authorization": f"Bearer {token}"})
+                await _call(api, "/v1/runs", {"Authorization": f"Bearer {token}"})
     assert ended
-    assert not door.limits._open[True].held
+    assert not api.limits._open[True].held
     assert CHECK_S + FRESH_S < 1, "docs/security.md promises it within a second"
 
 
 # --- bodies ---------------------------------------------------------------------------------------
 
 
-def test_only_lists_of_tasks_may_be_large(world: World, client: TestClient) -> None:
+def test_only_lists_of_tasks_may_be_large(harness: Harness, client: TestClient) -> None:
     for method, path, name in (
         ("POST", "/v1/runs", "startRun"),
         ("POST", "/v1/runs/1/tasks", "addTasks"),

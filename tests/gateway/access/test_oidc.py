@@ -36,7 +36,7 @@ from crawler_lifecycle.gateway.ui.login import WAY_COOKIE, WAY_S
 from crawler_lifecycle.settings import GatewaySettings, OidcSettings, Settings
 from crawler_lifecycle.web.listening import Unservable
 from crawler_lifecycle.web.tries import Tries
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
 from tests.support import issuer as issuer_module
@@ -50,35 +50,35 @@ ANN = "ann@example.com"
 class Desk:
     """A gateway whose people an issuer knows. Clocks run as outside, ``ahead`` by so much."""
 
-    def __init__(self, world: World, keys: Keys, issuer: Issuer) -> None:
-        self.world, self.keys, self.issuer = world, keys, issuer
+    def __init__(self, harness: Harness, keys: Keys, issuer: Issuer) -> None:
+        self.harness, self.keys, self.issuer = harness, keys, issuer
         self.ahead, self.monotonic = timedelta(0), 0.0
         self._stack = ExitStack()
 
     def open(self, **settings: Any) -> TestClient:
         self.oidc = Oidc(OidcSettings(**self.issuer.settings(**settings)), BASE)
         entrance = self.keys.entrance(oidc=self.oidc, login_key=b"k" * 32)
-        self.gateway = self.world.gateway(
+        self.gateway = self.harness.gateway(
             entrance=entrance, clock=lambda: datetime.now(UTC) + self.ahead
         )
         assert self.gateway.logins is not None
         self.gateway.logins.tries = Tries(clock=lambda: 0.0)
-        return self._stack.enter_context(self.world.client(create_app(self.gateway)))
+        return self._stack.enter_context(self.harness.client(create_app(self.gateway)))
 
-    def rows(self, door: TestClient) -> list[tuple[Any, ...]]:
-        assert door.portal is not None
-        door.portal.call(self.gateway.recorder.close)
+    def rows(self, api: TestClient) -> list[tuple[Any, ...]]:
+        assert api.portal is not None
+        api.portal.call(self.gateway.recorder.close)
         return [
             (row.caller, row.operation, row.status)
-            for row in self.world.store.access.list_access(50)
+            for row in self.harness.store.access.list_access(50)
         ]
 
 
 @pytest.fixture
-def desk(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def desk(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
     issuer = Issuer()
-    made = Desk(world, Keys(tmp_path), issuer)
+    made = Desk(harness, Keys(tmp_path), issuer)
     monkeypatch.setattr(module, "monotonic", lambda: made.monotonic)
     with serving(issuer), made._stack:
         yield made
@@ -88,41 +88,41 @@ def text(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def ask(door: TestClient, token: str, path: str = "/v1/runs", method: str = "GET") -> Any:
-    return door.request(method, path, headers={"Authorization": f"Bearer {token}"})
+def ask(api: TestClient, token: str, path: str = "/v1/runs", method: str = "GET") -> Any:
+    return api.request(method, path, headers={"Authorization": f"Bearer {token}"})
 
 
 # --- tokens ---------------------------------------------------------------------------------------
 
 
 def test_a_token_of_the_issuer_has_the_role_of_its_group_and_a_name_of_its_own(desk: Desk) -> None:
-    door = desk.open()
-    assert ask(door, desk.issuer.token()).status_code == 200
-    started = door.post(
+    api = desk.open()
+    assert ask(api, desk.issuer.token()).status_code == 200
+    started = api.post(
         "/v1/runs",
         json={"crawler": "plain"},
         headers={"Authorization": f"Bearer {desk.issuer.token()}"},
     )
     assert (started.status_code, started.json()["requested_by"]) == (202, f"oidc:{ANN}")
-    assert ask(door, desk.issuer.token(), "/v1/runs/1", "DELETE").status_code == 403
-    assert ask(door, desk.keys.tokens["admin"]).status_code == 200, (
+    assert ask(api, desk.issuer.token(), "/v1/runs/1", "DELETE").status_code == 403
+    assert ask(api, desk.keys.tokens["admin"]).status_code == 200, (
         "tokens of the gateway count as before"
     )
-    assert (f"oidc:{ANN}", "startRun", 202) in desk.rows(door)
+    assert (f"oidc:{ANN}", "startRun", 202) in desk.rows(api)
 
 
 def test_each_algorithm_that_is_named_counts(desk: Desk) -> None:
     kinds = ("RS256", "PS256", "ES256", "EdDSA")
     desk.issuer.keys = [jwk(kind, kind) for kind in kinds]
-    door = desk.open()
-    assert [ask(door, desk.issuer.token(alg=kind, kid=kind)).status_code for kind in kinds] == [
+    api = desk.open()
+    assert [ask(api, desk.issuer.token(alg=kind, kid=kind)).status_code for kind in kinds] == [
         200
     ] * 4
 
 
 def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Desk) -> None:
     issuer, now = desk.issuer, int(time.time())
-    door = desk.open()
+    api = desk.open()
     good = issuer.token()
     head, body, signature = good.split(".")
     none, hashed = text(b'{"alg":"none","kid":"one"}'), text(b'{"alg":"HS256","kid":"one"}')
@@ -159,19 +159,19 @@ def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Des
         (f"{deep}.{body}.{signature}", ""),
         ("eyJ", ""),
     ]:
-        answer = ask(door, token)
+        answer = ask(api, token)
         assert (answer.status_code, answer.json()["code"]) == (401, "invalid_token"), words
         assert words in answer.json()["detail"]
         assert "sign in again" in answer.json()["detail"]
         assert token[:60] not in answer.text
         desk.gateway.logins.tries = Tries()  # type: ignore[union-attr]
-    assert ask(door, good).status_code == 200
+    assert ask(api, good).status_code == 200
 
 
 def test_an_expired_token_is_named_with_its_fix(desk: Desk) -> None:
-    door = desk.open()
-    assert ask(door, desk.issuer.token(exp=int(time.time()) - LEEWAY_S + 20)).status_code == 200
-    answer = ask(door, desk.issuer.token(exp=int(time.time()) - LEEWAY_S - 1))
+    api = desk.open()
+    assert ask(api, desk.issuer.token(exp=int(time.time()) - LEEWAY_S + 20)).status_code == 200
+    answer = ask(api, desk.issuer.token(exp=int(time.time()) - LEEWAY_S - 1))
     assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
     assert "sign in again" in answer.json()["detail"]
 
@@ -193,41 +193,41 @@ def test_a_short_key_and_a_private_one_of_the_issuer_open_nothing(desk: Desk) ->
         7,
         jwk("ES256", "one"),
     ]  # type: ignore[list-item]
-    door = desk.open()
-    assert ask(door, weak).json()["code"] == "invalid_token"
-    assert ask(door, desk.issuer.token()).status_code == 200, (
+    api = desk.open()
+    assert ask(api, weak).json()["code"] == "invalid_token"
+    assert ask(api, desk.issuer.token()).status_code == 200, (
         "what is of no use beside it does no harm"
     )
 
 
 def test_wrong_tokens_of_the_issuer_are_slowed_down_as_others(desk: Desk) -> None:
-    door = desk.open()
-    answers = [ask(door, desk.issuer.token(kid="two")).status_code for _ in range(12)]
+    api = desk.open()
+    answers = [ask(api, desk.issuer.token(kid="two")).status_code for _ in range(12)]
     assert answers == [401] * 10 + [429] * 2
-    assert ask(door, desk.issuer.token()).status_code == 200
+    assert ask(api, desk.issuer.token()).status_code == 200
 
 
 # --- claims ---------------------------------------------------------------------------------------
 
 
 def test_who_has_no_role_is_told_what_the_claim_holds_and_what_to_do(desk: Desk) -> None:
-    door = desk.open()
-    answer = ask(door, desk.issuer.token("bob@example.com"))
+    api = desk.open()
+    answer = ask(api, desk.issuer.token("bob@example.com"))
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert (
         "The claim groups of the issuer holds ['all'], and LIFECYCLE_OIDC__ROLES has none"
         in answer.text
     )
     for held in (None, 7, {"operators": 1}, [["operators"]], "operators2", ["x" * 5000]):
-        answer = ask(door, desk.issuer.token(groups=held))
+        answer = ask(api, desk.issuer.token(groups=held))
         assert answer.status_code == 403, held
         assert len(answer.text) < 700
-    assert ask(door, desk.issuer.token(groups="operators")).status_code == 200
-    assert ("oidc:bob@example.com", "listRuns", 403) in desk.rows(door)
+    assert ask(api, desk.issuer.token(groups="operators")).status_code == 200
+    assert ("oidc:bob@example.com", "listRuns", 403) in desk.rows(api)
 
 
 def test_a_name_is_verified_and_cannot_be_mistaken(desk: Desk) -> None:
-    door = desk.open()
+    api = desk.open()
     for claims in (
         {"email_verified": False},
         {"email_verified": "true"},
@@ -241,7 +241,7 @@ def test_a_name_is_verified_and_cannot_be_mistaken(desk: Desk) -> None:
         {"email": ["ann"]},
         {"email": "ann\n"},
     ):
-        answer = ask(door, desk.issuer.token(**claims))
+        answer = ask(api, desk.issuer.token(**claims))
         assert answer.status_code == 403, claims
         assert "NAME_CLAIM" in answer.text
     by_sub = desk.open(name_claim="sub")
@@ -261,7 +261,7 @@ def test_a_person_keeps_the_rights_while_an_answer_takes_long(
 ) -> None:
     """The token is judged again meanwhile. That must not change whose request it is."""
     monkeypatch.setattr(operations, "CHECK_S", 0.01)
-    door, judged = desk.open(), [threading.Event(), threading.Event()]
+    api, judged = desk.open(), [threading.Event(), threading.Event()]
     person, listed = desk.oidc.person, ManagerStore.newest
 
     def noted(*given: Any) -> Any:
@@ -275,7 +275,7 @@ def test_a_person_keeps_the_rights_while_an_answer_takes_long(
 
     monkeypatch.setattr(desk.oidc, "person", noted)
     monkeypatch.setattr(ManagerStore, "newest", slow)
-    page = ask(door, desk.issuer.token(), "/managers")
+    page = ask(api, desk.issuer.token(), "/managers")
     assert (page.status_code, "/start/manager" in page.text) == (200, True)
 
 
@@ -289,8 +289,8 @@ def test_of_several_values_the_highest_role_counts_and_then_all_projects(desk: D
         "operators": {"role": "operate", "project": "*"},
         "admins": {"role": "admin", "project": "a"},
     }
-    door = desk.open(roles=of_one | others)
-    assert ask(door, desk.issuer.token(groups=["a"]), "/v1/runs?project=b").status_code == 422
+    api = desk.open(roles=of_one | others)
+    assert ask(api, desk.issuer.token(groups=["a"]), "/v1/runs?project=b").status_code == 422
     for groups, role, project in [
         (["b", "a"], "operate", "a"),
         (["b"], "read", "default"),
@@ -305,52 +305,52 @@ def test_of_several_values_the_highest_role_counts_and_then_all_projects(desk: D
 
 
 def test_while_the_issuer_is_away_known_keys_count_for_a_day(desk: Desk) -> None:
-    door = desk.open()
-    assert ask(door, desk.issuer.token()).status_code == 200
+    api = desk.open()
+    assert ask(api, desk.issuer.token()).status_code == 200
     desk.issuer.faults.extend([Answer(503)] * 50)
-    unknown = ask(door, desk.issuer.token(kid="two"))
+    unknown = ask(api, desk.issuer.token(kid="two"))
     assert (unknown.status_code, unknown.json()["code"]) == (503, "issuer_unavailable")
     assert "answers HTTP 503" in unknown.text
-    assert ask(door, desk.issuer.token()).status_code == 200
-    seen = door.get("/readyz", headers=desk.keys.headers("read"))
+    assert ask(api, desk.issuer.token()).status_code == 200
+    seen = api.get("/readyz", headers=desk.keys.headers("read"))
     assert (seen.status_code, "answers HTTP 503" in seen.json()["checks"]["issuer"]) == (200, True)
-    assert "HTTP 503" not in door.get("/readyz").text
+    assert "HTTP 503" not in api.get("/readyz").text
     desk.monotonic += STALE_S
-    assert ask(door, desk.issuer.token()).json()["code"] == "issuer_unavailable"
-    assert ask(door, desk.keys.tokens["read"]).status_code == 200
+    assert ask(api, desk.issuer.token()).json()["code"] == "issuer_unavailable"
+    assert ask(api, desk.keys.tokens["read"]).status_code == 200
     desk.issuer.faults.clear()
-    assert ask(door, desk.issuer.token()).status_code == 200
+    assert ask(api, desk.issuer.token()).status_code == 200
 
 
 def test_a_new_key_counts_at_once_and_a_flood_of_unknown_ones_asks_the_issuer_once(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = desk.open()
-    assert ask(door, desk.issuer.token()).status_code == 200
+    api = desk.open()
+    assert ask(api, desk.issuer.token()).status_code == 200
     desk.issuer.keys = [jwk("ES256", "two")]
-    assert ask(door, desk.issuer.token(kid="two")).status_code == 200
-    assert ask(door, desk.issuer.token()).status_code == 401, "the key of before is gone"
+    assert ask(api, desk.issuer.token(kid="two")).status_code == 200
+    assert ask(api, desk.issuer.token()).status_code == 401, "the key of before is gone"
     monkeypatch.setattr(module, "AGAIN_S", 600.0)
-    door = desk.open()
-    assert ask(door, desk.issuer.token(kid="two")).status_code == 200
+    api = desk.open()
+    assert ask(api, desk.issuer.token(kid="two")).status_code == 200
     asked = desk.issuer.requests
     for number in range(9):
-        ask(door, desk.issuer.token(kid=f"kid-{number}", alg="EdDSA"))
+        ask(api, desk.issuer.token(kid=f"kid-{number}", alg="EdDSA"))
     assert desk.issuer.requests == asked
 
 
 def test_a_replaced_key_of_the_same_name_counts_at_once_and_forgeries_ask_once_a_minute(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = desk.open()
-    assert ask(door, desk.issuer.token()).status_code == 200
+    api = desk.open()
+    assert ask(api, desk.issuer.token()).status_code == 200
     before, after = private_key("ES256", "one"), private_key("ES256", "another")
     desk.issuer.keys = [jwk("ES256", "another") | {"kid": "one"}]
     replaced = jwt.encode(desk.issuer.claims(ANN), after, "ES256", headers={"kid": "one"})
     former = jwt.encode(desk.issuer.claims(ANN), before, "ES256", headers={"kid": "one"})
-    assert ask(door, former).status_code == 200, "who asks for nothing new makes nobody read"
-    assert ask(door, replaced).status_code == 200
-    assert ask(door, former).status_code == 401, "the key of before is gone"
+    assert ask(api, former).status_code == 200, "who asks for nothing new makes nobody read"
+    assert ask(api, replaced).status_code == 200
+    assert ask(api, former).status_code == 401, "the key of before is gone"
     asked = desk.issuer.requests
     for number in range(9):
         forged = jwt.encode(
@@ -359,12 +359,12 @@ def test_a_replaced_key_of_the_same_name_counts_at_once_and_forgeries_ask_once_a
             "ES256",
             headers={"kid": "one"},
         )
-        assert ask(door, forged).status_code in (401, 429)
+        assert ask(api, forged).status_code in (401, 429)
     assert desk.issuer.requests == asked
     monkeypatch.setattr(module, "DOUBT_S", 0.0)
-    door = desk.open()
+    api = desk.open()
     for token in (replaced, former, former):
-        ask(door, token)
+        ask(api, token)
     assert desk.issuer.requests > asked, "later it is read again"
 
 
@@ -431,8 +431,8 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
         ("drop", "no answer of use"),
     ]:
         desk.issuer.faults.extend([fault] * 50)
-        door = desk.open()
-        answer = ask(door, desk.issuer.token())
+        api = desk.open()
+        answer = ask(api, desk.issuer.token())
         assert (answer.status_code, answer.json()["code"]) == (503, "issuer_unavailable"), words
         assert words in answer.json()["detail"]
         desk.issuer.faults.clear()
@@ -442,7 +442,7 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
 
 
 def test_a_wrong_authority_is_named_and_a_right_one_counts(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, issuer = certificate(tmp_path / "ca.pem", "localhost"), Issuer()
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
@@ -451,12 +451,10 @@ def test_a_wrong_authority_is_named_and_a_right_one_counts(
     with serving(issuer, tls):
         issuer.url = issuer.url.replace("http:", "https:")
         entrance = Keys(tmp_path).entrance(oidc=Oidc(OidcSettings(**issuer.settings()), BASE))
-        with world.client(world.new_app(entrance=entrance)) as door:
-            assert (
-                "set SSL_CERT_FILE to its authority" in ask(door, issuer.token()).json()["detail"]
-            )
+        with harness.client(harness.new_app(entrance=entrance)) as api:
+            assert "set SSL_CERT_FILE to its authority" in ask(api, issuer.token()).json()["detail"]
             monkeypatch.setenv("SSL_CERT_FILE", str(file))
-            assert ask(door, issuer.token()).status_code == 200
+            assert ask(api, issuer.token()).status_code == 200
 
 
 async def test_a_flood_of_wrong_codes_loads_no_certificates(
@@ -688,9 +686,9 @@ def test_with_the_issuer_away_who_is_in_stays_in_and_nobody_new_comes(desk: Desk
     assert browser.get("/").status_code == 200
 
 
-def test_without_an_issuer_nothing_of_it_is_there(world: World, tmp_path: Path) -> None:
+def test_without_an_issuer_nothing_of_it_is_there(harness: Harness, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
-    with world.client(world.new_app(entrance=keys.entrance())) as client:
+    with harness.client(harness.new_app(entrance=keys.entrance())) as client:
         browser = as_browser(client)
         assert "Sign in with" not in browser.get("/login").text
         assert browser.get("/login/oidc").status_code == 303

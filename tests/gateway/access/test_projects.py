@@ -39,7 +39,7 @@ from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import Ticket
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.temporal.operator.task_queues import Queue
-from tests.gateway.gateway_world import Clock, World
+from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.keys import Keys
 from tests.gateway.served import events, metric, served, take, until
 from tests.support.databases import make_tables
@@ -146,11 +146,11 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     clock = Clock()
     url = make_tables(f"sqlite:///{tmp_path}/runs.db")
     store = open_store(url, pool_size=30, clock=clock, pools=POOLS, quotas=QUOTAS)
-    yield World(store, clock)
+    yield Harness(store, clock)
     store.close()
 
 
@@ -164,10 +164,10 @@ class Bundles:
 
 
 @dataclass
-class Doors:
+class Apis:
     """A gateway, asked with the tokens of two projects and of all of them."""
 
-    world: World
+    harness: Harness
     keys: Keys
     logs: FakeLogs
 
@@ -180,10 +180,10 @@ class Doors:
             "scrapyd": "default",
             "logs": self.logs,
         }
-        return self.world.new_app(**more, bundles=Bundles())
+        return self.harness.new_app(**more, bundles=Bundles())
 
     def open(self) -> Any:
-        return self.world.client(self.app())
+        return self.harness.client(self.app())
 
     def walk(
         self, who: str, *, only_get: bool = False, of: Mapping[str, object] = OF_A
@@ -217,7 +217,7 @@ class Doors:
 
     def number(self, first: int) -> None:
         """Let the numbers of everything new come after this one."""
-        with self.world.store.database.writing() as conn:
+        with self.harness.store.database.writing() as conn:
             for table in TABLES:
                 conn.execute(
                     sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table}
@@ -272,20 +272,20 @@ class Doors:
             send("POST", f"/v1/webhooks/{word}/test", None)
         self.logs.write(f"{word}\n".encode(), main)
         for run_id in (main, *herd):
-            self.world.claim(run_id)
-            self.world.deploy(run_id)
+            self.harness.claim(run_id)
+            self.harness.deploy(run_id)
         wrong = [Correction(CorrectionKind.KILLED, "PROCESSING", "FAILED")]
-        self.world.store.corrections.record_corrections(main, wrong)
-        self.world.claim(ended)
-        self.world.end(ended, RunStatus.COMPLETED)
+        self.harness.store.corrections.record_corrections(main, wrong)
+        self.harness.claim(ended)
+        self.harness.end(ended, RunStatus.COMPLETED)
         if word != NAME:
             return
-        self.world.workflows.queues = [
+        self.harness.workflows.queues = [
             Queue(names.QUEUE_CLUSTER, "activities", backlog=RUN, backlog_age_s=9.0)
         ]
         lost = AuditFinding("workflow/zebra", FindingKind.NO_WORKFLOW, "zebra", workflow_id="zebra")
-        self.world.store.findings.note_findings([lost])
-        with self.world.store.database.writing() as conn:  # the poll of it is overdue
+        self.harness.store.findings.note_findings([lost])
+        with self.harness.store.database.writing() as conn:  # the poll of it is overdue
             late = sa.text(
                 "UPDATE run_history SET next_look_at = '2026-11-20 10:00:00.000000' WHERE run_id = :id"
             )
@@ -301,10 +301,10 @@ def _filled(pattern: re.Pattern[str], values: Mapping[str, str]) -> str:
 
 
 @pytest.fixture
-def doors(world: World, keys: Keys) -> Doors:
-    found = Doors(world, keys, FakeLogs())
+def apis(harness: Harness, keys: Keys) -> Apis:
+    found = Apis(harness, keys, FakeLogs())
     found.number(FIRST)
-    world.workflows.queues = [
+    harness.workflows.queues = [
         Queue(names.QUEUE_CLUSTER, "activities", backlog=1, backlog_age_s=2.0)
     ]
     return found
@@ -316,26 +316,26 @@ def told(answer: Any) -> tuple[object, ...]:
     return answer.status_code, heads, VARIES.sub("KEY", answer.text)
 
 
-def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Doors) -> None:
+def test_of_another_project_every_route_says_what_it_says_of_nothing(apis: Apis) -> None:
     """Each route, as the table has it, is asked for everything of project a: before it is there,
     and afterwards. So is each that reads, for what project b has itself.
     """
-    doors.number(0)
-    doors.fill("b-admin", "okapi")
-    doors.number(FIRST)
-    before = {name: (asked, told(answer)) for name, asked, answer in doors.walk("b-admin")}
+    apis.number(0)
+    apis.fill("b-admin", "okapi")
+    apis.number(FIRST)
+    before = {name: (asked, told(answer)) for name, asked, answer in apis.walk("b-admin")}
     assert set(before) | STREAMS | SIGN_IN == set(ACCESS)
     own = {
         name: (asked, told(answer))
-        for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B)
+        for name, asked, answer in apis.walk("b-admin", only_get=True, of=OF_B)
     }
-    doors.fill("a-admin")
-    for name, asked, answer in doors.walk("b-admin", only_get=True, of=OF_B):
+    apis.fill("a-admin")
+    for name, asked, answer in apis.walk("b-admin", only_get=True, of=OF_B):
         if name in ACCESS_LOG:
             continue
         assert (asked, told(answer)) == own[name], name
         assert not re.search("zebra|quagga", answer.text), name
-    for name, asked, answer in doors.walk("b-admin"):
+    for name, asked, answer in apis.walk("b-admin"):
         if name in ACCESS_LOG:
             continue
         assert (asked, told(answer)) == before[name], name
@@ -343,7 +343,7 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
         named = any(str(OF_A[one]) in asked for one in NAMING)
         if named and name not in PUTS | {"getAsset"}:
             assert answer.status_code == 404, (name, answer.status_code, answer.text)
-    mine = {name: answer for name, _, answer in doors.walk("a-admin", only_get=True)}
+    mine = {name: answer for name, _, answer in apis.walk("a-admin", only_get=True)}
     missing = {name for name, answer in mine.items() if answer.status_code != 200}
     everything = {name for name, access in ACCESS.items() if access.everything}
     assert missing <= EMPTY | everything | {"showLogin", "getAsset", "readyz"}, missing
@@ -351,27 +351,27 @@ def test_of_another_project_every_route_says_what_it_says_of_nothing(doors: Door
     assert (
         "nobody polls crawler-lifecycle-cluster (activities), work waits" in mine["getHealth"].text
     )
-    uids = [doors.world.run(RUN).run_uid, doors.world.manager(MANAGER).manager_uid]
+    uids = [apis.harness.run(RUN).run_uid, apis.harness.manager(MANAGER).manager_uid]
     assert all(any(uid in answer.text for answer in mine.values()) for uid in uids), (
         "they would be found"
     )
 
 
-def test_what_a_project_makes_and_begins_is_of_it(doors: Doors) -> None:
-    doors.fill("a-admin")
-    store = doors.world.store
+def test_what_a_project_makes_and_begins_is_of_it(apis: Apis) -> None:
+    apis.fill("a-admin")
+    store = apis.harness.store
     assert {row.project for row in store.runs.list_runs()} == {"a"}
     found = [
         store.managers.get_manager(MANAGER),
         store.graphs.find_graph(GRAPH),
-        doors.world.schedule(NAME),
+        apis.harness.schedule(NAME),
     ]
-    assert [row.project for row in (*found, doors.world.webhook(NAME))] == ["a"] * 4
+    assert [row.project for row in (*found, apis.harness.webhook(NAME))] == ["a"] * 4
     events = store.events.events_after(0)
     assert events
     assert {event.body["project"] for event in events} == {"a"}
-    with doors.open() as client:
-        again = doors.ask(
+    with apis.open() as client:
+        again = apis.ask(
             client, "a-admin", "POST", f"/v1/runs/{RUN + 1}/resume", json={"rerun": True}
         )
         assert (again.status_code, again.json()["project"], again.json()["attempt"]) == (
@@ -381,7 +381,7 @@ def test_what_a_project_makes_and_begins_is_of_it(doors: Doors) -> None:
         )
 
 
-def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> None:
+def test_a_caller_of_all_projects_names_one_and_others_may_not(apis: Apis) -> None:
     bodies: dict[str, Any] = {
         "POST /v1/runs": {"crawler": "plain"},
         "POST /v1/managers": {"crawler": "plain"},
@@ -389,7 +389,7 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> 
         "PUT /v1/schedules/mine": SCHEDULE,
         "PUT /v1/webhooks/mine": WEBHOOK,
     }
-    with doors.open() as client:
+    with apis.open() as client:
         for asked, body in bodies.items():
             method, path = asked.split()
             for who, project, status, says in (
@@ -408,7 +408,7 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> 
                 ("admin", "*", 422, "project: '*' is not allowed"),
                 ("admin", "b", None, None),
             ):
-                answer = doors.ask(client, who, method, path, json=body | {"project": project})
+                answer = apis.ask(client, who, method, path, json=body | {"project": project})
                 if status is not None:
                     assert (answer.status_code, answer.json()["detail"][: len(says or "")]) == (
                         status,
@@ -418,7 +418,7 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> 
                     assert answer.json()["project"] == "b", asked
         for path in ("runs", "managers", "graphs", "schedules", "webhooks"):
             lists = [
-                doors.ask(client, who, "GET", f"/v1/{path}", params=more).json()[path]
+                apis.ask(client, who, "GET", f"/v1/{path}", params=more).json()[path]
                 for who, more in (
                     ("b-admin", {}),
                     ("admin", {"project": "b"}),
@@ -427,25 +427,25 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(doors: Doors) -> 
                 )
             ]
             assert [len(one) for one in lists] == [1, 1, 1, 0], path
-            refused = doors.ask(client, "b-admin", "GET", f"/v1/{path}", params={"project": "a"})
+            refused = apis.ask(client, "b-admin", "GET", f"/v1/{path}", params={"project": "a"})
             assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "project")
         inner = {"run": {"crawler": "plain", "project": "a"}, "every_s": 3600}
-        refused = doors.ask(client, "b-admin", "PUT", "/v1/schedules/inner", json=inner)
+        refused = apis.ask(client, "b-admin", "PUT", "/v1/schedules/inner", json=inner)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "run.project")
-        refused = doors.ask(
+        refused = apis.ask(
             client, "b-admin", "POST", "/v1/graphs", json={"steps": [{**STEP, "job": inner["run"]}]}
         )
         assert (refused.status_code, "leave it out" in refused.json()["detail"]) == (422, True)
 
 
-def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Doors) -> None:
+def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(apis: Apis) -> None:
     """Names are of the installation, because ids of workflows are made of them.
 
     A clash tells that, and no more.
     """
-    doors.fill("a-admin")
+    apis.fill("a-admin")
     run = {"crawler": "plain", "request_id": "zebra-request"}
-    with doors.open() as client:
+    with apis.open() as client:
         clashes = [
             ("POST", "/v1/runs", run, "Idempotency-Key: request_id 'zebra-request'"),
             ("POST", "/schedule.json", None, "jobid: 'zebra-request' is already used by another request"),
@@ -461,7 +461,7 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Door
                 if body is None
                 else None
             )
-            answer = doors.ask(client, "b-admin", method, path, json=body, data=form)
+            answer = apis.ask(client, "b-admin", method, path, json=body, data=form)
             document = answer.json()
             if body is None:
                 assert (document["status"], document["message"]) == (
@@ -474,8 +474,8 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Door
             assert document.keys() == {"type", "title", "status", "detail", "code"}
         # A deleted name stays with its project: its past firings and deliveries are still recorded
         # under it.
-        assert doors.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
-        taken = doors.ask(client, "b-admin", "PUT", f"/v1/schedules/{NAME}", json=SCHEDULE)
+        assert apis.ask(client, "a-admin", "DELETE", f"/v1/schedules/{NAME}").status_code == 200
+        taken = apis.ask(client, "b-admin", "PUT", f"/v1/schedules/{NAME}", json=SCHEDULE)
         assert taken.status_code == 422
         ours = (
             "manager/1/1/0",
@@ -488,39 +488,39 @@ def test_a_name_of_another_project_is_taken_and_nothing_more_is_told(doors: Door
         # Its workflow would be told of the end.
         told = [(path, "parent", id) for path in bodies for id in ours]
         for path, field, id in [*told, *(("runs", "request_id", id) for id in ours)]:
-            refused = doors.ask(
+            refused = apis.ask(
                 client, "b-admin", "POST", f"/v1/{path}", json=bodies[path] | {field: id}
             )
             assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, field), path
 
 
-def test_a_run_whose_parent_is_of_another_project_tells_nothing_of_it(doors: Doors) -> None:
-    doors.fill("a-admin")
-    with doors.open() as client:
+def test_a_run_whose_parent_is_of_another_project_tells_nothing_of_it(apis: Apis) -> None:
+    apis.fill("a-admin")
+    with apis.open() as client:
         body = {"crawler": "plain", "project": "b", "parent": f"graph/{GRAPH}"}
-        run_id = doors.ask(client, "admin", "POST", "/v1/runs", json=body).json()["run_id"]
-        doors.world.claim(run_id)
-        doors.world.end(run_id)
-        assert doors.ask(client, "b-admin", "DELETE", f"/v1/runs/{run_id}").status_code == 202
+        run_id = apis.ask(client, "admin", "POST", "/v1/runs", json=body).json()["run_id"]
+        apis.harness.claim(run_id)
+        apis.harness.end(run_id)
+        assert apis.ask(client, "b-admin", "DELETE", f"/v1/runs/{run_id}").status_code == 202
 
 
-def test_comparisons_and_attention_know_only_the_own_project(doors: Doors) -> None:
-    doors.fill("a-admin")
-    with doors.open() as client:
+def test_comparisons_and_attention_know_only_the_own_project(apis: Apis) -> None:
+    apis.fill("a-admin")
+    with apis.open() as client:
         body = {"crawler": "plain", "args": {"page": NAME}}
-        run_id = doors.ask(client, "b-admin", "POST", "/v1/runs", json=body).json()["run_id"]
-        doors.world.claim(run_id)
-        doors.world.end(run_id)
-        compared = doors.ask(client, "b-admin", "GET", f"/v1/runs/{run_id}/comparison").json()
+        run_id = apis.ask(client, "b-admin", "POST", "/v1/runs", json=body).json()["run_id"]
+        apis.harness.claim(run_id)
+        apis.harness.end(run_id)
+        compared = apis.ask(client, "b-admin", "GET", f"/v1/runs/{run_id}/comparison").json()
         assert (compared["run_id"], compared["started_at"], compared["before_duration_s"]) == (
             None,
             None,
             None,
         )
-        later = doors.ask(client, "a-admin", "POST", "/v1/runs", json=body).json()["run_id"]
-        doors.world.claim(later)
-        doors.world.end(later, RunStatus.COMPLETED)
-        attention = doors.ask(
+        later = apis.ask(client, "a-admin", "POST", "/v1/runs", json=body).json()["run_id"]
+        apis.harness.claim(later)
+        apis.harness.end(later, RunStatus.COMPLETED)
+        attention = apis.ask(
             client, "b-admin", "GET", "/v1/runs", params={"attention": "true"}
         ).json()["runs"]
         assert [row["run_id"] for row in attention] == [run_id], (
@@ -531,24 +531,24 @@ def test_comparisons_and_attention_know_only_the_own_project(doors: Doors) -> No
 @pytest.mark.parametrize(
     "path", ["runs/{run}/tasks", "runs/{run}/corrections", "managers/{manager}/jobs"]
 )
-def test_a_token_of_a_page_opens_no_list_of_another_project(doors: Doors, path: str) -> None:
-    doors.fill("a-admin")
+def test_a_token_of_a_page_opens_no_list_of_another_project(apis: Apis, path: str) -> None:
+    apis.fill("a-admin")
     kind = {"tasks": "task", "corrections": "correction", "jobs": "job"}[path.rpartition("/")[2]]
-    with doors.open() as client:
+    with apis.open() as client:
         asked = f"/v1/{path.format(run=RUN, manager=MANAGER)}"
         more = {"page_token": encode(kind, 1)}
-        assert doors.ask(client, "a-admin", "GET", asked, params=more).status_code == 200
-        assert doors.ask(client, "b-admin", "GET", asked, params=more).status_code == 404
+        assert apis.ask(client, "a-admin", "GET", asked, params=more).status_code == 200
+        assert apis.ask(client, "b-admin", "GET", asked, params=more).status_code == 404
 
 
 def test_metrics_of_a_project_are_its_own_series_and_nothing_of_the_installation(
-    doors: Doors,
+    apis: Apis,
 ) -> None:
-    doors.fill("a-admin")
-    with doors.open() as client:
-        own = doors.ask(client, "b-admin", "GET", "/metrics").text
-        theirs = doors.ask(client, "a-admin", "GET", "/metrics").text
-        every = doors.ask(client, "admin", "GET", "/metrics").text
+    apis.fill("a-admin")
+    with apis.open() as client:
+        own = apis.ask(client, "b-admin", "GET", "/metrics").text
+        theirs = apis.ask(client, "a-admin", "GET", "/metrics").text
+        every = apis.ask(client, "admin", "GET", "/metrics").text
     assert own == "", "nothing of it is there to count"
     series = [line for line in theirs.splitlines() if not line.startswith("#")]
     assert 'lifecycle_managers{project="a",status="INITIALIZING"} 1.0' in series
@@ -564,9 +564,9 @@ def test_metrics_of_a_project_are_its_own_series_and_nothing_of_the_installation
 
 @asynccontextmanager
 async def listens(
-    doors: Doors, url: str, who: str, path: str = "/v1/events", **more: Any
+    apis: Apis, url: str, who: str, path: str = "/v1/events", **more: Any
 ) -> AsyncIterator[Any]:
-    headers = {**doors.keys.headers(who), **more.pop("headers", {})}
+    headers = {**apis.keys.headers(who), **more.pop("headers", {})}
     async with (
         httpx.AsyncClient(timeout=60) as client,
         client.stream("GET", f"{url}{path}", headers=headers, **more) as answer,
@@ -574,18 +574,18 @@ async def listens(
         yield answer
 
 
-async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: Doors) -> None:
-    doors.fill("a-admin")
-    app = doors.app()
+async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(apis: Apis) -> None:
+    apis.fill("a-admin")
+    app = apis.app()
     async with served(app) as server, httpx.AsyncClient(base_url=server.url) as client:
 
         async def start(who: str) -> int:
             answer = await client.post(
-                "/v1/runs", json={"crawler": "plain"}, headers=doors.keys.headers(who)
+                "/v1/runs", json={"crawler": "plain"}, headers=apis.keys.headers(who)
             )
             return int(answer.json()["run_id"])
 
-        newest = doors.world.store.events.last_event_seq()
+        newest = apis.harness.store.events.last_event_seq()
         places: list[dict[str, Any]] = [
             {"params": {"after": 0}},
             {"headers": {"Last-Event-ID": str(newest - 1)}},
@@ -596,12 +596,12 @@ async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: 
             streams = []
             for more in places:
                 answer = await stack.enter_async_context(
-                    listens(doors, server.url, "b-read", **more)
+                    listens(apis, server.url, "b-read", **more)
                 )
                 streams.append(events(answer))
             every = events(
                 await stack.enter_async_context(
-                    listens(doors, server.url, "read", params={"after": newest})
+                    listens(apis, server.url, "read", params={"after": newest})
                 )
             )
             for stream in [*streams, every]:
@@ -611,20 +611,20 @@ async def test_a_stream_has_the_events_of_its_project_wherever_it_begins(doors: 
                 [first] = await take(stream, 1)
                 assert (first.data["run_id"], first.data["body"]["project"]) == (mine, "b")
             assert [one.data["run_id"] for one in await take(every, 2)] == [theirs, mine]
-        async with listens(doors, server.url, "b-read", params={"run_id": RUN}) as answer:
+        async with listens(apis, server.url, "b-read", params={"run_id": RUN}) as answer:
             assert answer.status_code == 404
         async with listens(
-            doors, server.url, "b-read", "/page/events", params={"path": f"/runs/{RUN}"}
+            apis, server.url, "b-read", "/page/events", params={"path": f"/runs/{RUN}"}
         ) as answer:
             stream = events(answer, read=str)
             assert [one.event for one in await take(stream, 2)] == ["hello", "gone"]
 
 
-async def test_readers_at_one_place_share_no_events_of_another_project(doors: Doors) -> None:
-    doors.fill("a-admin")
-    store = doors.world.store
+async def test_readers_at_one_place_share_no_events_of_another_project(apis: Apis) -> None:
+    apis.fill("a-admin")
+    store = apis.harness.store
     known = store.events.events_after(0)
-    feed = Feed(store.events, store.runs, Metrics(), doors.world.clock)
+    feed = Feed(store.events, store.runs, Metrics(), apis.harness.clock)
     feed._head = 0
     feed._keep(known)
     for project, count in ((None, len(known)), ("b", 0), ("a", len(known)), ("b", 0)):
@@ -647,28 +647,28 @@ async def test_what_is_kept_is_kept_for_each_project() -> None:
             assert (await once("key of a form", act)).name == f"run of {project}"
 
 
-async def test_readers_of_two_projects_share_no_screen(doors: Doors) -> None:
-    doors.fill("a-admin")
-    async with served(doors.app()) as server, AsyncExitStack() as stack:
+async def test_readers_of_two_projects_share_no_screen(apis: Apis) -> None:
+    apis.fill("a-admin")
+    async with served(apis.app()) as server, AsyncExitStack() as stack:
         for path, has in (("/", f"/runs/{RUN}"), ("/pools", "quagga")):
             for who, shown in (("a-read", True), ("b-read", False), ("read", True)):
                 answer = await stack.enter_async_context(
-                    listens(doors, server.url, who, "/page/events", params={"path": path})
+                    listens(apis, server.url, who, "/page/events", params={"path": path})
                 )
                 hello, screen = await take(events(answer, read=str), 2)
                 assert (hello.event, has in screen.data) == ("hello", shown)
 
 
-async def test_an_answer_ends_when_its_token_gets_another_project(doors: Doors) -> None:
-    doors.fill("a-admin")
-    app, headers, path = doors.app(), doors.keys.headers("a-read"), f"/v1/runs/{RUN}"
+async def test_an_answer_ends_when_its_token_gets_another_project(apis: Apis) -> None:
+    apis.fill("a-admin")
+    app, headers, path = apis.app(), apis.keys.headers("a-read"), f"/v1/runs/{RUN}"
     async with served(app) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         waits = asyncio.create_task(client.get(path, params={"wait": 50}, headers=headers))
         await until(lambda: metric(app, "readers", "waits") == 1)
-        async with listens(doors, server.url, "a-read") as answer:
+        async with listens(apis, server.url, "a-read") as answer:
             stream = events(answer)
             await take(stream, 1)
-            doors.keys.move("a-read", "b")
+            apis.keys.move("a-read", "b")
             assert (await waits).status_code == 401, "it had not begun"
             async with asyncio.timeout(60):
                 assert [one async for one in stream] == [], "it ended without another event"

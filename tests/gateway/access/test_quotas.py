@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.quotas import Quotas
 from crawler_lifecycle.gateway.access.tokens import FRESH_S
 from crawler_lifecycle.store.store import open_store
 from crawler_lifecycle.task_tokens import sign
-from tests.gateway.gateway_world import Clock, World
+from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.keys import KEY, Keys
 from tests.support.databases import make_tables
 
@@ -28,7 +28,7 @@ POOLS = Pools({"slow": Pool(), "of-a": Pool(project="a")})
 
 
 @contextmanager
-def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[World, Keys, TestClient]]:
+def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[Harness, Keys, TestClient]]:
     clock, keys = Clock(), Keys(folder, "a", "b")
     store = open_store(
         make_tables(f"sqlite:///{folder}/runs.db"),
@@ -37,19 +37,19 @@ def entered(folder: Path, quotas: Quotas) -> Iterator[tuple[World, Keys, TestCli
         quotas=quotas,
         pools=POOLS,
     )
-    world = World(store, clock)
-    with world.client(world.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
-        yield world, keys, client
+    harness = Harness(store, clock)
+    with harness.client(harness.new_app(entrance=keys.entrance(), scrapyd="default")) as client:
+        yield harness, keys, client
     store.close()
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Any]:
+def api(tmp_path: Path) -> Iterator[Any]:
     """Returns a function that opens a gateway with quotas, and starts a run there."""
     with ExitStack() as stack:
 
-        def opened(quotas: Quotas) -> tuple[World, Any]:
-            world, keys, client = stack.enter_context(entered(tmp_path, quotas))
+        def opened(quotas: Quotas) -> tuple[Harness, Any]:
+            harness, keys, client = stack.enter_context(entered(tmp_path, quotas))
 
             def call(
                 path: str, role: str = "operate", key: str | None = None, **body: Any
@@ -63,15 +63,15 @@ def door(tmp_path: Path) -> Iterator[Any]:
                     else client.get(path, headers=headers)
                 )
 
-            return world, call
+            return harness, call
 
         yield opened
 
 
-def test_a_refused_start_says_when_to_come_again(door: Any) -> None:
-    world, call = door({MINE: {"starts_per_hour": 1}})
+def test_a_refused_start_says_when_to_come_again(api: Any) -> None:
+    harness, call = api({MINE: {"starts_per_hour": 1}})
     assert call("/v1/runs", key="k1", crawler="plain").status_code == 202
-    world.clock.forward(60)
+    harness.clock.forward(60)
     # Who is named as the requester is chosen by the client.
     refused = call("/v1/runs", key="k2", crawler="plain", requested_by="somebody else")
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "3540")
@@ -85,12 +85,12 @@ def test_a_refused_start_says_when_to_come_again(door: Any) -> None:
     said = call("/schedule.json", project="default", spider="plain")
     assert (said.status_code, said.headers["Retry-After"]) == (429, "3540")
     assert (said.json()["status"], said.json()["message"]) == ("error", text)
-    world.clock.forward(3540)
+    harness.clock.forward(3540)
     assert call("/v1/runs", key="k2", crawler="plain").status_code == 202
 
 
-def test_what_waiting_does_not_fix_has_no_time(door: Any) -> None:
-    world, call = door(
+def test_what_waiting_does_not_fix_has_no_time(api: Any) -> None:
+    harness, call = api(
         {MINE: {"live_tasks": 0}, "pool:default": {"tasks_per_run": 2, "live_tasks": 3}}
     )
     frozen = call("/v1/runs", crawler="plain")
@@ -104,14 +104,12 @@ def test_what_waiting_does_not_fix_has_no_time(door: Any) -> None:
     assert call("/v1/runs", role="admin", crawler="plain").status_code == 202
     full = call("/v1/runs", role="admin", crawler="plain")
     assert (full.status_code, full.headers["Retry-After"]) == (429, "60")
-    assert world.run(run_id).pool == "default"
+    assert harness.run(run_id).pool == "default"
 
 
-def test_a_caller_sees_its_own_quotas(door: Any) -> None:
+def test_a_caller_sees_its_own_quotas(api: Any) -> None:
     limits = {"starts_per_hour": 1, "live_tasks": 5, "tasks_per_run": 3, "waiting_tasks": 4}
-    _, call = door(
-        {MINE: limits, "token:*": {"live_tasks": 7}, "pool:slow": {"starts_per_hour": 9}}
-    )
+    _, call = api({MINE: limits, "token:*": {"live_tasks": 7}, "pool:slow": {"starts_per_hour": 9}})
     call("/v1/runs", crawler="plain", tasks=[{}, {}])
 
     def seen(path: str, **more: str) -> list[tuple[object, ...]]:
@@ -152,14 +150,14 @@ def test_tokens_of_one_name_in_two_projects_have_a_use_each(tmp_path: Path) -> N
 
 def test_a_crawler_adds_tasks_within_the_quota_of_who_started_its_run(tmp_path: Path) -> None:
     with entered(tmp_path, {MINE: {"live_tasks": 2}, "token:*": {"live_tasks": 0}}) as (
-        world,
+        harness,
         keys,
         client,
     ):
         run_id = client.post(
             "/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")
         ).json()["run_id"]
-        own = {"Authorization": f"Bearer {sign(KEY, world.ref(run_id))}"}
+        own = {"Authorization": f"Bearer {sign(KEY, harness.ref(run_id))}"}
         added = [
             client.post(f"/v1/runs/{run_id}/tasks", json={"tasks": [{}]}, headers=own)
             for _ in range(2)
@@ -169,14 +167,14 @@ def test_a_crawler_adds_tasks_within_the_quota_of_who_started_its_run(tmp_path: 
 
 def test_who_is_refused_is_not_told_what_others_use(tmp_path: Path) -> None:
     with entered(tmp_path, {"pool:default": {"starts_per_hour": 3, "live_tasks": 5}}) as (
-        world,
+        harness,
         keys,
         client,
     ):
         for who, tasks in (("a-operate", 3), ("b-operate", 1)):
             body = {"crawler": "plain", "tasks": [{}] * tasks}
             run_id = client.post("/v1/runs", json=body, headers=keys.headers(who)).json()["run_id"]
-        crawler = {"Authorization": f"Bearer {sign(KEY, world.ref(run_id))}"}
+        crawler = {"Authorization": f"Bearer {sign(KEY, harness.ref(run_id))}"}
         two: dict[str, Any] = {"crawler": "plain", "tasks": [{}, {}]}
         added, form = {"tasks": two["tasks"]}, {"project": "default", "spider": "plain"}
         refused = [
@@ -201,8 +199,8 @@ def test_who_is_refused_is_not_told_what_others_use(tmp_path: Path) -> None:
     assert every.startswith("quota live_tasks of pool default: 4 of 5 in use, and 2 more wanted")
 
 
-def test_twenty_clients_at_once_get_the_last_start_once(door: Any) -> None:
-    world, call = door({MINE: {"starts_per_hour": 2}, "pool:default": {"live_tasks": 2}})
+def test_twenty_clients_at_once_get_the_last_start_once(api: Any) -> None:
+    harness, call = api({MINE: {"starts_per_hour": 2}, "pool:default": {"live_tasks": 2}})
     assert call("/v1/runs", crawler="plain").status_code == 202
     with ThreadPoolExecutor(20) as pool:
         statuses = list(
@@ -212,4 +210,4 @@ def test_twenty_clients_at_once_get_the_last_start_once(door: Any) -> None:
             )
         )
     assert sorted(statuses) == [202, *[429] * 19]
-    assert len(world.store.runs.list_runs()) == 2
+    assert len(harness.store.runs.list_runs()) == 2

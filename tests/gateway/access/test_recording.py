@@ -1,4 +1,6 @@
-"""The access log: what people and tokens did, whichever door they came by, and what was refused."""
+"""The access log: what people and tokens did, whichever entry point they came by, and what was
+refused.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.ports.access import AccessRow
 from crawler_lifecycle.task_tokens import sign
 from crawler_lifecycle.web.tries import Tries
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import KEY, Keys
 from tests.gateway.ui.conftest import as_browser
 
@@ -36,8 +38,8 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def gateway(world: World, keys: Keys) -> Gateway:
-    gateway = world.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
+def gateway(harness: Harness, keys: Keys) -> Gateway:
+    gateway = harness.gateway(entrance=keys.entrance(quota=None), scrapyd="default")
     # On a slow machine, many requests take longer than the time of one row, or than a pause after
     # wrong tokens.
     gateway.recorder.monotonic = lambda: 0.0
@@ -47,51 +49,51 @@ def gateway(world: World, keys: Keys) -> Gateway:
 
 
 @pytest.fixture
-def door(world: World, gateway: Gateway) -> Iterator[TestClient]:
-    with world.client(create_app(gateway)) as client:
+def api(harness: Harness, gateway: Gateway) -> Iterator[TestClient]:
+    with harness.client(create_app(gateway)) as client:
         yield client
 
 
-def close(door: TestClient, gateway: Gateway) -> None:
+def close(api: TestClient, gateway: Gateway) -> None:
     """Write everything, as the end of a gateway does."""
-    assert door.portal is not None
-    door.portal.call(gateway.recorder.close)
+    assert api.portal is not None
+    api.portal.call(gateway.recorder.close)
 
 
-def told(world: World, *names: str, **filters: Any) -> list[tuple[object, ...]]:
-    rows = world.store.access.list_access(500, **filters)
+def told(harness: Harness, *names: str, **filters: Any) -> list[tuple[object, ...]]:
+    rows = harness.store.access.list_access(500, **filters)
     return [tuple(getattr(row, name) for name in names) for row in reversed(rows)]
 
 
 WHAT = ("caller", "operation", "verb", "kind", "subject", "status", "outcome")
 
 
-def test_each_change_has_one_row_by_whichever_door_it_came(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+def test_each_change_has_one_row_by_whichever_api_it_came(
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
     operate, admin = keys.headers("operate"), keys.headers("admin")
-    run = door.post("/v1/runs", json=BODY, headers=operate).json()
-    door.get(f"/v1/runs/{run['run_id']}", headers=operate)
-    door.post("/v1/runs/1/stop", headers=operate)
-    door.post("/v1/runs/77/stop", headers=operate)
-    door.post("/v1/runs", json={"crawler": 7}, headers=operate)
-    door.put(
+    run = api.post("/v1/runs", json=BODY, headers=operate).json()
+    api.get(f"/v1/runs/{run['run_id']}", headers=operate)
+    api.post("/v1/runs/1/stop", headers=operate)
+    api.post("/v1/runs/77/stop", headers=operate)
+    api.post("/v1/runs", json={"crawler": 7}, headers=operate)
+    api.put(
         "/v1/schedules/nightly",
         json={"run": {"crawler": "plain"}, "every_s": 3600},
         headers=operate,
     )
-    door.post("/v1/schedules/nightly/pause", headers=operate)
-    door.post(
+    api.post("/v1/schedules/nightly/pause", headers=operate)
+    api.post(
         "/v1/graphs",
         json={"id": "walk me", "steps": [{"path": "a", "kind": "crawl", "job": BODY}]},
         headers=admin,
     )
-    job = door.post(
+    job = api.post(
         "/schedule.json", data={"project": "default", "spider": "plain"}, headers=operate
     ).json()["jobid"]
-    door.post("/cancel.json", data={"project": "default", "job": job}, headers=operate)
-    door.post("/cancel.json", data={"project": "default", "job": "none"}, headers=operate)
-    browser = as_browser(door)
+    api.post("/cancel.json", data={"project": "default", "job": job}, headers=operate)
+    api.post("/cancel.json", data={"project": "default", "job": "none"}, headers=operate)
+    browser = as_browser(api)
     browser.post("/login", data={"token": keys.tokens["operate"]})
     browser.post("/runs", data={"key": "0" * 32, "do": "stop", "run": ["1.1", "2.1", "99.1"]})
     browser.post("/runs/new", data={"key": "1" * 32, "crawler": "plain"})
@@ -100,9 +102,9 @@ def test_each_change_has_one_row_by_whichever_door_it_came(
     browser.post("/logout")
     who = "the-operate"
     name = keys.tokens["read"]
-    door.post(f"/v1/graphs/{name}/stop", headers=operate | {"Origin": BASE})
-    close(door, gateway)
-    assert told(world, *WHAT) == [
+    api.post(f"/v1/graphs/{name}/stop", headers=operate | {"Origin": BASE})
+    close(api, gateway)
+    assert told(harness, *WHAT) == [
         (who, "startRun", None, "run", "1", 202, "done"),
         (who, "stopRun", None, "run", "1", 202, "done"),
         (who, "putSchedule", None, "schedule", "nightly", 200, "done"),
@@ -123,26 +125,26 @@ def test_each_change_has_one_row_by_whichever_door_it_came(
         (who, "stopGraph", None, "graph", "…", 404, "graph_not_found"),
     ]  # fmt: skip
     [first, *_] = told(
-        world, "subject_uid", "project", "address", "caller_project", "requests", "at"
+        harness, "subject_uid", "project", "address", "caller_project", "requests", "at"
     )
-    assert first == (world.run(1).run_uid, "default", "testclient", "*", 1, world.clock.now)
-    everything = json.dumps(told(world, *AccessRow.__dataclass_fields__), default=str)
+    assert first == (harness.run(1).run_uid, "default", "testclient", "*", 1, harness.clock.now)
+    everything = json.dumps(told(harness, *AccessRow.__dataclass_fields__), default=str)
     assert "zebra" not in everything
     assert not [token for token in keys.tokens.values() if token in everything]
 
 
 def test_refused_requests_are_counted_and_cannot_fill_the_table(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
     read = keys.headers("read")
     for _ in range(60):
-        door.post("/v1/runs/1/stop", headers={"Authorization": "Bearer crawl_wrong"})
-        door.post("/v1/runs/1/stop", headers=read)
-    door.get("/v1/runs")
-    door.post("/v1/runs", headers={"Origin": "https://evil.example"} | read)
-    door.post("/login", data={"token": "crawl_wrong"}, headers={"Origin": BASE})
-    close(door, gateway)
-    rows = told(world, "caller", "operation", "subject", "status", "outcome", "requests")
+        api.post("/v1/runs/1/stop", headers={"Authorization": "Bearer crawl_wrong"})
+        api.post("/v1/runs/1/stop", headers=read)
+    api.get("/v1/runs")
+    api.post("/v1/runs", headers={"Origin": "https://evil.example"} | read)
+    api.post("/login", data={"token": "crawl_wrong"}, headers={"Origin": BASE})
+    close(api, gateway)
+    rows = told(harness, "caller", "operation", "subject", "status", "outcome", "requests")
     assert rows == [
         (None, "stopRun", "1", 401, "invalid_token", 10),
         (None, "stopRun", "1", 429, "rate_limited", 50),
@@ -151,17 +153,17 @@ def test_refused_requests_are_counted_and_cannot_fill_the_table(
         (None, "logIn", None, 429, "rate_limited", 1),
         ("the-read", "stopRun", "1", 403, "forbidden", 60),
     ]
-    assert {one[0] for one in told(world, "caller_project", caller="the-read")} == {"*"}
+    assert {one[0] for one in told(harness, "caller_project", caller="the-read")} == {"*"}
 
 
-def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
+def test_a_flood_from_everywhere_has_a_row_for_the_others(harness: Harness) -> None:
     now = [0.0]
-    found = Recorder(world.store.access, world.clock, lambda: now[0])
+    found = Recorder(harness.store.access, harness.clock, lambda: now[0])
     for _ in range(2):
         for n in range(5_000):
             address = f"2001:db8::{n:x}"
             row = AccessRow(
-                world.clock(),
+                harness.clock(),
                 None,
                 "",
                 "stopRun",
@@ -174,23 +176,25 @@ def test_a_flood_from_everywhere_has_a_row_for_the_others(world: World) -> None:
             found.count(row, known=False)
         now[0] += WINDOW_S
     asyncio.run(found.close())
-    rows = told(world, "address", "operation", "subject", "requests")
+    rows = told(harness, "address", "operation", "subject", "requests")
     one = [*((f"2001:db8::{n:x}", "stopRun", "1", 1) for n in range(STRANGERS_MAX))]
     assert rows == [*one, (None, "others", "1", 5_000 - STRANGERS_MAX)] * 2
 
 
-def test_no_caller_hides_what_another_one_did(world: World) -> None:
-    found = Recorder(world.store.access, world.clock, lambda: 0.0)
+def test_no_caller_hides_what_another_one_did(harness: Harness) -> None:
+    found = Recorder(harness.store.access, harness.clock, lambda: 0.0)
     for n in range(1_000):
         found.count(
-            AccessRow(world.clock(), "eve", "a", f"op{n}", "::1", 403, "forbidden"), known=True
+            AccessRow(harness.clock(), "eve", "a", f"op{n}", "::1", 403, "forbidden"), known=True
         )
         found.count(
-            AccessRow(world.clock(), f"c{n % 9}", "b", "stopRun", "::1", 409, "not_in_this_state"),
+            AccessRow(
+                harness.clock(), f"c{n % 9}", "b", "stopRun", "::1", 409, "not_in_this_state"
+            ),
             known=True,
         )
     asyncio.run(found.close())
-    rows = told(world, "caller", "operation", "requests")
+    rows = told(harness, "caller", "operation", "requests")
     assert [one for one in rows if one[0] == "eve"] == [
         ("eve", f"op{n}", 1) for n in range(EACH_MAX)
     ]
@@ -201,68 +205,67 @@ def test_no_caller_hides_what_another_one_did(world: World) -> None:
 
 
 def test_what_crawlers_do_is_counted(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
-    door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
-    world.claim(1)
-    own = {"Authorization": f"Bearer {sign(KEY, world.ref(1))}"}
+    api.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
+    harness.claim(1)
+    own = {"Authorization": f"Bearer {sign(KEY, harness.ref(1))}"}
     for n in range(5):
-        answer = door.post(
+        answer = api.post(
             "/v1/runs/1/tasks", json={"tasks": [{}]}, headers=own | {"Idempotency-Key": f"k{n}"}
         )
         assert answer.status_code < 300, answer.text
-    close(door, gateway)
-    assert told(world, "caller", "operation", "project", "requests", operation="addTasks") == [
+    close(api, gateway)
+    assert told(harness, "caller", "operation", "project", "requests", operation="addTasks") == [
         ("run 1", "addTasks", "a", 5)
     ]  # fmt: skip
 
 
 def test_a_crawler_shows_itself_to_no_project_but_its_own(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
     for who in ("a-operate", "b-operate"):
-        door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers(who))
-    token = sign(KEY, world.ref(1))
+        api.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers(who))
+    token = sign(KEY, harness.ref(1))
     for path in (
         "runs/2/stop",
         f"schedules/{token}/pause",
-        f"graphs/files.{world.ref(1)}.0.1.{token[-43:]}/stop",
+        f"graphs/files.{harness.ref(1)}.0.1.{token[-43:]}/stop",
     ):
         assert (
-            door.post(f"/v1/{path}", headers={"Authorization": f"Bearer {token}"}).status_code
-            == 403
+            api.post(f"/v1/{path}", headers={"Authorization": f"Bearer {token}"}).status_code == 403
         )
-    close(door, gateway)
-    rows = told(world, "caller", "kind", "subject", "subject_uid", "project", outcome="forbidden")
+    close(api, gateway)
+    rows = told(harness, "caller", "kind", "subject", "subject_uid", "project", outcome="forbidden")
     assert rows == [
         ("run 1", "run", "2", None, ""),
         *(("run 1", one, "…", None, "") for one in ("schedule", "graph")),
     ]
     with limited("b"):
-        assert told(world, "caller", "operation") == [("the-b-operate", "startRun")]
+        assert told(harness, "caller", "operation") == [("the-b-operate", "startRun")]
 
 
 def test_logins_without_end_are_counted_and_are_about_nothing(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
-    door.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
+    api.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate"))
     for n in range(20):
-        door.post(
+        api.post(
             "/login",
             data={"token": keys.tokens["read"], "next": f"/runs/{n % 2}"},
             headers={"Origin": BASE},
         )
-        door.post("/logout", headers=keys.headers("read"))
-    close(door, gateway)
-    assert told(world, "operation", "subject", "project", "requests", caller="the-read") == [
+        api.post("/logout", headers=keys.headers("read"))
+    close(api, gateway)
+    assert told(harness, "operation", "subject", "project", "requests", caller="the-read") == [
         ("logIn", None, "*", 20), ("logOut", None, "*", 20),
     ]  # fmt: skip
 
 
 def test_a_database_that_is_away_changes_no_answer_and_loses_nothing(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = world.store.access
+    store = harness.store.access
     record = store.record_access
 
     def away(rows: Sequence[AccessRow]) -> None:
@@ -271,17 +274,17 @@ def test_a_database_that_is_away_changes_no_answer_and_loses_nothing(
     monkeypatch.setattr(store, "record_access", away)
     for _ in range(3):
         assert (
-            door.post(
+            api.post(
                 "/v1/runs", json={"crawler": "plain"}, headers=keys.headers("operate")
             ).status_code
             == 202
         )
-    assert door.portal is not None
+    assert api.portal is not None
     with pytest.raises(StoreUnavailable):
-        door.portal.call(gateway.recorder.flush)
+        api.portal.call(gateway.recorder.flush)
     monkeypatch.setattr(store, "record_access", record)
-    close(door, gateway)
-    assert told(world, "operation", "subject") == [
+    close(api, gateway)
+    assert told(harness, "operation", "subject") == [
         ("startRun", "1"),
         ("startRun", "2"),
         ("startRun", "3"),
@@ -289,79 +292,82 @@ def test_a_database_that_is_away_changes_no_answer_and_loses_nothing(
 
 
 def test_rows_that_find_no_room_are_told_in_the_log(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(recorder, "WAITING_MAX", 3)
-    found = Recorder(world.store.access, world.clock)
+    found = Recorder(harness.store.access, harness.clock)
     for n in range(5):
-        found.note(AccessRow(world.clock(), f"c{n}", "*", "stopRun", None, 200, "done"))
+        found.note(AccessRow(harness.clock(), f"c{n}", "*", "stopRun", None, 200, "done"))
     with caplog.at_level(logging.ERROR):
         asyncio.run(found.close())
-    assert told(world, "caller") == [("c0",), ("c1",), ("c2",)]
+    assert told(harness, "caller") == [("c0",), ("c1",), ("c2",)]
     assert "has lost 1 rows" in caplog.text
 
 
 def test_a_project_sees_what_was_done_in_it_and_by_its_tokens(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
     a, b, every = keys.headers("a-admin"), keys.headers("b-admin"), keys.headers("admin")
-    door.post("/v1/runs", json={"crawler": "plain"}, headers=a)
-    door.post("/v1/runs/1/stop", headers=every)
-    door.post("/v1/runs/1/stop", headers=b)
-    door.post("/v1/runs/99/stop", headers=b)
-    door.post("/v1/runs/1/stop", headers={"Authorization": "Bearer crawl_wrong"})
-    close(door, gateway)
+    api.post("/v1/runs", json={"crawler": "plain"}, headers=a)
+    api.post("/v1/runs/1/stop", headers=every)
+    api.post("/v1/runs/1/stop", headers=b)
+    api.post("/v1/runs/99/stop", headers=b)
+    api.post("/v1/runs/1/stop", headers={"Authorization": "Bearer crawl_wrong"})
+    close(api, gateway)
     what = ("caller", "subject", "subject_uid", "status")
-    uid = world.run(1).run_uid
+    uid = harness.run(1).run_uid
     with limited("a"):
-        assert told(world, *what) == [("the-a-admin", "1", uid, 202), ("the-admin", "1", uid, 202)]
+        assert told(harness, *what) == [
+            ("the-a-admin", "1", uid, 202),
+            ("the-admin", "1", uid, 202),
+        ]
     with limited("b"):
         # Nothing says which of the two is there: they are one row.
-        assert told(world, *what) == [("the-b-admin", None, None, 404)]
+        assert told(harness, *what) == [("the-b-admin", None, None, 404)]
     seen = {
-        who: door.get("/v1/access", headers=keys.headers(who)).json()["access"]
+        who: api.get("/v1/access", headers=keys.headers(who)).json()["access"]
         for who in ("a-admin", "admin")
     }
     assert [len(one) for one in seen.values()] == [2, 4]
-    assert len(door.get("/v1/access?project=a", headers=every).json()["access"]) == 2
-    refused = door.get("/v1/access?project=a", headers=b)
+    assert len(api.get("/v1/access?project=a", headers=every).json()["access"]) == 2
+    refused = api.get("/v1/access?project=a", headers=b)
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "project")
-    assert door.get("/v1/access", headers=keys.headers("a-operate")).status_code == 403
+    assert api.get("/v1/access", headers=keys.headers("a-operate")).status_code == 403
 
 
 def test_pages_are_whole_and_wrong_filters_are_named(
-    world: World, keys: Keys, gateway: Gateway, door: TestClient
+    harness: Harness, keys: Keys, gateway: Gateway, api: TestClient
 ) -> None:
     every = keys.headers("admin")
     rows = [
-        AccessRow(world.clock(), f"c{n % 2}", "*", f"op{n % 3}", None, 200, "done")
+        AccessRow(harness.clock(), f"c{n % 2}", "*", f"op{n % 3}", None, 200, "done")
         for n in range(25)
     ]
-    world.store.access.record_access(rows)
+    harness.store.access.record_access(rows)
     found, token = list[int](), dict[str, str]()
     while True:
-        page = door.get("/v1/access", params={"page_size": 7, **token}, headers=every).json()
+        page = api.get("/v1/access", params={"page_size": 7, **token}, headers=every).json()
         found += [row["id"] for row in page["access"]]
         if page["next_page_token"] is None:
             break
         token = {"page_token": page["next_page_token"]}
     assert found == list(range(25, 0, -1))
-    both = door.get("/v1/access?caller=c1&operation=op2", headers=every).json()["access"]
+    both = api.get("/v1/access?caller=c1&operation=op2", headers=every).json()["access"]
     assert [row["id"] for row in both] == [24, 18, 12, 6]
     for asked, field in (
         ("who=x", "who"), ("kind=planet", "kind"), ("since=7", "since"), ("page_token=x", "page_token"),
         ("since=2026-11-20T12:00:00Z&until=2026-11-20T12:00:00Z", "until"), ("page_size=0", "page_size"),
     ):  # fmt: skip
-        answer = door.get(f"/v1/access?{asked}", headers=every)
+        answer = api.get(f"/v1/access?{asked}", headers=every)
         assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field), asked
     far = encode("access", ID_MAX, 1)
-    assert door.get(f"/v1/access?page_token={far}", headers=every).status_code == 200
+    assert api.get(f"/v1/access?page_token={far}", headers=every).status_code == 200
 
 
-def test_no_text_of_a_row_is_code(world: World, keys: Keys, door: TestClient) -> None:
+def test_no_text_of_a_row_is_code(harness: Harness, keys: Keys, api: TestClient) -> None:
     text = "<img src=x onerror=alert(1)>\u202e\U0001f577" + "y" * 150
     row = AccessRow(
-        world.clock(),
+        harness.clock(),
         text,
         "*",
         "stopRun",
@@ -372,8 +378,8 @@ def test_no_text_of_a_row_is_code(world: World, keys: Keys, door: TestClient) ->
         kind="graph",
         subject=text,
     )
-    world.store.access.record_access([row])
-    shown = as_browser(door).get("/access", headers=keys.headers("admin"))
+    harness.store.access.record_access([row])
+    shown = as_browser(api).get("/access", headers=keys.headers("admin"))
     assert shown.status_code == 200
     assert "<img" not in shown.text
     assert "\u202e" not in shown.text
@@ -381,11 +387,11 @@ def test_no_text_of_a_row_is_code(world: World, keys: Keys, door: TestClient) ->
     assert 'href="/graphs/%3Cimg%20src' in shown.text
 
 
-def test_an_open_gateway_records_what_anybody_did(world: World, client: TestClient) -> None:
+def test_an_open_gateway_records_what_anybody_did(harness: Harness, client: TestClient) -> None:
     client.post("/v1/runs", json={"crawler": "plain"})
     client.__exit__(None, None, None)
     client.__enter__()
-    assert told(world, "caller", "caller_project", "project", "subject") == [
+    assert told(harness, "caller", "caller_project", "project", "subject") == [
         (None, "*", "default", "1")
     ]
     assert ">anybody<" in as_browser(client).get("/access").text

@@ -24,7 +24,7 @@ from crawler_lifecycle.settings import (
     fingerprints,
 )
 from crawler_lifecycle.store.notes import COUNTS_S, EVERY_S, SETTINGS, SameSettings
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 
 KEY = "k" * 40
@@ -40,78 +40,78 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def gateway(world: World, keys: Keys) -> Gateway:
-    world.clock.now = datetime.now(UTC)
-    return world.gateway(entrance=keys.entrance(), marks=of(pools={"shop": {"max": 3}}))
+def gateway(harness: Harness, keys: Keys) -> Gateway:
+    harness.clock.now = datetime.now(UTC)
+    return harness.gateway(entrance=keys.entrance(), marks=of(pools={"shop": {"max": 3}}))
 
 
 @pytest.fixture
-def door(world: World, gateway: Gateway) -> Iterator[TestClient]:
-    with world.client(create_app(gateway)) as client:
+def api(harness: Harness, gateway: Gateway) -> Iterator[TestClient]:
+    with harness.client(create_app(gateway)) as client:
         yield client
 
 
-def told(door: TestClient, gateway: Gateway, keys: Keys) -> str:
-    assert door.portal is not None
-    door.portal.call(gateway.same_settings.compare)
-    answer = door.get("/readyz", headers=keys.headers("read"))
+def told(api: TestClient, gateway: Gateway, keys: Keys) -> str:
+    assert api.portal is not None
+    api.portal.call(gateway.same_settings.compare)
+    answer = api.get("/readyz", headers=keys.headers("read"))
     assert (answer.status_code, answer.json()["ready"]) == (200, True), (
         "no gateway is better than another one"
     )
     return str(answer.json()["checks"]["settings"])
 
 
-def note(world: World, process: str, marks: dict[str, str]) -> None:
-    until = world.clock.now + timedelta(seconds=COUNTS_S)
-    world.store.notes.leave_note(SETTINGS, process, json.dumps(marks), until)
+def note(harness: Harness, process: str, marks: dict[str, str]) -> None:
+    until = harness.clock.now + timedelta(seconds=COUNTS_S)
+    harness.store.notes.leave_note(SETTINGS, process, json.dumps(marks), until)
 
 
 def test_a_process_with_other_settings_is_named_and_a_stranger_learns_that_something_is_wrong(
-    world: World, door: TestClient, gateway: Gateway, keys: Keys
+    harness: Harness, api: TestClient, gateway: Gateway, keys: Keys
 ) -> None:
-    note(world, "worker a/7", of(pools={"shop": {"max": 3}}))
-    assert told(door, gateway, keys) == "ok"
-    note(world, "worker b/7", of(pools={"shop": {"max": 4}}, gateway={"login_key": KEY}))
-    said = told(door, gateway, keys)
+    note(harness, "worker a/7", of(pools={"shop": {"max": 3}}))
+    assert told(api, gateway, keys) == "ok"
+    note(harness, "worker b/7", of(pools={"shop": {"max": 4}}, gateway={"login_key": KEY}))
+    said = told(api, gateway, keys)
     assert said == (
         "not the same as here: LIFECYCLE_GATEWAY__LOGIN_KEY of worker b/7; LIFECYCLE_POOLS of worker b/7; "
         "give all processes the same, and restart them"
     )
-    assert "worker b/7" not in door.get("/readyz").text
-    note(world, "worker b/7", of(pools={"shop": {"max": 3}}))
-    assert told(door, gateway, keys) == "ok", "it was restarted"
+    assert "worker b/7" not in api.get("/readyz").text
+    note(harness, "worker b/7", of(pools={"shop": {"max": 3}}))
+    assert told(api, gateway, keys) == "ok", "it was restarted"
 
 
 def test_processes_that_ended_and_builds_without_notes_are_not_compared(
-    world: World, door: TestClient, gateway: Gateway, keys: Keys
+    harness: Harness, api: TestClient, gateway: Gateway, keys: Keys
 ) -> None:
-    note(world, "worker gone/7", of(quotas={"project:a": {"live_tasks": 7}}))
+    note(harness, "worker gone/7", of(quotas={"project:a": {"live_tasks": 7}}))
     note(
-        world,
+        harness,
         "worker newer/7",
         {**of(pools={"shop": {"max": 3}}), "LIFECYCLE_OF_A_LATER_BUILD": "0"},
     )
     note(
-        world,
+        harness,
         "worker older/7",
         {"LIFECYCLE_POOLS": of(pools={"shop": {"max": 3}})["LIFECYCLE_POOLS"]},
     )
-    assert "LIFECYCLE_QUOTAS of worker gone/7" in told(door, gateway, keys)
-    world.clock.forward(COUNTS_S)
-    assert told(door, gateway, keys) == "ok"
+    assert "LIFECYCLE_QUOTAS of worker gone/7" in told(api, gateway, keys)
+    harness.clock.forward(COUNTS_S)
+    assert told(api, gateway, keys) == "ok"
     assert EVERY_S * 2 < COUNTS_S, "one lost note changes nothing"
 
 
-def test_each_gateway_leaves_its_own(world: World, door: TestClient, gateway: Gateway) -> None:
-    assert door.portal is not None
-    door.portal.call(gateway.same_settings.compare)
-    [found] = world.store.notes.live_notes(SETTINGS)
+def test_each_gateway_leaves_its_own(harness: Harness, api: TestClient, gateway: Gateway) -> None:
+    assert api.portal is not None
+    api.portal.call(gateway.same_settings.compare)
+    [found] = harness.store.notes.live_notes(SETTINGS)
     assert found["name"].startswith(f"gateway {socket.gethostname()}/")
     assert json.loads(found["note"]) == gateway.marks
 
 
 def test_a_gateway_that_compares_nothing_says_nothing_of_it(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     assert "settings" not in client.get("/readyz").json()["checks"]
 
@@ -142,13 +142,13 @@ def test_a_fingerprint_shows_a_difference_and_no_value() -> None:
     assert swapped[0] == swapped[1], "the order of names is nobody's setting"
 
 
-async def test_a_process_that_cannot_write_keeps_what_it_knew(world: World) -> None:
-    world.clock.now = datetime.now(UTC)
-    same = SameSettings(world.store.notes, "worker", of())
-    note(world, "worker b/7", of(pools={"shop": {"max": 4}}))
+async def test_a_process_that_cannot_write_keeps_what_it_knew(harness: Harness) -> None:
+    harness.clock.now = datetime.now(UTC)
+    same = SameSettings(harness.store.notes, "worker", of())
+    note(harness, "worker b/7", of(pools={"shop": {"max": 4}}))
     await same.compare()
     before = same.problem
     assert before
-    world.store.close()
+    harness.store.close()
     await same.compare()
     assert same.problem == before

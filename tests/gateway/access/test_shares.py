@@ -25,7 +25,7 @@ from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import Owner as RunOwner
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.shares import PROCESS, Shares
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.served import served, until
 
@@ -162,7 +162,8 @@ async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(
     assert await places.run(None, str, 5) == "5"
 
 
-# --- through the door -----------------------------------------------------------------------------
+# --- through the entry point
+# -----------------------------------------------------------------------------
 
 
 class SlowFiles(LocalFiles):
@@ -179,7 +180,9 @@ class SlowFiles(LocalFiles):
 
 
 @asynccontextmanager
-async def _two_projects(world: World, folder: Path) -> AsyncIterator[tuple[Any, dict[str, str]]]:
+async def _two_projects(
+    harness: Harness, folder: Path
+) -> AsyncIterator[tuple[Any, dict[str, str]]]:
     """A gateway behind a server, and the addresses of a run of project a with an endless feed, and
     one of b.
     """
@@ -187,13 +190,13 @@ async def _two_projects(world: World, folder: Path) -> AsyncIterator[tuple[Any, 
     addresses = {}
     for project, name in (("a", "items.jsonl"), ("b", "items.jl")):
         request = RunRequest(crawler="plain", project=project)
-        handle = world.store.initiation.create_run(request, project, RunOwner("w", "chain"))
+        handle = harness.store.initiation.create_run(request, project, RunOwner("w", "chain"))
         files = folder / "tasks" / f"{handle.run_id}-{handle.run_uid}" / "0" / "1" / "files"
         files.mkdir(parents=True)
         (files / name).write_text('{"n": 1}\n')
         addresses[project] = f"/v1/runs/{handle.run_id}/items"
     SlowFiles.reads = 0
-    app = world.new_app(live_files=SlowFiles(folder), entrance=keys.entrance())
+    app = harness.new_app(live_files=SlowFiles(folder), entrance=keys.entrance())
     async with served(app) as server, httpx.AsyncClient(base_url=server.url, timeout=120) as client:
 
         async def ask(project: str, more: str) -> httpx.Response:
@@ -206,12 +209,12 @@ async def _two_projects(world: World, folder: Path) -> AsyncIterator[tuple[Any, 
 
 @pytest.mark.parametrize("what", ["", "/stats", "/feed?contains=y", "/feed?format=csv"])
 async def test_a_hostile_feed_delays_no_other_project_and_ends_with_its_client(
-    world: World, tmp_path: Path, what: str
+    harness: Harness, tmp_path: Path, what: str
 ) -> None:
     """Two readings of one project once took all places for tables, and went on after their client
     had left.
     """
-    async with _two_projects(world, tmp_path) as (ask, _):
+    async with _two_projects(harness, tmp_path) as (ask, _):
         readers = [asyncio.create_task(ask("a", what)) for _ in range(2 * TABLES[0])]
         await until(lambda: SlowFiles.reads > 3)
         for more in ("", "/stats", "/feed"):

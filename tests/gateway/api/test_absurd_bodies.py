@@ -31,7 +31,7 @@ from crawler_lifecycle.gateway.runs.requests import TASKS_MAX
 from crawler_lifecycle.gateway.ui.parts import forms
 from crawler_lifecycle.web.problems import DEPTH_MAX, ERRORS_MAX, NAMES_MAX, JsonBody
 from crawler_lifecycle.web.turns import AT_ONCE_MAX, in_turn
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.served import served
 from tests.support.absurd import ATTACKS, FORMS, filled
 from tests.support.examples import examples
@@ -101,12 +101,13 @@ def test_what_is_counted_is_refused_before_it_is_parsed(
     assert spent < 2 * parsing_s, f"{spent:.3f} s, parsing {parsing_s:.3f} s"
 
 
-def test_large_bodies_that_make_sense_are_taken(world: World, client: TestClient) -> None:
+def test_large_bodies_that_make_sense_are_taken(harness: Harness, client: TestClient) -> None:
     tasks = [{"args": {"page": str(n), "site": "http://127.0.0.1"}} for n in range(TASKS_MAX)]
     answer = client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks})
     assert answer.status_code == 202, answer.text[:500]
     assert (
-        len(world.store.tasks.list_tasks(answer.json()["run_id"], limit=TASKS_MAX + 1)) == TASKS_MAX
+        len(harness.store.tasks.list_tasks(answer.json()["run_id"], limit=TASKS_MAX + 1))
+        == TASKS_MAX
     )
     job = {
         "call": "shop.steps:work",
@@ -207,10 +208,10 @@ async def test_large_bodies_are_read_beside_the_loop_and_in_turns_of_their_proje
     assert order[-1] == "small"
 
 
-async def test_another_caller_is_answered_while_absurd_bodies_are_read(world: World) -> None:
+async def test_another_caller_is_answered_while_absurd_bodies_are_read(harness: Harness) -> None:
     """Counted, not timed: while each large body is read, the loop answers others."""
     async with (
-        served(world.app) as server,
+        served(harness.app) as server,
         httpx.AsyncClient(base_url=server.url, timeout=120) as http,
     ):
         reading = [
@@ -327,11 +328,11 @@ def _lists(schema: Any) -> Iterator[dict[str, Any]]:
 RETRIED = ('{"type": "str"}', '{"type": "int"}')
 
 
-def test_every_list_of_a_body_has_an_end(world: World) -> None:
+def test_every_list_of_a_body_has_an_end(harness: Harness) -> None:
     """Otherwise a million wrong entries are a million errors."""
     bodies = {
         dependency.call
-        for route in world.app.routes
+        for route in harness.app.routes
         for dependency in getattr(getattr(route, "dependant", None), "dependencies", ())
         if isinstance(dependency.call, JsonBody)
     }

@@ -12,20 +12,20 @@ from crawler_lifecycle.domain.audits.audit import (
     FindingKind,
     ReportedFinding,
 )
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
-def report_of(world: World, audit_id: str = "audit-1") -> AuditReport:
+def report_of(harness: Harness, audit_id: str = "audit-1") -> AuditReport:
     found = ReportedFinding(
         FindingKind.ORPHAN,
         "task 0 of run 9 executes",
         9,
-        due_at=world.clock() + timedelta(minutes=5),
+        due_at=harness.clock() + timedelta(minutes=5),
     )
     return AuditReport(
         audit_id,
-        world.clock(),
-        world.clock() + timedelta(seconds=1),
+        harness.clock(),
+        harness.clock() + timedelta(seconds=1),
         repair=True,
         looked={"open_runs": 3},
         found={"orphan": 1, "no_workflow": 2},
@@ -35,9 +35,9 @@ def report_of(world: World, audit_id: str = "audit-1") -> AuditReport:
 
 
 def test_an_audit_that_ends_soon_is_answered_with_its_report(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    world.workflows.report = report_of(world)
+    harness.workflows.report = report_of(harness)
     answer = client.post("/v1/audit", json={"repair": True})
     assert answer.status_code == 200
     body = answer.json()
@@ -47,42 +47,42 @@ def test_an_audit_that_ends_soon_is_answered_with_its_report(
         {"orphan": 1, "no_workflow": 2},
     )
     assert body["report"]["findings"][0]["kind"] == "orphan"
-    assert world.workflows.audits == [True]
+    assert harness.workflows.audits == [True]
 
 
-def test_without_a_body_it_only_tells(world: World, client: TestClient) -> None:
-    world.workflows.report = report_of(world)
+def test_without_a_body_it_only_tells(harness: Harness, client: TestClient) -> None:
+    harness.workflows.report = report_of(harness)
     assert client.post("/v1/audit").status_code == 200
-    assert world.workflows.audits == [False]
+    assert harness.workflows.audits == [False]
 
 
-def test_one_that_takes_longer_is_read_later(world: World, client: TestClient) -> None:
+def test_one_that_takes_longer_is_read_later(harness: Harness, client: TestClient) -> None:
     answer = client.post("/v1/audit", json={"repair": False, "unknown": "adopt"})
-    assert world.workflows.unknown == "adopt"
+    assert harness.workflows.unknown == "adopt"
     assert client.post("/v1/audit", json={"unknown": "burn"}).status_code == 422
     assert (answer.status_code, answer.json()["report"]) == (202, None)
     where = answer.headers["Location"]
     missing = client.get(where)
     assert (missing.status_code, missing.json()["code"]) == (404, "audit_not_found")
-    world.store.findings.record_audit(report_of(world))
-    world.store.findings.record_audit(report_of(world, "audit-2"))
+    harness.store.findings.record_audit(report_of(harness))
+    harness.store.findings.record_audit(report_of(harness, "audit-2"))
     assert client.get(where).json()["report"]["audit_id"] == "audit-1"
     assert client.get("/v1/audit").json()["report"]["audit_id"] == "audit-2"
 
 
-def test_what_is_open_is_listed(world: World, client: TestClient) -> None:
+def test_what_is_open_is_listed(harness: Harness, client: TestClient) -> None:
     assert client.get("/v1/audit").json() == {"report": None, "findings": []}
-    world.store.findings.note_findings([
+    harness.store.findings.note_findings([
         AuditFinding("orphan/9", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}),
         AuditFinding("no_row/w", FindingKind.NO_ROW, "workflow 'w' works for run 8", 8, workflow_id="w"),
     ])  # fmt: skip
-    world.store.findings.note_repair("no_row/w", "terminated")
+    harness.store.findings.note_repair("no_row/w", "terminated")
     (found,) = client.get("/v1/audit").json()["findings"]
     assert (found["kind"], found["status"], found["evidence"]) == ("orphan", "open", {"uid": "u"})
 
 
-def test_temporal_away_is_said(world: World, client: TestClient) -> None:
-    world.workflows.down = True
+def test_temporal_away_is_said(harness: Harness, client: TestClient) -> None:
+    harness.workflows.down = True
     answer = client.post("/v1/audit", json={"repair": True})
     assert (answer.status_code, answer.json()["code"]) == (503, "temporal_unavailable")
 

@@ -1,4 +1,4 @@
-"""Numbers that cannot be are refused at the gateway's and at Temporal's door, before anything is
+"""Numbers that cannot be are refused at the gateway's and at Temporal's api, before anything is
 written.
 """
 
@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.bounds import ID_MAX, LIMITS
 from crawler_lifecycle.domain.run import AddTasks, RunRequest
 from crawler_lifecycle.workflows.exports import ExportOrder
 from crawler_lifecycle.workflows.requests import read_input, read_update
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 #: It is the one that is served: test_openapi.py.
 DOCUMENT = Path(__file__).parents[3] / "docs/openapi.json"
@@ -51,15 +51,15 @@ EDGES = (
 
 def test_every_date_of_the_api_is_refused_at_the_edges_of_the_calendar(client: TestClient) -> None:
     paths = json.loads(DOCUMENT.read_text())["paths"]
-    doors = [
+    apis = [
         (path, parameter["name"])
         for path, methods in paths.items()
         for parameter in methods.get("get", {}).get("parameters", ())
         if "date-time" in json.dumps(parameter["schema"])
     ]
-    assert {name for _, name in doors} == {"created_from", "created_until", "since", "until"}
+    assert {name for _, name in apis} == {"created_from", "created_until", "since", "until"}
     for value in EDGES:
-        answers = [(name, client.get(path, params={name: value})) for path, name in doors]
+        answers = [(name, client.get(path, params={name: value})) for path, name in apis]
         answers.append(
             ("due_at", client.post("/v1/runs", json={"crawler": "plain", "due_at": value}))
         )
@@ -72,7 +72,7 @@ def test_every_date_of_the_api_is_refused_at_the_edges_of_the_calendar(client: T
 
 
 def test_the_gateway_names_field_value_and_fix_and_writes_nothing(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     for name in [*FIELDS, "due_at"]:
         values: tuple[object, ...] = (
@@ -90,7 +90,7 @@ def test_the_gateway_names_field_value_and_fix_and_writes_nothing(
             told = answer.json()
             assert told["detail"].startswith(name), told
             assert "give" in told["detail"] or "should" in told["detail"], told
-        assert world.store.runs.list_runs(limit=5) == []
+        assert harness.store.runs.list_runs(limit=5) == []
 
 
 def test_a_start_through_temporal_is_refused_for_good() -> None:
@@ -140,10 +140,10 @@ def test_an_id_that_no_run_has_is_refused_on_every_path(client: TestClient) -> N
         assert client.post(f"/v1/runs/{ID_MAX}/stop").status_code == 404
 
 
-def test_the_ladder_of_a_resume_has_the_same_bounds(world: World, client: TestClient) -> None:
+def test_the_ladder_of_a_resume_has_the_same_bounds(harness: Harness, client: TestClient) -> None:
     run_id = client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
-    world.claim(run_id)
-    world.end(run_id)
+    harness.claim(run_id)
+    harness.end(run_id)
     for minutes in ([1e308], [0], [1441], [True]):
         answer = client.post(f"/v1/runs/{run_id}/resume", json={"poll_minutes": minutes})
         assert (answer.status_code, answer.json()["detail"][:12]) == (422, "poll_minutes")

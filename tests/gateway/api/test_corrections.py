@@ -18,40 +18,40 @@ from crawler_lifecycle.domain.run import ChildTask, RunRequest, RunStatus, StopI
 from crawler_lifecycle.domain.task import Observation, Phase, reconcile
 from crawler_lifecycle.ports.polls import Correction, Poll, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Fence, Owner
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 OWNER = Owner("crawl/plain/k", "chain-1")
 
 
-def claim(world: World, run_id: int) -> Fence:
+def claim(harness: Harness, run_id: int) -> Fence:
     """What the run's workflow is, for the store."""
-    handle = world.store.initiation.claim_run(RunRequest(run_id=run_id), OWNER, lambda _: False)
+    handle = harness.store.initiation.claim_run(RunRequest(run_id=run_id), OWNER, lambda _: False)
     return Fence(run_id, handle.attempt, OWNER.first_run_id, handle.run_uid)
 
 
 @pytest.fixture
-def fence(world: World) -> Fence:
+def fence(harness: Harness) -> Fence:
     """A run of three tasks, at most two at once, that executes and is to be polled again in a
     minute.
     """
     request = RunRequest(
         crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(3)], max_parallel_tasks=2
     )
-    row, _ = world.store.initiation.reserve_run(request, "k")
-    fence = claim(world, row.run_id)
-    store, now = world.store, world.clock.now
+    row, _ = harness.store.initiation.reserve_run(request, "k")
+    fence = claim(harness, row.run_id)
+    store, now = harness.store, harness.clock.now
     offered, _ = store.deployment.offer_tasks(fence, 10, 2, now + timedelta(seconds=25))
     store.deployment.record_deployed(
         fence, "local", [DeployedTask(t.index, "created", f"n{t.index}", "u") for t in offered], now
     )
-    poll(world, fence, Phase.EXECUTING)
+    poll(harness, fence, Phase.EXECUTING)
     store.deployment.mark_started(fence, now, now + timedelta(minutes=1))
     return fence
 
 
-def poll(world: World, fence: Fence, phase: Phase) -> None:
+def poll(harness: Harness, fence: Fence, phase: Phase) -> None:
     """A poll that sees every task that was deployed in this phase."""
-    store, now = world.store, world.clock.now
+    store, now = harness.store, harness.clock.now
     state = store.polls.found_state(fence)
     seen = [
         Observation(t.index, t.attempt, phase, now, uid=t.uid, changed_at=now)
@@ -71,13 +71,13 @@ def shown(client: TestClient, fence: Fence) -> dict[str, Any]:
 
 
 def test_a_failed_poll_moves_nothing_and_says_since_when(
-    world: World, client: TestClient, fence: Fence
+    harness: Harness, client: TestClient, fence: Fence
 ) -> None:
     before = shown(client, fence)
-    world.clock.forward(60)
-    world.store.polls.record_poll_error(fence, "503 from the API")
-    world.clock.forward(200)
-    world.store.polls.record_poll_error(fence, "503 from the API")
+    harness.clock.forward(60)
+    harness.store.polls.record_poll_error(fence, "503 from the API")
+    harness.clock.forward(200)
+    harness.store.polls.record_poll_error(fence, "503 from the API")
     after = shown(client, fence)
     for name in ("verified_at", "next_poll_at", "status"):
         assert after[name] == before[name]
@@ -89,61 +89,65 @@ def test_a_failed_poll_moves_nothing_and_says_since_when(
     [failing] = [entry for entry in told if entry["kind"] == "poll"]
     assert failing["at"] == "2026-11-20T12:01:00Z"
     assert "503 from the API" in failing["text"]
-    poll(world, fence, Phase.EXECUTING)
+    poll(harness, fence, Phase.EXECUTING)
     healed = shown(client, fence)
     assert (healed["poll_error"], healed["poll_error_since"]) == (None, None)
     assert healed["verified_at"] == "2026-11-20T12:04:20Z"
 
 
-def test_an_overdue_poll_is_called_overdue(world: World, client: TestClient, fence: Fence) -> None:
+def test_an_overdue_poll_is_called_overdue(
+    harness: Harness, client: TestClient, fence: Fence
+) -> None:
     tag = client.get(f"/v1/runs/{fence.run_id}").headers["etag"]
-    world.clock.forward(61)
+    harness.clock.forward(61)
     assert client.get(f"/v1/runs/{fence.run_id}", headers={"if-none-match": tag}).status_code == 304
-    world.clock.forward(239)
+    harness.clock.forward(239)
     run = shown(client, fence)
     assert run["waiting"].startswith("the poll that was due 4 min ago is missing")
     assert run["stale"] is True
     assert run["verified_ago_s"] == 300
 
 
-def test_places_and_stops_and_deliveries(world: World, client: TestClient, fence: Fence) -> None:
+def test_places_and_stops_and_deliveries(
+    harness: Harness, client: TestClient, fence: Fence
+) -> None:
     waiting = "1 task QUEUED: at most 2 at once (max_parallel_tasks)"
     assert shown(client, fence)["waiting"] == waiting
     assert client.get("/v1/runs").json()["runs"][0]["waiting"] == waiting
-    world.store.stops.record_stop(
-        fence.run_id, StopIntent(world.clock.now, requested_by="ada"), "s1"
+    harness.store.stops.record_stop(
+        fence.run_id, StopIntent(harness.clock.now, requested_by="ada"), "s1"
     )
-    world.clock.forward(7)
+    harness.clock.forward(7)
     assert (
         shown(client, fence)["waiting"]
         == "stop requested by ada 7 s ago: no workflow has acted on it yet"
     )
-    world.store.stops.cancel_queued(fence, world.clock.now)
-    world.store.stops.acted_on_stop(fence, world.clock.now)
+    harness.store.stops.cancel_queued(fence, harness.clock.now)
+    harness.store.stops.acted_on_stop(fence, harness.clock.now)
     assert shown(client, fence)["waiting"].endswith(
         ": 2 tasks (index 0, 1) not yet proved to have ended"
     )
-    poll(world, fence, Phase.GONE)
-    world.store.completion.end_run(
+    poll(harness, fence, Phase.GONE)
+    harness.store.completion.end_run(
         fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
     )
-    world.store.events.record_delivery(
-        world.store.events.last_event(fence.run_id, "run.stopped").seq, "pusher", None
+    harness.store.events.record_delivery(
+        harness.store.events.last_event(fence.run_id, "run.stopped").seq, "pusher", None
     )
-    seq = world.store.events.last_event(fence.run_id, "run.ended").seq
-    world.store.events.record_delivery(seq, "bus", "refused")
-    world.store.exports.record_export(fence, "failed", None, "the disk is full")
+    seq = harness.store.events.last_event(fence.run_id, "run.ended").seq
+    harness.store.events.record_delivery(seq, "bus", "refused")
+    harness.store.exports.record_export(fence, "failed", None, "the disk is full")
     assert shown(client, fence)["waiting"] == (
         "run.ended is not delivered after 1 try: refused; the supporting files are not archived yet: the disk is full"
     )
-    world.store.events.record_delivery(seq, "bus", None)
-    world.store.exports.record_export(fence, "empty", None, None)
+    harness.store.events.record_delivery(seq, "bus", None)
+    harness.store.exports.record_export(fence, "empty", None, None)
     assert shown(client, fence)["waiting"] is None
 
 
-def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> None:
-    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
-    world.clock.forward(90)
+def test_a_run_without_a_workflow_says_so(harness: Harness, client: TestClient) -> None:
+    row, _ = harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    harness.clock.forward(90)
     run = client.get(f"/v1/runs/{row.run_id}").json()
     assert (
         run["waiting"]
@@ -151,37 +155,37 @@ def test_a_run_without_a_workflow_says_so(world: World, client: TestClient) -> N
     )
 
 
-def test_since_when_it_waits_survives_another_number(world: World, client: TestClient) -> None:
-    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
-    fence = claim(world, row.run_id)
+def test_since_when_it_waits_survives_another_number(harness: Harness, client: TestClient) -> None:
+    row, _ = harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    fence = claim(harness, row.run_id)
     for used in ("4 of 4", "3 of 4", "4 of 4"):
-        world.clock.forward(30)
-        world.store.deployment.note_waiting(fence, f"waiting: {used} slots in use")
-    world.clock.forward(30)
+        harness.clock.forward(30)
+        harness.store.deployment.note_waiting(fence, f"waiting: {used} slots in use")
+    harness.clock.forward(30)
     assert shown(client, fence)["waiting"] == "waiting for 1 min: 4 of 4 slots in use"
-    world.store.deployment.note_waiting(fence, "scheduler service: 503")
-    world.clock.forward(10)
+    harness.store.deployment.note_waiting(fence, "scheduler service: 503")
+    harness.clock.forward(10)
     run = shown(client, fence)
     assert run["waiting"] == "the scheduler service has accepted no deployment for 10 s: 503"
     assert run["waiting_since"] == "2026-11-20T12:02:00Z"
 
 
-def wrong(world: World, fence: Fence, kind: CorrectionKind, truth: str) -> None:
-    world.store.corrections.record_corrections(
+def wrong(harness: Harness, fence: Fence, kind: CorrectionKind, truth: str) -> None:
+    harness.store.corrections.record_corrections(
         fence.run_id, [Correction(kind, "PROCESSING", truth)]
     )
 
 
-def test_the_ledger_in_one_line(world: World, client: TestClient, fence: Fence) -> None:
+def test_the_ledger_in_one_line(harness: Harness, client: TestClient, fence: Fence) -> None:
     empty = client.get("/v1/corrections/summary").json()
     assert (empty["count"], empty["worst_s"], empty["kinds"]) == (0, None, {})
     assert empty["text"] == f"no corrections this week; {NOT_COUNTED}"
     assert (empty["since"], empty["until"]) == ("2026-11-13T12:00:00Z", "2026-11-20T12:00:00Z")
-    world.clock.forward(41.25)
-    wrong(world, fence, CorrectionKind.KILLED, "FAILED")
-    world.clock.forward(8 * 86400)
-    wrong(world, fence, CorrectionKind.LATE, "FAILED")
-    poll(world, fence, Phase.EXECUTING)
+    harness.clock.forward(41.25)
+    wrong(harness, fence, CorrectionKind.KILLED, "FAILED")
+    harness.clock.forward(8 * 86400)
+    wrong(harness, fence, CorrectionKind.LATE, "FAILED")
+    poll(harness, fence, Phase.EXECUTING)
     summary = client.get("/v1/corrections/summary").json()
     assert (summary["count"], list(summary["kinds"])) == (1, ["late"])
     assert (
@@ -201,10 +205,10 @@ NOT_LOST = {"lost": 0, "lost_since": None, "lost_what": None}
 
 
 def test_overdue_polls_are_told_everywhere(
-    world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
-    world.clock.forward(90)
+    harness.clock.forward(90)
     nothing = {
         "count": 0,
         "since": None,
@@ -215,7 +219,7 @@ def test_overdue_polls_are_told_everywhere(
     }
     assert client.get("/v1/runs", params={"status": "FAILED"}).json()["overdue"] == nothing
     assert client.get("/v1/corrections/summary").json()["overdue"] == nothing
-    world.clock.forward(134)
+    harness.clock.forward(134)
     words = f"1 poll is overdue (run {fence.run_id}) by 2 min 44 s: nothing after 2026-11-20T12:00:00Z is verified"
     listed = client.get("/v1/runs", params={"status": "FAILED"}).json()
     assert listed["overdue"] == {
@@ -227,14 +231,14 @@ def test_overdue_polls_are_told_everywhere(
     scraped = client.get("/metrics").text
     assert 'lifecycle_polls_overdue{project="default"} 1.0' in scraped
     assert 'lifecycle_poll_overdue_seconds_max{project="default"} 164.0' in scraped
-    poll(world, fence, Phase.EXECUTING)
+    poll(harness, fence, Phase.EXECUTING)
     assert client.get("/v1/runs").json()["overdue"] == nothing
 
 
-def test_lists_by_kind(world: World, client: TestClient, fence: Fence) -> None:
-    wrong(world, fence, CorrectionKind.KILLED, "FAILED")
+def test_lists_by_kind(harness: Harness, client: TestClient, fence: Fence) -> None:
+    wrong(harness, fence, CorrectionKind.KILLED, "FAILED")
     for truth in ("COMPLETED", "FAILED"):
-        wrong(world, fence, CorrectionKind.LATE, truth)
+        wrong(harness, fence, CorrectionKind.LATE, truth)
     for path in ("/v1/corrections", f"/v1/runs/{fence.run_id}/corrections"):
         first = client.get(path, params={"kind": "late", "page_size": 1}).json()
         assert [row["truth"] for row in first["corrections"]] == ["COMPLETED"]
@@ -258,14 +262,14 @@ def figures(client: TestClient, name: str) -> dict[str, float]:
 
 
 def test_figures_of_the_ledger(
-    world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     assert figures(client, "lifecycle_week_corrections") == {
         kind.value: 0 for kind in CorrectionKind
     }
-    world.clock.forward(12)
-    wrong(world, fence, CorrectionKind.VANISHED, "LOST")
+    harness.clock.forward(12)
+    wrong(harness, fence, CorrectionKind.VANISHED, "LOST")
     assert figures(client, "lifecycle_week_corrections")["vanished"] == 1
     assert figures(client, "lifecycle_week_wrong_seconds_max")["vanished"] == 12
     with monkeypatch.context() as down:
@@ -273,7 +277,7 @@ def test_figures_of_the_ledger(
         def unavailable(*_: object) -> None:
             raise StoreUnavailable("gone")
 
-        down.setattr(world.store.corrections, "correction_summary", unavailable)
+        down.setattr(harness.store.corrections, "correction_summary", unavailable)
         assert all(
             math.isnan(value) for value in figures(client, "lifecycle_week_corrections").values()
         )
@@ -281,12 +285,12 @@ def test_figures_of_the_ledger(
 
 
 def test_not_every_scrape_asks_the_database(
-    world: World, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, fence: Fence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    summary = world.store.corrections.correction_summary
+    summary = harness.store.corrections.correction_summary
     monkeypatch.setattr(
-        world.store.corrections,
+        harness.store.corrections,
         "correction_summary",
         lambda since: asked.append(since) or summary(since),
     )

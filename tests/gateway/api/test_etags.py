@@ -15,23 +15,23 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, Crawler
 from crawler_lifecycle.domain.run import ExportResult, StopIntent
 from crawler_lifecycle.domain.task import Change, Counters, Observation, Phase, TaskStatus
 from crawler_lifecycle.ports.polls import Details, Poll, TaskFinding
-from tests.gateway.gateway_world import CRAWLERS, World
+from tests.gateway.gateway_harness import CRAWLERS, Harness
 
 
 class Run:
     """A run with two tasks, and everything that may happen to it."""
 
-    def __init__(self, world: World, client: TestClient) -> None:
-        self.world, self.store, self.client = world, world.store, client
+    def __init__(self, harness: Harness, client: TestClient) -> None:
+        self.harness, self.store, self.client = harness, harness.store, client
         body = {"crawler": "plain", "tasks": [{}, {}]}
         self.run_id = int(client.post("/v1/runs", json=body).json()["run_id"])
-        world.claim(self.run_id)
-        world.deploy(self.run_id)
-        self.fence = world.fence(self.run_id)
+        harness.claim(self.run_id)
+        harness.deploy(self.run_id)
+        self.fence = harness.fence(self.run_id)
         self.first = self.store.tasks.list_tasks(self.run_id)[0].task_id
 
     def poll(self, *findings: TaskFinding) -> None:
-        now = self.world.clock()
+        now = self.harness.clock()
         seen = [finding.observation for finding in findings]
         self.store.polls.record_poll(
             self.fence, Poll(now, 0.1, seen), findings, now + timedelta(seconds=60), "look"
@@ -41,10 +41,10 @@ class Run:
         self.store.polls.record_poll_error(self.fence, "the cluster does not answer")
 
     def stop(self) -> None:
-        self.store.stops.record_stop(self.run_id, StopIntent(self.world.clock()), "s1")
+        self.store.stops.record_stop(self.run_id, StopIntent(self.harness.clock()), "s1")
 
     def stop_is_acted_on(self) -> None:
-        self.store.stops.acted_on_stop(self.fence, self.world.clock())
+        self.store.stops.acted_on_stop(self.fence, self.harness.clock())
 
     def details(self) -> None:
         """Counters of a task come without a change of status, and after the poll that found
@@ -54,7 +54,7 @@ class Run:
         self.store.polls.apply_details(self.fence)
 
     def task_lost(self) -> None:
-        now = self.world.clock()
+        now = self.harness.clock()
         change = Change(
             self.first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
         )
@@ -78,12 +78,12 @@ class Run:
     def becomes_stale(self) -> None:
         self.poll()
         self.client.get(f"/v1/runs/{self.run_id}")
-        self.world.clock.forward(121)
+        self.harness.clock.forward(121)
 
 
 @pytest.fixture
-def run(world: World, client: TestClient) -> Run:
-    return Run(world, client)
+def run(harness: Harness, client: TestClient) -> Run:
+    return Run(harness, client)
 
 
 PATHS = ["", "/tasks", "/timeline", "/corrections"]
@@ -99,7 +99,7 @@ def test_what_did_not_change_is_not_sent_again(client: TestClient, run: Run, pat
     tag = first.headers["etag"]
     assert (first.status_code, first.headers["cache-control"]) == (200, "private, no-cache")
     # Time alone is no news; the client can tell it from verified_at.
-    run.world.clock.forward(3)
+    run.harness.clock.forward(3)
     for known in (tag, tag.removeprefix("W/"), f'"other", {tag}', "*"):
         again = client.get(path, headers={"If-None-Match": known})
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
@@ -145,7 +145,7 @@ def test_a_stop_that_is_acted_on_is_news(client: TestClient, run: Run) -> None:
     run.stop()
     path = f"/v1/runs/{run.run_id}"
     tag = client.get(path).headers["etag"]
-    run.world.clock.forward(1)
+    run.harness.clock.forward(1)
     run.stop_is_acted_on()
     assert client.get(path, headers={"If-None-Match": tag}).status_code == 200
 
@@ -161,14 +161,14 @@ def test_one_validator_is_not_good_for_another_answer(client: TestClient, run: R
     assert len(set(tags)) == len(tags)
 
 
-def test_a_changed_catalogue_is_news(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_catalogue_is_news(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.runs.crawlers.FRESH_S", 0.0)
     known = list(CRAWLERS)
-    monkeypatch.setattr(world.scheduler, "crawlers", lambda: known)
-    with world.client(world.new_app()) as client:
+    monkeypatch.setattr(harness.scheduler, "crawlers", lambda: known)
+    with harness.client(harness.new_app()) as client:
         tag = client.get("/v1/crawlers").headers["etag"]
     known.append(CrawlerDefinition("new", CrawlerKind.COMMAND, command=["true"]))
-    with world.client(world.new_app()) as client:
+    with harness.client(harness.new_app()) as client:
         answer = client.get("/v1/crawlers", headers={"If-None-Match": tag})
     assert answer.status_code == 200
     assert json.loads(answer.content)["crawlers"][-1]["name"] == "new"

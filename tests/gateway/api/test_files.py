@@ -16,25 +16,29 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.domain.run import ChildTask, RunRequest
 from crawler_lifecycle.ports.files import FileSource
 from crawler_lifecycle.ports.runs import Fence, Owner
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.services import FakeArchive
 
 
-def _run(world: World, state: Path) -> tuple[int, list[int], Path]:
+def _run(harness: Harness, state: Path) -> tuple[int, list[int], Path]:
     request = RunRequest(crawler="plain", tasks=[ChildTask({"page": str(n)}) for n in range(2)])
-    handle = world.store.initiation.create_run(request, "files", Owner("w", "chain"))
+    handle = harness.store.initiation.create_run(request, "files", Owner("w", "chain"))
     home = state / "tasks" / f"{handle.run_id}-{handle.run_uid}"
     for index in range(2):
         (home / str(index) / "1" / "files").mkdir(parents=True)
-    return handle.run_id, [row.task_id for row in world.store.tasks.list_tasks(handle.run_id)], home
+    return (
+        handle.run_id,
+        [row.task_id for row in harness.store.tasks.list_tasks(handle.run_id)],
+        home,
+    )
 
 
-def test_files_of_all_tasks_are_listed_and_read(world: World, tmp_path: Path) -> None:
-    run_id, (first, second), home = _run(world, tmp_path)
+def test_files_of_all_tasks_are_listed_and_read(harness: Harness, tmp_path: Path) -> None:
+    run_id, (first, second), home = _run(harness, tmp_path)
     (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b"{}\n" * CHUNK)
     (home / "1" / "1" / "files" / 'a"b.html').write_text("<script>")
     (home / "1" / "1" / "files" / "empty").touch()
-    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
+    with harness.client(harness.new_app(live_files=LocalFiles(tmp_path))) as client:
         page = client.get(f"/v1/runs/{run_id}/files").json()
         assert [(row["task_id"], row["name"], row["bytes"]) for row in page["files"]] == [
             (first, "task-0/items.jsonl", 3 * CHUNK),
@@ -56,9 +60,9 @@ def test_files_of_all_tasks_are_listed_and_read(world: World, tmp_path: Path) ->
         )
 
 
-def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
-    run_id, (first, _), home = _run(world, tmp_path)
-    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
+def test_what_cannot_be_read_here_is_said(harness: Harness, tmp_path: Path) -> None:
+    run_id, (first, _), home = _run(harness, tmp_path)
+    with harness.client(harness.new_app(live_files=LocalFiles(tmp_path))) as client:
         page = client.get(f"/v1/runs/{run_id}/files").json()
         assert (page["files"], page["readable"]) == ([], True)
         for path in ("items.jsonl", "../log", "\ud800x".encode("utf-8", "replace").decode()):
@@ -71,7 +75,7 @@ def test_what_cannot_be_read_here_is_said(world: World, tmp_path: Path) -> None:
         assert client.get("/v1/runs/9999/files").json()["code"] == "run_not_found"
         home.rename(tmp_path / "away")
         assert client.get(f"/v1/runs/{run_id}/files").json()["readable"] is False
-    with world.client(world.new_app()) as client:  # pods: nothing can be read from here
+    with harness.client(harness.new_app()) as client:  # pods: nothing can be read from here
         answer = client.get(f"/v1/runs/{run_id}/files").json()
         assert answer["readable"] is False
         assert "they are in its archive" in answer["note"]
@@ -85,11 +89,11 @@ FILES = {"items.jsonl": b'{"a": 1}\n' * 100_000, "a.png": b"\x89PNG"}
 
 
 def _stored(
-    world: World, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None,
+    harness: Harness, tmp_path: Path, run_id: int, archive: FakeArchive, data: bytes | None = None,
     files: Mapping[str, bytes] = FILES,
 ) -> str:  # fmt: skip
     """The run's files, or these bytes in their place, in an archive that is on record."""
-    row = world.run(run_id)
+    row = harness.run(run_id)
     folder = tmp_path / "packed"
     folder.mkdir()
     for name, content in files.items():
@@ -101,16 +105,18 @@ def _stored(
     if data is not None:
         archive.stored[result.url] = data
         result = replace(result, bytes=len(data))
-    world.store.exports.record_export(fence, "exported", result, None)
+    harness.store.exports.record_export(fence, "exported", result, None)
     return result.url
 
 
-def test_files_of_pods_come_one_by_one_out_of_the_archive(world: World, tmp_path: Path) -> None:
-    run_id, (first, second), home = _run(world, tmp_path)
+def test_files_of_pods_come_one_by_one_out_of_the_archive(harness: Harness, tmp_path: Path) -> None:
+    run_id, (first, second), home = _run(harness, tmp_path)
     archive = FakeArchive()
-    with world.client(world.new_app(archive=archive, elsewhere="they lie in a bucket")) as client:
+    with harness.client(
+        harness.new_app(archive=archive, elsewhere="they lie in a bucket")
+    ) as client:
         assert "they lie in a bucket" in client.get(f"/v1/runs/{run_id}/files").json()["note"]
-        url = _stored(world, tmp_path, run_id, archive)
+        url = _stored(harness, tmp_path, run_id, archive)
         page = client.get(f"/v1/runs/{run_id}/files").json()
         assert [(row["name"], row["bytes"], row["task_id"]) for row in page["files"]] == [
             ("task-0/a.png", 4, None),
@@ -133,8 +139,8 @@ def test_files_of_pods_come_one_by_one_out_of_the_archive(world: World, tmp_path
             assert client.get(f"/v1/runs/{run_id}/file", params=odd).status_code == 422
         archive.stored[url] += b"x"  # another one than was recorded
         assert client.get(f"/v1/runs/{run_id}/files").json()["code"] == "archive_unavailable"
-    with world.client(
-        world.new_app(archive=archive, live_files=LocalFiles(tmp_path))
+    with harness.client(
+        harness.new_app(archive=archive, live_files=LocalFiles(tmp_path))
     ) as client:  # as long as they are there
         (home / "0" / "1" / "files" / "items.jsonl").write_bytes(b'{"b": 2}\n{"b"')
         assert [
@@ -168,26 +174,26 @@ def _lying(data: bytes, at: int, value: int) -> bytes:
     bytes, lambda: b"no zip", lambda: _zip(a=b"b")[:-30], lambda: _lying(_zip(a=b"b"), 12, 2**31), _far_directory,
 ], ids=range(5))  # fmt: skip
 def test_an_archive_that_is_none_is_said_to_be_none(
-    world: World, data: Callable[[], bytes], tmp_path: Path
+    harness: Harness, data: Callable[[], bytes], tmp_path: Path
 ) -> None:
-    run_id, _, _ = _run(world, tmp_path)
+    run_id, _, _ = _run(harness, tmp_path)
     archive = FakeArchive()
-    _stored(world, tmp_path, run_id, archive, data())
-    with world.client(world.new_app(archive=archive)) as client:
+    _stored(harness, tmp_path, run_id, archive, data())
+    with harness.client(harness.new_app(archive=archive)) as client:
         answer = client.get(f"/v1/runs/{run_id}/files")
         assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
 
 
 def test_a_member_of_nothing_but_zeros_costs_no_more_than_is_shown(
-    world: World, tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
-    run_id, _, _ = _run(world, tmp_path)
+    run_id, _, _ = _run(harness, tmp_path)
     archive = FakeArchive()
-    _stored(world, tmp_path, run_id, archive, _zip(**{"task-0/bomb.jsonl": bytes(2**26)}))
+    _stored(harness, tmp_path, run_id, archive, _zip(**{"task-0/bomb.jsonl": bytes(2**26)}))
     read = archive.part
     asked: list[int] = []
     archive.part = lambda url, place, limit: asked.append(limit) or read(url, place, limit)  # type: ignore
-    with world.client(world.new_app(archive=archive)) as client:
+    with harness.client(harness.new_app(archive=archive)) as client:
         tracemalloc.start()
         table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/bomb.jsonl"}).json()
         assert table["notes"] == [

@@ -1,5 +1,5 @@
-"""Nothing that a fuzzer sends breaks the API, passes its door, or is answered otherwise than its
-document says.
+"""Nothing that a fuzzer sends breaks the API, passes its entry point, or is answered otherwise than
+its document says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crawler_lifecycle.web import tries
 from crawler_lifecycle.web.origins import named_hosts
 from tests.contracts.store.graphing import Graphed
 from tests.gateway.api.fuzzing import PHASES, Findings, fuzz
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 GRAPH = "nightly"
 STEPS = [
@@ -40,30 +40,30 @@ CRAWLERS = Path(__file__).parents[3] / "examples" / "crawlers.yaml"
 class Served:
     """A gateway that asks for tokens, without quotas and without its background tasks."""
 
-    def __init__(self, world: World, folder: Path) -> None:
-        world.scheduler.catalogue.crawlers = {
+    def __init__(self, harness: Harness, folder: Path) -> None:
+        harness.scheduler.catalogue.crawlers = {
             crawler.name: crawler for crawler in YamlCatalogue(CRAWLERS).all()
         }
         self.token, lines = new_token("fuzzer", "admin", "*")
         (folder / "tokens.toml").write_text(lines)
         callers = TokenFile(folder / "tokens.toml", clock=lambda: 0.0)
-        self._app = world.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
+        self._app = harness.new_app(entrance=Entrance(callers, b"k" * 32, None, named_hosts(())))
         callers.keep({})  # the tokens of the database count as read, and as never too old
         # The event stream leaves: then who waits for a run (``wait=60``) is answered at once.
         self._app.state.leaving[0]()
         self.document = self._app.openapi()
         # A run with tasks and a log line, for everything that is asked about run 1.
-        with world.client() as client:
+        with harness.client() as client:
             assert (
                 client.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}]}).json()[
                     "run_id"
                 ]
                 == 1
             )
-        world.claim(1)
-        world.deploy(1)
+        harness.claim(1)
+        harness.deploy(1)
         # A manager with jobs, for everything that is asked about manager 1.
-        with world.client() as client:
+        with harness.client() as client:
             assert (
                 client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).json()[
                     "manager_id"
@@ -74,13 +74,13 @@ class Served:
         # Users' code that a worker has.
         code = [("shop.steps", CODE_MODULE), ("shops.managers", CODE_MODULE)]
         code.append(("shops.managers:ShopsManager", CODE_MANAGER))
-        world.store.user_code.register_user_code(
+        harness.store.user_code.register_user_code(
             "worker", [UserCodeRow(plan, kind, "shops", "", "") for plan, kind in code]
         )
         # A graph with a result, a failure and steps that wait, for everything that is asked about a
         # graph.
         graph = {"id": GRAPH, "context": {"day": "monday"}, "steps": STEPS}
-        with world.client() as client:
+        with harness.client() as client:
             assert client.post("/v1/graphs", json=graph).json()["id"] == GRAPH
         for path in self.document["paths"]:
             for operation in (
@@ -89,7 +89,7 @@ class Served:
                 for named in operation["parameters"]:
                     if named["name"] == "id":
                         named["schema"] = {"type": "string", "enum": [GRAPH]}
-        graphed = Graphed.claimed(cast(Any, world), 1, Owner(f"graph/{GRAPH}", "chain"))
+        graphed = Graphed.claimed(cast(Any, harness), 1, Owner(f"graph/{GRAPH}", "chain"))
         work = [one for batch in graphed.advance().batches for one in graphed.work(batch.number)][
             :2
         ]
@@ -98,8 +98,10 @@ class Served:
         failed = graphed.end(work[1], StepState.DISCARDED, reason="ValueError: no")
         graphed.begin(done=[graphed.end(work[0], result=data), failed])
         # An audit that has ended, for what is asked about the one that was begun.
-        world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=False)
-        world.store.findings.record_audit(world.workflows.report)
+        harness.workflows.report = AuditReport(
+            "audit-1", harness.clock(), harness.clock(), repair=False
+        )
+        harness.store.findings.record_audit(harness.workflows.report)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -177,12 +179,12 @@ def many_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.troubles
 @pytest.mark.timeout(900)
-def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> None:
+def test_the_api_does_what_its_document_says(harness: Harness, tmp_path: Path) -> None:
     """Four thousand requests: every bound of every field, from both sides.
 
     What is random is below.
     """
-    served = Served(world, tmp_path)
+    served = Served(harness, tmp_path)
     _check(
         fuzz(served, _once(served.document), served.token, "examples", "coverage"), served.document
     )
@@ -190,6 +192,6 @@ def test_the_api_does_what_its_document_says(world: World, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_it_does_so_for_longer_and_in_sequences(world: World, tmp_path: Path) -> None:
-    served = Served(world, tmp_path)
+def test_it_does_so_for_longer_and_in_sequences(harness: Harness, tmp_path: Path) -> None:
+    served = Served(harness, tmp_path)
     _check(fuzz(served, served.document, served.token, *PHASES, max_examples=60), served.document)

@@ -16,7 +16,7 @@ from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
 from crawler_lifecycle.gateway.access import slots
 from crawler_lifecycle.runner.item_files import NO_FEEDS
 from tests.gateway.api.test_files import _run, _stored
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.services import FakeArchive
 
 NO_LINE = "1 lines were no JSON (task-0/items.jsonl: line 1,501: Expecting value)"
@@ -24,17 +24,17 @@ FILE = b"".join(b"%07d\n" % n for n in range(40_000))
 
 
 @pytest.fixture(params=["live", "archive"])
-def file(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> Any:
+def file(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Any:
     """A client, and the address of a file that lies in the folder of a task, or in an archive."""
-    run_id, _, home = _run(world, tmp_path)
+    run_id, _, home = _run(harness, tmp_path)
     if request.param == "live":
         (home / "0" / "1" / "files" / "items.jsonl").write_bytes(FILE)
-        app = world.new_app(live_files=LocalFiles(tmp_path))
+        app = harness.new_app(live_files=LocalFiles(tmp_path))
     else:
         archive = FakeArchive()
-        _stored(world, tmp_path, run_id, archive, files={"items.jsonl": FILE})
-        app = world.new_app(archive=archive)
-    with world.client(app) as client:
+        _stored(harness, tmp_path, run_id, archive, files={"items.jsonl": FILE})
+        app = harness.new_app(archive=archive)
+    with harness.client(app) as client:
         yield client, f"/v1/runs/{run_id}/file?name=task-0/items.jsonl"
 
 
@@ -76,14 +76,14 @@ def test_what_is_no_part_of_a_file(file: tuple[TestClient, str]) -> None:
     assert behind.headers["content-range"] == f"bytes */{len(FILE)}"
 
 
-def test_an_archive_is_read_on_and_not_anew(world: World, tmp_path: Path) -> None:
-    run_id, _, _ = _run(world, tmp_path)
+def test_an_archive_is_read_on_and_not_anew(harness: Harness, tmp_path: Path) -> None:
+    run_id, _, _ = _run(harness, tmp_path)
     archive = FakeArchive()
-    _stored(world, tmp_path, run_id, archive, files={"items.jsonl": FILE})
+    _stored(harness, tmp_path, run_id, archive, files={"items.jsonl": FILE})
     asked: list[int] = []
     part = archive.part
     archive.part = lambda url, place, limit: asked.append(limit) or part(url, place, limit)  # type: ignore
-    with world.client(world.new_app(archive=archive)) as client:
+    with harness.client(harness.new_app(archive=archive)) as client:
         read, of_first = b"", 0
         while len(read) < len(FILE):
             headers = {"Range": f"bytes={len(read)}-{len(read) + 9_999}"}
@@ -95,12 +95,12 @@ def test_an_archive_is_read_on_and_not_anew(world: World, tmp_path: Path) -> Non
         assert len(asked) <= of_first + 1
 
 
-def test_a_damaged_archive_is_told_and_not_cut(world: World, tmp_path: Path) -> None:
-    run_id, _, _ = _run(world, tmp_path)
+def test_a_damaged_archive_is_told_and_not_cut(harness: Harness, tmp_path: Path) -> None:
+    run_id, _, _ = _run(harness, tmp_path)
     archive = FakeArchive()
-    url = _stored(world, tmp_path, run_id, archive, files={"items.jsonl": FILE})
+    url = _stored(harness, tmp_path, run_id, archive, files={"items.jsonl": FILE})
     archive.stored[url] = archive.stored[url].replace(b"task-0/items", b"task-0/other", 1)
-    with world.client(world.new_app(archive=archive)) as client:
+    with harness.client(harness.new_app(archive=archive)) as client:
         for path in ("items", "items/feed", "file?name=task-0/items.jsonl"):
             answer = client.get(f"/v1/runs/{run_id}/{path}")
             assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable"), path
@@ -118,13 +118,13 @@ def lines(*items: object) -> str:
 
 
 @pytest.fixture
-def left(world: World, tmp_path: Path) -> Any:
+def left(harness: Harness, tmp_path: Path) -> Any:
     """A client, the address of the items of a run with two tasks, and the folders of their
     files.
     """
-    run_id, tasks, home = _run(world, tmp_path)
+    run_id, tasks, home = _run(harness, tmp_path)
     folders = [home / str(index) / "1" / "files" for index in range(2)]
-    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as client:
+    with harness.client(harness.new_app(live_files=LocalFiles(tmp_path))) as client:
         yield client, f"/v1/runs/{run_id}/items", folders, tasks
 
 

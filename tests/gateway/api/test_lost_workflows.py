@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.due_ids import due_workflow_id
 from crawler_lifecycle.domain.names import graph_workflow_id
 from crawler_lifecycle.features.webhooks.domain.definition import webhook_workflow_id
 from crawler_lifecycle.ports.runs import Owner
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.services import FakeDirectory
 
 HOOK = {"url": "https://hooks.example.com/in", "secrets": ["env:CRAWL_HOOK"]}
@@ -30,7 +30,7 @@ def fits(ask: Callable[[], Any], told: Callable[[Any], bool]) -> Any:
     return answer
 
 
-def begun(client: TestClient, world: World) -> dict[str, str]:
+def begun(client: TestClient, harness: Harness) -> dict[str, str]:
     """One of each, and its workflow id."""
     manager = client.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
     assert manager.status_code == 202, manager.text
@@ -43,22 +43,22 @@ def begun(client: TestClient, world: World) -> dict[str, str]:
     )
     assert client.post("/v1/schedules/s/trigger").status_code == 202
     assert client.put("/v1/webhooks/w", json=HOOK).status_code == 200
-    world.store.graphs.claim_graph(1, Owner(graph_workflow_id("g"), "chain"))
-    world.store.managers.claim_manager(1, Owner("manager/plain/f", "chain"))
-    world.store.webhooks.follow_webhook("w", "chain")
-    due = due_workflow_id("s", world.clock.now)
+    harness.store.graphs.claim_graph(1, Owner(graph_workflow_id("g"), "chain"))
+    harness.store.managers.claim_manager(1, Owner("manager/plain/f", "chain"))
+    harness.store.webhooks.follow_webhook("w", "chain")
+    due = due_workflow_id("s", harness.clock.now)
     return {"manager": "manager/plain/f", "graph": graph_workflow_id("g"), "due time": due,
             "webhook": webhook_workflow_id("w")}  # fmt: skip
 
 
 def test_a_terminated_workflow_is_told_until_it_is_there_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
-    s, directory = world.store, FakeDirectory()
-    audit = world.audit(directory)
-    with world.client(world.new_app(blocked_s=0.02)) as client:
-        ids = begun(client, world)
+    s, directory = harness.store, FakeDirectory()
+    audit = harness.audit(directory)
+    with harness.client(harness.new_app(blocked_s=0.02)) as client:
+        ids = begun(client, harness)
         assert set(ids) == set(audit.kinds)
         directory.open = {Owner(one, "chain") for one in ids.values()}
         assert [audit.search(what, repair=True) for what in audit.kinds] == [0, 0, 0, 0]
@@ -76,8 +76,8 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(
             lambda: client.get("/webhooks").text,
         ]
         assert not [place() for place in places if "it has no workflow" in (place() or "")]
-        world.clock.forward(1)
-        directory.open, directory.closed = set(), dict.fromkeys(ids.values(), world.clock.now)
+        harness.clock.forward(1)
+        directory.open, directory.closed = set(), dict.fromkeys(ids.values(), harness.clock.now)
         assert [audit.search(what, repair=True) for what in audit.kinds] == [1, 1, 1, 1]
         for place in places:
             fits(place, lambda text: "it has no workflow" in (text or ""))
@@ -93,24 +93,24 @@ def test_a_terminated_workflow_is_told_until_it_is_there_again(
             *(directory.due_begun, directory.webhooks_begun),
         ]
         assert not any(started)
-        world.clock.forward(30)
+        harness.clock.forward(30)
         assert [audit.search(what, repair=True) for what in audit.kinds] == [1, 1, 1, 1]
         assert [list(one) for one in started] == [[one] for one in ids.values()]
         directory.open = {Owner(one, "chain") for one in ids.values()}
         assert [audit.search(what, repair=True) for what in audit.kinds] == [0, 0, 0, 0]
-        assert overdue_words(s.overdue.overdue_polls(world.clock.now), world.clock.now) is None
+        assert overdue_words(s.overdue.overdue_polls(harness.clock.now), harness.clock.now) is None
         for place in places:
             fits(place, lambda text: "it has no workflow" not in (text or ""))
 
 
-def test_what_somebody_else_took_up_is_told_no_longer(world: World) -> None:
-    s, directory = world.store, FakeDirectory()
-    audit = world.audit(directory)
-    with world.client() as client:
-        ids = begun(client, world)
-        directory.closed = dict.fromkeys(ids.values(), world.clock.now)
+def test_what_somebody_else_took_up_is_told_no_longer(harness: Harness) -> None:
+    s, directory = harness.store, FakeDirectory()
+    audit = harness.audit(directory)
+    with harness.client() as client:
+        ids = begun(client, harness)
+        directory.closed = dict.fromkeys(ids.values(), harness.clock.now)
         assert audit.search("manager", repair=True) == 1
-        world.clock.forward(5)
+        harness.clock.forward(5)
         directory.open = {Owner(ids["manager"], "another chain")}
         assert audit.search("manager", repair=True) == 0
-        assert s.overdue.overdue_polls(world.clock.now).lost == 0
+        assert s.overdue.overdue_polls(harness.clock.now).lost == 0

@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.access.operations import ACCESS
 from crawler_lifecycle.gateway.api.openapi import fields, meanings, parts
 from crawler_lifecycle.web.problem_codes import CODES
 from crawler_lifecycle.web.problems import of_error, snake
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tools import openapi
 
 ROOT = Path(__file__).parents[3]
@@ -162,10 +162,12 @@ def test_every_body_has_examples_and_they_fit(document: Any) -> None:
         _validator(document, content["schema"]).validate(content["example"])
 
 
-def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: TestClient) -> None:
+def test_the_examples_start_runs_of_the_example_crawlers(
+    harness: Harness, client: TestClient
+) -> None:
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
-    world.scheduler.catalogue.crawlers = {
+    harness.scheduler.catalogue.crawlers = {
         c.name: c for c in YamlCatalogue(ROOT / "examples" / "crawlers.yaml").all()
     }
     for example in parts()["examples"]["startRun"].values():
@@ -174,11 +176,11 @@ def test_the_examples_start_runs_of_the_example_crawlers(world: World, client: T
 
 
 def test_answers_hold_what_is_declared_and_nothing_else(
-    world: World, client: TestClient, document: Any
+    harness: Harness, client: TestClient, document: Any
 ) -> None:
     run_id = client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"]}).json()["run_id"]
-    world.claim(run_id)
-    world.deploy(run_id)
+    harness.claim(run_id)
+    harness.deploy(run_id)
     client.post(f"/v1/runs/{run_id}/stop", json={"reason": "r"})
     manager_id = client.post("/v1/managers", json={"crawler": "plain", "tags": ["t"]}).json()[
         "manager_id"
@@ -199,7 +201,7 @@ def test_answers_hold_what_is_declared_and_nothing_else(
         "/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]}
     )
     client.post("/v1/webhooks/s/test")
-    world.store.user_code.register_user_code(
+    harness.store.user_code.register_user_code(
         "w", [UserCodeRow("a:B", "manager", None, "", "f", [{"name": "--x"}])]
     )
     seen = 0

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.api.paging import id_before
 from crawler_lifecycle.ports.polls import CorrectionRow, Details, Poll, TaskFinding
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
 def _start(client: TestClient, **body: object) -> int:
@@ -34,12 +34,12 @@ def test_runs_come_in_pages_newest_first_and_complete(client: TestClient) -> Non
     assert client.get("/v1/runs", params={"page_size": 7}).json()["next_page_token"] is None
 
 
-def test_filters(world: World, client: TestClient) -> None:
+def test_filters(harness: Harness, client: TestClient) -> None:
     plain = _start(client, flow_id="f")
     strict = _start(client, crawler="strict", args={"site": "a"}, trigger="api")
     ended = _start(client)
-    world.claim(ended)
-    world.end(ended)
+    harness.claim(ended)
+    harness.end(ended)
 
     def ids(**params: object) -> set[object]:
         return {run["run_id"] for run in _pages(client, "/v1/runs", "runs", **params)}
@@ -52,15 +52,15 @@ def test_filters(world: World, client: TestClient) -> None:
     assert ids(stage="completion") == {ended}
 
 
-def test_runs_by_tag_and_by_time(world: World, client: TestClient) -> None:
+def test_runs_by_tag_and_by_time(harness: Harness, client: TestClient) -> None:
     def ids(**params: object) -> list[object]:
         return [run["run_id"] for run in _pages(client, "/v1/runs", "runs", page_size=2, **params)]
 
     times, runs = [], []
     for n in range(6):
-        times.append(world.clock().isoformat())
+        times.append(harness.clock().isoformat())
         runs.append(_start(client, tags=["even" if n % 2 == 0 else "odd", "Straße 1 & 2"]))
-        world.clock.forward(60)
+        harness.clock.forward(60)
     assert ids(tag="even") == [runs[4], runs[2], runs[0]]
     assert ids(tag="Straße 1 & 2") == runs[::-1]
     assert ids(tag="Even") == []
@@ -99,17 +99,17 @@ def test_wrong_parameters_are_refused(client: TestClient) -> None:
         assert answer.json()["errors"][0]["field"].startswith(query.partition("=")[0])
 
 
-def test_a_run_in_full(world: World, client: TestClient) -> None:
+def test_a_run_in_full(harness: Harness, client: TestClient) -> None:
     run_id = _start(client, tags=["nightly"], tasks=[{}, {}, {}])
-    world.claim(run_id)
-    world.deploy(run_id)
-    fence = world.fence(run_id)
-    world.store.polls.record_poll(
-        fence, Poll(world.clock(), 0.1, []), [], world.clock() + timedelta(seconds=60), "look"
+    harness.claim(run_id)
+    harness.deploy(run_id)
+    fence = harness.fence(run_id)
+    harness.store.polls.record_poll(
+        fence, Poll(harness.clock(), 0.1, []), [], harness.clock() + timedelta(seconds=60), "look"
     )
     client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "s", "requested_by": "ada"})
-    world.store.exports.record_export(fence, "empty", None, None)
-    world.clock.forward(7)
+    harness.store.exports.record_export(fence, "empty", None, None)
+    harness.clock.forward(7)
     run = client.get(f"/v1/runs/{run_id}").json()
     assert run["tasks"] == {"PENDING": 3}
     assert run["tags"] == ["nightly"]
@@ -121,10 +121,10 @@ def test_a_run_in_full(world: World, client: TestClient) -> None:
     assert run["request"]["crawler"] == "plain"
 
 
-def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
+def test_tasks_and_their_logs(harness: Harness, client: TestClient) -> None:
     run_id = _start(client, tasks=[{}, {}, {}])
-    world.claim(run_id)
-    world.deploy(run_id)
+    harness.claim(run_id)
+    harness.deploy(run_id)
     tasks = _pages(client, f"/v1/runs/{run_id}/tasks", "tasks", page_size=2)
     assert [task["task_index"] for task in tasks] == [0, 1, 2]
     first, second = int(str(tasks[0]["task_id"])), int(str(tasks[1]["task_id"]))
@@ -132,17 +132,17 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
     assert (waiting.status_code, waiting.json()["code"]) == (404, "log_not_found")
     assert "is PENDING" in waiting.json()["detail"]
 
-    fence, now = world.fence(run_id), world.clock()
+    fence, now = harness.fence(run_id), harness.clock()
     change = Change(
         first, TaskStatus.PENDING, TaskStatus.LOST, now, "lost", "It vanished", "vanished"
     )
     finding = TaskFinding(change, Observation(0, 1, Phase.GONE, now))
-    world.store.polls.record_poll(
+    harness.store.polls.record_poll(
         fence, Poll(now, 0.1, [finding.observation]), [finding], now, "look"
     )
-    world.store.polls.save_details(fence, [Details(first, "<b>the end</b>\n")])
-    world.store.polls.apply_details(fence)
-    world.store.polls.apply_findings(fence, "look")
+    harness.store.polls.save_details(fence, [Details(first, "<b>the end</b>\n")])
+    harness.store.polls.apply_details(fence)
+    harness.store.polls.apply_findings(fence, "look")
     for params in ({}, {"task": first}):
         log = client.get(f"/v1/runs/{run_id}/logs", params=params)
         assert log.text == "<b>the end</b>\n"
@@ -156,11 +156,11 @@ def test_tasks_and_their_logs(world: World, client: TestClient) -> None:
     [correction] = _pages(client, f"/v1/runs/{run_id}/corrections", "corrections")
     assert (correction["kind"], correction["truth"]) == ("vanished", "LOST")
     assert _pages(client, "/v1/corrections", "corrections") == [correction]
-    assert _pages(client, "/v1/corrections", "corrections", since=world.clock().isoformat()) == [
+    assert _pages(client, "/v1/corrections", "corrections", since=harness.clock().isoformat()) == [
         correction
     ]
-    world.clock.forward(1)
-    assert _pages(client, "/v1/corrections", "corrections", since=world.clock().isoformat()) == []
+    harness.clock.forward(1)
+    assert _pages(client, "/v1/corrections", "corrections", since=harness.clock().isoformat()) == []
     assert client.get("/v1/corrections", params={"since": "yesterday"}).status_code == 422
 
 
@@ -212,21 +212,21 @@ def test_a_time_is_found_among_corrections_by_bisection() -> None:
 
 
 def test_a_catalogue_that_is_not_read_is_told_where_people_look(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     problem = "crawlers.yaml:26 is not read since 2026-03-01 10:02 UTC: again: unknown key; the list of … holds"
-    world.scheduler.problem = problem
+    harness.scheduler.problem = problem
     assert client.get("/v1/crawlers").json()["note"] == problem
     assert problem in client.post("/v1/runs", json={"crawler": "new"}).json()["detail"]
     assert client.post("/v1/runs", json={"crawler": "plain"}).json()["note"] == problem
     assert problem in client.get("/crawlers").text
     assert problem in client.get("/runs/new?crawler=plain").text
-    world.scheduler.problem = None
+    harness.scheduler.problem = None
     assert problem not in client.post("/v1/runs", json={"crawler": "plain"}).text
 
 
-def test_crawlers_are_remembered_for_a_moment(world: World, client: TestClient) -> None:
+def test_crawlers_are_remembered_for_a_moment(harness: Harness, client: TestClient) -> None:
     names = [crawler["name"] for crawler in client.get("/v1/crawlers").json()["crawlers"]]
     assert names == ["plain", "strict"]
-    world.scheduler.catalogue.crawlers.clear()
+    harness.scheduler.catalogue.crawlers.clear()
     assert len(client.get("/v1/crawlers").json()["crawlers"]) == 2

@@ -28,7 +28,7 @@ from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.served import served
 from tests.support.run_refs import run_ref
 from tests.support.s3 import rclone_s3, use_aws
@@ -39,39 +39,41 @@ PART = {"part": 0, "bytes": 4, "md5": MD5}
 
 
 @pytest.fixture
-def client(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+def client(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     use_aws(monkeypatch, "http://127.0.0.1:9")  # nobody is asked for a signature
     bundles = open_bundles("s3://crawls/files")
-    with world.client(world.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)) as client:
+    with harness.client(
+        harness.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)
+    ) as client:
         yield client
 
 
 @pytest.fixture
-def run_id(world: World, client: TestClient) -> int:
+def run_id(harness: Harness, client: TestClient) -> int:
     run_id = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
-    world.claim(run_id)
-    world.deploy(run_id)
+    harness.claim(run_id)
+    harness.deploy(run_id)
     return run_id
 
 
 def _ask(
-    world: World, client: TestClient, run_id: int, index: int = 0, attempt: int = 1, **more: Any
+    harness: Harness, client: TestClient, run_id: int, index: int = 0, attempt: int = 1, **more: Any
 ) -> Any:
-    row = world.store.runs.get_run(run_id)
+    row = harness.store.runs.get_run(run_id)
     token = task_tokens.sign_files(KEY, run_ref(run_id) if row is None else row.ref, index, attempt)
     path = f"/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files"
     return client.post(path, headers={"Authorization": f"Bearer {token}"}, json={**PART, **more})
 
 
 def test_a_task_gets_an_address_for_exactly_one_part(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    answer = _ask(world, client, run_id, part=7)
+    answer = _ask(harness, client, run_id, part=7)
     assert answer.status_code == 200, answer.text
     ticket = answer.json()
     address = urlsplit(ticket["url"])
     signed = parse_qs(address.query)
-    assert address.path == f"/crawls/files/{world.ref(run_id)}/0/1/part-00007"
+    assert address.path == f"/crawls/files/{harness.ref(run_id)}/0/1/part-00007"
     # Size and digest are signed, so that the address takes these bytes and no others.
     assert signed["X-Amz-SignedHeaders"] == ["content-length;content-md5;host"]
     assert signed["X-Amz-Expires"] == ["300"]
@@ -80,13 +82,13 @@ def test_a_task_gets_an_address_for_exactly_one_part(
     assert timedelta(0) < left <= timedelta(seconds=300)
     assert "canary-secret" not in answer.text
     assert (
-        urlsplit(_ask(world, client, run_id, part=None).json()["url"]).path
-        == f"/crawls/files/{world.ref(run_id)}/0/1/bundle.json"
+        urlsplit(_ask(harness, client, run_id, part=None).json()["url"]).path
+        == f"/crawls/files/{harness.ref(run_id)}/0/1/bundle.json"
     )
 
 
 def test_the_token_of_another_run_of_the_number_opens_nothing(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     """The database was restored and gave the number out again: a pod of before goes on, with its
     old token.
@@ -101,7 +103,7 @@ def test_the_token_of_another_run_of_the_number_opens_nothing(
     for answer in refused:
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         assert before.uid in answer.json()["detail"]
-    assert len(world.store.tasks.list_tasks(run_id)) == 1
+    assert len(harness.store.tasks.list_tasks(run_id)) == 1
 
 
 def test_an_address_is_of_the_region_that_containers_on_aws_are_told(
@@ -116,9 +118,9 @@ def test_an_address_is_of_the_region_that_containers_on_aws_are_told(
 
 
 def test_the_token_of_one_task_opens_nothing_else(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    mine = {"Authorization": f"Bearer {task_tokens.sign_files(KEY, world.ref(run_id), 0, 1)}"}
+    mine = {"Authorization": f"Bearer {task_tokens.sign_files(KEY, harness.ref(run_id), 0, 1)}"}
     for method, path in [
         ("POST", f"/v1/runs/{run_id}/tasks/1/attempts/1/files"),
         ("POST", f"/v1/runs/{run_id}/tasks/0/attempts/2/files"),
@@ -131,7 +133,7 @@ def test_the_token_of_one_task_opens_nothing_else(
             method, path, headers=mine, json=PART if method == "POST" else None
         )
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
-    run_token = {"Authorization": f"Bearer {task_tokens.sign(KEY, world.ref(run_id))}"}
+    run_token = {"Authorization": f"Bearer {task_tokens.sign(KEY, harness.ref(run_id))}"}
     answer = client.post(
         f"/v1/runs/{run_id}/tasks/0/attempts/1/files", headers=run_token, json=PART
     )
@@ -139,7 +141,7 @@ def test_the_token_of_one_task_opens_nothing_else(
 
 
 def test_a_part_that_can_never_be_taken_is_refused_by_name(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     for field, value in [
         ("part", -1),
@@ -149,59 +151,61 @@ def test_a_part_that_can_never_be_taken_is_refused_by_name(
         ("md5", "x"),
         ("md5", "A" * 24),
     ]:
-        answer = _ask(world, client, run_id, **{field: value})
+        answer = _ask(harness, client, run_id, **{field: value})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), field
         assert answer.json()["errors"][0]["field"] == field
 
 
-def test_a_task_that_has_ended_gets_no_more(world: World, client: TestClient, run_id: int) -> None:
-    fence = world.fence(run_id)
-    world.store.stops.mark_stopping(fence, [world.store.tasks.list_tasks(run_id)[0].task_id])
-    assert _ask(world, client, run_id).status_code == 200  # stopping is when files are uploaded
+def test_a_task_that_has_ended_gets_no_more(
+    harness: Harness, client: TestClient, run_id: int
+) -> None:
+    fence = harness.fence(run_id)
+    harness.store.stops.mark_stopping(fence, [harness.store.tasks.list_tasks(run_id)[0].task_id])
+    assert _ask(harness, client, run_id).status_code == 200  # stopping is when files are uploaded
     other = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
-    world.claim(other)
-    world.end(other, RunStatus.FAILED)
-    answer = _ask(world, client, other)
+    harness.claim(other)
+    harness.end(other, RunStatus.FAILED)
+    answer = _ask(harness, client, other)
     assert (answer.status_code, answer.json()["code"]) == (409, "not_in_this_state")
-    assert _ask(world, client, run_id, index=5).json()["code"] == "task_not_found"
-    assert _ask(world, client, 4711).json()["code"] == "task_not_found"
+    assert _ask(harness, client, run_id, index=5).json()["code"] == "task_not_found"
+    assert _ask(harness, client, 4711).json()["code"] == "task_not_found"
 
 
-def test_without_object_storage_the_answer_names_the_setting(world: World) -> None:
-    with world.client(world.new_app(entrance=Entrance(task_key=KEY))) as client:
-        answer = _ask(world, client, 1)
+def test_without_object_storage_the_answer_names_the_setting(harness: Harness) -> None:
+    with harness.client(harness.new_app(entrance=Entrance(task_key=KEY))) as client:
+        answer = _ask(harness, client, 1)
     assert answer.status_code == 409
     assert "LIFECYCLE_CLUSTER__FILES_URL" in answer.json()["detail"]
 
 
 def test_without_credentials(
-    world: World, client: TestClient, run_id: int, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, run_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    answer = _ask(world, client, run_id)
+    answer = _ask(harness, client, run_id)
     assert (answer.status_code, answer.json()["code"]) == (503, "archive_unavailable")
     assert answer.headers["Retry-After"]
     assert "credentials" in answer.json()["detail"]
 
 
 async def test_from_a_crawlers_folder_to_the_archive(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with rclone_s3() as server, world.client() as client:
+    with rclone_s3() as server, harness.client() as client:
         use_aws(monkeypatch, server.url)
         bundles = open_bundles(f"s3://{server.bucket().name}/files")
         run_id = int(
             client.post("/v1/runs", json={"crawler": "plain", "tasks": [{}, {}]}).json()["run_id"]
         )
-        world.claim(run_id)
-        world.deploy(run_id)
+        harness.claim(run_id)
+        harness.deploy(run_id)
         async with served(
-            world.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)
+            harness.new_app(entrance=Entrance(task_key=KEY), bundles=bundles)
         ) as gateway:
             path = f"{gateway.url}/v1/runs/{run_id}/tasks/1/attempts/1/files"
             mine, foreign = (
-                task_tokens.sign_files(KEY, world.ref(run_id), index, 1) for index in (1, 0)
+                task_tokens.sign_files(KEY, harness.ref(run_id), index, 1) for index in (1, 0)
             )
             told = [await _left(tmp_path, path, token) for token in (foreign, mine)]
         assert told[0]["uploaded"] is False
@@ -209,12 +213,12 @@ async def test_from_a_crawlers_folder_to_the_archive(
         assert told[1] == {"uploaded": True, "files": 1, "bytes": 4}
         tasks = [
             TaskRef(row.task_id, row.task_index, 1, row.cluster_uid)
-            for row in world.store.tasks.list_tasks(run_id)
+            for row in harness.store.tasks.list_tasks(run_id)
         ]
         archive = open_archive((tmp_path / "archive").as_uri())
         result = archive.store(
             "7/1/x.zip",
-            task_files(None, None, bundles).files(world.ref(run_id), tasks),
+            task_files(None, None, bundles).files(harness.ref(run_id), tasks),
             {},
             lambda *_: None,
         )

@@ -12,20 +12,20 @@ from crawler_lifecycle.gateway.api.paging import LogChoice, RunFilters
 from crawler_lifecycle.gateway.streams import feed, responses
 from crawler_lifecycle.gateway.streams import logs as task_logs
 from crawler_lifecycle.gateway.streams.timeline import Kind
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.logs import FakeLogs
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "watching.md").read_text()
 
 
-def test_every_command_of_the_page_is_answered(world: World) -> None:
+def test_every_command_of_the_page_is_answered(harness: Harness) -> None:
     logs = FakeLogs()
-    with world.client(world.new_app(logs=logs)) as client:
+    with harness.client(harness.new_app(logs=logs)) as client:
         run_id = client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
         logs.write(b"line\n", run_id)
         logs.end(run_id)
-        task_id = world.store.tasks.list_tasks(run_id)[0].task_id
+        task_id = harness.store.tasks.list_tasks(run_id)[0].task_id
         paths = re.findall(r'curl .*"\$GATEWAY(/[^"]*)"', PAGE)
         assert len(paths) > 5
         for path in paths:

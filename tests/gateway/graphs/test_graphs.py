@@ -26,7 +26,7 @@ from crawler_lifecycle.gateway.api import long_poll
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.graphing import Graphed, approval, group, step
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.served import served
 
 STEPS = [
@@ -51,16 +51,16 @@ def start(client: TestClient, key: str | None = None, **body: Any) -> Any:
     return client.post("/v1/graphs", json=body, headers={"Idempotency-Key": key} if key else {})
 
 
-def claimed(world: World, key: str) -> Graphed:
+def claimed(harness: Harness, key: str) -> Graphed:
     """The open workflow of the graph claims it."""
-    row = world.store.graphs.find_graph(key)
+    row = harness.store.graphs.find_graph(key)
     assert row is not None
-    owner = Owner(graph_workflow_id(key), world.workflows.open[graph_workflow_id(key)])
-    return Graphed.claimed(cast(Any, world), row.graph_id, owner)
+    owner = Owner(graph_workflow_id(key), harness.workflows.open[graph_workflow_id(key)])
+    return Graphed.claimed(cast(Any, harness), row.graph_id, owner)
 
 
 def sent(
-    world: World, client: TestClient, steps: list[StepSpec], key: str = "g", **more: Any
+    harness: Harness, client: TestClient, steps: list[StepSpec], key: str = "g", **more: Any
 ) -> Graphed:
     """A graph that was sent in pages, and whose workflow owns it."""
     spec = GraphSpec(steps, context=more.pop("context", {}))
@@ -70,7 +70,7 @@ def sent(
     for number, page in enumerate(pages):
         assert client.put(f"/v1/graphs/{key}/pages/{number}", content=page).status_code == 202
     assert client.post(f"/v1/graphs/{key}/start").status_code == 202
-    return claimed(world, key)
+    return claimed(harness, key)
 
 
 def complete(graphed: Graphed, **results: Any) -> None:
@@ -92,7 +92,7 @@ def complete(graphed: Graphed, **results: Any) -> None:
 
 
 def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     answer = start(
         client, id="nightly 1", name="Nightly", steps=STEPS, context={"k": 1}, tags=["b", "a"]
@@ -106,7 +106,7 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(
         ["a", "b"],
     )
     assert "No user-code worker has registered" in found["note"]
-    assert world.workflows.graphs == [("graph/nightly 1", found["graph_id"])]
+    assert harness.workflows.graphs == [("graph/nightly 1", found["graph_id"])]
     again = start(client, id="nightly 1", steps=STEPS, context={"k": 1})
     assert (again.headers["Idempotency-Replayed"], again.json()["graph_id"]) == (
         "true",
@@ -119,7 +119,7 @@ def test_a_small_graph_travels_in_one_body_and_is_one_graph_for_its_id(
 
 
 def test_what_cannot_be_a_graph_is_refused_with_step_and_fix(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     for body, code, detail in [
         ({"id": "a/b", "steps": STEPS}, "invalid_request", "id: 'a/b' is not allowed"),
@@ -158,11 +158,13 @@ def test_what_cannot_be_a_graph_is_refused_with_step_and_fix(
         answer = start(client, **body)
         assert (answer.status_code, answer.json()["code"]) == (422, code), body
         assert answer.json()["detail"].startswith(detail), answer.text
-        assert world.store.graphs.newest() == []
+        assert harness.store.graphs.newest() == []
 
 
-def test_a_function_of_no_registered_module_is_refused(world: World, client: TestClient) -> None:
-    world.store.user_code.register_user_code("worker-1", [MODULE, BROKEN])
+def test_a_function_of_no_registered_module_is_refused(
+    harness: Harness, client: TestClient
+) -> None:
+    harness.store.user_code.register_user_code("worker-1", [MODULE, BROKEN])
     assert start(client, steps=STEPS).json()["note"] is None
     system = [{"path": "x", "kind": "function", "job": {"call": "os:system"}}]
     unknown = start(client, steps=system)
@@ -180,9 +182,11 @@ def test_a_function_of_no_registered_module_is_refused(world: World, client: Tes
     )
 
 
-def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: TestClient) -> None:
+def test_a_step_is_judged_by_the_pool_that_would_call_it(
+    harness: Harness, client: TestClient
+) -> None:
     """Two pools may have two codes of one module, or one of them none that works."""
-    user_code, gpu = world.store.user_code, replace(BROKEN, error=None, queue="gpu")
+    user_code, gpu = harness.store.user_code, replace(BROKEN, error=None, queue="gpu")
     user_code.register_user_code("worker-1", [MODULE, BROKEN])
     user_code.register_user_code("worker-2", [gpu])
 
@@ -202,9 +206,9 @@ def test_a_step_is_judged_by_the_pool_that_would_call_it(world: World, client: T
 
 
 def test_workers_that_have_no_module_of_users_are_there_too(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    world.store.user_code.register_user_code(
+    harness.store.user_code.register_user_code(
         "worker-1", [UserCodeRow(BUILT_IN, "manager", "each", "", "")]
     )
     steps = [{"path": "x", "kind": "function", "job": {"call": "shops.steps:run"}}]
@@ -216,7 +220,7 @@ def test_workers_that_have_no_module_of_users_are_there_too(
     )
 
 
-def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClient) -> None:
+def test_a_draft_is_a_graph_wholly_or_not_at_all(harness: Harness, client: TestClient) -> None:
     spec = GraphSpec([step("a"), step("b", "a")])
     [page] = encode_pages(spec)
     halves = [json.dumps({"steps": [one]}).encode() for one in json.loads(page)["steps"]]
@@ -244,45 +248,47 @@ def test_a_draft_is_a_graph_wholly_or_not_at_all(world: World, client: TestClien
     assert (late.status_code, late.json()["code"]) == (409, "not_in_this_state")
 
 
-def test_what_temporal_did_not_hear_is_told_by_the_sweep(world: World, client: TestClient) -> None:
-    world.workflows.down = True
+def test_what_temporal_did_not_hear_is_told_by_the_sweep(
+    harness: Harness, client: TestClient
+) -> None:
+    harness.workflows.down = True
     answer = start(client, id="g", steps=STEPS)
     assert (answer.status_code, "as soon as Temporal" in answer.json()["note"]) == (202, True)
-    world.workflows.down = False
-    assert asyncio.run(world.sweep().once()) == 0
-    world.clock.forward(GRACE.total_seconds() + 1)
-    assert asyncio.run(world.sweep().once()) == 1
-    graphed = claimed(world, "g")
-    world.clock.forward(GRACE.total_seconds() + 1)
-    assert asyncio.run(world.sweep().once()) == 0
-    world.workflows.down = True
+    harness.workflows.down = False
+    assert asyncio.run(harness.sweep().once()) == 0
+    harness.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(harness.sweep().once()) == 1
+    graphed = claimed(harness, "g")
+    harness.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(harness.sweep().once()) == 0
+    harness.workflows.down = True
     assert client.post("/v1/graphs/g/stop").status_code == 202
-    world.workflows.down = False
-    world.clock.forward(GRACE.total_seconds() + 1)
-    assert asyncio.run(world.sweep().once()) == 1
-    assert (world.workflows.woken, graphed.row.stop is not None) == (["graph/g"], True)
+    harness.workflows.down = False
+    harness.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(harness.sweep().once()) == 1
+    assert (harness.workflows.woken, graphed.row.stop is not None) == (["graph/g"], True)
 
 
 def test_a_graph_whose_workflow_somebody_ended_gets_another_one(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    sent(world, client, [step("a")])
-    del world.workflows.open["graph/g"]
-    world.clock.forward(GRACE.total_seconds() + 1)
-    assert asyncio.run(world.sweep().once()) == 0
-    world.clock.forward(SILENT.total_seconds())
-    assert asyncio.run(world.sweep().once()) == 1
-    assert [one for one, _ in world.workflows.graphs] == ["graph/g", "graph/g"]
-    assert claimed(world, "g").fence.attempt == 2
+    sent(harness, client, [step("a")])
+    del harness.workflows.open["graph/g"]
+    harness.clock.forward(GRACE.total_seconds() + 1)
+    assert asyncio.run(harness.sweep().once()) == 0
+    harness.clock.forward(SILENT.total_seconds())
+    assert asyncio.run(harness.sweep().once()) == 1
+    assert [one for one, _ in harness.workflows.graphs] == ["graph/g", "graph/g"]
+    assert claimed(harness, "g").fence.attempt == 2
 
 
 # --- what it is -----------------------------------------------------------------------------------
 
 
 def test_functions_that_no_worker_takes_are_waited_for_in_sight(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    graphed = sent(world, client, [step("a", queue="nobodys"), step("b", "a")])
+    graphed = sent(harness, client, [step("a", queue="nobodys"), step("b", "a")])
     graphed.advance()
     assert "no worker has begun" in client.get("/v1/graphs/g").json()["waiting"]
     one = client.get("/v1/graphs/g/step?path=a").json()
@@ -293,9 +299,11 @@ def test_functions_that_no_worker_takes_are_waited_for_in_sight(
     assert client.get("/v1/graphs/g").json()["waiting"] is None
 
 
-def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: TestClient) -> None:
+def test_steps_are_listed_in_pages_with_what_is_in_them(
+    harness: Harness, client: TestClient
+) -> None:
     graphed = sent(
-        world,
+        harness,
         client,
         [
             group("g"),
@@ -337,10 +345,10 @@ def test_steps_are_listed_in_pages_with_what_is_in_them(world: World, client: Te
 
 
 def test_results_come_back_as_recorded(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphed = sent(
-        world, client, [group("g"), step("g/a"), step("g/b"), step("z", "g"), step("quiet")]
+        harness, client, [group("g"), step("g/a"), step("g/b"), step("z", "g"), step("quiet")]
     )
     values = {"g/a": {"day": date(2026, 11, 22)}, "g/b": ["ü", 1], "z": 3}
     complete(graphed, **values)
@@ -372,17 +380,17 @@ def test_results_come_back_as_recorded(
     assert pages == [["g"], ["g/a"], ["g/b"], ["z"], ["quiet"]]
 
 
-def test_a_context_is_laid_over_that_around_it(world: World, client: TestClient) -> None:
+def test_a_context_is_laid_over_that_around_it(harness: Harness, client: TestClient) -> None:
     steps = [group("g", job={"context": {"a": 2}}), step("g/x")]
-    sent(world, client, steps, context={"a": 1, "b": 1})
+    sent(harness, client, steps, context={"a": 1, "b": 1})
     assert client.get("/v1/graphs/g/context").json() == {"context": {"a": 1, "b": 1}}
     assert client.get("/v1/graphs/g/context?path=g").json() == {"context": {"a": 2, "b": 1}}
-    sent(world, client, [step("x")], key="none")
+    sent(harness, client, [step("x")], key="none")
     assert client.get("/v1/graphs/none/context").json() == {"context": None}
 
 
-def test_a_picture_folds_what_is_wide(world: World, client: TestClient) -> None:
-    sent(world, client, [group("g"), *(step(f"g/{n}") for n in range(51)), step("z", "g")])
+def test_a_picture_folds_what_is_wide(harness: Harness, client: TestClient) -> None:
+    sent(harness, client, [group("g"), *(step(f"g/{n}") for n in range(51)), step("z", "g")])
     found = client.get("/v1/graphs/g/picture").json()
     assert [(one["path"], one["steps"]) for one in found["nodes"]] == [("g", 51), ("z", None)]
     assert (found["edges"], found["nodes"][0]["counts"]) == ([["g", "z"]], {"available": 51})
@@ -393,11 +401,11 @@ def test_a_picture_folds_what_is_wide(world: World, client: TestClient) -> None:
 
 
 def test_a_step_of_a_kind_of_another_version_is_listed_and_drawn(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     """After a rollback, rows of the newer version stay."""
-    sent(world, client, [step("a"), step("b", "a")])
-    with world.store.database.writing() as conn:
+    sent(harness, client, [step("a"), step("b", "a")])
+    with harness.store.database.writing() as conn:
         conn.execute(text("UPDATE graph_step SET kind = 'survey' WHERE path = 'b'"))
     assert [one["kind"] for one in client.get("/v1/graphs/g/steps").json()["steps"]] == [
         "function",
@@ -412,9 +420,9 @@ def test_a_step_of_a_kind_of_another_version_is_listed_and_drawn(
 
 
 def test_commands_count_once_for_each_key_and_wake_the_workflow(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    graphed = sent(world, client, [step("a"), step("b", "a"), step("z")])
+    graphed = sent(harness, client, [step("a"), step("b", "a"), step("z")])
     body = {"names": ["a"], "reason": "wrong day", "requested_by": "ada"}
     for _ in range(2):
         answer = client.post(
@@ -433,11 +441,11 @@ def test_commands_count_once_for_each_key_and_wake_the_workflow(
     assert client.post("/v1/graphs/g/append", json=more).status_code == 422
     unknown = client.post("/v1/graphs/g/cancel", json={"names": ["a", "none"]})
     assert (unknown.status_code, 'step "none"' in unknown.json()["detail"]) == (422, True)
-    assert world.workflows.woken == ["graph/g"] * 4
+    assert harness.workflows.woken == ["graph/g"] * 4
 
 
-def test_an_approval_is_decided_once(world: World, client: TestClient) -> None:
-    graphed = sent(world, client, [approval("g 1"), step("a", "g 1"), approval("late", "a")])
+def test_an_approval_is_decided_once(harness: Harness, client: TestClient) -> None:
+    graphed = sent(harness, client, [approval("g 1"), step("a", "g 1"), approval("late", "a")])
     graphed.advance()
     waiting = client.get("/v1/graphs/g").json()["waiting"]
     assert waiting == "step \"g 1\": it waits for an approval: crawlctl graph approve g 'g 1'"
@@ -469,15 +477,15 @@ def test_an_approval_is_decided_once(world: World, client: TestClient) -> None:
     assert (other.status_code, "approved by ada: go" in other.json()["detail"]) == (409, True)
     said = client.get("/v1/graphs/g/result", params={"path": "g 1"}).json()
     assert (said["approved"], said["by"], said["note"]) == (True, "ada", "go")
-    assert world.workflows.woken == ["graph/g"] * 2
+    assert harness.workflows.woken == ["graph/g"] * 2
     assert client.post("/v1/graphs/none/approve", json={"step": "g 1"}).status_code == 404
 
 
-def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: TestClient) -> None:
-    graphed = sent(world, client, [step("a"), step("b", "a")])
+def test_a_graph_that_has_ended_goes_on_after_a_retry(harness: Harness, client: TestClient) -> None:
+    graphed = sent(harness, client, [step("a"), step("b", "a")])
     graphed.execute(state=StepState.DISCARDED)
-    world.store.graphs.end_graph(graphed.fence, "Step 'a' was discarded")
-    del world.workflows.open["graph/g"]
+    harness.store.graphs.end_graph(graphed.fence, "Step 'a' was discarded")
+    del harness.workflows.open["graph/g"]
     over = client.get("/v1/graphs/g").json()
     assert (over["state"], over["counts"]) == ("discarded", {"cancelled": 1, "discarded": 1})
     assert client.post("/v1/graphs/g/stop").status_code == 200
@@ -488,19 +496,19 @@ def test_a_graph_that_has_ended_goes_on_after_a_retry(world: World, client: Test
         "note": None,
     }
     assert client.post("/v1/graphs/g/retry", json={"cascade": True}).json()["count"] == 2
-    assert [one for one, _ in world.workflows.graphs] == ["graph/g", "graph/g"]
-    again = claimed(world, "g")
+    assert [one for one, _ in harness.workflows.graphs] == ["graph/g", "graph/g"]
+    again = claimed(harness, "g")
     assert (again.row.attempt, again.states()) == (2, {"a": "available", "b": "suspended"})
 
 
-def test_a_stop_that_a_spoilt_step_holds_up_names_it(world: World, client: TestClient) -> None:
-    graphed = sent(world, client, [step("a"), step("b")])
-    with world.store.database.writing() as conn:
+def test_a_stop_that_a_spoilt_step_holds_up_names_it(harness: Harness, client: TestClient) -> None:
+    graphed = sent(harness, client, [step("a"), step("b")])
+    with harness.store.database.writing() as conn:
         conn.execute(text("UPDATE graph_step SET shape = '{\"long\": 7}' WHERE path = 'b'"))
     told = client.post("/v1/graphs/g/stop").json()["waiting"]
     assert told.startswith('step "b": graph_step')
     assert "shape is" in told
-    with world.store.database.writing() as conn:
+    with harness.store.database.writing() as conn:
         conn.execute(text("UPDATE graph_step SET shape = NULL WHERE path = 'b'"))
     graphed.advance()
     assert graphed.states() == {"a": "cancelled", "b": "cancelled"}
@@ -511,17 +519,17 @@ def test_a_stop_that_a_spoilt_step_holds_up_names_it(world: World, client: TestC
 
 
 def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    graphed = sent(world, client, [step("a")])
+    graphed = sent(harness, client, [step("a")])
     assert client.post("/v1/graphs/g/stop", json={"reason": "enough"}).status_code == 202
     assert client.post("/v1/graphs/g/stop", json={"reason": "enough"}).status_code == 200
     assert client.post("/v1/graphs/g/stop", json={"force": True}).json()["stop"]["force"] is True
     assert graphed.states() == {"a": "cancelled"}
-    with world.store.database.writing() as conn:
+    with harness.store.database.writing() as conn:
         conn.execute(text("UPDATE graph SET options = '{\"fail_fast\": 7.5}'"))
     assert client.post("/v1/graphs/g/stop").json()["code"] == "row_unreadable"
-    [(workflow, stop)] = world.workflows.signals
+    [(workflow, stop)] = harness.workflows.signals
     assert (workflow, stop) == ("graph/g", StopRequest(None, None, None, False))
     [listed] = client.get("/v1/graphs").json()["graphs"]
     assert "fail_fast of the options" in listed["unreadable"]
@@ -531,13 +539,13 @@ def test_a_stop_is_on_record_and_reaches_the_workflow_past_a_spoilt_row(
 
 
 async def test_a_wait_for_the_end_ends_with_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_poll, "REREAD_S", 10_000.0)
-    with TestClient(world.new_app(), base_url="http://127.0.0.1:8500") as client:
-        graphed = sent(world, client, [step("a"), step("b", "a")])
+    with TestClient(harness.new_app(), base_url="http://127.0.0.1:8500") as client:
+        graphed = sent(harness, client, [step("a"), step("b", "a")])
     async with (
-        served(world.app) as server,
+        served(harness.app) as server,
         httpx.AsyncClient(base_url=server.url, timeout=90) as http,
     ):
         waits = [
@@ -549,7 +557,7 @@ async def test_a_wait_for_the_end_ends_with_it(
         changed = await waits[2]
         assert changed.json()["counts"] != {"available": 1, "suspended": 1}
         assert not waits[0].done()
-        await asyncio.to_thread(world.store.graphs.end_graph, graphed.fence, None)
+        await asyncio.to_thread(harness.store.graphs.end_graph, graphed.fence, None)
         for answer in await asyncio.gather(*waits[:2]):
             assert (answer.json()["state"], answer.json()["total"]) == ("completed", 2)
         assert (await http.get("/v1/graphs/g/status?wait=60")).json()["state"] == "completed"

@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import DuplicateRequest, InvalidRequest
 from crawler_lifecycle.features.graphs.domain.spec import GraphState
 from crawler_lifecycle.graphs import Workflow, asking, chancy, client, crawl
 from crawler_lifecycle.graphs.client import Gateway
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.graphs.test_graphs import claimed, complete
 from tests.gateway.served import served
 from tests.graphs.test_rules import Step, given, given_item
@@ -41,8 +41,8 @@ def built(**more: Any) -> Workflow:
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_a_handle_speaks_to_the_gateway(world: World, client: TestClient) -> None:
-    async with served(world.app) as server:
+async def test_a_handle_speaks_to_the_gateway(harness: Harness, client: TestClient) -> None:
+    async with served(harness.app) as server:
         asking.use(Gateway(server.url))
         workflow = await built().start()
         await built().start()
@@ -51,7 +51,7 @@ async def test_a_handle_speaks_to_the_gateway(world: World, client: TestClient) 
         assert (await workflow.status()).counts == {"available": 1, "suspended": 6}
         with pytest.raises(TimeoutError):
             await workflow.wait(timeout=0.1)
-        graphed = claimed(world, workflow.id)
+        graphed = claimed(harness, workflow.id)
         assert (
             await workflow.append(Workflow(check_deps=False).add("more", Step.new({}), "last")) == 1
         )
@@ -82,30 +82,30 @@ async def test_a_handle_speaks_to_the_gateway(world: World, client: TestClient) 
         )
         assert (await workflow.get_job("more")).reason.endswith(": enough")
         assert await workflow.get_job("nobody") is None
-        world.store.graphs.end_graph(graphed.fence, None)
+        harness.store.graphs.end_graph(graphed.fence, None)
         assert (await workflow.wait()).state == "cancelled"
         assert await workflow.retry_jobs(names="more") == 1
         waiting = asyncio.create_task(workflow.wait(timeout=30))
-        graphed = claimed(world, workflow.id)
+        graphed = claimed(harness, workflow.id)
         complete(graphed)
-        world.store.graphs.end_graph(graphed.fence, None)
+        harness.store.graphs.end_graph(graphed.fence, None)
         assert (await waiting).counts == {"completed": 8}
         with pytest.raises(KeyError, match="nobody"):
             await Workflow(id="nobody").wait()
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_chancy_speaks_to_the_gateway(world: World, client: TestClient) -> None:
+async def test_chancy_speaks_to_the_gateway(harness: Harness, client: TestClient) -> None:
     plugin = chancy.WorkflowPlugin
-    async with served(world.app) as server, chancy.Chancy(server.url, plugins=[plugin()]) as app:
+    async with served(harness.app) as server, chancy.Chancy(server.url, plugins=[plugin()]) as app:
         one, other = (chancy.Workflow(f"w{n}").add("only", Step.new({})) for n in range(2))
         for workflow in (one, other):
             await plugin.push(app, workflow)
         assert one.state is chancy.Workflow.State.PENDING
         assert await plugin.push(app, one.add("more", Step.new({}), ["only"])) == one.id
-        graphed = claimed(world, one.id)
+        graphed = claimed(harness, one.id)
         complete(graphed)
-        world.store.graphs.end_graph(graphed.fence, None)
+        harness.store.graphs.end_graph(graphed.fence, None)
         assert (
             await plugin.wait_for_workflow(app, one.id)
         ).state is chancy.Workflow.State.COMPLETED
@@ -117,21 +117,21 @@ async def test_chancy_speaks_to_the_gateway(world: World, client: TestClient) ->
 
 @pytest.mark.usefixtures("small_pages")
 async def test_a_refused_graph_is_started_when_it_is_corrected(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    async with served(world.app) as server:
+    async with served(harness.app) as server:
         asking.use(Gateway(server.url))
         for _ in range(2):
             with pytest.raises(InvalidRequest, match="crawler: 'plian'"):
                 await Workflow(id="nightly").add("a", crawl("plian")).start()
-            assert world.store.graphs.find_graph("nightly") is None
+            assert harness.store.graphs.find_graph("nightly") is None
         workflow = await Workflow(id="nightly").add("a", crawl("plain")).start()
         assert (await workflow.status()).total == 1
 
 
 @pytest.mark.usefixtures("small_pages")
 async def test_equal_graphs_are_started_at_once_and_pages_are_appended_together(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
 
@@ -141,7 +141,7 @@ async def test_equal_graphs_are_started_at_once_and_pages_are_appended_together(
             workflow.add(f"{name}{n}", Step.new({"n": n}))
         return workflow
 
-    async with served(world.app) as server:
+    async with served(harness.app) as server:
         asking.use(Gateway(server.url))
         await asyncio.gather(*(many("a", 10).start() for _ in range(10)))
         assert await Workflow(id="g").append(many("b", 10)) == 10
@@ -150,4 +150,4 @@ async def test_equal_graphs_are_started_at_once_and_pages_are_appended_together(
         with pytest.raises(InvalidRequest, match="plian"):
             await Workflow(id="g").append(many("d", 10).add("x", crawl("plian")))
         assert (await Workflow(id="g").status()).total == 20
-    assert [row.key for row in world.store.graphs.newest(states=[GraphState.EXECUTING])] == ["g"]
+    assert [row.key for row in harness.store.graphs.newest(states=[GraphState.EXECUTING])] == ["g"]

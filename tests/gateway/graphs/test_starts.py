@@ -19,7 +19,7 @@ from crawler_lifecycle.features.graphs.ports import NewGraph
 from crawler_lifecycle.features.graphs.store.graphs import DRAFT_S
 from crawler_lifecycle.features.managers.ports import UserCodeRow
 from tests.contracts.store.graphing import chain, step
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 Send = Callable[[TestClient, str, GraphSpec], list[Any]]
 
@@ -59,25 +59,27 @@ def paged(client: TestClient, key: str, spec: GraphSpec) -> list[Any]:
     raise AssertionError("its draft was removed again and again")
 
 
-def rows(world: World) -> list[tuple[str, str]]:
-    return [(row.key, str(row.state)) for row in world.store.graphs.newest(states=list(GraphState))]
+def rows(harness: Harness) -> list[tuple[str, str]]:
+    return [
+        (row.key, str(row.state)) for row in harness.store.graphs.newest(states=list(GraphState))
+    ]
 
 
 @pytest.mark.parametrize("send", [whole, paged])
 def test_a_refused_start_leaves_nothing_and_the_corrected_one_has_its_id(
-    world: World, client: TestClient, send: Send
+    harness: Harness, client: TestClient, send: Send
 ) -> None:
     refused = send(client, "nightly", crawling("plian"))[-1]
     assert (refused.status_code, refused.json()["code"]) == (422, "unknown_crawler")
-    assert rows(world) == []
+    assert rows(harness) == []
     assert client.get("/v1/graphs/nightly").status_code == 404
     assert send(client, "nightly", crawling("plain"))[-1].status_code == 202
-    assert rows(world) == [("nightly", "executing")]
+    assert rows(harness) == [("nightly", "executing")]
 
 
 @pytest.mark.parametrize("send", [whole, paged])
 def test_a_draft_that_a_client_left_is_continued_replaced_or_stopped(
-    world: World, client: TestClient, send: Send
+    harness: Harness, client: TestClient, send: Send
 ) -> None:
     spec, other = GraphSpec(chain(2)), GraphSpec(chain(3))
     for key, left in (("same", spec), ("other", other), ("stopped", other)):
@@ -92,7 +94,7 @@ def test_a_draft_that_a_client_left_is_continued_replaced_or_stopped(
         assert send(client, key, spec)[-1].status_code == 202
         assert send(client, key, spec)[-1].status_code in (200, 202)
         assert send(client, key, other)[-1].json()["code"] == "idempotency_mismatch"
-    assert sorted(rows(world)) == [
+    assert sorted(rows(harness)) == [
         ("other", "executing"),
         ("same", "executing"),
         ("stopped", "executing"),
@@ -112,32 +114,34 @@ def test_a_late_page_of_a_replaced_draft_reaches_no_other_graph(client: TestClie
     assert paged(client, "g", other)[-1].status_code == 202
 
 
-def test_drafts_are_never_open_and_leave_by_themselves(world: World, client: TestClient) -> None:
-    graphs = world.store.graphs
+def test_drafts_are_never_open_and_leave_by_themselves(
+    harness: Harness, client: TestClient
+) -> None:
+    graphs = harness.store.graphs
     for number in range(5):
         graphs.reserve_graph(NewGraph(f"d{number}", "0" * 64, 1))
-    world.clock.forward(DRAFT_S - 1)
-    asyncio.run(world.sweep().once())
+    harness.clock.forward(DRAFT_S - 1)
+    asyncio.run(harness.sweep().once())
     assert len(graphs.newest(states=[GraphState.DRAFT])) == 5
-    world.clock.forward(2)
-    asyncio.run(world.sweep().once())
+    harness.clock.forward(2)
+    asyncio.run(harness.sweep().once())
     assert graphs.newest(states=[GraphState.DRAFT]) == []
 
 
 def test_a_repeat_is_answered_though_what_it_needs_is_gone(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     spec = GraphSpec(chain(2))
-    world.store.user_code.register_user_code(
+    harness.store.user_code.register_user_code(
         "worker", [UserCodeRow("shop.steps", "module", None, "", "f")]
     )
     first = whole(client, "g", spec)[0]
-    world.store.user_code.register_user_code("worker", [])
-    world.store.user_code.register_user_code(
+    harness.store.user_code.register_user_code("worker", [])
+    harness.store.user_code.register_user_code(
         "worker-2", [UserCodeRow("shop.other", "module", None, "", "f")]
     )
-    world.clock.forward(3600)
-    world.store.user_code.register_user_code(
+    harness.clock.forward(3600)
+    harness.store.user_code.register_user_code(
         "worker-2", [UserCodeRow("shop.other", "module", None, "", "f")]
     )
     for again in (whole(client, "g", spec)[-1], paged(client, "g", spec)[-1]):
@@ -148,7 +152,11 @@ def test_a_repeat_is_answered_though_what_it_needs_is_gone(
 @pytest.mark.parametrize("many", [2, 10])
 @pytest.mark.parametrize("send", [whole, paged, None])
 def test_equal_starts_at_one_moment_are_all_answered_alike(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch, many: int, send: Send | None
+    harness: Harness,
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    many: int,
+    send: Send | None,
 ) -> None:
     """``None``: some are sent whole and some in pages."""
     monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
@@ -163,12 +171,12 @@ def test_equal_starts_at_one_moment_are_all_answered_alike(
                 for one in each
             ]
         assert [one.text for one in answers if not one.is_success and one.status_code != 404] == []
-    assert sorted(rows(world)) == [("g0", "executing"), ("g1", "executing"), ("g2", "executing")]
+    assert sorted(rows(harness)) == [("g0", "executing"), ("g1", "executing"), ("g2", "executing")]
 
 
 @pytest.mark.parametrize("many", [2, 10])
 def test_different_starts_at_one_moment_are_one_graph_and_refusals(
-    world: World, client: TestClient, many: int
+    harness: Harness, client: TestClient, many: int
 ) -> None:
     for round in range(3):
         with ThreadPoolExecutor(many) as pool:
@@ -185,18 +193,20 @@ def test_different_starts_at_one_moment_are_one_graph_and_refusals(
         assert client.get(f"/v1/graphs/{key}").json()["total"] == won + 1
 
 
-def test_refused_starts_at_one_moment_are_all_told_why(world: World, client: TestClient) -> None:
+def test_refused_starts_at_one_moment_are_all_told_why(
+    harness: Harness, client: TestClient
+) -> None:
     with ThreadPoolExecutor(10) as pool:
         last = [
             each[-1]
             for each in pool.map(lambda _: paged(client, "g", crawling("plian")), range(10))
         ]
     assert {one.json()["code"] for one in last} == {"unknown_crawler"}
-    assert rows(world) == []
+    assert rows(harness) == []
 
 
 def test_pages_of_steps_are_appended_all_or_none(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.features.graphs.domain.pages.PAGE_BYTES", 1000)
     whole(client, "g", GraphSpec([step("a")]))
@@ -221,6 +231,6 @@ def test_pages_of_steps_are_appended_all_or_none(
     again = client.post("/v1/graphs/g/append?draft=draft", headers={"Idempotency-Key": "k"})
     for answer in (added, again):
         assert (answer.status_code, answer.json()["count"]) == (200, 20)
-    assert rows(world) == [("g", "executing")]
+    assert rows(harness) == [("g", "executing")]
     gone = client.post("/v1/graphs/g/append?draft=draft", headers={"Idempotency-Key": "other"})
     assert (gone.status_code, gone.json()["errors"][0]["field"]) == (422, "draft")

@@ -31,7 +31,7 @@ from crawler_lifecycle.features.managers.ports import (
 from crawler_lifecycle.gateway.sweep import GRACE
 from crawler_lifecycle.ports.runs import Owner
 from tests.contracts.store.managing import Managed
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 OPTIONS = [{"name": name} for name in ("--flow-id", "--spider-args", "--units", "--priority")]
 OPTIONS.append({"name": "-c", "aliases": ["--category"]})
@@ -60,33 +60,33 @@ def nobody_waits_for_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def registered(world: World) -> None:
-    world.store.user_code.register_user_code("worker-1", [SHOPS, BROKEN, MODULE, GONE])
+def registered(harness: Harness) -> None:
+    harness.store.user_code.register_user_code("worker-1", [SHOPS, BROKEN, MODULE, GONE])
 
 
-def row_of(world: World, manager_id: int) -> ManagerRow:
-    return world.manager(manager_id)
+def row_of(harness: Harness, manager_id: int) -> ManagerRow:
+    return harness.manager(manager_id)
 
 
-def claim(world: World, manager_id: int) -> ManagerFence:
+def claim(harness: Harness, manager_id: int) -> ManagerFence:
     """The open workflow of the manager claims it, and a process holds its class."""
-    row = row_of(world, manager_id)
+    row = row_of(harness, manager_id)
     workflow_id = f"manager/{row.name}/{row.flow_id}"
-    row = world.store.managers.claim_manager(
-        manager_id, Owner(workflow_id, world.workflows.open[workflow_id])
+    row = harness.store.managers.claim_manager(
+        manager_id, Owner(workflow_id, harness.workflows.open[workflow_id])
     )
     assert row.owner_run_id is not None
     fence = ManagerFence(manager_id, row.attempt, row.owner_run_id)
-    world.store.managers.new_generation(fence, "f1", None)
+    harness.store.managers.new_generation(fence, "f1", None)
     return fence
 
 
-def end(world: World, manager_id: int, fence: ManagerFence) -> None:
+def end(harness: Harness, manager_id: int, fence: ManagerFence) -> None:
     """It ends, and its workflow closes."""
-    row = world.store.managers.end_manager(
+    row = harness.store.managers.end_manager(
         fence, RunStatus.COMPLETED, "finished", "No jobs are left"
     )
-    world.workflows.open.pop(f"manager/{row.name}/{row.flow_id}")
+    harness.workflows.open.pop(f"manager/{row.name}/{row.flow_id}")
 
 
 def start(client: TestClient, key: str | None = None, **body: Any) -> Any:
@@ -103,7 +103,7 @@ def started(client: TestClient, **body: Any) -> int:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_class_is_started_with_its_options(world: World, client: TestClient) -> None:
+def test_a_class_is_started_with_its_options(harness: Harness, client: TestClient) -> None:
     answer = start(
         client, plan=SHOPS.plan, argv=["--flow-id", "nightly", "--category=books"], tags=["b", "a"]
     )
@@ -115,8 +115,8 @@ def test_a_class_is_started_with_its_options(world: World, client: TestClient) -
         "nightly",
         "INITIALIZING",
     )
-    assert world.workflows.managers == [("manager/shops/nightly", found["manager_id"])]
-    row = row_of(world, found["manager_id"])
+    assert harness.workflows.managers == [("manager/shops/nightly", found["manager_id"])]
+    row = row_of(harness, found["manager_id"])
     assert (row.plan, row.options["argv"]) == (
         SHOPS.plan,
         ["--flow-id", "nightly", "--category=books"],
@@ -141,11 +141,11 @@ NAMELESS_OPTIONS = [
         ({"argv": ["shops"], "name": "one"}, "one"),
     ],
 )
-def test_a_class_without_a_name_gets_one_by_either_door(
-    world: World, client: TestClient, body: dict[str, Any], name: str
+def test_a_class_without_a_name_gets_one_by_either_api(
+    harness: Harness, client: TestClient, body: dict[str, Any], name: str
 ) -> None:
     nameless = replace(SHOPS, plan="shops.managers:Any", name=None, options=NAMELESS_OPTIONS)
-    world.store.user_code.register_user_code("worker-1", [nameless])
+    harness.store.user_code.register_user_code("worker-1", [nameless])
     found = start(client, plan=nameless.plan, **body)
     assert (found.status_code, found.json().get("name")) == (202, name)
     missing = start(client, plan=nameless.plan, argv=["--units", "3"])
@@ -156,7 +156,7 @@ def test_a_class_without_a_name_gets_one_by_either_door(
 
 
 def test_a_crawler_is_started_with_options_of_the_built_in_manager(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     options = {
         "args": {"site": "http://a"},
@@ -215,12 +215,12 @@ def test_before_any_worker_a_class_is_taken_on_trust_and_told_so(client: TestCli
 
 
 def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     """Also beside a worker that never had it, and where others were before."""
-    user_code = world.store.user_code
+    user_code = harness.store.user_code
     user_code.register_user_code("gone", [replace(SHOPS, plan="shops.managers:Former")])
-    world.clock.now += timedelta(seconds=HEARD_S + 1)
+    harness.clock.now += timedelta(seconds=HEARD_S + 1)
     assert "No user-code worker" in start(client, plan=SHOPS.plan, name="trusted").json()["note"]
     user_code.register_user_code("other", [replace(SHOPS, plan="books:Books")])
     assert start(client, plan=SHOPS.plan, name="shops").json()["code"] == "unknown_class"
@@ -239,14 +239,14 @@ def test_in_the_first_seconds_of_a_worker_no_class_is_called_unknown(
 
 
 def test_of_two_codes_of_a_class_either_may_take_its_options(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     """Two builds serve one queue for a while: whichever is asked may be the one that has the
     option.
     """
-    user_code = world.store.user_code
+    user_code = harness.store.user_code
     user_code.register_user_code("old", [SHOPS])
-    world.clock.now += timedelta(seconds=1)
+    harness.clock.now += timedelta(seconds=1)
     user_code.register_user_code(
         "new", [replace(SHOPS, fingerprint="f2", options=[{"name": "--country"}])]
     )
@@ -261,10 +261,10 @@ def test_of_two_codes_of_a_class_either_may_take_its_options(
 
 
 def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     program = {"name": "-g", "aliases": ["--program"], "flow_ids": {"nightly": "n1"}}
-    world.store.user_code.register_user_code(
+    harness.store.user_code.register_user_code(
         "worker-1", [replace(SHOPS, options=[*OPTIONS, program])]
     )
     first = start(client, plan=SHOPS.plan, argv=["--program", "nightly"]).json()
@@ -281,46 +281,48 @@ def test_a_flow_id_in_a_named_command_line_is_that_of_the_manager(
     )
 
 
-def test_the_same_key_is_one_manager_also_after_its_end(world: World, client: TestClient) -> None:
+def test_the_same_key_is_one_manager_also_after_its_end(
+    harness: Harness, client: TestClient
+) -> None:
     body = {"crawler": "plain", "options": {"retries": 1}}
     first = start(client, "k", **body)
     again = start(client, '"k"', **body)
     assert again.headers["Idempotency-Replayed"] == "true"
     assert again.json()["manager_id"] == first.json()["manager_id"]
-    end(world, first.json()["manager_id"], claim(world, first.json()["manager_id"]))
+    end(harness, first.json()["manager_id"], claim(harness, first.json()["manager_id"]))
     late = start(client, "k", **body)
     assert (late.json()["manager_id"], late.json()["status"]) == (
         first.json()["manager_id"],
         "COMPLETED",
     )
-    assert len(world.workflows.managers) == 1
+    assert len(harness.workflows.managers) == 1
     other = start(client, "k", crawler="plain", options={"retries": 2})
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert start(client, "j", **body).json()["manager_id"] != first.json()["manager_id"]
 
 
 def test_the_same_flow_is_found_while_it_lives_and_resumed_after_its_end(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     one = started(client, **ITEMS)
     assert start(client, **ITEMS).headers["Idempotency-Replayed"] == "true"
     other = start(client, **ITEMS, options={"retries": 9})
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert "flow_id" in other.json()["detail"]
-    end(world, one, claim(world, one))
+    end(harness, one, claim(harness, one))
     resumed = start(client, **ITEMS, options={"retries": 9})
     assert resumed.status_code == 202
     assert "Idempotency-Replayed" not in resumed.headers
-    assert len(world.workflows.managers) == 2
-    fence = claim(world, one)
-    assert (fence.attempt, row_of(world, one).options["argv"][-1]) == (2, "9")
+    assert len(harness.workflows.managers) == 2
+    fence = claim(harness, one)
+    assert (fence.attempt, row_of(harness, one).options["argv"][-1]) == (2, "9")
 
 
 def test_a_class_whose_name_no_manager_can_have_needs_another_one(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     """In a workflow id its slash would make another manager of it."""
-    world.store.user_code.register_user_code("worker-1", [replace(SHOPS, name="läden/nachts")])
+    harness.store.user_code.register_user_code("worker-1", [replace(SHOPS, name="läden/nachts")])
     refused = start(client, plan=SHOPS.plan)
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_request")
     assert "'läden/nachts'" in refused.json()["detail"]
@@ -332,82 +334,82 @@ def test_a_class_whose_name_no_manager_can_have_needs_another_one(
 
 
 async def test_what_was_accepted_while_temporal_was_away_begins_by_itself(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    world.workflows.down = True
+    harness.workflows.down = True
     answer = start(client, **ITEMS)
     assert answer.status_code == 202
     assert "as soon as Temporal can be reached" in answer.json()["note"]
-    elsewhere = world.sweep()
+    elsewhere = harness.sweep()
     assert await elsewhere.once() == 0
-    world.clock.forward(GRACE.total_seconds())
+    harness.clock.forward(GRACE.total_seconds())
     with pytest.raises(TemporalUnavailable):
         await elsewhere.once()
-    world.workflows.down = False
+    harness.workflows.down = False
     assert await elsewhere.once() == 1
-    assert world.workflows.managers == [("manager/plain/f-1", answer.json()["manager_id"])]
-    claim(world, answer.json()["manager_id"])
+    assert harness.workflows.managers == [("manager/plain/f-1", answer.json()["manager_id"])]
+    claim(harness, answer.json()["manager_id"])
     assert await elsewhere.once() == 0
 
 
 async def test_a_stop_that_nobody_was_told_of_is_told_by_the_sweep(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     one = started(client, **ITEMS)
-    claim(world, one)
-    world.workflows.down = True
+    claim(harness, one)
+    harness.workflows.down = True
     answer = client.post(f"/v1/managers/{one}/stop", json={"reason": "wrong list"})
     assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
     assert "as soon as Temporal" in answer.json()["note"]
-    world.workflows.down = False
-    elsewhere = world.sweep()
-    world.clock.forward(GRACE.total_seconds())
+    harness.workflows.down = False
+    elsewhere = harness.sweep()
+    harness.clock.forward(GRACE.total_seconds())
     assert await elsewhere.once() == 1
-    assert world.workflows.woken == ["manager/plain/f-1"]
+    assert harness.workflows.woken == ["manager/plain/f-1"]
     # Again only after a pause: each signal is an event in its history.
     assert await elsewhere.once() == 0
-    world.clock.forward(15)
+    harness.clock.forward(15)
     assert await elsewhere.once() == 1
 
 
 def test_what_no_row_would_remember_is_refused_while_temporal_is_away(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     """A command is a row, which the next cycle reads; the resume of an end is none, and so is not
     accepted.
     """
     one = started(client, **ITEMS)
-    fence = claim(world, one)
-    world.workflows.down = True
+    fence = claim(harness, one)
+    harness.workflows.down = True
     assert (
         "within five minutes"
         in client.post(f"/v1/managers/{one}/limit", json={"cap": 5}).json()["note"]
     )
-    world.workflows.down = False
-    end(world, one, fence)
-    world.workflows.down = True
+    harness.workflows.down = False
+    end(harness, one, fence)
+    harness.workflows.down = True
     resumed, again = client.post(f"/v1/managers/{one}/resume"), start(client, **ITEMS)
     assert [answer.json()["code"] for answer in (resumed, again)] == ["temporal_unavailable"] * 2
     assert "was not resumed" in resumed.json()["detail"]
 
 
 def test_a_resume_waits_for_the_workflow_that_closes(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.features.managers.gateway.commands.CLOSING_S", (0.0,))
     one = started(client, **ITEMS)
-    fence = claim(world, one)
-    world.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "No jobs are left")
+    fence = claim(harness, one)
+    harness.store.managers.end_manager(fence, RunStatus.COMPLETED, "finished", "No jobs are left")
     for early in (client.post(f"/v1/managers/{one}/resume"), start(client, **ITEMS)):
         assert (early.status_code, early.json()["code"]) == (409, "not_in_this_state")
         assert "send this again" in early.json()["detail"]
-    world.workflows.open.clear()
+    harness.workflows.open.clear()
     assert client.post(f"/v1/managers/{one}/resume").status_code == 202
-    assert claim(world, one).attempt == 2
+    assert claim(harness, one).attempt == 2
 
 
 def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks right after it (`crawlctl manager resume 2; crawlctl manager wait 2`) is not told
     the former end.
@@ -416,15 +418,15 @@ def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
         "crawler_lifecycle.features.managers.gateway.commands.RECORDED_S", (0.0, 0.0, 0.0)
     )
     one = started(client, **ITEMS)
-    end(world, one, claim(world, one))
-    begin = world.workflows.start_for
+    end(harness, one, claim(harness, one))
+    begin = harness.workflows.start_for
 
     async def recorded(order: ManagerOrder, workflow_id: str) -> str:
         chain = await begin(order, workflow_id)
-        world.store.managers.claim_manager(order.manager_id, Owner(workflow_id, chain))
+        harness.store.managers.claim_manager(order.manager_id, Owner(workflow_id, chain))
         return chain
 
-    monkeypatch.setattr(world.workflows, "start_for", recorded)
+    monkeypatch.setattr(harness.workflows, "start_for", recorded)
     resumed = client.post(f"/v1/managers/{one}/resume").json()
     assert (resumed["attempt"], resumed["status"], resumed["ended_at"]) == (2, "INITIALIZING", None)
 
@@ -432,9 +434,9 @@ def test_a_resume_is_answered_when_the_next_attempt_is_on_record(
 # --- steering -------------------------------------------------------------------------------------
 
 
-def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: TestClient) -> None:
+def test_stop_is_on_record_before_it_is_told_and_once(harness: Harness, client: TestClient) -> None:
     one = started(client, **ITEMS)
-    fence = claim(world, one)
+    fence = claim(harness, one)
     first = client.post(f"/v1/managers/{one}/stop", json={"leave": True, "requested_by": "eve"})
     assert (first.status_code, first.json()["leave"]) == (202, True)
     assert first.json()["stop"]["requested_by"] == "eve"
@@ -443,7 +445,7 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
     assert client.post(f"/v1/managers/{one}/limit", json={"cap": 3}).status_code == 409
     assert client.post(f"/v1/managers/{one}/resume").status_code == 409
     assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).status_code == 409
-    world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
+    harness.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped by eve")
     ended = client.post(f"/v1/managers/{one}/stop")
     assert (ended.status_code, ended.json()["note"]) == (
         200,
@@ -452,24 +454,24 @@ def test_stop_is_on_record_before_it_is_told_and_once(world: World, client: Test
 
 
 def test_after_its_end_what_lives_are_the_runs_that_it_left(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     """Their ends are seen by no cycle, so its own counts say nothing about them any more."""
     one = started(client, **ITEMS)
-    fence = claim(world, one)
+    fence = claim(harness, one)
     client.post(
         f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(2)]}
     )
-    Managed(cast(Any, world), fence).pick(2, JobState.QUEUED)
+    Managed(cast(Any, harness), fence).pick(2, JobState.QUEUED)
     runs = []
     for n in (1, 2):
         asked = RunRequest(crawler="plain", parent="manager/plain/f-1")
-        runs.append(world.store.initiation.reserve_run(asked, f"manager/{one}/{n}")[0].run_id)
+        runs.append(harness.store.initiation.reserve_run(asked, f"manager/{one}/{n}")[0].run_id)
         mine = Owner(f"crawl/plain/{n}", f"chain-r{n}")
-        world.store.initiation.claim_run(RunRequest(run_id=runs[-1]), mine, lambda _: False)
+        harness.store.initiation.claim_run(RunRequest(run_id=runs[-1]), mine, lambda _: False)
     assert client.get(f"/v1/managers/{one}").json()["live"] == 2
     client.post(f"/v1/managers/{one}/stop", json={"leave": True})
-    world.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped")
+    harness.store.managers.end_manager(fence, RunStatus.FAILED, "cancelled", "Stopped")
     for left in (2, 1, 0):
         answer, [listed] = (
             client.get(f"/v1/managers/{one}").json(),
@@ -477,14 +479,14 @@ def test_after_its_end_what_lives_are_the_runs_that_it_left(
         )
         assert (answer["live"], listed["live"]) == (left, left)
         if left:
-            world.end(runs.pop(), close=False)
+            harness.end(runs.pop(), close=False)
 
 
 def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     one = started(client, **ITEMS)
-    fence = claim(world, one)
+    fence = claim(harness, one)
     steps = [
         ("pause", None, 202),
         ("pause", None, 200),
@@ -495,20 +497,20 @@ def test_pause_resume_and_cap_are_rows_that_a_signal_tells_of(
     for action, body, status in steps:
         assert client.post(f"/v1/managers/{one}/{action}", json=body).status_code == status, action
     # Of a resume that changes nothing, too: it may be that no workflow carries it.
-    assert world.workflows.woken == ["manager/plain/f-1"] * 5
-    row = row_of(world, one)
+    assert harness.workflows.woken == ["manager/plain/f-1"] * 5
+    row = row_of(harness, one)
     assert (row.paused, row.cap) == (False, None)
-    end(world, one, fence)
+    end(harness, one, fence)
     assert client.post(f"/v1/managers/{one}/pause").status_code == 409
     assert "next attempt" in client.post(f"/v1/managers/{one}/resume").json()["note"]
-    assert len(world.workflows.managers) == 2
+    assert len(harness.workflows.managers) == 2
 
 
 # --- jobs -----------------------------------------------------------------------------------------
 
 
 def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     one = started(client, **ITEMS, options={"args": {"site": "http://a", "page": "0"}})
     body = {
@@ -528,7 +530,7 @@ def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(
             2,
             False,
         )
-    rows = world.store.managers.list_jobs(one)
+    rows = harness.store.managers.list_jobs(one)
     assert [row.job.spider_args for row in rows if row.job] == [
         {"site": "http://a", "page": "1"},
         {"site": "http://a"},
@@ -539,12 +541,12 @@ def test_a_page_of_jobs_is_added_once_over_what_the_manager_was_started_with(
     )
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_mismatch")
     assert client.post(f"/v1/managers/{one}/jobs", json={"seal": True}).json()["sealed"] is True
-    assert row_of(world, one).sealed
+    assert row_of(harness, one).sealed
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_job_of_a_class_names_its_spider_and_has_its_options(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     argv = [
         "--spider-args",
@@ -564,7 +566,7 @@ def test_a_job_of_a_class_names_its_spider_and_has_its_options(
         json={"jobs": [{"spider": "books", "spider_args": {"page": 2.5}}]},
     )
     assert answer.status_code == 202, answer.text
-    [row] = world.store.managers.list_jobs(one)
+    [row] = harness.store.managers.list_jobs(one)
     assert row.job is not None
     assert (row.job.spider, row.job.spider_args, row.job.units) == (
         "books",
@@ -574,7 +576,9 @@ def test_a_job_of_a_class_names_its_spider_and_has_its_options(
     assert row.job.priority == 4
 
 
-def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: TestClient) -> None:
+def test_jobs_that_cannot_be_are_refused_by_their_place(
+    harness: Harness, client: TestClient
+) -> None:
     for jobs, said in [
         ([{}, {"spider_args": {"pgae": "1"}}], "jobs[1].args.pgae: unknown argument"),
         ([{"spider": "strict"}], "jobs[0]: the built-in manager runs only the crawler 'plain'"),
@@ -593,13 +597,15 @@ def test_jobs_that_cannot_be_are_refused_by_their_place(world: World, client: Te
         answer = client.post(f"/v1/managers/{one}/jobs", json={"jobs": jobs})
         assert answer.status_code == (422 if said else 202), answer.text
         assert said in answer.json().get("detail", "")
-        assert len(world.store.managers.list_jobs(one)) == (0 if said else 1)
+        assert len(harness.store.managers.list_jobs(one)) == (0 if said else 1)
 
 
 # --- hostile starts -------------------------------------------------------------------------------
 
 
-def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: TestClient) -> None:
+def test_a_start_that_cannot_work_is_refused_by_its_field(
+    harness: Harness, client: TestClient
+) -> None:
     for body, field in [
         ({}, "plan"),
         ({"plan": "a:B", "crawler": "plain", "name": "n"}, "plan"),
@@ -630,8 +636,8 @@ def test_a_start_that_cannot_work_is_refused_by_its_field(world: World, client: 
         answer = start(client, **body)
         assert answer.status_code == 422, answer.text
         assert answer.json()["detail"].startswith(field), answer.json()["detail"]
-        assert world.store.managers.newest() == []
-        assert world.workflows.managers == []
+        assert harness.store.managers.newest() == []
+        assert harness.workflows.managers == []
 
 
 def test_what_does_not_exist_is_told_so(client: TestClient) -> None:
@@ -644,9 +650,11 @@ def test_what_does_not_exist_is_told_so(client: TestClient) -> None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def test_managers_are_listed_newest_first_page_by_page(world: World, client: TestClient) -> None:
+def test_managers_are_listed_newest_first_page_by_page(
+    harness: Harness, client: TestClient
+) -> None:
     ids = [started(client, crawler="plain", name=f"n{n % 2}", flow_id=f"f-{n}") for n in range(5)]
-    claim(world, ids[0])
+    claim(harness, ids[0])
     page = client.get("/v1/managers", params={"page_size": 3}).json()
     rest = client.get(
         "/v1/managers", params={"page_size": 3, "page_token": page["next_page_token"]}
@@ -703,17 +711,17 @@ def test_the_page_of_managers_is_searched_and_put_in_order(client: TestClient) -
     assert 'aria-sort="ascending"><a href="/managers?sort=-name">Name</a>' in page
 
 
-def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClient) -> None:
+def test_a_manager_and_its_jobs_say_how_they_are(harness: Harness, client: TestClient) -> None:
     one = started(client, **ITEMS)
     assert (
         "waiting for a worker; crawlctl doctor shows"
         in client.get(f"/v1/managers/{one}").json()["waiting"]
     )
-    fence = claim(world, one)
+    fence = claim(harness, one)
     client.post(
         f"/v1/managers/{one}/jobs", json={"jobs": [{"spider_args": {"page": n}} for n in range(3)]}
     )
-    world.store.managers.commit_decision(
+    harness.store.managers.commit_decision(
         ManagerFence(one, fence.attempt, fence.owner_run_id, 1),
         Decision(stats={"scheduled": 0.0}, state={"page": 1}, waiting="1 of 1 runs are live"),
     )
@@ -729,32 +737,32 @@ def test_a_manager_and_its_jobs_say_how_they_are(world: World, client: TestClien
     assert jobs["next_page_token"] is not None
     assert client.get(f"/v1/managers/{one}/jobs", params={"state": "skipped"}).json()["jobs"] == []
     assert client.get(f"/v1/managers/{one}/logs").text == ""
-    world.store.managers.keep_output(one, "crème <b>\n")
+    harness.store.managers.keep_output(one, "crème <b>\n")
     log = client.get(f"/v1/managers/{one}/logs")
     assert (log.text, log.headers["content-type"]) == ("crème <b>\n", "text/plain; charset=utf-8")
     assert client.get("/v1/managers/999/logs").json()["code"] == "manager_not_found"
 
 
 @pytest.mark.usefixtures("registered")
-def test_plans_are_listed_with_who_serves_them(world: World, client: TestClient) -> None:
+def test_plans_are_listed_with_who_serves_them(harness: Harness, client: TestClient) -> None:
     gone, module, old, shops = client.get("/v1/user-code").json()["user_code"]
     assert (gone["kind"], module["kind"], module["error"]) == ("module", "module", None)
     assert (shops["plan"], shops["served"], shops["options"]) == (SHOPS.plan, True, OPTIONS)
     assert old["error"] == BROKEN.error
-    world.clock.forward(3600)
+    harness.clock.forward(3600)
     assert client.get("/v1/user-code").json()["user_code"][1]["served"] is False
 
 
 def test_figures_count_what_has_not_ended(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.metrics.FRESH_S", 0.0)
     ids = [started(client, crawler="plain", flow_id=f"f-{n}") for n in range(4)]
-    fences = [claim(world, one) for one in ids[:3]]
-    end(world, ids[0], fences[0])
-    world.store.managers.note_error(fences[1], "position 3: no dictionary")
+    fences = [claim(harness, one) for one in ids[:3]]
+    end(harness, ids[0], fences[0])
+    harness.store.managers.note_error(fences[1], "position 3: no dictionary")
     client.post(f"/v1/managers/{ids[1]}/jobs", json={"jobs": [{}]})
-    Managed(cast(Any, world), fences[1]).pick(1, JobState.QUEUED)
+    Managed(cast(Any, harness), fences[1]).pick(1, JobState.QUEUED)
 
     def figures() -> dict[str, str]:
         lines = client.get("/metrics").text.splitlines()
@@ -768,7 +776,7 @@ def test_figures_count_what_has_not_ended(
         'lifecycle_manager_jobs_live{project="default"}': "1.0",
     }
     with monkeypatch.context() as patched:
-        patched.setattr(world.store.managers, "live_managers", unreachable)
+        patched.setattr(harness.store.managers, "live_managers", unreachable)
         assert set(figures().values()) == {"NaN"}
 
 
@@ -777,24 +785,24 @@ def unreachable() -> LiveManagers:
 
 
 def test_a_resume_takes_up_a_manager_that_no_workflow_carries(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     one = started(client, **ITEMS)
-    claim(world, one)
+    claim(harness, one)
     answer = client.post(f"/v1/managers/{one}/resume")
     assert (answer.status_code, answer.json()["note"]) == (200, "The manager was not paused.")
     for again in (
         lambda: client.post(f"/v1/managers/{one}/resume"),
         lambda: start(client, **ITEMS),
     ):
-        world.workflows.open.clear()  # terminated
-        begun = len(world.workflows.managers)
+        harness.workflows.open.clear()  # terminated
+        begun = len(harness.workflows.managers)
         answer = again()
         assert answer.status_code in (200, 202)
-        assert len(world.workflows.managers) == begun + 1
-    world.workflows.open.clear()
+        assert len(harness.workflows.managers) == begun + 1
+    harness.workflows.open.clear()
     answer = client.post(f"/v1/managers/{one}/resume")
     assert (answer.status_code, "it had no workflow" in answer.json()["note"]) == (202, True)
-    world.workflows.down = True
+    harness.workflows.down = True
     answer = client.post(f"/v1/managers/{one}/resume")
     assert (answer.status_code, "automatically" in answer.json()["note"]) == (200, True)

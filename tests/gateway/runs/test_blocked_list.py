@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.runs import blocked
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns, in_words
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.answering import Answering, leaves
 
 SINCE = datetime(2026, 11, 20, 11, 58, tzinfo=UTC)
@@ -53,11 +53,11 @@ def figure(client: TestClient) -> str:
     return next(line.split()[1] for line in lines if line.startswith("lifecycle_runs_blocked "))
 
 
-def test_one_run_is_asked_about_before_the_server_lists_it(world: World) -> None:
-    with world.client(world.new_app(blocked_s=0.05)) as client:
+def test_one_run_is_asked_about_before_the_server_lists_it(harness: Harness) -> None:
+    with harness.client(harness.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
-        world.workflows.troubles[workflow_id] = BUG
+        harness.workflows.troubles[workflow_id] = BUG
         text = client.get(f"/v1/runs/{run_id}").json()["blocked"]
         assert text == in_words(BUG)
         assert (
@@ -69,24 +69,24 @@ def test_one_run_is_asked_about_before_the_server_lists_it(world: World) -> None
         )
 
 
-def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
-    with world.client(world.new_app(blocked_s=0.05)) as client:
+def test_the_list_and_the_figure_come_from_one_query(harness: Harness) -> None:
+    with harness.client(harness.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
         soon(lambda: figure(client) == "0.0")
-        world.workflows.troubles[workflow_id] = BUG
-        world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
+        harness.workflows.troubles[workflow_id] = BUG
+        harness.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(BUG))
         assert figure(client) == "1.0"
         soon(
             lambda: [
-                one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED
+                one for one in harness.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED
             ]
         )
-        del world.workflows.listed[workflow_id], world.workflows.troubles[workflow_id]
+        del harness.workflows.listed[workflow_id], harness.workflows.troubles[workflow_id]
         soon(lambda: figure(client) == "0.0")
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
         [event] = [
-            one for one in world.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED
+            one for one in harness.store.events.events_after(0) if one.type == EVENT_RUN_BLOCKED
         ]
         assert (event.run_id, event.body["why"], event.body["since"]) == (
             run_id,
@@ -95,61 +95,61 @@ def test_the_list_and_the_figure_come_from_one_query(world: World) -> None:
         )
 
 
-def test_a_list_tells_why_a_poll_is_overdue(world: World) -> None:
+def test_a_list_tells_why_a_poll_is_overdue(harness: Harness) -> None:
     """No worker takes its next step up, of which the server has no list."""
-    with world.client(world.new_app(blocked_s=0.05)) as client:
+    with harness.client(harness.new_app(blocked_s=0.05)) as client:
         _, workflow_id = started(client)
-        world.workflows.troubles[workflow_id] = idle = WorkflowProblem(SINCE, None)
+        harness.workflows.troubles[workflow_id] = idle = WorkflowProblem(SINCE, None)
         time.sleep(0.2)
         assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None
-        world.clock.forward(31)
+        harness.clock.forward(31)
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == in_words(idle))
         assert "no worker has started its next step" in in_words(idle)
         assert figure(client) == "0.0", "the figure is of those that no worker can help"
-        del world.workflows.troubles[workflow_id]
+        del harness.workflows.troubles[workflow_id]
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] is None)
 
 
-def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(world: World) -> None:
-    with world.client(world.new_app(blocked_s=0.05)) as client:
+def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(harness: Harness) -> None:
+    with harness.client(harness.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
-        world.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
+        harness.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
         words = "its workflow cannot continue (WorkflowWorkerUnhandledFailure); deploy a build that corrects this"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == words)
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] == words
 
 
-def test_an_ended_run_is_blocked_when_its_delivery_is(world: World) -> None:
-    with world.client(world.new_app(blocked_s=0.05)) as client:
+def test_an_ended_run_is_blocked_when_its_delivery_is(harness: Harness) -> None:
+    with harness.client(harness.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
-        world.claim(run_id)
-        world.end(run_id, RunStatus.FAILED, close=False)
-        world.workflows.troubles[workflow_id] = BUG
+        harness.claim(run_id)
+        harness.end(run_id, RunStatus.FAILED, close=False)
+        harness.workflows.troubles[workflow_id] = BUG
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None, (
             "its workflow is not asked any more"
         )
-        world.workflows.listed[workflow_id] = "x"
+        harness.workflows.listed[workflow_id] = "x"
         soon(lambda: client.get(f"/v1/runs/{run_id}").json()["blocked"] == in_words(BUG))
 
 
-def test_while_temporal_is_away_nobody_claims_to_know(world: World) -> None:
-    with world.client(world.new_app(blocked_s=0.05)) as client:
+def test_while_temporal_is_away_nobody_claims_to_know(harness: Harness) -> None:
+    with harness.client(harness.new_app(blocked_s=0.05)) as client:
         run_id, _ = started(client)
         soon(lambda: figure(client) == "0.0")
-        world.workflows.down = True
+        harness.workflows.down = True
         soon(lambda: figure(client) == "NaN")
         blocked = client.get(f"/v1/runs/{run_id}").json()["blocked"]
         assert blocked.startswith("Temporal has not answered since ")
         assert blocked.endswith(
             "retries, stops and the verdict wait; its status is not verified yet, and polls continue"
         )
-        world.workflows.down = False
+        harness.workflows.down = False
         soon(lambda: figure(client) == "0.0")
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] is None
 
 
 async def test_reading_waits_for_temporal_once_and_not_each_time(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocked, "ANSWER_S", 0.05)
     asked = []
@@ -158,11 +158,11 @@ async def test_reading_waits_for_temporal_once_and_not_each_time(
         asked.append(workflow_id)
         await asyncio.sleep(3600)
 
-    with world.client() as client:
+    with harness.client() as client:
         run_id, _ = started(client)
-    monkeypatch.setattr(world.workflows, "problem", hang)
-    row = world.run(run_id)
-    known = BlockedRuns(world.store, world.workflows, Metrics(), world.clock, every_s=3600)
+    monkeypatch.setattr(harness.workflows, "problem", hang)
+    row = harness.run(run_id)
+    known = BlockedRuns(harness.store, harness.workflows, Metrics(), harness.clock, every_s=3600)
     assert [await known.of(row) for _ in range(5)] == [None] * 5
     assert len(asked) == 1
 
@@ -197,8 +197,8 @@ def test_the_sentence() -> None:
 PAUSED = WorkflowProblem(SINCE, "by bob (a migration)", paused="workflow")
 
 
-async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: World) -> None:
-    with world.client(world.new_app(blocked_s=0.02)) as client:
+async def test_a_paused_workflow_of_anything_is_told_where_people_look(harness: Harness) -> None:
+    with harness.client(harness.new_app(blocked_s=0.02)) as client:
         run_id, run = started(client)
         assert (
             client.put(
@@ -210,9 +210,9 @@ async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: Wo
         spec = {"run": {"crawler": "plain"}, "cron": "0 13 * * *"}
         assert client.put("/v1/schedules/s", json=spec).status_code == 200
         assert client.post("/v1/schedules/s/trigger").status_code == 202
-        for name in (run, webhook_workflow_id("w"), due_workflow_id("s", world.clock.now)):
-            world.workflows.troubles[name] = PAUSED
-            world.workflows.listed[name] = ""
+        for name in (run, webhook_workflow_id("w"), due_workflow_id("s", harness.clock.now)):
+            harness.workflows.troubles[name] = PAUSED
+            harness.workflows.listed[name] = ""
         words = in_words(PAUSED)
         assert (
             "its workflow is paused in Temporal since 2026-11-20 11:58:00 UTC by bob (a migration); unpause"
@@ -227,7 +227,7 @@ async def test_a_paused_workflow_of_anything_is_told_where_people_look(world: Wo
 
 
 async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_explained(
-    world: World,
+    harness: Harness,
 ) -> None:
     answering = Answering()
 
@@ -238,12 +238,14 @@ async def test_a_gateway_leaves_also_in_the_moment_in_which_a_blocked_run_is_exp
         async def problem(self, _: str) -> None:
             await answering()
 
-    blocked = BlockedRuns(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
+    blocked = BlockedRuns(
+        harness.store, cast(Any, Troubled()), Metrics(), harness.clock, every_s=3600
+    )
     await leaves(asyncio.create_task(blocked.run()), answering)
 
 
 async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_for(
-    world: World,
+    harness: Harness,
 ) -> None:
     class Troubled:
         async def problems(self) -> dict[str, str]:
@@ -252,7 +254,9 @@ async def test_a_manager_whose_workflow_cannot_go_on_says_so_in_what_it_waits_fo
         async def problem(self, name: str) -> WorkflowProblem | None:
             return WorkflowProblem(SINCE, "no match") if name == "manager/shelves/f" else None
 
-    blocked = BlockedRuns(world.store, cast(Any, Troubled()), Metrics(), world.clock, every_s=3600)
+    blocked = BlockedRuns(
+        harness.store, cast(Any, Troubled()), Metrics(), harness.clock, every_s=3600
+    )
     await blocked.once()
     name = "manager/shelves/f"
     for why in (blocked.listed_workflow(name), await blocked.of_workflow(name, is_open=True)):

@@ -15,43 +15,43 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import FilePart
 from crawler_lifecycle.ports.runs import TaskRef
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 
 
 @pytest.fixture
-def client(world: World) -> Iterator[TestClient]:
-    with world.client() as client:
+def client(harness: Harness) -> Iterator[TestClient]:
+    with harness.client() as client:
         yield client
 
 
-def ended(world: World, client: TestClient) -> None:
+def ended(harness: Harness, client: TestClient) -> None:
     client.post("/v1/runs", json={"crawler": "plain", "tags": ["t"]})
-    world.claim(1)
-    world.end(1)
+    harness.claim(1)
+    harness.end(1)
 
 
-def test_only_admins_delete(world: World, tmp_path: Path) -> None:
+def test_only_admins_delete(harness: Harness, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
-    with world.client(world.new_app(entrance=keys.entrance())) as door:
-        door.headers.update(keys.headers("operate"))
-        ended(world, door)
+    with harness.client(harness.new_app(entrance=keys.entrance())) as api:
+        api.headers.update(keys.headers("operate"))
+        ended(harness, api)
         for role, status in (("read", 403), ("operate", 403), ("admin", 202)):
-            assert door.delete("/v1/runs/1", headers=keys.headers(role)).status_code == status
-        assert door.get("/v1/runs/1").json()["deleted"]["requested_by"] == "the-admin"
+            assert api.delete("/v1/runs/1", headers=keys.headers(role)).status_code == status
+        assert api.get("/v1/runs/1").json()["deleted"]["requested_by"] == "the-admin"
 
 
-def test_the_report_can_be_asked_again(world: World, client: TestClient) -> None:
-    ended(world, client)
+def test_the_report_can_be_asked_again(harness: Harness, client: TestClient) -> None:
+    ended(harness, client)
     first = client.delete("/v1/runs/1", params={"requested_by": "ada"})
     again = client.delete("/v1/runs/1", params={"requested_by": "eve"})
     assert (first.status_code, again.status_code) == (202, 202)
     assert first.json()["deleted"] == again.json()["deleted"] == {
         "requested_at": "2026-11-20T12:00:00Z", "requested_by": "ada", "ended_at": None, "gone": {}, "left": {},
     }  # fmt: skip
-    run = world.ref(1)
-    assert world.workflows.deletions == [run, run], "found open the second time"
-    world.store.deletion.note_deletion(
+    run = harness.ref(1)
+    assert harness.workflows.deletions == [run, run], "found open the second time"
+    harness.store.deletion.note_deletion(
         run, {"archives": None}, {"files in /x": "EACCES"}, ended=True
     )
     told = client.get("/v1/runs/1").json()["deleted"]
@@ -61,7 +61,7 @@ def test_the_report_can_be_asked_again(world: World, client: TestClient) -> None
         True,
     )
     client.delete("/v1/runs/1")
-    assert len(world.workflows.deletions) == 2, "it has ended"
+    assert len(harness.workflows.deletions) == 2, "it has ended"
     assert [row["run_id"] for row in client.get("/v1/runs").json()["runs"]] == [1]
 
 
@@ -70,9 +70,9 @@ def test_the_report_can_be_asked_again(world: World, client: TestClient) -> None
     ("GET", "/items?name=items.jsonl"), ("GET", "/file?name=task-0/a"),
 ])  # fmt: skip
 def test_nothing_of_a_deleted_run_is_read_or_done(
-    world: World, client: TestClient, method: str, path: str
+    harness: Harness, client: TestClient, method: str, path: str
 ) -> None:
-    ended(world, client)
+    ended(harness, client)
     client.delete("/v1/runs/1")
     answer = client.request(
         method, f"/v1/runs/1{path}", json={"rerun": True} if path == "/resume" else None
@@ -82,7 +82,7 @@ def test_nothing_of_a_deleted_run_is_read_or_done(
         assert client.get(f"/v1/runs/1{page}").status_code == 200
 
 
-def test_what_executes_is_stopped_first(world: World, client: TestClient) -> None:
+def test_what_executes_is_stopped_first(harness: Harness, client: TestClient) -> None:
     client.post("/v1/runs", json={"crawler": "plain"})
     answer = client.delete("/v1/runs/1").json()
     assert (answer["code"], "stop it first (crawlctl stop 1)" in answer["detail"]) == (
@@ -93,16 +93,16 @@ def test_what_executes_is_stopped_first(world: World, client: TestClient) -> Non
     assert client.delete("/v1/runs/1", params={"requested_by": "x" * 256}).status_code == 422
 
 
-def test_the_sweep_brings_it_to_temporal(world: World, client: TestClient) -> None:
-    ended(world, client)
-    world.workflows.down = True
+def test_the_sweep_brings_it_to_temporal(harness: Harness, client: TestClient) -> None:
+    ended(harness, client)
+    harness.workflows.down = True
     assert "as soon as Temporal can be reached" in client.delete("/v1/runs/1").json()["note"]
-    world.workflows.down = False
-    world.clock.forward(60)
-    assert asyncio.run(world.sweep().once()) == 1
-    assert world.workflows.deletions == [world.ref(1)]
-    world.store.deletion.note_deletion(world.ref(1), {}, {}, ended=True)
-    assert asyncio.run(world.sweep().once()) == 0
+    harness.workflows.down = False
+    harness.clock.forward(60)
+    assert asyncio.run(harness.sweep().once()) == 1
+    assert harness.workflows.deletions == [harness.ref(1)]
+    harness.store.deletion.note_deletion(harness.ref(1), {}, {}, ended=True)
+    assert asyncio.run(harness.sweep().once()) == 0
 
 
 def test_a_file_that_goes_while_it_is_read_is_no_short_file() -> None:

@@ -10,7 +10,7 @@ import pytest
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.runs.recent import ComparedCounter, brought_less, compared
 from crawler_lifecycle.ports.runs import RecentRun, RunRow
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -99,15 +99,15 @@ def test_counters_and_rates_beside_the_run_before() -> None:
     assert (ahead.duration_s, ahead.counters[1].per_minute) == (0.0, None)
 
 
-def test_the_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with world.client() as client:
+def test_the_routes(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    with harness.client() as client:
         started = [
             client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"] for _ in range(3)
         ]
         asked: list[int] = []
-        read = world.store.runs.recent_runs
+        read = harness.store.runs.recent_runs
         monkeypatch.setattr(
-            world.store.runs, "recent_runs", lambda *what: asked.append(1) or read(*what)
+            harness.store.runs, "recent_runs", lambda *what: asked.append(1) or read(*what)
         )
         for _ in range(3):
             answer = client.get("/v1/crawlers/runs").json()

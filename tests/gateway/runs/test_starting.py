@@ -19,11 +19,11 @@ from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.requests import StartRun
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.web.problems import Problem
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
 def test_a_start_answers_with_the_run_and_starts_its_workflow(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     answer = client.post(
         "/v1/runs",
@@ -37,7 +37,7 @@ def test_a_start_answers_with_the_run_and_starts_its_workflow(
     assert run["workflow_id"] == "crawl/plain/k"
     assert run["status"] == "INITIALIZING"
     assert run["requested_by"] == "ada"
-    [(workflow_id, request)] = world.workflows.started
+    [(workflow_id, request)] = harness.workflows.started
     assert workflow_id == "crawl/plain/k"
     assert request == RunRequest(crawler="plain", run_id=run["run_id"])
 
@@ -49,7 +49,7 @@ def test_without_a_key_every_start_is_a_new_run(client: TestClient) -> None:
 
 @pytest.mark.parametrize("again", ['"k"', "k"])
 def test_the_same_key_and_body_find_the_same_run(
-    world: World, client: TestClient, again: str
+    harness: Harness, client: TestClient, again: str
 ) -> None:
     body = {"crawler": "plain", "args": {"page": "1"}}
     first = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
@@ -57,51 +57,55 @@ def test_the_same_key_and_body_find_the_same_run(
     assert second.status_code == 202
     assert second.headers["Idempotency-Replayed"] == "true"
     assert second.json()["run_id"] == first.json()["run_id"]
-    assert len(world.workflows.started) == 1
+    assert len(harness.workflows.started) == 1
 
 
 def test_a_repeat_a_day_later_finds_the_ended_run_and_starts_nothing(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     body = {"crawler": "plain"}
     run_id = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"}).json()["run_id"]
-    world.claim(run_id)
-    world.end(run_id)
-    world.clock.forward(86_400)
+    harness.claim(run_id)
+    harness.end(run_id)
+    harness.clock.forward(86_400)
     # Meanwhile the crawler got other limits, and then was removed; the scheduler service is down as
     # well.
-    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(
-        world.scheduler.catalogue.crawlers["plain"], limits={"stall_timeout_s": 5.0}
+    harness.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(
+        harness.scheduler.catalogue.crawlers["plain"], limits={"stall_timeout_s": 5.0}
     )
-    world.scheduler.faults.add(SchedulerUnavailable("down"), 9)
+    harness.scheduler.faults.add(SchedulerUnavailable("down"), 9)
     answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["run_id"], answer.json()["status"]) == (
         202,
         run_id,
         "FAILED",
     )
-    assert len(world.workflows.started) == 1
+    assert len(harness.workflows.started) == 1
 
 
 @pytest.mark.parametrize(("priority", "status"), [(3, 202), (1, 422)])
 def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch, priority: int, status: int
+    harness: Harness,
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    priority: int,
+    status: int,
 ) -> None:
     """The first request waits for its catalogue; its repeat goes to a gateway that has an older one
     at hand.
     """
-    asked = world.scheduler.crawlers
+    asked = harness.scheduler.crawlers
     elsewhere = with_limits(RunRequest(crawler="plain"), {"stall_timeout_s": 66.0})
 
     def slow() -> list[CrawlerDefinition]:
-        world.store.initiation.reserve_run(elsewhere, "k")
+        harness.store.initiation.reserve_run(elsewhere, "k")
         return asked()
 
-    monkeypatch.setattr(world.scheduler, "crawlers", slow)
+    monkeypatch.setattr(harness.scheduler, "crawlers", slow)
     body = {"crawler": "plain", "priority": priority}
     answer = client.post("/v1/runs", json=body, headers={"Idempotency-Key": "k"})
     assert answer.status_code == status, answer.text
-    [row] = world.store.runs.list_runs()
+    [row] = harness.store.runs.list_runs()
     assert row.request["limits"]["stall_timeout_s"] == 66.0
     if status == 202:
         assert (answer.json()["run_id"], answer.headers["Idempotency-Replayed"]) == (
@@ -110,14 +114,14 @@ def test_a_repeat_that_came_while_the_catalogue_was_asked_finds_the_run(
         )
 
 
-def test_the_same_key_with_another_body_is_refused(world: World, client: TestClient) -> None:
+def test_the_same_key_with_another_body_is_refused(harness: Harness, client: TestClient) -> None:
     client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     answer = client.post(
         "/v1/runs", json={"crawler": "plain", "priority": 1}, headers={"Idempotency-Key": "k"}
     )
     assert answer.status_code == 422
     assert answer.json()["code"] == "idempotency_mismatch"
-    assert len(world.store.runs.list_runs()) == 1
+    assert len(harness.store.runs.list_runs()) == 1
 
 
 def test_a_key_in_the_body_counts_and_may_not_differ_from_the_header(client: TestClient) -> None:
@@ -139,7 +143,7 @@ def test_an_unusable_key_is_refused(client: TestClient) -> None:
 
 
 def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     def start(_: int) -> tuple[int, int]:
         answer = client.post(
@@ -151,35 +155,37 @@ def test_twenty_at_once_with_one_key_make_one_run_and_one_workflow(
         answers = set(pool.map(start, range(20)))
     assert {status for status, _ in answers} == {202}
     assert len({run_id for _, run_id in answers}) == 1
-    assert len(world.store.runs.list_runs()) == 1
-    assert len(world.workflows.started) == 1
+    assert len(harness.store.runs.list_runs()) == 1
+    assert len(harness.workflows.started) == 1
 
 
-def test_ten_thousand_tasks_are_stored_and_do_not_travel(world: World, client: TestClient) -> None:
+def test_ten_thousand_tasks_are_stored_and_do_not_travel(
+    harness: Harness, client: TestClient
+) -> None:
     tasks = [{"args": {"page": str(n)}} for n in range(10_001)]
     assert client.post("/v1/runs", json={"crawler": "plain", "tasks": tasks}).status_code == 422
     body = {"crawler": "plain", "tasks": tasks[:-1], "max_parallel_tasks": 10}
     answer = client.post("/v1/runs", json=body).json()
     assert answer["multi"] is True
-    assert world.store.tasks.count_tasks(answer["run_id"]).queued == 10_000
-    assert world.workflows.started[0][1].tasks is None
-    assert world.store.tasks.list_tasks(answer["run_id"], limit=2)[1].args == {"page": "1"}
+    assert harness.store.tasks.count_tasks(answer["run_id"]).queued == 10_000
+    assert harness.workflows.started[0][1].tasks is None
+    assert harness.store.tasks.list_tasks(answer["run_id"], limit=2)[1].args == {"page": "1"}
 
 
 def test_limits_of_the_catalogue_fill_what_the_caller_left(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     run = client.post("/v1/runs", json={"crawler": "plain", "limits": {"stop_grace_s": 5}}).json()
-    limits = world.store.runs.request_of(run["run_id"]).limits
+    limits = harness.store.runs.request_of(run["run_id"]).limits
     assert (limits.stall_timeout_s, limits.stop_grace_s) == (77.0, 5.0)
     run = client.post(
         "/v1/runs", json={"crawler": "plain", "limits": {"stall_timeout_s": 9}}
     ).json()
-    assert world.store.runs.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
+    assert harness.store.runs.request_of(run["run_id"]).limits.stall_timeout_s == 9.0
 
 
 def test_a_wrong_request_names_the_field_and_leaves_no_row(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     for body, field in [
         ({}, "crawler"),
@@ -218,8 +224,8 @@ def test_a_wrong_request_names_the_field_and_leaves_no_row(
         assert answer.headers["content-type"] == "application/problem+json"
         assert problem["errors"][0]["field"] == field
         assert field in problem["detail"]
-        assert world.store.runs.list_runs() == []
-        assert world.workflows.started == []
+        assert harness.store.runs.list_runs() == []
+        assert harness.workflows.started == []
 
 
 def test_an_unknown_crawler_is_answered_with_the_known_ones(client: TestClient) -> None:
@@ -229,29 +235,29 @@ def test_an_unknown_crawler_is_answered_with_the_known_ones(client: TestClient) 
 
 
 def test_the_scheduler_service_down_is_no_reason_to_accept_anything(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
+    harness.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
     answer = client.post("/v1/runs", json={"crawler": "plain"})
     assert (answer.status_code, answer.json()["code"]) == (503, "scheduler_unavailable")
     assert answer.headers["Retry-After"]
-    assert world.store.runs.list_runs() == []
+    assert harness.store.runs.list_runs() == []
 
 
 def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read(
-    world: World,
+    harness: Harness,
 ) -> None:
     now = 100.0
-    crawlers = Crawlers(world.scheduler, clock=lambda: now)
+    crawlers = Crawlers(harness.scheduler, clock=lambda: now)
     commands = Commands(
-        world.store.initiation,
-        world.store.additions,
-        world.store.stops,
-        world.store.runs,
-        world.store.deletion,
-        world.workflows,
+        harness.store.initiation,
+        harness.store.additions,
+        harness.store.stops,
+        harness.store.runs,
+        harness.store.deletion,
+        harness.workflows,
         crawlers,
-        world.clock,
+        harness.clock,
     )
 
     def start(key: str, crawler: str = "plain") -> CommandResult[RunRow]:
@@ -259,13 +265,13 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
 
     assert start("a").note is None
     now += 42
-    world.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
+    harness.scheduler.faults.add(SchedulerUnavailable("no answer"), 2)
     late = start("b")
     assert "catalogue of 42 s ago" in str(late.note)
     assert late.row.request["limits"] == start("a").row.request["limits"], (
         "with the limits that were read then"
     )
-    assert [request.run_id for _, request in world.workflows.started] == [1, 2]
+    assert [request.run_id for _, request in harness.workflows.started] == [1, 2]
     now += 10
     assert "52 s ago" in str(start("c").note)
     with pytest.raises(SchedulerUnavailable):
@@ -276,10 +282,10 @@ def test_with_the_scheduler_service_down_a_start_goes_by_the_catalogue_last_read
         start("f", "declared-since")
 
 
-def test_the_list_of_crawlers_says_its_age_while_the_service_is_down(world: World) -> None:
-    with world.client(world.new_app(catalogue_s=0.01)) as client:
+def test_the_list_of_crawlers_says_its_age_while_the_service_is_down(harness: Harness) -> None:
+    with harness.client(harness.new_app(catalogue_s=0.01)) as client:
         assert "Age" not in client.get("/v1/crawlers").headers
-        world.scheduler.faults.add(SchedulerUnavailable("no answer"), 100_000)
+        harness.scheduler.faults.add(SchedulerUnavailable("no answer"), 100_000)
         while "Age" not in (answer := client.get("/v1/crawlers")).headers:
             time.sleep(0.05)
         assert answer.status_code == 200
@@ -288,89 +294,91 @@ def test_the_list_of_crawlers_says_its_age_while_the_service_is_down(world: Worl
 
 
 def test_temporal_down_keeps_the_run_and_the_sweep_starts_it(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    world.workflows.down = True
+    harness.workflows.down = True
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (503, "temporal_unavailable")
     assert answer.headers["Retry-After"]
     assert "is recorded and starts as soon as" in problem["detail"]
-    sweep = world.sweep()
-    world.clock.forward(11)
+    sweep = harness.sweep()
+    harness.clock.forward(11)
     with pytest.raises(TemporalUnavailable):
         asyncio.run(sweep.once())
-    world.workflows.down = False
+    harness.workflows.down = False
     assert asyncio.run(sweep.once()) == 1
-    assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
+    assert [w for w, _ in harness.workflows.started] == ["crawl/plain/k"]
     again = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     assert (again.status_code, again.json()["run_id"]) == (202, problem["run_id"])
-    assert len(world.workflows.started) == 1
+    assert len(harness.workflows.started) == 1
 
 
-def test_a_lost_answer_of_temporal_starts_nothing_twice(world: World, client: TestClient) -> None:
-    world.workflows.lose_answers = 1
+def test_a_lost_answer_of_temporal_starts_nothing_twice(
+    harness: Harness, client: TestClient
+) -> None:
+    harness.workflows.lose_answers = 1
     for expected in (503, 202):
         answer = client.post(
             "/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}
         )
         assert answer.status_code == expected
-    assert len(world.workflows.started) == 1
+    assert len(harness.workflows.started) == 1
 
 
 def test_a_gateway_killed_between_row_and_workflow_is_mended_by_another(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     # Killed there, the process leaves exactly this behind:
-    row, fresh = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    row, fresh = harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
     assert fresh
-    world.clock.forward(5)
-    assert asyncio.run(world.sweep().once()) == 0, (
+    harness.clock.forward(5)
+    assert asyncio.run(harness.sweep().once()) == 0, (
         "a young row belongs to the request that writes it"
     )
-    world.clock.forward(6)
-    assert asyncio.run(world.sweep().once()) == 1
-    assert world.workflows.started == [
+    harness.clock.forward(6)
+    assert asyncio.run(harness.sweep().once()) == 1
+    assert harness.workflows.started == [
         ("crawl/plain/k", RunRequest(crawler="plain", run_id=row.run_id))
     ]
-    world.claim(row.run_id)
-    assert asyncio.run(world.sweep().once()) == 0
+    harness.claim(row.run_id)
+    assert asyncio.run(harness.sweep().once()) == 0
 
 
-def test_the_app_sweeps_by_itself(world: World) -> None:
-    world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
-    world.clock.forward(11)
-    with world.client(world.new_app(outbox_retry_s=0.02)) as client:
+def test_the_app_sweeps_by_itself(harness: Harness) -> None:
+    harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    harness.clock.forward(11)
+    with harness.client(harness.new_app(outbox_retry_s=0.02)) as client:
         until = time.monotonic() + 150
-        while not world.workflows.started and time.monotonic() < until:
+        while not harness.workflows.started and time.monotonic() < until:
             client.get("/healthz")
-    assert [w for w, _ in world.workflows.started] == ["crawl/plain/k"]
+    assert [w for w, _ in harness.workflows.started] == ["crawl/plain/k"]
 
 
 def test_the_sweep_survives_everything_and_tries_a_stubborn_row_ever_more_rarely(
-    world: World,
+    harness: Harness,
 ) -> None:
-    world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
-    sweep, tries = world.sweep(), 0
+    harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    sweep, tries = harness.sweep(), 0
 
     async def broken(*_: object, **__: object) -> str:
         nonlocal tries
         tries += 1
         raise RuntimeError("not what anybody expected")
 
-    world.workflows.start = broken  # type: ignore[method-assign, assignment]
+    harness.workflows.start = broken  # type: ignore[method-assign, assignment]
     for _ in range(40):
-        world.clock.forward(15)
+        harness.clock.forward(15)
         assert asyncio.run(sweep.once()) == 0
     assert 3 <= tries <= 7
 
 
-def test_what_temporal_refuses_of_one_row_holds_up_no_other(world: World) -> None:
+def test_what_temporal_refuses_of_one_row_holds_up_no_other(harness: Harness) -> None:
     """As the workflow of one that has taken all the signals which the server allows."""
     for key in ("a", "odd", "z"):
-        world.store.initiation.reserve_run(RunRequest(crawler="plain"), key)
-    world.clock.forward(11)
-    real = world.workflows.start
+        harness.store.initiation.reserve_run(RunRequest(crawler="plain"), key)
+    harness.clock.forward(11)
+    real = harness.workflows.start
 
     async def refusing(
         request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
@@ -379,22 +387,24 @@ def test_what_temporal_refuses_of_one_row_holds_up_no_other(world: World) -> Non
             raise TemporalUnavailable("Temporal refused the call (INVALID_ARGUMENT): too many")
         return await real(request, workflow_id, run_uid, repair=repair)
 
-    world.workflows.start = refusing  # type: ignore[method-assign]
-    assert asyncio.run(world.sweep().once()) == 2
-    assert sorted(w for w, _ in world.workflows.started) == ["crawl/plain/a", "crawl/plain/z"]
+    harness.workflows.start = refusing  # type: ignore[method-assign]
+    assert asyncio.run(harness.sweep().once()) == 2
+    assert sorted(w for w, _ in harness.workflows.started) == ["crawl/plain/a", "crawl/plain/z"]
 
 
-def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(world: World) -> None:
-    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
-    world.clock.forward(11)
-    sweep = world.sweep()
+def test_a_run_that_ended_meanwhile_is_not_started_by_the_sweep(harness: Harness) -> None:
+    row, _ = harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "k")
+    harness.clock.forward(11)
+    sweep = harness.sweep()
     commands = sweep.commands
-    asyncio.run(world.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k", row.run_uid))
-    world.claim(row.run_id)
-    world.end(row.run_id)
+    asyncio.run(
+        harness.workflows.start(RunRequest(run_id=row.run_id), "crawl/plain/k", row.run_uid)
+    )
+    harness.claim(row.run_id)
+    harness.end(row.run_id)
     asyncio.run(commands.take_over(row))
-    assert len(world.workflows.started) == 1
-    assert world.store.runs.get_run(row.run_id).status is RunStatus.FAILED  # type: ignore[union-attr]
+    assert len(harness.workflows.started) == 1
+    assert harness.store.runs.get_run(row.run_id).status is RunStatus.FAILED  # type: ignore[union-attr]
 
 
 def test_the_body_has_every_field_of_a_run_request() -> None:
@@ -404,18 +414,18 @@ def test_the_body_has_every_field_of_a_run_request() -> None:
     assert plain == defaults
 
 
-def _typed(world: World) -> None:
+def _typed(harness: Harness) -> None:
     kinds = {"pages": "integer", "delay": "number", "images": "boolean", "word": "string"}
     args = {name: Argument(type=ArgumentType(kind)) for name, kind in kinds.items()}
     args["size"] = Argument(type=ArgumentType.INTEGER, choices=["10", "100"])
-    plain = world.scheduler.catalogue.crawlers["plain"]
-    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, args=args)
+    plain = harness.scheduler.catalogue.crawlers["plain"]
+    harness.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, args=args)
 
 
 def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    _typed(world)
+    _typed(harness)
     body = {"pages": 10, "delay": 0.5, "images": True, "word": "10", "size": 100}
     key = {"Idempotency-Key": "k"}
     run = client.post(
@@ -424,7 +434,7 @@ def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(
         headers=key,
     )
     assert run.status_code == 202, run.text
-    stored = world.store.runs.request_of(run.json()["run_id"])
+    stored = harness.store.runs.request_of(run.json()["run_id"])
     assert stored.args == {
         "pages": "10",
         "delay": "0.5",
@@ -432,7 +442,7 @@ def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(
         "word": "10",
         "size": "100",
     }
-    assert [task.args for task in world.store.tasks.list_tasks(run.json()["run_id"])] == [
+    assert [task.args for task in harness.store.tasks.list_tasks(run.json()["run_id"])] == [
         {"pages": "3"}
     ]
     # The same in quotes is the same request.
@@ -440,15 +450,15 @@ def test_numbers_of_json_are_taken_for_arguments_that_are_declared_so(
     assert (
         client.post("/v1/runs", json=quoted, headers=key).headers["Idempotency-Replayed"] == "true"
     )
-    world.claim(run.json()["run_id"])
+    harness.claim(run.json()["run_id"])
     more = client.post(
         f"/v1/runs/{run.json()['run_id']}/tasks", json={"tasks": [{"args": {"pages": 4}}]}
     )
     assert more.status_code == 202, more.text
 
 
-def test_an_argument_of_another_type_is_refused_at_the_door(
-    world: World, client: TestClient
+def test_an_argument_of_another_type_is_refused_at_the_api(
+    harness: Harness, client: TestClient
 ) -> None:
     for args, field in [
         ({"pages": 1.5}, "args.pages"),
@@ -463,7 +473,7 @@ def test_an_argument_of_another_type_is_refused_at_the_door(
         ({"size": 11}, "args.size"),
     ]:
         for own in [False, True]:
-            _typed(world)
+            _typed(harness)
             answer = client.post(
                 "/v1/runs",
                 json={
@@ -475,18 +485,18 @@ def test_an_argument_of_another_type_is_refused_at_the_door(
             [error] = answer.json()["errors"]
             assert error["field"] == (f"tasks[0].{field}" if own else field)
             assert ("give " in error["message"]) or ("put it in quotes" in error["message"])
-            assert world.store.runs.list_runs() == []
+            assert harness.store.runs.list_runs() == []
 
 
 @pytest.mark.parametrize("name", ["EXTENSIONS", "LOG_FILE", "FEEDS", "made_up"])
 def test_a_setting_that_may_be_code_is_refused_with_its_fix(
-    world: World, client: TestClient, name: str
+    harness: Harness, client: TestClient, name: str
 ) -> None:
     answer = client.post("/v1/runs", json={"crawler": "plain", "settings": {name: "x"}})
     [error] = answer.json()["errors"]
     assert (answer.status_code, error["field"]) == (422, f"settings.{name}")
     assert "allow_settings" in error["message"]
-    assert world.store.runs.list_runs() == []
-    plain = world.scheduler.catalogue.crawlers["plain"]
-    world.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, settings={name: "x"})
+    assert harness.store.runs.list_runs() == []
+    plain = harness.scheduler.catalogue.crawlers["plain"]
+    harness.scheduler.catalogue.crawlers["plain"] = dataclasses.replace(plain, settings={name: "x"})
     assert client.post("/v1/runs", json={"crawler": "plain"}).status_code == 202

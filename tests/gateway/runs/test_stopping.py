@@ -11,50 +11,50 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.run import RunRequest, RunStatus, StopIntent, StopRequest
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
 @pytest.fixture
-def run_id(world: World, client: TestClient) -> int:
+def run_id(harness: Harness, client: TestClient) -> int:
     """A run whose workflow owns it."""
     answer = client.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"})
     run_id = int(answer.json()["run_id"])
-    world.claim(run_id)
+    harness.claim(run_id)
     return run_id
 
 
 OWN = "crawl/plain/k"
 
 
-def test_a_stop_is_recorded_and_told(world: World, client: TestClient, run_id: int) -> None:
+def test_a_stop_is_recorded_and_told(harness: Harness, client: TestClient, run_id: int) -> None:
     body = {"reason": "enough", "requested_by": "ada", "request_id": "s1"}
     answer = client.post(f"/v1/runs/{run_id}/stop", json=body)
     assert (answer.status_code, answer.json()["status"]) == (202, "STOPPING")
     stop = answer.json()["stop"]
     assert (stop["requested_by"], stop["reason"], stop["force"]) == ("ada", "enough", False)
-    assert world.workflows.signals == [(OWN, StopRequest("s1", "ada", "enough"))]
-    [logged] = world.store.runs.cancellations(run_id)
+    assert harness.workflows.signals == [(OWN, StopRequest("s1", "ada", "enough"))]
+    [logged] = harness.store.runs.cancellations(run_id)
     assert logged["request_id"] == "s1"
 
 
 def test_the_row_exists_before_temporal_hears_of_the_stop(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     seen: list[bool] = []
-    real = world.workflows.stop
+    real = harness.workflows.stop
 
     async def watching(workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
-        row = world.store.runs.get_run(run_id)
+        row = harness.store.runs.get_run(run_id)
         seen.append(row is not None and row.stop is not None)
         return await real(workflow_id, stop, run_uid=run_uid)
 
-    world.workflows.stop = watching  # type: ignore[method-assign]
+    harness.workflows.stop = watching  # type: ignore[method-assign]
     client.post(f"/v1/runs/{run_id}/stop")
     assert seen == [True]
 
 
 def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     codes = [
         client.post(f"/v1/runs/{run_id}/stop", json=body).status_code
@@ -66,11 +66,11 @@ def test_a_second_stop_is_200_and_a_forced_one_after_it_is_new(
         )
     ]
     assert codes == [202, 200, 202, 200]
-    assert [entry["request_id"] for entry in world.store.runs.cancellations(run_id)][:2] == [
+    assert [entry["request_id"] for entry in harness.store.runs.cancellations(run_id)][:2] == [
         "a",
         "b",
     ]
-    assert world.workflows.signals[2][1] == StopRequest("b", force=True)
+    assert harness.workflows.signals[2][1] == StopRequest("b", force=True)
 
 
 def test_whether_a_run_is_to_end_can_be_asked(client: TestClient, run_id: int) -> None:
@@ -93,7 +93,7 @@ def test_whether_a_run_is_to_end_can_be_asked(client: TestClient, run_id: int) -
 
 
 def test_many_stops_under_one_id_make_one_log_row(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
     def stop(_: int) -> int:
         return client.post(f"/v1/runs/{run_id}/stop", json={"request_id": "same"}).status_code
@@ -102,89 +102,93 @@ def test_many_stops_under_one_id_make_one_log_row(
         codes = list(pool.map(stop, range(30)))
     assert set(codes) <= {200, 202}
     assert 202 in codes
-    assert len(world.store.runs.cancellations(run_id)) == 1
+    assert len(harness.store.runs.cancellations(run_id)) == 1
 
 
 def test_a_stop_of_an_ended_run_is_200_and_writes_nothing(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    world.end(run_id)
+    harness.end(run_id)
     answer = client.post(f"/v1/runs/{run_id}/stop", json={"reason": "too late"})
     assert (answer.status_code, answer.json()["status"]) == (200, "FAILED")
     assert "already ended" in answer.json()["note"]
-    assert world.store.runs.cancellations(run_id) == []
-    assert world.workflows.signals == []
+    assert harness.store.runs.cancellations(run_id) == []
+    assert harness.workflows.signals == []
 
 
 def test_a_stop_before_the_workflow_claimed_the_run_reaches_it(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     run_id = client.post(
         "/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": "k"}
     ).json()["run_id"]
     assert client.post(f"/v1/runs/{run_id}/stop").status_code == 202
-    assert [w for w, _ in world.workflows.signals] == [OWN]
+    assert [w for w, _ in harness.workflows.signals] == [OWN]
 
 
 def test_where_no_workflow_is_open_a_stop_starts_one_for_the_run(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    world.workflows.open.clear()  # terminated by somebody
+    harness.workflows.open.clear()  # terminated by somebody
     assert client.post(f"/v1/runs/{run_id}/stop", json={"force": True}).status_code == 202
-    assert world.workflows.signals == []
-    assert world.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
-    handle = world.claim(run_id)
+    assert harness.workflows.signals == []
+    assert harness.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
+    handle = harness.claim(run_id)
     assert handle.stop is not None
     assert handle.stop.force
 
 
 def test_an_owner_with_an_id_of_its_own_is_told_under_that(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
-    world.workflows.open["my-own-id"] = "chain-x"
-    row, _ = world.store.initiation.reserve_run(RunRequest(crawler="plain"), "outside")
-    world.workflows.started.append(("my-own-id", RunRequest(crawler="plain", run_id=row.run_id)))
-    world.claim(row.run_id)
+    harness.workflows.open["my-own-id"] = "chain-x"
+    row, _ = harness.store.initiation.reserve_run(RunRequest(crawler="plain"), "outside")
+    harness.workflows.started.append(("my-own-id", RunRequest(crawler="plain", run_id=row.run_id)))
+    harness.claim(row.run_id)
     assert client.get(f"/v1/runs/{row.run_id}").json()["workflow_id"] == "my-own-id"
     client.post(f"/v1/runs/{row.run_id}/stop")
-    assert [w for w, _ in world.workflows.signals] == ["my-own-id"]
+    assert [w for w, _ in harness.workflows.signals] == ["my-own-id"]
 
 
-def test_temporal_down_does_not_lose_a_stop(world: World, client: TestClient, run_id: int) -> None:
-    world.workflows.down = True
+def test_temporal_down_does_not_lose_a_stop(
+    harness: Harness, client: TestClient, run_id: int
+) -> None:
+    harness.workflows.down = True
     answer = client.post(
         f"/v1/runs/{run_id}/stop", json={"request_id": "s", "reason": "now", "force": True}
     )
     assert answer.status_code == 202
     assert "carried out as soon as Temporal" in answer.json()["note"]
-    world.workflows.down = False
-    world.clock.forward(11)
-    sweep = world.sweep()
+    harness.workflows.down = False
+    harness.clock.forward(11)
+    sweep = harness.sweep()
     assert asyncio.run(sweep.once()) == 1
-    assert world.workflows.signals == [(OWN, StopRequest("s", None, "now", True))]
+    assert harness.workflows.signals == [(OWN, StopRequest("s", None, "now", True))]
     assert asyncio.run(sweep.once()) == 0, "told just now"
-    world.store.stops.acted_on_stop(world.fence(run_id), world.clock())
-    world.clock.forward(600)
+    harness.store.stops.acted_on_stop(harness.fence(run_id), harness.clock())
+    harness.clock.forward(600)
     assert asyncio.run(sweep.once()) == 0
 
 
 def test_the_sweep_starts_a_workflow_for_a_stop_that_nobody_can_hear(
-    world: World, run_id: int
+    harness: Harness, run_id: int
 ) -> None:
-    world.workflows.open.clear()
-    world.store.stops.record_stop(run_id, StopIntent(world.clock()), "s")
-    world.clock.forward(11)
-    assert asyncio.run(world.sweep().once()) == 1
-    assert world.workflows.started[-1][1].run_id == run_id
+    harness.workflows.open.clear()
+    harness.store.stops.record_stop(run_id, StopIntent(harness.clock()), "s")
+    harness.clock.forward(11)
+    assert asyncio.run(harness.sweep().once()) == 1
+    assert harness.workflows.started[-1][1].run_id == run_id
 
 
-def test_a_limits_stop_is_not_told_to_the_workflow_that_set_it(world: World, run_id: int) -> None:
-    intent = StopIntent(world.clock(), limit="timed_out")
-    world.store.stops.record_stop(run_id, intent, None, world.fence(run_id))
-    world.clock.forward(11)
-    asyncio.run(world.sweep().once())
-    assert world.workflows.signals == []
-    assert len(world.workflows.started) == 1
+def test_a_limits_stop_is_not_told_to_the_workflow_that_set_it(
+    harness: Harness, run_id: int
+) -> None:
+    intent = StopIntent(harness.clock(), limit="timed_out")
+    harness.store.stops.record_stop(run_id, intent, None, harness.fence(run_id))
+    harness.clock.forward(11)
+    asyncio.run(harness.sweep().once())
+    assert harness.workflows.signals == []
+    assert len(harness.workflows.started) == 1
 
 
 def test_an_unknown_run_is_404(client: TestClient) -> None:
@@ -206,10 +210,15 @@ def test_an_unknown_run_is_404(client: TestClient) -> None:
     ],
 )
 def test_wrong_bodies(
-    world: World, client: TestClient, run_id: int, action: str, body: dict[str, object], field: str
+    harness: Harness,
+    client: TestClient,
+    run_id: int,
+    action: str,
+    body: dict[str, object],
+    field: str,
 ) -> None:
     if action == "resume":
-        world.end(run_id)
+        harness.end(run_id)
     answer = client.post(f"/v1/runs/{run_id}/{action}", json=body)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == field
@@ -219,57 +228,57 @@ def test_wrong_bodies(
 
 
 def test_a_failed_run_is_resumed_under_its_own_id(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    world.end(run_id)
+    harness.end(run_id)
     answer = client.post(
         f"/v1/runs/{run_id}/resume", json={"requested_by": "ada", "poll_minutes": [0.5]}
     )
     assert answer.status_code == 202
-    assert world.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
-    handle = world.claim(run_id)
+    assert harness.workflows.started[-1] == (OWN, RunRequest(crawler="plain", run_id=run_id))
+    handle = harness.claim(run_id)
     assert handle.attempt == 2
     assert (handle.request.requested_by, handle.request.poll_minutes) == ("ada", [0.5])
 
 
 def test_resume_while_the_former_workflow_still_exports(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    world.end(run_id, close=False)
+    harness.end(run_id, close=False)
     assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
-    assert [w for w, _ in world.workflows.started] == [OWN, f"{OWN}/2"]
-    assert world.claim(run_id).attempt == 2
+    assert [w for w, _ in harness.workflows.started] == [OWN, f"{OWN}/2"]
+    assert harness.claim(run_id).attempt == 2
     client.post(f"/v1/runs/{run_id}/stop")
-    assert world.workflows.signals[-1][0] == f"{OWN}/2"
+    assert harness.workflows.signals[-1][0] == f"{OWN}/2"
 
 
-def exporting_since_the_first_attempt(world: World, client: TestClient, run_id: int) -> None:
+def exporting_since_the_first_attempt(harness: Harness, client: TestClient, run_id: int) -> None:
     """The first workflow of the run still exports, and the run has gone on under another id."""
-    world.end(run_id, close=False)
+    harness.end(run_id, close=False)
     client.post(f"/v1/runs/{run_id}/resume")
-    assert world.claim(run_id).attempt == 2
+    assert harness.claim(run_id).attempt == 2
 
 
 def test_resume_while_the_workflow_before_the_last_still_exports(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    exporting_since_the_first_attempt(world, client, run_id)
-    world.end(run_id)
+    exporting_since_the_first_attempt(harness, client, run_id)
+    harness.end(run_id)
     assert [client.post(f"/v1/runs/{run_id}/resume").status_code for _ in range(2)] == [202, 202]
-    assert [w for w, _ in world.workflows.started] == [OWN, f"{OWN}/2", f"{OWN}/3"]
-    assert world.claim(run_id).attempt == 3
+    assert [w for w, _ in harness.workflows.started] == [OWN, f"{OWN}/2", f"{OWN}/3"]
+    assert harness.claim(run_id).attempt == 3
 
 
 @pytest.mark.parametrize("verb", ["stop", "resume"])
 def test_a_lost_run_gets_a_workflow_beside_one_that_exports(
-    world: World, client: TestClient, run_id: int, verb: str
+    harness: Harness, client: TestClient, run_id: int, verb: str
 ) -> None:
-    exporting_since_the_first_attempt(world, client, run_id)
-    del world.workflows.open[f"{OWN}/2"]  # terminated by somebody
+    exporting_since_the_first_attempt(harness, client, run_id)
+    del harness.workflows.open[f"{OWN}/2"]  # terminated by somebody
     assert client.post(f"/v1/runs/{run_id}/{verb}").status_code == 202
-    assert world.workflows.signals == [], "the one that exports carries out no stop"
-    assert world.workflows.started[-1][0] == f"{OWN}/3"
-    assert (world.claim(run_id).stop is not None) is (verb == "stop")
+    assert harness.workflows.signals == [], "the one that exports carries out no stop"
+    assert harness.workflows.started[-1][0] == f"{OWN}/3"
+    assert (harness.claim(run_id).stop is not None) is (verb == "stop")
 
 
 def test_a_live_run_cannot_be_resumed(client: TestClient, run_id: int) -> None:
@@ -279,26 +288,28 @@ def test_a_live_run_cannot_be_resumed(client: TestClient, run_id: int) -> None:
         client.post(f"/v1/runs/{run_id}/stop")  # nor one that is being stopped
 
 
-def test_a_run_whose_workflow_is_gone_can(world: World, client: TestClient, run_id: int) -> None:
-    world.workflows.open.clear()
+def test_a_run_whose_workflow_is_gone_can(
+    harness: Harness, client: TestClient, run_id: int
+) -> None:
+    harness.workflows.open.clear()
     assert client.post(f"/v1/runs/{run_id}/resume").status_code == 202
-    assert len(world.workflows.started) == 2
+    assert len(harness.workflows.started) == 2
 
 
-def test_a_completed_run_needs_rerun(world: World, client: TestClient, run_id: int) -> None:
-    world.end(run_id, RunStatus.COMPLETED)
+def test_a_completed_run_needs_rerun(harness: Harness, client: TestClient, run_id: int) -> None:
+    harness.end(run_id, RunStatus.COMPLETED)
     answer = client.post(f"/v1/runs/{run_id}/resume")
     assert (answer.status_code, answer.json()["code"]) == (409, "already_completed")
     assert "rerun: true" in answer.json()["detail"]
     assert client.post(f"/v1/runs/{run_id}/resume", json={"rerun": True}).status_code == 202
-    assert world.claim(run_id).rerun is True
+    assert harness.claim(run_id).rerun is True
 
 
 def test_temporal_down_resumes_nothing_and_says_so(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    world.end(run_id)
-    world.workflows.down = True
+    harness.end(run_id)
+    harness.workflows.down = True
     answer = client.post(f"/v1/runs/{run_id}/resume")
     assert answer.status_code == 503
     assert "was not resumed" in answer.json()["detail"]
@@ -307,18 +318,18 @@ def test_temporal_down_resumes_nothing_and_says_so(
 # --- poll -----------------------------------------------------------------------------------------
 
 
-def test_a_poll_is_asked_of_the_workflow(world: World, client: TestClient, run_id: int) -> None:
+def test_a_poll_is_asked_of_the_workflow(harness: Harness, client: TestClient, run_id: int) -> None:
     assert client.post(f"/v1/runs/{run_id}/poll").status_code == 202
-    assert world.workflows.signals == [(OWN, None)]
-    world.workflows.down = True
+    assert harness.workflows.signals == [(OWN, None)]
+    harness.workflows.down = True
     assert client.post(f"/v1/runs/{run_id}/poll").status_code == 503
 
 
 def test_nobody_polls_at_an_ended_run_or_without_a_workflow(
-    world: World, client: TestClient, run_id: int
+    harness: Harness, client: TestClient, run_id: int
 ) -> None:
-    world.workflows.open.clear()
+    harness.workflows.open.clear()
     assert client.post(f"/v1/runs/{run_id}/poll").json()["code"] == "not_in_this_state"
-    world.workflows.open[OWN] = "chain-1"
-    world.end(run_id)
+    harness.workflows.open[OWN] = "chain-1"
+    harness.end(run_id)
     assert client.post(f"/v1/runs/{run_id}/poll").status_code == 409

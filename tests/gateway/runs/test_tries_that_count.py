@@ -33,9 +33,9 @@ from crawler_lifecycle.domain.tries import counting
 from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.runner.item_files import DECLARED, feeds, items_of
 from crawler_lifecycle.runner.item_reader import SkippedData
-from tests.contracts.store import world as stories
-from tests.contracts.store.world import bad_end, good_end, seen
-from tests.gateway.gateway_world import World
+from tests.contracts.store import harness as stories
+from tests.contracts.store.harness import bad_end, good_end, seen
+from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.services import FakeCatalogue, FakeNotifier, FakeSink
 
 PARENT = "graph/nightly"
@@ -45,7 +45,7 @@ PARENT = "graph/nightly"
 class Crawl(FileQuestions):
     """A run with real folders and archives, and what its tries wrote that still counts."""
 
-    world: World
+    harness: Harness
     root: Path
     dice: random.Random
     keyed: bool = False
@@ -57,8 +57,8 @@ class Crawl(FileQuestions):
     numbers: int = 0
 
     def __post_init__(self) -> None:
-        self.story = stories.World(self.world.store, self.world.clock)  # type: ignore[arg-type]
-        self.archive, store = open_archive((self.root / "archive").as_uri()), self.world.store
+        self.story = stories.Harness(self.harness.store, self.harness.clock)  # type: ignore[arg-type]
+        self.archive, store = open_archive((self.root / "archive").as_uri()), self.harness.store
         self.completion = CompletionActivities(
             store.completion, store.exports, store.deployment, store.runs, store.tasks, store.events,
             LocalFiles(self.root), FakeSink(), self.archive, FakeCatalogue(), [FakeNotifier()],
@@ -74,7 +74,7 @@ class Crawl(FileQuestions):
 
     @property
     def reading(self) -> FileReading:
-        store = self.world.store
+        store = self.harness.store
         files = RunFiles(
             store.tasks,
             store.exports,
@@ -82,7 +82,7 @@ class Crawl(FileQuestions):
             ArchivedFiles(self.archive),
             "elsewhere",
         )
-        return FileReading(store.runs, files, PARENT, self.world.clock)
+        return FileReading(store.runs, files, PARENT, self.harness.clock)
 
     # --- what happens
 
@@ -101,20 +101,22 @@ class Crawl(FileQuestions):
                 break
             self.story.store.retries.retry_ended(self.fence, lambda end, used: NextTry(0), 9)
         for task in self.story.store.polls.found_state(self.fence).tasks:
-            self.story.poll(self.fence, [seen(task, Phase.GONE, self.world.clock.now)])
-        self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
+            self.story.poll(self.fence, [seen(task, Phase.GONE, self.harness.clock.now)])
+        self.story.store.deployment.mark_started(self.fence, self.harness.clock.now)
         self.story.end(self.fence)
 
     def a_try(self, task: TaskState) -> None:
         """One try writes items, is seen or not, and ends well, badly or without a trace."""
-        world, dice = self.world, self.dice
+        harness, dice = self.harness, self.dice
         earlier = self.brought.setdefault(task.index, [])
         resumed = None if task.attempt == 1 else dice.choice([True, True, False, None])
         began = dice.random() < 0.85
         if not began:
-            end = bad_end(world.clock.now) if dice.random() < 0.5 else None
+            end = bad_end(harness.clock.now) if dice.random() < 0.5 else None
             phase = Phase.ENDED if end else Phase.GONE
-            self.story.poll(self.fence, [seen(task, phase, world.clock.now, uid=task.uid, end=end)])
+            self.story.poll(
+                self.fence, [seen(task, phase, harness.clock.now, uid=task.uid, end=end)]
+            )
             return
         if resumed is False:
             earlier.clear()
@@ -140,9 +142,9 @@ class Crawl(FileQuestions):
         fields = Coverage(len(earlier) - before, {"n": 1.0}) if way != "lost" else None
         self.known[task.index] = self.known.get(task.index, True) and fields is not None
         if way == "lost":
-            self.story.poll(self.fence, [seen(task, Phase.GONE, world.clock.now)])
+            self.story.poll(self.fence, [seen(task, Phase.GONE, harness.clock.now)])
             return
-        end = good_end(world.clock.now) if way == "well" else bad_end(world.clock.now)
+        end = good_end(harness.clock.now) if way == "well" else bad_end(harness.clock.now)
         self.poll(task, Phase.ENDED, resumed, len(earlier), end=end, fields=fields)
 
     def poll(
@@ -153,9 +155,9 @@ class Crawl(FileQuestions):
             "resumed": resumed,
             "counters": Counters(items=items, pages=items),
         }
-        self.story.poll(self.fence, [seen(task, phase, self.world.clock.now, **more)])
+        self.story.poll(self.fence, [seen(task, phase, self.harness.clock.now, **more)])
         if phase is Phase.EXECUTING:
-            self.story.store.deployment.mark_started(self.fence, self.world.clock.now)
+            self.story.store.deployment.mark_started(self.fence, self.harness.clock.now)
 
     def export(self) -> None:
         ActivityEnvironment().run(self.completion.export_supporting_files, self.fence)
@@ -230,7 +232,7 @@ class Crawl(FileQuestions):
         """Files in the newest archive that its manifest does not call replaced have the items of
         the run.
         """
-        url = str(self.world.store.exports.list_exports(self.fence.run_id)[-1]["url"])
+        url = str(self.harness.store.exports.list_exports(self.fence.run_id)[-1]["url"])
         packed = zipfile.ZipFile(io.BytesIO(b"".join(self.archive.open(url))))
         replaced = json.loads(packed.read("manifest.json"))["replaced"]
         names = [
@@ -251,13 +253,13 @@ class Crawl(FileQuestions):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("keyed", [False, True])
 def test_whoever_is_asked_gives_the_same_number(
-    seed: int, keyed: bool, world: World, tmp_path: Path
+    seed: int, keyed: bool, harness: Harness, tmp_path: Path
 ) -> None:
     dice = random.Random(seed)
-    crawl = Crawl(world, tmp_path, dice, keyed)
-    app = world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
+    crawl = Crawl(harness, tmp_path, dice, keyed)
+    app = harness.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
     whole = True
-    with world.client(app) as client:
+    with harness.client(app) as client:
         for _ in range(dice.randint(2, 4)):
             if crawl.fence.attempt > 1 or crawl.brought:
                 crawl.ask_all(client)
@@ -267,7 +269,7 @@ def test_whoever_is_asked_gives_the_same_number(
                 crawl.ask_all(client)
             crawl.export()
             whole = whole or crawl.fence.attempt == 1
-            if whole and world.store.exports.list_exports(crawl.fence.run_id)[-1]["url"]:
+            if whole and harness.store.exports.list_exports(crawl.fence.run_id)[-1]["url"]:
                 crawl.ask_archive()
             crawl.ask_all(client)
             if dice.random() < 0.4:
@@ -280,15 +282,15 @@ def test_whoever_is_asked_gives_the_same_number(
             crawl.ask_all(client)
 
 
-def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> None:
+def test_items_whose_files_are_gone_are_told(harness: Harness, tmp_path: Path) -> None:
     """Stopped after 17 and resumed to 30; the folder of the first attempt was removed, and no
     archive has it.
     """
-    crawl = Crawl(world, tmp_path, random.Random(0))
+    crawl = Crawl(harness, tmp_path, random.Random(0))
     crawl.fence = crawl.story.run("r2", crawler="plain", parent=PARENT)
     for items, resumed, end in ((17, None, bad_end), (13, True, good_end)):
         crawl.story.deploy(crawl.fence)
-        [task] = world.store.polls.found_state(crawl.fence).tasks
+        [task] = harness.store.polls.found_state(crawl.fence).tasks
         folder = crawl.home / "0" / str(task.attempt) / "files"
         folder.mkdir(parents=True)
         numbers = [1000 * task.attempt + n for n in range(items)]
@@ -296,17 +298,17 @@ def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> No
         crawl.brought.setdefault(0, []).extend(numbers)
         crawl.poll(task, Phase.EXECUTING, resumed, 1)
         if task.attempt == 1:
-            assert world.run(crawl.fence.run_id).items == 1
-        crawl.poll(task, Phase.ENDED, resumed, len(crawl.brought[0]), end=end(world.clock.now))
+            assert harness.run(crawl.fence.run_id).items == 1
+        crawl.poll(task, Phase.ENDED, resumed, len(crawl.brought[0]), end=end(harness.clock.now))
         crawl.story.end(crawl.fence)
         if task.attempt == 1:
             shutil.rmtree(crawl.home)
             crawl.resume()
-            assert world.run(crawl.fence.run_id).items == 17, (
+            assert harness.run(crawl.fence.run_id).items == 17, (
                 "a try that waits has what it will go on from"
             )
-    with world.client(
-        world.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
+    with harness.client(
+        harness.new_app(live_files=LocalFiles(tmp_path), archive=crawl.archive)
     ) as client:
         notes = client.get(f"/v1/runs/{crawl.fence.run_id}/items").json()["notes"]
         assert notes == ["17 of 30 counted items cannot be read here: task-0 has no files"]
@@ -314,13 +316,13 @@ def test_items_whose_files_are_gone_are_told(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("rerun", [False, True])
-def test_a_rerun_replaces_what_was_before(world: World, tmp_path: Path, rerun: bool) -> None:
+def test_a_rerun_replaces_what_was_before(harness: Harness, tmp_path: Path, rerun: bool) -> None:
     """No runner has to say so: nobody asked the try to go on."""
-    fence = (story := stories.World(world.store, world.clock)).executing(crawler="plain")  # type: ignore[arg-type]
+    fence = (story := stories.Harness(harness.store, harness.clock)).executing(crawler="plain")  # type: ignore[arg-type]
     story.finish(fence, failed=[] if rerun else [0])
     after = story.resume(fence, rerun=rerun)
     story.deploy(after)
-    assert len(counting(world.store.tasks.tries(fence.run_id))) == (1 if rerun else 2)
-    assert [row.items for row in world.store.tasks.list_tasks(fence.run_id)] == [
+    assert len(counting(harness.store.tasks.tries(fence.run_id))) == (1 if rerun else 2)
+    assert [row.items for row in harness.store.tasks.list_tasks(fence.run_id)] == [
         None if rerun else 5
     ]

@@ -11,15 +11,15 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 
 from crawler_lifecycle.domain.run import StopRequest
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
 def _start(client: TestClient) -> int:
     return int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
 
 
-def _spoil(world: World, run_id: int) -> None:
-    with world.store.database.writing() as conn:
+def _spoil(harness: Harness, run_id: int) -> None:
+    with harness.store.database.writing() as conn:
         odd = {"odd": '{"crawler": 7}', "run": run_id}
         assert conn.execute(
             text("UPDATE run_history SET request = :odd WHERE run_id = :run"), odd
@@ -27,10 +27,10 @@ def _spoil(world: World, run_id: int) -> None:
 
 
 def test_one_run_is_a_problem_of_its_own(
-    world: World, client: TestClient, caplog: pytest.LogCaptureFixture
+    harness: Harness, client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, odd = _start(client), _start(client)
-    _spoil(world, odd)
+    _spoil(harness, odd)
     asks: list[Callable[[], Any]] = [
         lambda: client.get(f"/v1/runs/{odd}"),
         lambda: client.get(f"/v1/runs/{odd}/timeline"),
@@ -51,22 +51,22 @@ def test_one_run_is_a_problem_of_its_own(
 
 @pytest.mark.parametrize("force", [False, True], ids=["stop", "kill"])
 def test_a_stop_of_such_a_run_is_recorded_and_told(
-    world: World, client: TestClient, force: bool
+    harness: Harness, client: TestClient, force: bool
 ) -> None:
     run = _start(client)
-    world.claim(run)
-    owner = world.run(run)
-    _spoil(world, run)
+    harness.claim(run)
+    owner = harness.run(run)
+    _spoil(harness, run)
     for _ in range(2):
         answer = client.post(
             f"/v1/runs/{run}/stop", json={"request_id": "s", "force": force, "reason": "enough"}
         )
         assert answer.status_code == 202, answer.text
     assert (
-        world.workflows.signals
+        harness.workflows.signals
         == [(owner.owner_workflow_id, StopRequest("s", None, "enough", force))] * 2
     )
-    assert [(one["request_id"], one["force"]) for one in world.store.runs.cancellations(run)] == [
+    assert [(one["request_id"], one["force"]) for one in harness.store.runs.cancellations(run)] == [
         ("s", force)
     ]
     asked = client.get(f"/v1/runs/{run}/stop").json()

@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN
 from crawler_lifecycle.features.schedules.ports import ScheduleRow
 from crawler_lifecycle.features.schedules.temporal import OURS, ScheduleKeeper
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.services import FakeDirectory
 from tests.support.firing import FiringTemporal
 
@@ -37,8 +37,8 @@ GRAPH = {
 }
 
 
-def row_of(world: World) -> ScheduleRow:
-    return world.schedule()
+def row_of(harness: Harness) -> ScheduleRow:
+    return harness.schedule()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def row_of(world: World) -> ScheduleRow:
     ids=["run", "manager", "graph"],
 )
 def test_what_is_shown_may_be_put_again(
-    world: World, client: TestClient, target: dict[str, Any]
+    harness: Harness, client: TestClient, target: dict[str, Any]
 ) -> None:
     """``crawlctl schedule update`` lays its options over what it reads."""
     whole = {
@@ -75,12 +75,12 @@ def test_what_is_shown_may_be_put_again(
 
 
 async def test_while_temporal_is_away_all_is_recorded_and_done_later(
-    world: World, client: TestClient
+    harness: Harness, client: TestClient
 ) -> None:
     body = {"run": RUN, "cron": "0 13 * * *"}
     made = client.put(PATH, json=body).json()
     assert (made["in_temporal"], "The command is recorded" in made["note"]) == (False, True)
-    world.workflows.down = True
+    harness.workflows.down = True
     paused = client.post(f"{PATH}/pause", json={"reason": "a migration"}).json()
     assert (paused["paused"], "The command is recorded" in paused["note"]) == (True, True)
     asked = client.post(f"{PATH}/trigger", json={"requested_by": "ann"})
@@ -88,14 +88,14 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(
         202, "started", None,
     )  # fmt: skip
     assert "The command is recorded" in asked.json()["note"]
-    world.clock.forward(7200)
-    temporal = FiringTemporal(world.clock)
-    keeper = ScheduleKeeper(world.store.schedules, cast(Any, temporal), world.clock)
+    harness.clock.forward(7200)
+    temporal = FiringTemporal(harness.clock)
+    keeper = ScheduleKeeper(harness.store.schedules, cast(Any, temporal), harness.clock)
     await keeper.turn()
     directory = FakeDirectory()
-    search = world.audit(directory).search
+    search = harness.audit(directory).search
     assert await asyncio.to_thread(search, "due time", repair=True) == 1
-    asked_at = world.clock.now - timedelta(hours=2)
+    asked_at = harness.clock.now - timedelta(hours=2)
     assert list(directory.due_begun) == [due_workflow_id("nightly", asked_at)], (
         "what was asked for begins"
     )
@@ -115,7 +115,7 @@ async def test_while_temporal_is_away_all_is_recorded_and_done_later(
 
 
 def test_without_the_database(
-    world: World, client: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.put(PATH, json={"run": RUN, "every_s": 60})
 
@@ -123,7 +123,7 @@ def test_without_the_database(
         raise StoreUnavailable("it does not answer")
 
     for name in ("get", "put", "page", "count_schedules"):
-        monkeypatch.setattr(world.store.schedules, name, away)
+        monkeypatch.setattr(harness.store.schedules, name, away)
     answers = [
         client.put(PATH, json={"run": RUN, "every_s": 120}),
         client.get(PATH),
@@ -141,10 +141,12 @@ def test_without_the_database(
     ]
     assert {line.rpartition(" ")[2] for line in figures} == {"NaN"}
     monkeypatch.undo()
-    assert row_of(world).definition["every_s"] == 60
+    assert row_of(harness).definition["every_s"] == 60
 
 
-def test_a_trigger_that_is_sent_again_finds_its_due_time(world: World, client: TestClient) -> None:
+def test_a_trigger_that_is_sent_again_finds_its_due_time(
+    harness: Harness, client: TestClient
+) -> None:
     client.put(PATH, json={"run": RUN, "every_s": 86400})
 
     def trigger(key: str, **more: Any) -> httpx.Response:
@@ -157,35 +159,38 @@ def test_a_trigger_that_is_sent_again_finds_its_due_time(world: World, client: T
     taken = trigger("two")
     assert (taken.status_code, taken.json()["code"]) == (409, "not_in_this_state")
     assert "a second later" in taken.json()["detail"]
-    world.clock.forward(3600)
+    harness.clock.forward(3600)
     again = trigger('"one"', json={"request_id": "one"})
     assert (again.status_code, again.headers["Idempotency-Replayed"]) == (202, "true")
     assert [line["due_at"] for line in again.json()["firings"]] == [
         line["due_at"] for line in first.json()["firings"]
     ]
     assert trigger("two").json()["firings"][0]["due_at"] > first.json()["firings"][0]["due_at"]
-    world.clock.forward(1)
+    harness.clock.forward(1)
     plain = trigger("").json()["firings"][0]["due_at"]
     late = trigger("three")
     assert late.json()["firings"][0]["due_at"] == plain, "it was due in this second"
-    world.clock.forward(1)
+    harness.clock.forward(1)
     assert trigger("three").json()["firings"][0]["due_at"] == plain
     assert len(client.get(f"{PATH}/firings").json()["firings"]) == 3
     assert trigger(" x" * 80).status_code == 422
     assert trigger("one", json={"request_id": "other"}).status_code == 422
 
 
-def test_two_who_put_the_same_name_at_once_make_one(world: World, client: TestClient) -> None:
+def test_two_who_put_the_same_name_at_once_make_one(harness: Harness, client: TestClient) -> None:
     with ThreadPoolExecutor(8) as pool:
         bodies = [{"run": RUN, "every_s": 60 + n % 2} for n in range(16)]
         answers = list(pool.map(lambda body: client.put(PATH, json=body), bodies))
     assert {answer.status_code for answer in answers} == {200}
-    assert row_of(world).revision <= 16
+    assert row_of(harness).revision <= 16
     assert [one["name"] for one in client.get("/v1/schedules").json()["schedules"]] == ["nightly"]
     figures = client.get("/metrics").text
     assert 'lifecycle_schedules{project="default",state="active"} 1.0' in figures
     assert 'lifecycle_schedules_unsynced{project="default"} 0.0' in figures
-    assert world.store.schedules.count_schedules(world.clock.now + timedelta(seconds=1)).untold == 1
+    assert (
+        harness.store.schedules.count_schedules(harness.clock.now + timedelta(seconds=1)).untold
+        == 1
+    )
 
 
 def test_odd_numbers_and_texts_are_refused(client: TestClient) -> None:

@@ -25,7 +25,7 @@ from crawler_lifecycle.features.scrapyd.gateway.routes import PATHS
 from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.ports.runs import RunRow
 from crawler_lifecycle.task_tokens import sign
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.support.examples import examples
 from tests.support.run_refs import run_ref
@@ -35,8 +35,8 @@ PLAIN = {"project": PROJECT, "spider": "plain"}
 
 
 @pytest.fixture
-def scrapyd(world: World) -> Iterator[TestClient]:
-    with world.client(world.new_app(scrapyd=PROJECT)) as client:
+def scrapyd(harness: Harness) -> Iterator[TestClient]:
+    with harness.client(harness.new_app(scrapyd=PROJECT)) as client:
         yield client
 
 
@@ -62,14 +62,14 @@ def scheduled(client: TestClient, **fields: object) -> str:
     return str(ok(client.post("/schedule.json", data={**PLAIN, **fields}))["jobid"])
 
 
-def run(world: World, jobid: str) -> RunRow:
-    row = world.store.runs.find_run(jobid)
+def run(harness: Harness, jobid: str) -> RunRow:
+    row = harness.store.runs.find_run(jobid)
     assert row is not None
     return row
 
 
-def count(world: World) -> int:
-    return len(world.store.runs.list_runs())
+def count(harness: Harness) -> int:
+    return len(harness.store.runs.list_runs())
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_it_is_no_part_of_the_openapi_document(scrapyd: TestClient) -> None:
     assert {getattr(route, "include_in_schema", None) for route in routes} == {False}
 
 
-def test_projects_versions_and_spiders(world: World, scrapyd: TestClient) -> None:
+def test_projects_versions_and_spiders(harness: Harness, scrapyd: TestClient) -> None:
     assert ok(scrapyd.get("/listprojects.json")) == {"projects": [PROJECT]}
     [version] = ok(scrapyd.get("/listversions.json", params={"project": PROJECT}))["versions"]
     assert ok(scrapyd.get("/listversions.json", params={"project": "other"})) == {"versions": []}
@@ -108,12 +108,12 @@ def test_projects_versions_and_spiders(world: World, scrapyd: TestClient) -> Non
     assert scrapyd.head("/daemonstatus.json").status_code == 200
 
 
-def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> None:
+def test_a_job_from_pending_to_finished(harness: Harness, scrapyd: TestClient) -> None:
     jobid = scheduled(
         scrapyd, jobid="job-1", site="http://x", setting=["DOWNLOAD_DELAY=2", "USER_AGENT=a=b"]
     )
     assert jobid == "job-1"
-    row = run(world, jobid)
+    row = run(harness, jobid)
     assert (row.crawler, row.trigger, row.request["priority"]) == ("plain", "api", 3)
     assert row.request["args"] == {"site": "http://x"}
     assert row.request["settings"] == {"DOWNLOAD_DELAY": "2", "USER_AGENT": "a=b"}
@@ -129,7 +129,7 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
         "running": [],
         "finished": [],
     }
-    world.claim(row.run_id)
+    harness.claim(row.run_id)
     assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {
         "prevstate": "pending"
     }
@@ -140,7 +140,7 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
             **{"log_url": f"/logs/{PROJECT}/plain/job-1.log", "items_url": None},
         }
     ]
-    world.end(row.run_id)
+    harness.end(row.run_id)
     listed = ok(scrapyd.get("/listjobs.json", params={"project": PROJECT}))
     assert listed == {
         "pending": [],
@@ -166,20 +166,22 @@ def test_a_job_from_pending_to_finished(world: World, scrapyd: TestClient) -> No
 
 
 def test_finished_jobs_are_the_newest(
-    world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert jobs.FINISHED_MAX == 100
     monkeypatch.setattr(jobs, "FINISHED_MAX", 4)
     for n in range(7):
         scheduled(scrapyd, jobid=f"job-{n}")
-        world.claim(run(world, f"job-{n}").run_id)
-        world.end(run(world, f"job-{n}").run_id, RunStatus.COMPLETED if n % 2 else RunStatus.FAILED)
+        harness.claim(run(harness, f"job-{n}").run_id)
+        harness.end(
+            run(harness, f"job-{n}").run_id, RunStatus.COMPLETED if n % 2 else RunStatus.FAILED
+        )
     finished = ok(scrapyd.get("/listjobs.json"))["finished"]
     assert [job["id"] for job in finished] == [f"job-{n}" for n in (6, 5, 4, 3)]
     assert ok(scrapyd.get("/daemonstatus.json"))["finished"] == 4
 
 
-def test_jobs_that_came_through_other_doors_are_jobs(world: World, scrapyd: TestClient) -> None:
+def test_jobs_that_came_through_other_apis_are_jobs(harness: Harness, scrapyd: TestClient) -> None:
     key = {"Idempotency-Key": "schedule/nightly/2026-11-20T02:00:00Z"}
     scrapyd.post("/v1/runs", json={"crawler": "plain"}, headers=key)
     [job] = ok(scrapyd.get("/listjobs.json"))["pending"]
@@ -189,10 +191,10 @@ def test_jobs_that_came_through_other_doors_are_jobs(world: World, scrapyd: Test
     }
 
 
-def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> None:
+def test_a_log_is_where_scrapyd_has_it(harness: Harness, scrapyd: TestClient) -> None:
     jobid = scheduled(scrapyd, jobid="a/b c")
-    world.claim(run(world, jobid).run_id)
-    world.end(run(world, jobid).run_id)
+    harness.claim(run(harness, jobid).run_id)
+    harness.end(run(harness, jobid).run_id)
     [job] = ok(scrapyd.get("/listjobs.json"))["finished"]
     assert job["log_url"] == "/logs/default/plain/a%2Fb%20c.log"
     answer = scrapyd.get(job["log_url"])
@@ -208,7 +210,7 @@ def test_a_log_is_where_scrapyd_has_it(world: World, scrapyd: TestClient) -> Non
 # --- schedule -------------------------------------------------------------------------------------
 
 
-def test_a_higher_priority_is_a_lower_number(world: World, scrapyd: TestClient) -> None:
+def test_a_higher_priority_is_a_lower_number(harness: Harness, scrapyd: TestClient) -> None:
     for priority, ours in [
         ("0", 3),
         ("1", 2),
@@ -219,16 +221,16 @@ def test_a_higher_priority_is_a_lower_number(world: World, scrapyd: TestClient) 
         ("0.4", 3),
         (" 1 ", 2),
     ]:
-        assert run(world, scheduled(scrapyd, priority=priority)).request["priority"] == ours, (
+        assert run(harness, scheduled(scrapyd, priority=priority)).request["priority"] == ours, (
             priority
         )
 
 
 def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(
-    world: World, scrapyd: TestClient
+    harness: Harness, scrapyd: TestClient
 ) -> None:
     ok(scrapyd.post("/schedule.json", params={**PLAIN, "jobid": "in-the-address", "page": "ä"}))
-    assert run(world, "in-the-address").request["args"] == {"page": "ä"}
+    assert run(harness, "in-the-address").request["args"] == {"page": "ä"}
     # The body counts where both have a field, and the first value of a field that comes twice.
     body = "spider=plain&jobid=both&jobid=second&page=%C3%A4+%2B&page=2&setting=DEPTH_LIMIT%3D1&setting=DEPTH_LIMIT=2"
     header = {"content-type": "Application/X-WWW-Form-Urlencoded; charset=UTF-8"}
@@ -237,7 +239,7 @@ def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(
             f"/schedule.json?project={PROJECT}&spider=strict&jobid=x", content=body, headers=header
         )
     )
-    row = run(world, "both")
+    row = run(harness, "both")
     assert (row.crawler, row.request["args"], row.request["settings"]) == (
         *("plain", {"page": "ä +"}),
         {"DEPTH_LIMIT": "2"},
@@ -246,25 +248,25 @@ def test_fields_come_in_the_address_in_the_body_and_in_a_multipart_form(
     fields = {**PLAIN, "jobid": "multipart", "setting": ["DEPTH_LIMIT=1", "RETRY_TIMES=2"]}
     files = {"page": ("page.txt", b"line 1\r\n\r\n--not-the-end\r\n", "text/plain")}
     ok(scrapyd.post("/schedule.json", data=fields, files=files))
-    row = run(world, "multipart")
+    row = run(harness, "multipart")
     assert row.request["args"] == {"page": "line 1\r\n\r\n--not-the-end\r\n"}
     assert row.request["settings"] == {"DEPTH_LIMIT": "1", "RETRY_TIMES": "2"}
     raw = "project=default&spider=plain&jobid=raw&page=ä".encode()
     ok(scrapyd.post("/schedule.json", content=raw, headers=header))
-    assert run(world, "raw").request["args"] == {"page": "ä"}
+    assert run(harness, "raw").request["args"] == {"page": "ä"}
 
 
-def test_a_job_under_an_id_that_is_taken(world: World, scrapyd: TestClient) -> None:
+def test_a_job_under_an_id_that_is_taken(harness: Harness, scrapyd: TestClient) -> None:
     for _ in range(3):
         assert scheduled(scrapyd, jobid="nightly", site="http://x") == "nightly"
-    assert (count(world), len(world.workflows.started)) == (1, 1)
+    assert (count(harness), len(harness.workflows.started)) == (1, 1)
     told = error(
         scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://y"})
     )
     assert told == "jobid: 'nightly' is already used by another request; give another one"
-    row = run(world, "nightly")
-    world.claim(row.run_id)
-    world.end(row.run_id)
+    row = run(harness, "nightly")
+    harness.claim(row.run_id)
+    harness.end(row.run_id)
     told = error(
         scrapyd.post("/schedule.json", data={**PLAIN, "jobid": "nightly", "site": "http://x"})
     )
@@ -272,19 +274,19 @@ def test_a_job_under_an_id_that_is_taken(world: World, scrapyd: TestClient) -> N
         told
         == f"jobid: 'nightly' is already used: run {row.run_id} used it and is FAILED; give another one"
     )
-    assert (count(world), len(world.workflows.started)) == (1, 1)
+    assert (count(harness), len(harness.workflows.started)) == (1, 1)
 
 
 def test_what_is_on_record_is_scheduled_while_temporal_is_away(
-    world: World, scrapyd: TestClient
+    harness: Harness, scrapyd: TestClient
 ) -> None:
-    world.workflows.down = True
+    harness.workflows.down = True
     jobid = scheduled(scrapyd)
     assert ok(scrapyd.get("/status.json", params={"job": jobid})) == {"currstate": "pending"}
     assert ok(scrapyd.post("/cancel.json", data={"project": PROJECT, "job": jobid})) == {
         "prevstate": "pending"
     }
-    assert run(world, jobid).stop is not None
+    assert run(harness, jobid).stop is not None
 
 
 REFUSED = [
@@ -321,17 +323,19 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_scheduled_is_told_in_a_sentence(world: World, scrapyd: TestClient) -> None:
+def test_what_cannot_be_scheduled_is_told_in_a_sentence(
+    harness: Harness, scrapyd: TestClient
+) -> None:
     rows: list[tuple[dict[str, str], str]] = REFUSED
     for fields, told in rows:
         assert error(scrapyd.post("/schedule.json", data=fields)).startswith(told), fields
-        assert count(world) == 0
+        assert count(harness) == 0
 
 
 FORM, PARTS = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
 
 
-def test_what_is_no_form_is_told_in_a_sentence(world: World, scrapyd: TestClient) -> None:
+def test_what_is_no_form_is_told_in_a_sentence(harness: Harness, scrapyd: TestClient) -> None:
     for kind, body, told in [
         (FORM, b"project=default&spider=%ff", "spider is invalid: b'\\xff' is not UTF-8"),
         (FORM, b"project=default&spider=plain&page=\xe4", "page is invalid: b'\\xe4' is not UTF-8"),
@@ -370,21 +374,21 @@ def test_what_is_no_form_is_told_in_a_sentence(world: World, scrapyd: TestClient
     ]:
         answer = scrapyd.post("/schedule.json", content=body, headers={"content-type": kind})
         assert error(answer).startswith(told), kind
-        assert count(world) == 0
+        assert count(harness) == 0
 
 
 # --- cancel ---------------------------------------------------------------------------------------
 
 
-def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None:
+def test_cancel_stops_and_kill_forces(harness: Harness, scrapyd: TestClient) -> None:
     for signal, force in (
         *((None, False), ("INT", False), ("TERM", False), ("15", False)),
         *(("KILL", True), ("9", True), ("sigkill", True)),
     ):
         jobid = scheduled(scrapyd)
-        row = run(world, jobid)
-        world.claim(row.run_id)
-        world.deploy(row.run_id)
+        row = run(harness, jobid)
+        harness.claim(row.run_id)
+        harness.deploy(row.run_id)
         cancel = {
             "project": PROJECT,
             "job": jobid,
@@ -395,11 +399,11 @@ def test_cancel_stops_and_kill_forces(world: World, scrapyd: TestClient) -> None
                 "currstate": before
             }, signal
             assert ok(scrapyd.post("/cancel.json", data=cancel)) == {"prevstate": before}
-        stop = run(world, jobid).stop
+        stop = run(harness, jobid).stop
         assert stop.force is force
 
 
-def test_what_cannot_be_cancelled(world: World, scrapyd: TestClient) -> None:
+def test_what_cannot_be_cancelled(harness: Harness, scrapyd: TestClient) -> None:
     jobid = scheduled(scrapyd)
     cancel = {"project": PROJECT, "job": jobid}
     assert error(scrapyd.post("/cancel.json", data={"job": jobid})).startswith(
@@ -418,14 +422,14 @@ def test_what_cannot_be_cancelled(world: World, scrapyd: TestClient) -> None:
             "prevstate": None
         }
         assert ok(scrapyd.get("/status.json", params={"job": job})) == {"currstate": None}
-    assert run(world, jobid).stop is None
+    assert run(harness, jobid).stop is None
 
 
 # --- what is refused for everybody ----------------------------------------------------------------
 
 
 def test_uploads_and_deletions_say_where_the_catalogue_is(
-    world: World, scrapyd: TestClient
+    harness: Harness, scrapyd: TestClient
 ) -> None:
     egg = {"egg": ("p.egg", b"PK\x03\x04" + b"\0" * 1000)}
     large = {"egg": ("p.egg", b"\0" * 2 * 1024 * 1024)}
@@ -452,7 +456,7 @@ def test_another_method_is_an_error_as_with_scrapyd(scrapyd: TestClient) -> None
 
 
 def test_what_is_down_keeps_its_status(
-    world: World, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, scrapyd: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def down(*_: object) -> object:
         raise StoreUnavailable("database is locked")
@@ -460,11 +464,11 @@ def test_what_is_down_keeps_its_status(
     def broken(*_: object) -> object:
         raise RuntimeError("secret inside")
 
-    monkeypatch.setattr(world.store.runs, "find_run", down)
+    monkeypatch.setattr(harness.store.runs, "find_run", down)
     answer = scrapyd.post("/schedule.json", data=PLAIN)
     assert error(answer, 503) == "database is locked"
     assert answer.headers["retry-after"]
-    monkeypatch.setattr(world.store.runs, "find_run", broken)
+    monkeypatch.setattr(harness.store.runs, "find_run", broken)
     assert "secret" not in error(scrapyd.get("/status.json", params={"job": "1"}), 500)
     assert "Too" not in error(scrapyd.get(f"/status.json?job={'x' * 9000}"), 414)
 
@@ -482,32 +486,32 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def door(world: World, keys: Keys) -> Iterator[TestClient]:
-    with world.client(world.new_app(entrance=keys.entrance(), scrapyd=PROJECT)) as client:
+def api(harness: Harness, keys: Keys) -> Iterator[TestClient]:
+    with harness.client(harness.new_app(entrance=keys.entrance(), scrapyd=PROJECT)) as client:
         yield client
 
 
 def test_the_token_is_the_password_under_any_name(
-    world: World, door: TestClient, keys: Keys
+    harness: Harness, api: TestClient, keys: Keys
 ) -> None:
     operate = keys.tokens["operate"]
     for headers in (basic("", operate), basic("scrapyd", operate), keys.headers("operate")):
-        jobid = str(ok(door.post("/schedule.json", data=PLAIN, headers=headers))["jobid"])
-        assert run(world, jobid).request["requested_by"] == "the-operate"
+        jobid = str(ok(api.post("/schedule.json", data=PLAIN, headers=headers))["jobid"])
+        assert run(harness, jobid).request["requested_by"] == "the-operate"
     read = basic("x", keys.tokens["read"])
     assert "needs the role operate" in error(
-        door.post("/schedule.json", data=PLAIN, headers=read), 403
+        api.post("/schedule.json", data=PLAIN, headers=read), 403
     )
-    assert ok(door.get("/listjobs.json", headers=read))
-    assert "is not allowed" in error(door.put("/listjobs.json", headers=read))
-    assert count(world) == 3
-    assert door.get("/v1/runs", headers=read).status_code == 401, (
+    assert ok(api.get("/listjobs.json", headers=read))
+    assert "is not allowed" in error(api.put("/listjobs.json", headers=read))
+    assert count(harness) == 3
+    assert api.get("/v1/runs", headers=read).status_code == 401, (
         "our own routes take a bearer token alone"
     )
-    assert door.get("/logs/default/plain/nobody.log", headers=read).status_code == 404
+    assert api.get("/logs/default/plain/nobody.log", headers=read).status_code == 404
 
 
-def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: TestClient) -> None:
+def test_nobody_else_is_let_in_and_learns_how_to_log_in(harness: Harness, api: TestClient) -> None:
     for shown in [
         *(
             "Basic",
@@ -524,7 +528,7 @@ def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: Test
     ]:
         for path in sorted(PATHS):
             for method in ("GET", "POST"):
-                answer = door.request(
+                answer = api.request(
                     method, path, headers={"Authorization": shown} if shown else {}
                 )
                 if answer.status_code == 429:  # a guess, and too many of them
@@ -532,20 +536,20 @@ def test_nobody_else_is_let_in_and_learns_how_to_log_in(world: World, door: Test
                     continue
                 assert error(answer, 401).startswith("Authorization: ")
                 assert answer.headers["www-authenticate"] == 'Basic realm="crawler-lifecycle"'
-        assert door.get(
+        assert api.get(
             "/logs/default/plain/x.log", headers={"Authorization": shown}
         ).status_code in (401, 429)
-        assert count(world) == 0
+        assert count(harness) == 0
 
 
 def test_a_crawlers_own_token_may_nothing_of_this(
-    world: World, door: TestClient, scrapyd: TestClient
+    harness: Harness, api: TestClient, scrapyd: TestClient
 ) -> None:
     own = sign(b"k" * 32, run_ref(1))
-    with world.client(
-        world.new_app(entrance=Entrance(task_key=b"k" * 32), scrapyd=PROJECT)
+    with harness.client(
+        harness.new_app(entrance=Entrance(task_key=b"k" * 32), scrapyd=PROJECT)
     ) as is_open:
-        for client in (door, is_open):
+        for client in (api, is_open):
             for headers in (basic("x", own), {"Authorization": f"Bearer {own}"}):
                 error(client.post("/schedule.json", data=PLAIN, headers=headers), 403)
                 error(client.get("/listjobs.json", headers=headers), 403)
@@ -555,10 +559,10 @@ def test_a_crawlers_own_token_may_nothing_of_this(
     )
 
 
-def test_a_foreign_page_schedules_nothing(world: World, scrapyd: TestClient) -> None:
+def test_a_foreign_page_schedules_nothing(harness: Harness, scrapyd: TestClient) -> None:
     answer = scrapyd.post("/schedule.json", data=PLAIN, headers={"Origin": "http://evil.example"})
     assert "Origin" in error(answer, 403)
-    assert count(world) == 0
+    assert count(harness) == 0
 
 
 # --- anything at all ------------------------------------------------------------------------------
@@ -598,9 +602,15 @@ KINDS = st.sampled_from([FORM, PARTS, "multipart/form-data", "text/plain", ""])
     st.sampled_from(sorted(PATHS)), st.sampled_from(["GET", "POST", "HEAD", "PUT"]), RAW, RAW, KINDS
 )
 def test_whatever_comes_is_answered_as_scrapyd_answers(
-    world: World, scrapyd: TestClient, path: str, method: str, query: bytes, body: bytes, kind: str
+    harness: Harness,
+    scrapyd: TestClient,
+    path: str,
+    method: str,
+    query: bytes,
+    body: bytes,
+    kind: str,
 ) -> None:
-    before = count(world)
+    before = count(harness)
     url = f"{path}?{quote(query, safe='=&%')}"
     answer = scrapyd.request(method, url, content=body, headers={"content-type": kind})
     assert answer.status_code == 200, answer.text
@@ -610,7 +620,7 @@ def test_whatever_comes_is_answered_as_scrapyd_answers(
     assert found["status"] in ("ok", "error")
     assert found["node_name"]
     assert found["status"] == "ok" or found["message"]
-    new = count(world) - before
+    new = count(harness) - before
     assert new in (0, 1)
     assert not new or (path, found["status"]) == ("/schedule.json", "ok")
 

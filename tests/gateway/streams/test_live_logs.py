@@ -36,7 +36,7 @@ from crawler_lifecycle.gateway.streams.logs import (
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.polls import Details, Poll, TaskFinding
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, Fence, Owner, QueuedTask, TaskRef
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.served import metric, served
 from tests.support.fakes.logs import FakeLogs
 
@@ -44,8 +44,8 @@ from tests.support.fakes.logs import FakeLogs
 class Task:
     """One run with one task, and what it does as far as the database is told."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.store = world, world.store
+    def __init__(self, harness: Harness) -> None:
+        self.harness, self.store = harness, harness.store
         owner = Owner("w", "chain")
         handle = self.store.initiation.create_run(RunRequest(crawler="plain"), "logged", owner)
         self.run_id = handle.run_id
@@ -54,17 +54,17 @@ class Task:
 
     def deployed(self) -> None:
         tasks, _ = self.store.deployment.offer_tasks(
-            self.fence, 1, None, self.world.clock() + timedelta(seconds=25)
+            self.fence, 1, None, self.harness.clock() + timedelta(seconds=25)
         )
         self.store.deployment.record_deployed(
             self.fence,
             "fake",
             [DeployedTask(task.index, "created", "n", "u") for task in tasks],
-            self.world.clock(),
+            self.harness.clock(),
         )
 
     def became(self, before: TaskStatus, after: TaskStatus, tail: str | None = None) -> None:
-        now = self.world.clock()
+        now = self.harness.clock()
         finding = TaskFinding(
             Change(self.task_id, before, after, now),
             Observation(0, 1, Phase.ENDED, now, name="n", uid="u"),
@@ -87,12 +87,12 @@ class Task:
 
 
 @pytest.fixture
-def task(world: World) -> Task:
-    return Task(world)
+def task(harness: Harness) -> Task:
+    return Task(harness)
 
 
-def _get(world: World, path: str, logs: FakeLogs | None, **params: object) -> httpx.Response:
-    with world.client(world.new_app(logs=logs)) as client:
+def _get(harness: Harness, path: str, logs: FakeLogs | None, **params: object) -> httpx.Response:
+    with harness.client(harness.new_app(logs=logs)) as client:
         return client.get(path, params=params)  # type: ignore[arg-type, return-value]
 
 
@@ -119,13 +119,13 @@ def test_the_last_lines_of_anything(parts: list[bytes], count: int) -> None:
     )
 
 
-def test_the_last_lines_of_a_long_log(world: World, task: Task) -> None:
+def test_the_last_lines_of_a_long_log(harness: Harness, task: Task) -> None:
     for tail in [0, 1, 3, 1999, 2000, 2001, 10_000]:
         logs = FakeLogs()
         lines = [f"line {n} {'x' * 100}\n".encode() for n in range(2000)]
         logs.write(b"".join(lines), task.run_id)
         assert sum(map(len, lines)) > 3 * CHUNK, tail
-        assert _get(world, task.path, logs, tail=tail).content == b"".join(
+        assert _get(harness, task.path, logs, tail=tail).content == b"".join(
             lines[max(0, 2000 - tail) :]
         )
 
@@ -145,11 +145,13 @@ class Gigabyte:
         return LogPart(data, place + len(data), False)
 
 
-async def test_of_a_log_of_a_gigabyte_only_what_is_taken_is_read(world: World, task: Task) -> None:
+async def test_of_a_log_of_a_gigabyte_only_what_is_taken_is_read(
+    harness: Harness, task: Task
+) -> None:
     task.running()
     log, page = Gigabyte(), f"/runs/{task.run_id}/log"
     async with (
-        served(world.new_app(logs=log)) as server,
+        served(harness.new_app(logs=log)) as server,
         httpx.AsyncClient(base_url=server.url) as client,
     ):
         shown = await client.get(page)
@@ -166,10 +168,10 @@ async def test_of_a_log_of_a_gigabyte_only_what_is_taken_is_read(world: World, t
         )
 
 
-def test_a_line_without_an_end_is_not_read_from_its_beginning(world: World, task: Task) -> None:
+def test_a_line_without_an_end_is_not_read_from_its_beginning(harness: Harness, task: Task) -> None:
     logs = FakeLogs()
     logs.write(b"begin" + b"x" * (BACK_MAX + 10), task.run_id)
-    assert len(_get(world, task.path, logs, tail=1).content) == BACK_MAX
+    assert len(_get(harness, task.path, logs, tail=1).content) == BACK_MAX
 
 
 def test_wrong_parameters_are_refused(client: TestClient, task: Task) -> None:
@@ -190,40 +192,40 @@ def test_wrong_parameters_are_refused(client: TestClient, task: Task) -> None:
 # --- where it comes from --------------------------------------------------------------------------
 
 
-def test_whatever_was_printed_arrives_as_it_is_and_is_no_page(world: World, task: Task) -> None:
+def test_whatever_was_printed_arrives_as_it_is_and_is_no_page(harness: Harness, task: Task) -> None:
     logs = FakeLogs()
     hostile = bytes(range(256)) + b"\x1b[2J\x1b]0;title\x07<script>alert(1)</script>\r\n\xff\xfe\n"
     logs.write(hostile, task.run_id)
-    answer = _get(world, task.path, logs)
+    answer = _get(harness, task.path, logs)
     assert answer.content == hostile
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_the_log_itself_comes_before_its_kept_end(world: World, task: Task) -> None:
+def test_the_log_itself_comes_before_its_kept_end(harness: Harness, task: Task) -> None:
     task.deployed()
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="two\nthree\n")
     logs = FakeLogs()
-    assert _get(world, task.path, logs).text == "two\nthree\n"
-    assert _get(world, task.path, logs, tail=1, follow=True).text == "three\n"
-    assert _get(world, task.path, None, follow=True).text == "two\nthree\n"
+    assert _get(harness, task.path, logs).text == "two\nthree\n"
+    assert _get(harness, task.path, logs, tail=1, follow=True).text == "three\n"
+    assert _get(harness, task.path, None, follow=True).text == "two\nthree\n"
     logs.write(b"one\ntwo\nthree\n", task.run_id)
     logs.end(task.run_id)
     for follow in (False, True):
-        assert _get(world, task.path, logs, follow=follow).text == "one\ntwo\nthree\n"
+        assert _get(harness, task.path, logs, follow=follow).text == "one\ntwo\nthree\n"
 
 
 NOISE = b"2026-03-01 12:00:00 [scrapy.core.engine] DEBUG: Crawled (200) <GET https://shop.example/> (referer: None)\n"
 ERROR = b"2026-03-01 12:00:00 [scrapy.core.scraper] ERROR: Spider error\nTraceback (most recent call last):\n  x\n"
 
 
-def test_a_log_opens_at_its_last_error(world: World, task: Task) -> None:
+def test_a_log_opens_at_its_last_error(harness: Harness, task: Task) -> None:
     logs = FakeLogs()
     early, late = NOISE * 5_000, NOISE * 3_300
     logs.write(early + ERROR + b"KeyError: 'price'\n" + late, task.run_id)
     task.running()
-    answer = _get(world, task.path, logs, at_error=True)
+    answer = _get(harness, task.path, logs, at_error=True)
     assert answer.headers["X-Log-Position"] == str(len(early + ERROR))
     before, mark, after = answer.content.partition(ERROR + b"KeyError: 'price'\n")
     assert mark
@@ -232,7 +234,7 @@ def test_a_log_opens_at_its_last_error(world: World, task: Task) -> None:
     assert ERROR_BEFORE - len(ERROR) - len(NOISE) < len(before) <= ERROR_BEFORE
     assert late.startswith(after)
     assert len(after) > ERROR_AFTER - 100
-    page = _get(world, f"/runs/{task.run_id}/log", logs, at_error=True).text
+    page = _get(harness, f"/runs/{task.run_id}/log", logs, at_error=True).text
     assert "KeyError: &#39;price&#39;" in page
     assert "The lines around the last error." in page
     assert (
@@ -241,25 +243,27 @@ def test_a_log_opens_at_its_last_error(world: World, task: Task) -> None:
     )
 
 
-def test_where_the_log_is_gone_its_kept_part_opens_at_the_error(world: World, task: Task) -> None:
+def test_where_the_log_is_gone_its_kept_part_opens_at_the_error(
+    harness: Harness, task: Task
+) -> None:
     log = NOISE * 5_000 + ERROR + b"KeyError: 'price'\n" + NOISE * 3_300
     kept = log_tail(kept_log(lambda at, most: log[at : at + most], len(log), failed=True))
     task.became(TaskStatus.PENDING, TaskStatus.FAILED, tail=kept)
     for logs in (None, FakeLogs()):
-        answer = _get(world, task.path, logs, at_error=True)
+        answer = _get(harness, task.path, logs, at_error=True)
         assert kept[int(answer.headers["X-Log-Position"]) :].startswith("KeyError: 'price'")
         assert ERROR.decode() + "KeyError: 'price'" in answer.text
 
 
-def test_a_log_without_an_error_says_so(world: World, task: Task) -> None:
+def test_a_log_without_an_error_says_so(harness: Harness, task: Task) -> None:
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail=NOISE.decode())
-    answer = _get(world, task.path, None, at_error=True)
+    answer = _get(harness, task.path, None, at_error=True)
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
     assert "names no error; leave at_error out to see its end" in answer.json()["detail"]
 
 
 def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(
-    world: World, task: Task
+    harness: Harness, task: Task
 ) -> None:
     """A pod whose end is on record is let go of: between two questions its log is no more."""
 
@@ -276,13 +280,13 @@ def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(
         logs = Vanishing()
         logs.write(b"one\ntwo\nthree\n", task.run_id)
         logs.end(task.run_id)
-        assert _get(world, task.path, logs, tail=tail).text == expected
+        assert _get(harness, task.path, logs, tail=tail).text == expected
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_log_out_of_reach_is_explained(world: World, task: Task, follow: bool) -> None:
+def test_a_log_out_of_reach_is_explained(harness: Harness, task: Task, follow: bool) -> None:
     task.running()
-    answer = _get(world, task.path, FakeLogs() if follow else None, follow=follow)
+    answer = _get(harness, task.path, FakeLogs() if follow else None, follow=follow)
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
     assert (
         "this gateway cannot read logs of the cluster" in answer.json()["detail"]
@@ -293,17 +297,17 @@ def test_a_log_out_of_reach_is_explained(world: World, task: Task, follow: bool)
 
 
 def test_a_task_that_waits_has_printed_nothing_and_is_told_how_to_wait_for_it(
-    world: World, task: Task
+    harness: Harness, task: Task
 ) -> None:
-    answer = _get(world, task.path, FakeLogs())
+    answer = _get(harness, task.path, FakeLogs())
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
     assert "follow=true" in answer.json()["detail"]
 
 
-def test_a_cluster_that_does_not_answer_is_no_missing_log(world: World, task: Task) -> None:
+def test_a_cluster_that_does_not_answer_is_no_missing_log(harness: Harness, task: Task) -> None:
     logs = FakeLogs()
     logs.error = ClusterUnavailable("the disk is gone")
-    answer = _get(world, task.path, logs)
+    answer = _get(harness, task.path, logs)
     assert (answer.status_code, answer.json()["code"]) == (503, "cluster_unavailable")
 
 
@@ -311,10 +315,10 @@ def test_a_cluster_that_does_not_answer_is_no_missing_log(world: World, task: Ta
 
 
 def _followed(
-    world: World, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10
+    harness: Harness, task: Task, logs: FakeLogs, *steps: Callable[[], object], tail: int = 10
 ) -> httpx.Response:
     """Follow the log, and take the steps one after the other once that has begun."""
-    app = world.new_app(logs=logs)
+    app = harness.new_app(logs=logs)
     over = threading.Event()
 
     def play() -> None:
@@ -324,7 +328,7 @@ def _followed(
             over.wait(0.3)
             step()
 
-    with ThreadPoolExecutor(1) as threads, world.client(app) as client:
+    with ThreadPoolExecutor(1) as threads, harness.client(app) as client:
         playing = threads.submit(play)
         answer = client.get(task.path, params={"follow": True, "tail": tail})
         over.set()
@@ -333,13 +337,13 @@ def _followed(
 
 
 @pytest.mark.usefixtures("quick")
-def test_following_gives_all_of_it_and_ends_with_the_task(world: World, task: Task) -> None:
+def test_following_gives_all_of_it_and_ends_with_the_task(harness: Harness, task: Task) -> None:
     task.running()
     logs = FakeLogs()
     logs.write(b"old\none\n", task.run_id)
     large = b"x" * (3 * CHUNK) + b"\n"
     answer = _followed(
-        world,
+        harness,
         task,
         logs,
         lambda: logs.write(b"two\n", task.run_id),
@@ -351,11 +355,11 @@ def test_following_gives_all_of_it_and_ends_with_the_task(world: World, task: Ta
 
 
 @pytest.mark.usefixtures("quick")
-def test_following_waits_for_the_start_and_survives_outages(world: World, task: Task) -> None:
+def test_following_waits_for_the_start_and_survives_outages(harness: Harness, task: Task) -> None:
     task.deployed()
     logs = FakeLogs()
     answer = _followed(
-        world,
+        harness,
         task,
         logs,
         lambda: logs.write(b"one\n", task.run_id),
@@ -367,15 +371,17 @@ def test_following_waits_for_the_start_and_survives_outages(world: World, task: 
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_task_that_ended_elsewhere_is_followed_to_its_kept_end(world: World, task: Task) -> None:
+def test_a_task_that_ended_elsewhere_is_followed_to_its_kept_end(
+    harness: Harness, task: Task
+) -> None:
     task.deployed()
     ends = lambda: task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail="the end\n")  # noqa: E731
-    assert _followed(world, task, FakeLogs(), ends).text == "the end\n"
+    assert _followed(harness, task, FakeLogs(), ends).text == "the end\n"
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_log_that_nobody_ends_is_followed_until_the_database_says_so(
-    world: World, task: Task
+    harness: Harness, task: Task
 ) -> None:
     task.running()
     logs = FakeLogs()
@@ -383,13 +389,13 @@ def test_a_log_that_nobody_ends_is_followed_until_the_database_says_so(
     lost = lambda: task.became(  # noqa: E731
         TaskStatus.RUNNING, TaskStatus.LOST, tail="kept, not to be shown twice\n"
     )
-    assert _followed(world, task, logs, lost).text == "one\n"
+    assert _followed(harness, task, logs, lost).text == "one\n"
 
 
-async def test_who_leaves_is_not_followed_any_more(world: World, task: Task) -> None:
+async def test_who_leaves_is_not_followed_any_more(harness: Harness, task: Task) -> None:
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
-    app = world.new_app(logs=logs)
+    app = harness.new_app(logs=logs)
     async with served(app) as server, httpx.AsyncClient(timeout=60) as client:
         async with client.stream("GET", f"{server.url}{task.path}?follow=true") as answer:
             assert await anext(answer.aiter_bytes()) == b"one\n"
@@ -399,12 +405,12 @@ async def test_who_leaves_is_not_followed_any_more(world: World, task: Task) -> 
                 await asyncio.sleep(0.02)
 
 
-async def test_the_end_of_the_gateway_ends_what_is_followed(world: World, task: Task) -> None:
+async def test_the_end_of_the_gateway_ends_what_is_followed(harness: Harness, task: Task) -> None:
     logs = FakeLogs()
     logs.write(b"one\n", task.run_id)
     async with (
         asyncio.timeout(60),  # below the server's own patience
-        served(world.new_app(logs=logs), grace_s=150) as server,
+        served(harness.new_app(logs=logs), grace_s=150) as server,
         httpx.AsyncClient(timeout=60) as client,
         client.stream("GET", f"{server.url}{task.path}?follow=true") as answer,
     ):
@@ -424,7 +430,9 @@ sys.stdout.buffer.write(bytes(range(256)))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_path: Path) -> None:
+def test_a_real_task_is_followed_to_its_last_byte(
+    harness: Harness, task: Task, tmp_path: Path
+) -> None:
     state = tmp_path / "state"
     cluster = LocalCluster(state, slots=1)
     crawler = CrawlerDefinition(
@@ -443,7 +451,7 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
     )
     task.deployed()
     cluster.deploy(deployment, crawler)
-    with world.client(world.new_app(logs=LocalLogs(state))) as client:
+    with harness.client(harness.new_app(logs=LocalLogs(state))) as client:
         followed = client.get(f"{task.path}?follow=true").content
         again = client.get(f"{task.path}?tail=10000").content
     log = next((state / "tasks").rglob("log")).read_bytes()
@@ -453,14 +461,14 @@ def test_a_real_task_is_followed_to_its_last_byte(world: World, task: Task, tmp_
 
 
 def test_a_link_in_the_place_of_a_log_opens_nothing(
-    world: World, task: Task, tmp_path: Path
+    harness: Harness, task: Task, tmp_path: Path
 ) -> None:
     task.running()
     folder = tmp_path / "tasks" / str(task.fence.run) / "0" / "1"
     folder.mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
     os.symlink(tmp_path / "secret", folder / "log")
-    with world.client(world.new_app(logs=LocalLogs(tmp_path))) as client:
+    with harness.client(harness.new_app(logs=LocalLogs(tmp_path))) as client:
         answer = client.get(task.path)
     assert answer.status_code == 404
     assert "secret" not in answer.text

@@ -27,7 +27,7 @@ from crawler_lifecycle.features.managers.ports import NewManager
 from crawler_lifecycle.gateway.metrics import Metrics
 from crawler_lifecycle.gateway.streams.feed import BUSY_S, IDLE_S, Feed, encode
 from crawler_lifecycle.ports.runs import Event, Fence, Owner
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.served import Sse, events, listening, metric, served, take, until
 from tests.support.examples import examples
 
@@ -35,10 +35,10 @@ AT = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 class Telling:
-    """Runs of a world, and events about them."""
+    """Runs of a harness, and events about them."""
 
-    def __init__(self, world: World) -> None:
-        self.store = world.store
+    def __init__(self, harness: Harness) -> None:
+        self.store = harness.store
         self._numbers = itertools.count()
 
     def run(self) -> int:
@@ -58,17 +58,19 @@ class Telling:
 
 
 @pytest.fixture
-def telling(world: World) -> Telling:
-    return Telling(world)
+def telling(harness: Harness) -> Telling:
+    return Telling(harness)
 
 
 # --- the contract ---------------------------------------------------------------------------------
 
 
-async def test_hello_first_then_what_happens_from_now_on(world: World, telling: Telling) -> None:
+async def test_hello_first_then_what_happens_from_now_on(
+    harness: Harness, telling: Telling
+) -> None:
     run_id = telling.run()
     before = telling.tell(run_id, n=0)
-    async with served(world.app) as server, listening(server.url) as stream:
+    async with served(harness.app) as server, listening(server.url) as stream:
         [hello] = await take(stream, 1)
         assert hello.event == "hello"
         assert hello.id == str(before.seq)
@@ -101,24 +103,24 @@ async def test_hello_first_then_what_happens_from_now_on(world: World, telling: 
 
 @pytest.mark.parametrize("how", ["header", "after", "both"])
 async def test_whoever_comes_back_gets_what_it_missed(
-    world: World, telling: Telling, how: str
+    harness: Harness, telling: Telling, how: str
 ) -> None:
     run_id = telling.run()
     told = [telling.tell(run_id, n=n).seq for n in range(5)]
     last = str(told[1]) if how != "after" else None
     # A browser keeps the address it first connected to, so the header is the newer of the two.
     params = {"after": {"after": told[1], "both": 0}[how]} if how != "header" else {}
-    async with served(world.app) as server, listening(server.url, last=last, **params) as stream:
+    async with served(harness.app) as server, listening(server.url, last=last, **params) as stream:
         hello, *missed = await take(stream, 4)
     assert hello.data["seq"] == told[1]
     assert [event.data["seq"] for event in missed] == told[2:]
 
 
-async def test_one_run_can_be_chosen(world: World, telling: Telling) -> None:
+async def test_one_run_can_be_chosen(harness: Harness, telling: Telling) -> None:
     mine, other = telling.run(), telling.run()
     for n in range(30):
         telling.tell(other if n % 3 else mine, n=n)
-    async with served(world.app) as server, listening(server.url, after=0, run_id=mine) as stream:
+    async with served(harness.app) as server, listening(server.url, after=0, run_id=mine) as stream:
         missed = (await take(stream, 12))[1:]  # the first of a run is run.changed
         await asyncio.to_thread(telling.tell, other, n=100)
         await asyncio.to_thread(telling.tell, mine, n=101)
@@ -129,19 +131,21 @@ async def test_one_run_can_be_chosen(world: World, telling: Telling) -> None:
 
 
 @pytest.mark.parametrize("after", [0, None])
-async def test_one_manager_can_be_chosen(world: World, telling: Telling, after: int | None) -> None:
+async def test_one_manager_can_be_chosen(
+    harness: Harness, telling: Telling, after: int | None
+) -> None:
     """Of the events in memory, and of those in the database."""
     one, other = (
-        world.store.managers.reserve_manager(NewManager("shops", flow, "a:B"))[0].manager_id
+        harness.store.managers.reserve_manager(NewManager("shops", flow, "a:B"))[0].manager_id
         for flow in "ab"
     )
     params = {"manager": other} | ({} if after is None else {"after": after})
-    async with served(world.app) as server, listening(server.url, **params) as stream:
+    async with served(harness.app) as server, listening(server.url, **params) as stream:
         [hello] = await take(stream, 1)
         assert hello.event == "hello"
         telling.run()
-        world.store.managers.steer_manager(one, paused=True)
-        world.store.managers.steer_manager(other, cap=7)
+        harness.store.managers.steer_manager(one, paused=True)
+        harness.store.managers.steer_manager(other, cap=7)
         told = await take(stream, 1 if after is None else 2)
     assert {(event.event, event.data["subject"]) for event in told} == {
         ("manager.changed", f"managers/{other}")
@@ -150,11 +154,11 @@ async def test_one_manager_can_be_chosen(world: World, telling: Telling, after: 
 
 
 async def test_a_number_of_another_database_begins_anew_and_says_so(
-    world: World, telling: Telling
+    harness: Harness, telling: Telling
 ) -> None:
     run_id = telling.run()
     newest = telling.tell(run_id).seq
-    async with served(world.app) as server, listening(server.url, last="100000") as stream:
+    async with served(harness.app) as server, listening(server.url, last="100000") as stream:
         [hello] = await take(stream, 1)
         assert (hello.data["reset"], hello.data["seq"]) == (True, newest)
         told = await asyncio.to_thread(telling.tell, run_id)
@@ -188,52 +192,52 @@ def test_what_does_not_exist_and_a_stream_of_two_things(client: TestClient) -> N
 
 
 async def test_a_reader_that_never_reads_is_dropped(
-    world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.streams.responses.STALL_S", 0.5)
     run_id = telling.run()
     with socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        async with served(world.app) as server, listening(server.url) as stream:
+        async with served(harness.app) as server, listening(server.url) as stream:
             await take(stream, 1)
             await asyncio.to_thread(deaf.connect, ("127.0.0.1", server.port))
             deaf.sendall(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            await until(lambda: metric(world.app, "readers", "events") == 2)
+            await until(lambda: metric(harness.app, "readers", "events") == 2)
             seqs = []
             for n in itertools.count():
                 seqs.append(
                     (await asyncio.to_thread(telling.tell, run_id, pad="x" * 30_000, n=n)).seq
                 )
                 assert [event.data["seq"] for event in await take(stream, 1)] == seqs[-1:]
-                if metric(world.app, "dropped_total", "events"):
+                if metric(harness.app, "dropped_total", "events"):
                     break
                 if n > 100:
                     # Nothing more fits on its way; now it is a matter of time.
                     await asyncio.sleep(0.05)
                 assert n < 1000, "it was never dropped"
-            await until(lambda: metric(world.app, "readers", "events") == 1)
+            await until(lambda: metric(harness.app, "readers", "events") == 1)
             # Its connection is cut, not left to a peer that never reads: the server has one
             # connection left.
             await until(lambda: len(server.server.server_state.connections) == 1)
         async with (
-            served(world.new_app()) as server,
+            served(harness.new_app()) as server,
             listening(server.url, last=str(seqs[0])) as stream,
         ):
             assert (await take(stream, 2))[1].data["seq"] == seqs[1]
 
 
 async def test_readers_that_leave_are_forgotten(
-    world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
-    real = world.store.events.events_after
+    real = harness.store.events.events_after
     monkeypatch.setattr(
-        world.store.events,
+        harness.store.events,
         "events_after",
         lambda *args: (asked.append(time.monotonic()), real(*args))[1],
     )
     run_id = telling.run()
-    async with served(world.app) as server:
+    async with served(harness.app) as server:
         async with asyncio.TaskGroup() as group:
             greeted = 0
 
@@ -246,10 +250,10 @@ async def test_readers_that_leave_are_forgotten(
 
             readers = [group.create_task(one()) for _ in range(50)]
             await until(lambda: greeted == 50)
-            assert metric(world.app, "readers", "events") == 50
+            assert metric(harness.app, "readers", "events") == 50
             told = await asyncio.to_thread(telling.tell, run_id)
         assert {reader.result()[1].data["seq"] for reader in readers} == {told.seq}
-        await until(lambda: metric(world.app, "readers", "events") == 0)
+        await until(lambda: metric(harness.app, "readers", "events") == 0)
         # However long it took: one reader of the outbox, with its pauses, and not one for each of
         # the fifty.
         assert len(asked) <= (asked[-1] - asked[0]) / BUSY_S + 10
@@ -260,9 +264,9 @@ async def test_readers_that_leave_are_forgotten(
                 await asyncio.sleep(3 * IDLE_S)
 
 
-async def test_the_end_of_the_gateway_ends_the_streams(world: World, telling: Telling) -> None:
+async def test_the_end_of_the_gateway_ends_the_streams(harness: Harness, telling: Telling) -> None:
     telling.run()
-    async with served(world.app, grace_s=150) as server, listening(server.url) as stream:
+    async with served(harness.app, grace_s=150) as server, listening(server.url) as stream:
         await take(stream, 1)
         stopping = asyncio.create_task(server.stop())
         async with asyncio.timeout(60):  # below the server's own patience
@@ -274,7 +278,7 @@ async def test_the_end_of_the_gateway_ends_the_streams(world: World, telling: Te
 
 
 async def test_an_outage_loses_nothing(
-    world: World, telling: Telling, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = telling.run()
     down = threading.Event()
@@ -289,8 +293,10 @@ async def test_an_outage_loses_nothing(
 
     tell = telling.tell
     for name in ("events_after", "last_event_seq"):
-        monkeypatch.setattr(world.store.events, name, failing(getattr(world.store.events, name)))
-    async with served(world.app) as server, listening(server.url) as stream:
+        monkeypatch.setattr(
+            harness.store.events, name, failing(getattr(harness.store.events, name))
+        )
+    async with served(harness.app) as server, listening(server.url) as stream:
         await take(stream, 1)
         first = await asyncio.to_thread(tell, run_id)
         assert (await take(stream, 1))[0].data["seq"] == first.seq
@@ -308,7 +314,7 @@ async def test_an_outage_loses_nothing(
 
 
 async def test_a_stream_may_begin_in_an_outage(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = True
 
@@ -317,9 +323,9 @@ async def test_a_stream_may_begin_in_an_outage(
             raise StoreUnavailable("the database is gone")
         return 0
 
-    monkeypatch.setattr(world.store.events, "last_event_seq", last)
-    monkeypatch.setattr(world.store.runs, "get_run", lambda _: last())
-    async with served(world.app) as server, listening(server.url, run_id=1) as stream:
+    monkeypatch.setattr(harness.store.events, "last_event_seq", last)
+    monkeypatch.setattr(harness.store.runs, "get_run", lambda _: last())
+    async with served(harness.app) as server, listening(server.url, run_id=1) as stream:
         await asyncio.sleep(0.3)
         down = False
         assert (await take(stream, 1))[0].event == "hello"
@@ -501,9 +507,9 @@ def _feed(outbox: Outbox, **options: Any) -> Feed:
     return Feed(outbox, outbox, Metrics(), lambda: AT, **options)  # type: ignore[arg-type]
 
 
-async def test_the_headers_of_a_stream(world: World) -> None:
+async def test_the_headers_of_a_stream(harness: Harness) -> None:
     async with (
-        served(world.app) as server,
+        served(harness.app) as server,
         httpx.AsyncClient(timeout=60) as client,
         client.stream("GET", f"{server.url}/v1/events") as answer,
     ):

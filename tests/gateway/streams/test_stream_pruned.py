@@ -17,27 +17,27 @@ from crawler_lifecycle.gateway.streams import feed
 from crawler_lifecycle.ports.polls import Details
 from crawler_lifecycle.ports.runs import Event, Fence
 from crawler_lifecycle.store.retention.pruning import Pruner, open_pruner
-from tests.contracts.store import world as lives
-from tests.gateway.gateway_world import World
+from tests.contracts.store import harness as lives
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.served import Sse, listening, served, take
 
 DAY = 86_400.0
 
 
 @pytest.fixture
-def pruner(world: World) -> Iterator[Pruner]:
+def pruner(harness: Harness) -> Iterator[Pruner]:
     with closing(
-        open_pruner(world.store.database.engine.url.render_as_string(), clock=world.clock)
+        open_pruner(harness.store.database.engine.url.render_as_string(), clock=harness.clock)
     ) as pruner:
         yield pruner
 
 
 @pytest.fixture
-def runs(world: World) -> lives.World:
-    return lives.World(world.store, world.clock)  # type: ignore[arg-type]
+def runs(harness: Harness) -> lives.Harness:
+    return lives.Harness(harness.store, harness.clock)  # type: ignore[arg-type]
 
 
-def ended(runs: lives.World, name: str, *, wait: float = 0) -> Fence:
+def ended(runs: lives.Harness, name: str, *, wait: float = 0) -> Fence:
     fence = runs.deployed(name, crawler="plain")
     runs.execute(fence)
     runs.clock.forward(wait * DAY)
@@ -49,15 +49,15 @@ def ended(runs: lives.World, name: str, *, wait: float = 0) -> Fence:
     return fence
 
 
-def prune(pruner: Pruner, world: World) -> int:
-    before, gone = world.clock.now - timedelta(days=90), 0
+def prune(pruner: Pruner, harness: Harness) -> int:
+    before, gone = harness.clock.now - timedelta(days=90), 0
     for table in pruner.tables:
         gone += sum(pruner.remove(table, pruner.poll(table, before).goes, before).values())
     return gone
 
 
-def kept(world: World, run_id: int | None = None) -> list[Event]:
-    return world.store.events.events_after(0, 10_000, run_id)
+def kept(harness: Harness, run_id: int | None = None) -> list[Event]:
+    return harness.store.events.events_after(0, 10_000, run_id)
 
 
 def numbers(found: list[Sse]) -> list[int]:
@@ -66,16 +66,19 @@ def numbers(found: list[Sse]) -> list[int]:
 
 @pytest.mark.parametrize("run_id", [None, 1])
 async def test_a_place_in_a_gap(
-    world: World, runs: lives.World, pruner: Pruner, run_id: int | None
+    harness: Harness, runs: lives.Harness, pruner: Pruner, run_id: int | None
 ) -> None:
     """It is sent to the end, and told to read everything anew; what comes then is told as ever."""
     old = ended(runs, "old")
-    place = kept(world)[1].seq
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world) > 3
-    newest = world.store.events.last_event_seq()
+    place = kept(harness)[1].seq
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness) > 3
+    newest = harness.store.events.last_event_seq()
     one = {} if run_id is None else {"run_id": run_id}
-    async with served(world.app) as server, listening(server.url, last=str(place), **one) as stream:
+    async with (
+        served(harness.app) as server,
+        listening(server.url, last=str(place), **one) as stream,
+    ):
         [hello] = await take(stream, 1)
         assert (hello.event, hello.data["reset"], hello.data["seq"], hello.id) == (
             "hello",
@@ -83,10 +86,10 @@ async def test_a_place_in_a_gap(
             newest,
             str(newest),
         )
-        await asyncio.to_thread(world.store.events.append_event, old, "test.told", "k", {})
+        await asyncio.to_thread(harness.store.events.append_event, old, "test.told", "k", {})
         assert numbers(await take(stream, 1)) == [newest + 1]
     async with (
-        served(world.app) as server,
+        served(harness.app) as server,
         listening(server.url, last=str(newest), **one) as stream,
     ):
         [hello, told] = await take(stream, 2)
@@ -97,50 +100,54 @@ async def test_a_place_in_a_gap(
 
 @pytest.mark.parametrize("size", [2, 100])
 async def test_what_was_removed_further_on_is_told_when_it_is_reached(
-    world: World, runs: lives.World, pruner: Pruner, size: int, monkeypatch: pytest.MonkeyPatch
+    harness: Harness,
+    runs: lives.Harness,
+    pruner: Pruner,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next events are there, because their run is live; those behind them are not."""
     monkeypatch.setattr(feed, "CATCH_UP_PAGE", size)
     live = runs.deployed("live", crawler="plain")
     runs.execute(live)
-    there = [event.seq for event in kept(world)]
+    there = [event.seq for event in kept(harness)]
     ended(runs, "old")
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world) > 3
-    newest = world.store.events.last_event_seq()
-    async with served(world.app) as server, listening(server.url, last=str(there[0])) as stream:
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness) > 3
+    newest = harness.store.events.last_event_seq()
+    async with served(harness.app) as server, listening(server.url, last=str(there[0])) as stream:
         hello, *told = await take(stream, len(there))
         assert (hello.data["reset"], numbers(told)) == (False, there[1:])
         [again] = await take(stream, 1)
         assert (again.event, again.data["reset"], again.data["seq"]) == ("hello", True, newest)
-        await asyncio.to_thread(world.store.events.append_event, live, "test.told", "k", {})
+        await asyncio.to_thread(harness.store.events.append_event, live, "test.told", "k", {})
         assert numbers(await take(stream, 1)) == [newest + 1]
 
 
-async def test_the_end_is_removed(world: World, runs: lives.World, pruner: Pruner) -> None:
+async def test_the_end_is_removed(harness: Harness, runs: lives.Harness, pruner: Pruner) -> None:
     """The newest events of all are gone: an installation that was asleep for a year."""
     ended(runs, "old")
-    place = next(event.seq for event in kept(world) if event.type == "run.ended")
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world) > 3
-    newest = world.store.events.last_event_seq()
-    assert kept(world)[-1].seq == place < newest
-    async with served(world.app) as server, listening(server.url, last=str(place)) as stream:
+    place = next(event.seq for event in kept(harness) if event.type == "run.ended")
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness) > 3
+    newest = harness.store.events.last_event_seq()
+    assert kept(harness)[-1].seq == place < newest
+    async with served(harness.app) as server, listening(server.url, last=str(place)) as stream:
         [hello] = await take(stream, 1)
         assert (hello.data["reset"], hello.data["seq"]) == (True, newest)
 
 
 async def test_a_reader_of_another_run_misses_nothing(
-    world: World, runs: lives.World, pruner: Pruner
+    harness: Harness, runs: lives.Harness, pruner: Pruner
 ) -> None:
     live = runs.deployed("live", crawler="plain")
     old = ended(runs, "old")
     runs.execute(live)
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world) > 3
-    mine = [event.seq for event in kept(world, live.run_id)]
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness) > 3
+    mine = [event.seq for event in kept(harness, live.run_id)]
     async with (
-        served(world.app) as server,
+        served(harness.app) as server,
         listening(server.url, last=str(mine[0]), run_id=live.run_id) as stream,
     ):
         hello, *told = await take(stream, len(mine))
@@ -149,30 +156,30 @@ async def test_a_reader_of_another_run_misses_nothing(
 
 
 async def test_after_0_begins_with_the_oldest_that_is_there(
-    world: World, runs: lives.World, pruner: Pruner
+    harness: Harness, runs: lives.Harness, pruner: Pruner
 ) -> None:
     first, second = ended(runs, "first"), ended(runs, "second", wait=100)
-    world.clock.forward(80 * DAY)
-    assert prune(pruner, world) > 3
+    harness.clock.forward(80 * DAY)
+    assert prune(pruner, harness) > 3
     for run_id in (None, first.run_id, second.run_id):
-        there = [event.seq for event in kept(world, run_id)]
+        there = [event.seq for event in kept(harness, run_id)]
         one: dict[str, Any] = {} if run_id is None else {"run_id": run_id}
-        async with served(world.app) as server, listening(server.url, after=0, **one) as stream:
+        async with served(harness.app) as server, listening(server.url, after=0, **one) as stream:
             hello, *told = await take(stream, len(there) + 1)
             assert (hello.data["reset"], numbers(told)) == (False, there)
 
 
 async def test_removed_meanwhile(
-    world: World, runs: lives.World, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, runs: lives.Harness, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader of one run, whose events go while it is fed from the database."""
     monkeypatch.setattr(feed, "CATCH_UP_PAGE", 2)
     old = ended(runs, "old")
-    there = [event.seq for event in kept(world)]
-    world.clock.forward(100 * DAY)
+    there = [event.seq for event in kept(harness)]
+    harness.clock.forward(100 * DAY)
     newest, really, asked = (
-        world.store.events.last_event_seq(),
-        world.store.events.events_after,
+        harness.store.events.last_event_seq(),
+        harness.store.events.events_after,
         list[int](),
     )
 
@@ -182,12 +189,12 @@ async def test_removed_meanwhile(
         if run_id is not None:
             asked.append(seq)
             if len(asked) == 2:
-                assert prune(pruner, world) > 3
+                assert prune(pruner, harness) > 3
         return really(seq, limit, run_id)
 
-    monkeypatch.setattr(world.store.events, "events_after", events_after)
+    monkeypatch.setattr(harness.store.events, "events_after", events_after)
     async with (
-        served(world.app) as server,
+        served(harness.app) as server,
         listening(server.url, last=str(there[0]), run_id=old.run_id) as stream,
     ):
         hello, one, two, again = await take(stream, 4)
@@ -197,13 +204,13 @@ async def test_removed_meanwhile(
 
 
 def test_a_log_that_was_removed_says_so(
-    world: World, runs: lives.World, pruner: Pruner, client: TestClient
+    harness: Harness, runs: lives.Harness, pruner: Pruner, client: TestClient
 ) -> None:
     old = ended(runs, "old")
-    [task] = world.store.tasks.list_tasks(old.run_id)
+    [task] = harness.store.tasks.list_tasks(old.run_id)
     assert client.get(f"/v1/runs/{old.run_id}/logs").text == "the end of a log"
-    world.clock.forward(100 * DAY)
-    assert prune(pruner, world) > 3
+    harness.clock.forward(100 * DAY)
+    assert prune(pruner, harness) > 3
     answer = client.get(f"/v1/runs/{old.run_id}/logs")
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
     assert answer.json()["detail"] == (
@@ -213,12 +220,12 @@ def test_a_log_that_was_removed_says_so(
 
 
 def test_all_else_is_answered_as_before(
-    world: World, runs: lives.World, pruner: Pruner, client: TestClient
+    harness: Harness, runs: lives.Harness, pruner: Pruner, client: TestClient
 ) -> None:
     """Describe, timeline, corrections, tasks, lists; and a resume and an export again are taken."""
     old = ended(runs, "old")
     paths = ["", "/timeline", "/corrections", "/tasks", "/transitions"]
-    world.clock.forward(100 * DAY)
+    harness.clock.forward(100 * DAY)
 
     def read() -> list[Any]:
         answers = [client.get(f"/v1/runs/{old.run_id}{path}") for path in paths]
@@ -231,7 +238,7 @@ def test_all_else_is_answered_as_before(
 
     before = read()
     assert {code for code, _ in before if code != 404} == {200}
-    assert prune(pruner, world) > 3
+    assert prune(pruner, harness) > 3
     assert read() == before
     again = client.post(f"/v1/runs/{old.run_id}/export", json={"event": True, "files": True})
     assert again.status_code == 202, again.text

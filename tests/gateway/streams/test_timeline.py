@@ -15,12 +15,12 @@ from crawler_lifecycle.domain.task import Change, End, Observation, Phase, TaskS
 from crawler_lifecycle.gateway.streams.timeline import TEXT_MAX, _sentence
 from crawler_lifecycle.ports.polls import TaskFinding
 from tests.gateway.api.test_etags import Run
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 
 @pytest.fixture
-def run(world: World, client: TestClient) -> Run:
-    return Run(world, client)
+def run(harness: Harness, client: TestClient) -> Run:
+    return Run(harness, client)
 
 
 def _timeline(client: TestClient, run_id: int, size: int = 50) -> list[dict[str, Any]]:
@@ -37,19 +37,19 @@ def _timeline(client: TestClient, run_id: int, size: int = 50) -> list[dict[str,
             return found
 
 
-def _play(world: World, client: TestClient, run: Run) -> None:
+def _play(harness: Harness, client: TestClient, run: Run) -> None:
     """A life with everything in it."""
-    world.clock.forward(1)
+    harness.clock.forward(1)
     run.task_lost()
-    world.clock.forward(1)
+    harness.clock.forward(1)
     body = {"request_id": "s", "requested_by": "ada", "reason": "wrong\nsite", "force": True}
     client.post(f"/v1/runs/{run.run_id}/stop", json=body)
-    world.clock.forward(1)
+    harness.clock.forward(1)
     run.stop_is_acted_on()
     second = run.store.tasks.list_tasks(run.run_id)[1].task_id
     run.store.stops.mark_stopping(run.fence, [second])
-    world.clock.forward(1)
-    now = world.clock()
+    harness.clock.forward(1)
+    now = harness.clock()
     end = End(
         exit_code=137, signal=9, reason="OOMKilled", message="limit\x1b[31m 512Mi", finished_at=now
     )
@@ -57,25 +57,25 @@ def _play(world: World, client: TestClient, run: Run) -> None:
         second, TaskStatus.STOPPING, TaskStatus.CANCELLED, now, "cancelled", "Stopped", None
     )
     run.poll(TaskFinding(change, Observation(1, 1, Phase.ENDED, now, end=end)))
-    world.clock.forward(90)
+    harness.clock.forward(90)
     run.store.polls.apply_details(run.fence)
     run.store.polls.apply_findings(run.fence, "look")
     run.store.completion.end_run(
         run.fence, lambda groups, stop: Verdict(RunStatus.FAILED, "cancelled", "Stopped by ada")
     )
-    world.clock.forward(1)
+    harness.clock.forward(1)
     run.exported()
     run.delivery_failed()
-    world.workflows.open.clear()
+    harness.workflows.open.clear()
     client.post(f"/v1/runs/{run.run_id}/resume")
-    world.clock.forward(1)
-    world.claim(run.run_id)
+    harness.clock.forward(1)
+    harness.claim(run.run_id)
 
 
 def test_everything_is_told_in_order_and_in_words(
-    world: World, client: TestClient, run: Run
+    harness: Harness, client: TestClient, run: Run
 ) -> None:
-    _play(world, client, run)
+    _play(harness, client, run)
     told = _timeline(client, run.run_id)
     times = [entry["at"] for entry in told]
     assert times == sorted(times)
@@ -116,7 +116,7 @@ def test_everything_is_told_in_order_and_in_words(
     assert all(entry["committed_at"] == entry["at"] and entry["source"] for entry in statuses)
 
 
-def test_each_further_try_is_one_line(world: World, client: TestClient, run: Run) -> None:
+def test_each_further_try_is_one_line(harness: Harness, client: TestClient, run: Run) -> None:
     run.task_lost()
     run.store.retries.retry_ended(run.fence, lambda end, used: NextTry(240, "768Mi"), 3)
     [told] = [entry for entry in _timeline(client, run.run_id) if entry["source"] == "retry"]
@@ -133,18 +133,18 @@ def test_each_further_try_is_one_line(world: World, client: TestClient, run: Run
     assert answer["waiting"].startswith("retrying in ")
 
 
-def test_pages_say_the_same_as_the_whole(world: World, client: TestClient, run: Run) -> None:
-    _play(world, client, run)
+def test_pages_say_the_same_as_the_whole(harness: Harness, client: TestClient, run: Run) -> None:
+    _play(harness, client, run)
     whole = _timeline(client, run.run_id)
     assert [size for size in (1, 2, 3, 7) if _timeline(client, run.run_id, size) != whole] == []
 
 
 def test_what_comes_while_somebody_turns_pages_is_on_a_later_one(
-    world: World, client: TestClient, run: Run
+    harness: Harness, client: TestClient, run: Run
 ) -> None:
     path = f"/v1/runs/{run.run_id}/timeline"
     first = client.get(path, params={"page_size": 1}).json()
-    _play(world, client, run)
+    _play(harness, client, run)
     rest, token = [], first["next_page_token"]
     while token:
         page = client.get(path, params={"page_size": 4, "page_token": token}).json()

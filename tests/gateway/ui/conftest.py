@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.gateway.gateway_world import BASE, World
+from tests.gateway.gateway_harness import BASE, Harness
 from tests.gateway.keys import Keys
 
 BROWSER = {
@@ -39,14 +39,14 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.fixture
-def browser(world: World) -> Iterator[TestClient]:
+def browser(harness: Harness) -> Iterator[TestClient]:
     """On an open gateway."""
-    with world.client() as client:
+    with harness.client() as client:
         yield as_browser(client)
 
 
 @pytest.fixture
-def door(world: World, keys: Keys) -> Iterator[TestClient]:
+def api(harness: Harness, keys: Keys) -> Iterator[TestClient]:
     """On a gateway that asks for tokens."""
-    with world.client(world.new_app(entrance=keys.entrance())) as client:
+    with harness.client(harness.new_app(entrance=keys.entrance())) as client:
         yield as_browser(client)

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.features.schedules.ports import TargetRef
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.test_things import press, words
 
 RUN = {"run": {"crawler": "plain", "args": {"page": "7"}}}
@@ -33,25 +33,25 @@ def days(browser: TestClient) -> dict[str, str]:
     return {re.findall(r"\d{4}-\d\d-\d\d", one)[0]: one for one in texts}
 
 
-def test_what_was_due_leads_to_what_it_began(world: World, browser: TestClient) -> None:
-    world.clock.now = datetime(2026, 11, 17, 12, tzinfo=UTC)
+def test_what_was_due_leads_to_what_it_began(harness: Harness, browser: TestClient) -> None:
+    harness.clock.now = datetime(2026, 11, 17, 12, tzinfo=UTC)
     put(browser, cron="30 2 * * *")
     assert "nothing was due yet" in words(browser.get(AT))
-    world.clock.now = datetime(2026, 11, 19, 2, 30, tzinfo=UTC)
+    harness.clock.now = datetime(2026, 11, 19, 2, 30, tzinfo=UTC)
     run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
-    begun = world.store.schedules.decide_due("nightly", world.clock())
+    begun = harness.store.schedules.decide_due("nightly", harness.clock())
     assert begun is not None
-    world.store.schedules.due_begun(begun.due_id, TargetRef(TargetKind.RUN, run_id))
+    harness.store.schedules.due_begun(begun.due_id, TargetRef(TargetKind.RUN, run_id))
     assert "◆ 02:30 initializing" in days(browser)["2026-11-19"]
-    world.claim(run_id)
-    world.end(run_id)
-    world.clock.now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    harness.claim(run_id)
+    harness.end(run_id)
+    harness.clock.now = datetime(2026, 11, 20, 12, tzinfo=UTC)
     found = days(browser)
     assert (next(iter(found)), list(found)[-1]) == ("2026-11-17", "2026-12-04"), (
         "from its first day on"
     )
     assert "◌ 02:30 not on record yet" in found["2026-11-20"]
-    world.store.schedules.note_due(world.schedule().schedule_id, world.clock())
+    harness.store.schedules.note_due(harness.schedule().schedule_id, harness.clock())
     found, page = days(browser), browser.get(AT)
     assert "✕ 02:30 missed" in found["2026-11-18"]
     assert f'<a href="/runs/{run_id}" class="mark failed"' in page.text
@@ -70,7 +70,7 @@ def test_what_was_due_leads_to_what_it_began(world: World, browser: TestClient) 
 
 
 def test_nothing_comes_while_it_is_paused_or_when_it_is_over(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     put(browser, cron="30 2 * * *", end_at="2026-11-22T12:00:00Z")
     assert list(days(browser)) == ["2026-11-20", "2026-11-21", "2026-11-22"]
@@ -81,30 +81,30 @@ def test_nothing_comes_while_it_is_paused_or_when_it_is_over(
     assert "in 14 h" not in words(browser.get("/schedules"))
     press(browser, AT, "resume")
     assert "in 14 h" in words(browser.get("/schedules"))
-    world.clock.forward(5 * 86400)
+    harness.clock.forward(5 * 86400)
     assert "There are no more due times" in words(browser.get(AT))
 
 
 def test_a_day_on_which_the_clock_is_set_has_the_due_times_that_it_has(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
-    world.clock.now = datetime(2026, 10, 20, 12, tzinfo=UTC)
+    harness.clock.now = datetime(2026, 10, 20, 12, tzinfo=UTC)
     put(browser, cron="30 2 * * *", time_zone="Europe/Berlin", excluded=["2026-10-24"])
     found = days(browser)
     assert found["2026-10-25"].count("02:30 due") == 2
     assert "the clock goes back by 60 min" in found["2026-10-25"]
     assert ("excluded" in found["2026-10-24"], "due" in found["2026-10-24"]) == (True, False)
-    world.clock.now = datetime(2027, 3, 20, 12, tzinfo=UTC)
+    harness.clock.now = datetime(2027, 3, 20, 12, tzinfo=UTC)
     found = days(browser)
     assert "the clock goes forward by 60 min" in found["2027-03-28"]
     assert "due" not in found["2027-03-28"]
     assert "○ 02:30 due" in found["2027-03-29"]
 
 
-def test_many_due_times_of_a_day_are_counted(world: World, browser: TestClient) -> None:
+def test_many_due_times_of_a_day_are_counted(harness: Harness, browser: TestClient) -> None:
     put(browser, every_s=60)
-    world.clock.now = datetime(2026, 11, 22, 0, 10, tzinfo=UTC)
-    while world.store.schedules.note_due(world.schedule().schedule_id, world.clock()).more:
+    harness.clock.now = datetime(2026, 11, 22, 0, 10, tzinfo=UTC)
+    while harness.store.schedules.note_due(harness.schedule().schedule_id, harness.clock()).more:
         pass
     found = days(browser)
     assert re.search("719 due.*✕ 719 missed", found["2026-11-20"]), found["2026-11-20"]
@@ -122,7 +122,7 @@ def test_many_due_times_of_a_day_are_counted(world: World, browser: TestClient) 
 
 
 def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     put(
         browser,
@@ -143,7 +143,7 @@ def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(
         '"every_s": 60, "start_at": "x"',
         '"every_s": 60, "start_at": 7',
     ):
-        with world.store.database.writing() as conn:
+        with harness.store.database.writing() as conn:
             broken = {"odd": f'{{"run": {{"crawler": "plain"}}, {odd}}}'}
             conn.execute(
                 text("UPDATE schedule SET definition = :odd WHERE name = 'nightly'"), broken

@@ -22,7 +22,7 @@ from crawler_lifecycle.gateway.ui.crawlers import fields, usual
 from crawler_lifecycle.gateway.ui.runs import commands
 from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import BriefRun
-from tests.gateway.gateway_world import Clock, World
+from tests.gateway.gateway_harness import Clock, Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
 from tests.gateway.ui.test_things import words
@@ -41,23 +41,25 @@ def rows_of(browser: TestClient, link: str) -> int:
     return text.count('<tr id="run-') + (rows_of(browser, more[1]) if more else 0)
 
 
-def start(browser: TestClient, world: World, status: RunStatus | None = None, **more: Any) -> int:
+def start(
+    browser: TestClient, harness: Harness, status: RunStatus | None = None, **more: Any
+) -> int:
     run_id = int(browser.post("/v1/runs", json={"crawler": "plain", **more}).json()["run_id"])
     if status is not None:
-        world.claim(run_id)
-        world.end(run_id, status)
+        harness.claim(run_id)
+        harness.end(run_id, status)
     return run_id
 
 
 def test_each_number_of_a_crawler_is_that_of_its_list(
-    world: World, browser: TestClient, tmp_path: Path
+    harness: Harness, browser: TestClient, tmp_path: Path
 ) -> None:
-    first = world.clock.now
+    first = harness.clock.now
     ends = [(-29, "FAILED"), (-20, "COMPLETED"), (-3, "COMPLETED"), (-2, "FAILED")]
     for n, (days, status) in enumerate(sorted(ends * 2)):
-        world.clock.now = first + timedelta(days=days)
-        start(browser, world, RunStatus(status), args={"page": str(n)})
-    start(browser, world)
+        harness.clock.now = first + timedelta(days=days)
+        start(browser, harness, RunStatus(status), args={"page": str(n)})
+    start(browser, harness)
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         database.execute(
             "UPDATE run_history SET outcome = 'cancelled', ended_by = 'person' WHERE run_id = 8"
@@ -65,7 +67,7 @@ def test_each_number_of_a_crawler_is_that_of_its_list(
         database.execute(
             "UPDATE run_history SET outcome = 'oom', cause = 'Out of <memory>' WHERE run_id IN (1, 7)"
         )
-    world.clock.now = first
+    harness.clock.now = first
     page = browser.get("/crawlers/plain")
     said = words(page)
     assert "Last 9 runs" in said
@@ -81,13 +83,13 @@ def test_each_number_of_a_crawler_is_that_of_its_list(
 
 
 def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has_none(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crawler_lifecycle.gateway.runs.crawlers.FRESH_S", 0.0)
-    start(browser, world, args={"page": "7"})
+    start(browser, harness, args={"page": "7"})
     assert "This crawler has no run yet." in words(browser.get("/crawlers/strict"))
-    del world.scheduler.catalogue.crawlers["plain"]
-    with world.client(world.new_app()) as later:
+    del harness.scheduler.catalogue.crawlers["plain"]
+    with harness.client(harness.new_app()) as later:
         left = as_browser(later).get("/crawlers/plain")
         assert "The catalogue has no crawler with this name any more" in words(left)
         assert "Start" not in words(left).partition("All runs")[0]
@@ -103,10 +105,10 @@ def test_a_crawler_that_left_the_catalogue_has_a_page_and_one_that_never_was_has
 
 
 def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
-    world: World, tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path, "a", "b")
-    with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
+    with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
         asked = {"crawler": "plain", "args": {"page": "zebra"}, "tags": ["zebra"]}
         assert (
             client.post("/v1/runs", json=asked, headers=keys.headers("a-operate")).status_code
@@ -123,8 +125,8 @@ def test_a_token_of_one_project_sees_its_own_runs_of_a_crawler(
         }
         assert ["zebra" in pages[who].text for who in "ab"] == [True, False]
         assert "This crawler has no run yet." in words(pages["b"])
-        del world.scheduler.catalogue.crawlers["plain"]
-    with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
+        del harness.scheduler.catalogue.crawlers["plain"]
+    with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
         found = [
             client.get("/crawlers/plain", headers={**ANN, **keys.headers(f"{who}-read")})
             for who in "ab"
@@ -170,7 +172,7 @@ def test_a_field_that_lacks_is_seen_beside_what_is_usual() -> None:
 
 
 def test_each_number_of_the_overview_is_that_of_its_list(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(commands, "HEALTH_WAIT_S", 60.0)
     said = words(browser.get("/"))
@@ -182,19 +184,19 @@ def test_each_number_of_the_overview_is_that_of_its_list(
     ):
         assert calm in said
     for status in (RunStatus.FAILED, RunStatus.FAILED, RunStatus.COMPLETED, None, None, None, None):
-        start(browser, world, status, args={"page": f"{status}"}, pool="default")
+        start(browser, harness, status, args={"page": f"{status}"}, pool="default")
     for name in ("nightly", "weekly", "quiet"):
         browser.put(f"/v1/schedules/{name}", json={"run": {"crawler": "plain"}, "every_s": 3600})
     for name in ("nightly", "weekly"):
-        world.store.schedules.note_due(
-            world.schedule(name).schedule_id, world.clock.now + timedelta(hours=2)
+        harness.store.schedules.note_due(
+            harness.schedule(name).schedule_id, harness.clock.now + timedelta(hours=2)
         )
-    world.claim(4)
+    harness.claim(4)
     wrong = Correction(CorrectionKind.REPAIR, "INITIALIZING", "PROCESSING")
-    world.store.corrections.record_corrections(4, [wrong])
+    harness.store.corrections.record_corrections(4, [wrong])
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         begun, now = (
-            f"{world.clock.now - timedelta(minutes=n):%Y-%m-%d %H:%M:%S}.000000" for n in (3, 0)
+            f"{harness.clock.now - timedelta(minutes=n):%Y-%m-%d %H:%M:%S}.000000" for n in (3, 0)
         )
         running = (
             "status = 'PROCESSING', pages = 90, items = 30, started_at = ?, last_progress_at = ?"
@@ -206,7 +208,7 @@ def test_each_number_of_the_overview_is_that_of_its_list(
         database.execute(
             f"INSERT INTO pool_ticket ({columns}) VALUES (6, 'default', 3, ?, ?, 1)", (begun, begun)
         )
-    with world.client(world.new_app()) as other:
+    with harness.client(harness.new_app()) as other:
         page = as_browser(other).get("/", headers=ANN)
         said, above = (
             words(page),

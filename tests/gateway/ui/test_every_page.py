@@ -28,7 +28,7 @@ from crawler_lifecycle.gateway.ui.parts.rendering import assets
 from crawler_lifecycle.gateway.ui.runs import commands as runs
 from crawler_lifecycle.store.columns import Words
 from crawler_lifecycle.store.tables import metadata
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.test_security import HOSTILE
 from tests.gateway.ui.conftest import as_browser
@@ -168,26 +168,26 @@ def logs() -> FakeLogs:
 
 
 @pytest.fixture
-def started(world: World, keys: Keys, logs: FakeLogs) -> Iterator[TestClient]:
+def started(harness: Harness, keys: Keys, logs: FakeLogs) -> Iterator[TestClient]:
     """On a gateway with tokens and one run."""
-    with world.client() as client:
+    with harness.client() as client:
         assert client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"] == 1
         things(client)
-    world.claim(1)
-    world.deploy(1)
+    harness.claim(1)
+    harness.deploy(1)
     logs.write(b"one line\n", 1)
-    with world.client(world.new_app(entrance=keys.entrance(quota=None), logs=logs)) as client:
+    with harness.client(harness.new_app(entrance=keys.entrance(quota=None), logs=logs)) as client:
         yield as_browser(client)
 
 
-def test_every_page_operation_has_an_address_here(world: World) -> None:
+def test_every_page_operation_has_an_address_here(harness: Harness) -> None:
     assert set(PATHS) | SIGN_IN == {name for name, access in ACCESS.items() if access.page}
     known = {
         name
         for name in PATHS
-        if Operations(world.app).of("GET", PATHS[name].partition("?")[0])[0] == name
+        if Operations(harness.app).of("GET", PATHS[name].partition("?")[0])[0] == name
     }
-    known |= {name for name in PATHS if Operations(world.app).of("POST", PATHS[name])[0] == name}
+    known |= {name for name in PATHS if Operations(harness.app).of("POST", PATHS[name])[0] == name}
     assert known == set(PATHS)
 
 
@@ -236,9 +236,9 @@ def test_what_a_role_may_not_do_is_not_shown(started: TestClient, keys: Keys) ->
             assert ("/runs/new" in text) is shown
 
 
-def test_limits_hold_for_pages_too(world: World, keys: Keys) -> None:
+def test_limits_hold_for_pages_too(harness: Harness, keys: Keys) -> None:
     quota = Quota(max_reads_per_s=0.001, max_writes_per_s=0.001)
-    with world.client(world.new_app(entrance=keys.entrance(quota=quota))) as client:
+    with harness.client(harness.new_app(entrance=keys.entrance(quota=quota))) as client:
         as_browser(client).post("/login", data={"token": keys.tokens["operate"]})
         assert client.get("/").status_code == 200
         over = client.get("/")
@@ -280,8 +280,10 @@ def test_assets_are_a_fixed_list_and_kept_for_ever(browser: TestClient) -> None:
     assert {browser.get(path).status_code for path in linked} == {200}
 
 
-def test_a_first_visit_and_a_list_of_50_runs_are_small(world: World, browser: TestClient) -> None:
-    with world.store.database.writer.begin() as connection:
+def test_a_first_visit_and_a_list_of_50_runs_are_small(
+    harness: Harness, browser: TestClient
+) -> None:
+    with harness.store.database.writer.begin() as connection:
         fill_runs(connection, 50)
     page = browser.get("/")
     assert page.text.count('<tr id="run-') == 50
@@ -412,7 +414,7 @@ class Skeleton(HTMLParser):
 
 
 def _skeletons(
-    world: World, file: Path, client: TestClient, logs: FakeLogs, text: str
+    harness: Harness, file: Path, client: TestClient, logs: FakeLogs, text: str
 ) -> dict[str, Skeleton]:
     """Each page when every text that a stranger may write is this one."""
     logs.write(text.encode() + b"\n", 1)
@@ -422,12 +424,12 @@ def _skeletons(
         "args": {"page": f"x{line}", "site": line},
         "tasks": [{"args": {}}] * 2,
     }
-    fits = "".join(c for c in text if travels(c))  # what else it has is refused at the door
+    fits = "".join(c for c in text if travels(c))  # what else it has is refused at the entry point
     body["tags"] = [f"x{fits}"]
     run_id = client.post("/v1/runs", json=body | {"requested_by": f"x{fits}"[:60]}).json()["run_id"]
     logs.write(text.encode() + b"\n", run_id)
-    world.claim(run_id)
-    world.deploy(run_id)
+    harness.claim(run_id)
+    harness.deploy(run_id)
     client.post(f"/v1/runs/{run_id}/stop", json={"reason": f"x{text}"})
     things(client, text)
     write_everywhere(file, run_id, text)
@@ -455,20 +457,20 @@ def _skeletons(
 
 
 def test_no_text_is_ever_code(
-    world: World, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, logs: FakeLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With each text every page has the same tags, attributes and kinds of links as with a harmless
     one.
     """
     monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)  # a slow machine has no other page
     file = tmp_path / "runs.db"
-    with world.client(world.new_app(logs=logs)) as client:
+    with harness.client(harness.new_app(logs=logs)) as client:
         as_browser(client)
-        _skeletons(world, file, client, logs, "an older run")
-        harmless = _skeletons(world, file, client, logs, "harmless")
+        _skeletons(harness, file, client, logs, "an older run")
+        harmless = _skeletons(harness, file, client, logs, "harmless")
         assert sum(len(page.tags) for page in harmless.values()) > 500
         for text in TEXTS:
-            for where, page in _skeletons(world, file, client, logs, text).items():
+            for where, page in _skeletons(harness, file, client, logs, text).items():
                 lists = where in PATHS.values() and not OF_RUN_1.search(where)
                 # A list that has grown since: nothing new of its kind.
                 if lists or where.startswith("/?"):
@@ -488,14 +490,14 @@ GARBAGE = ("", "\u202e<b>'\"", "9" * 30, "-1", "2026-11-20T00:00:00Z")
 @pytest.mark.parametrize(
     "whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a fifth", "whole"]
 )
-def test_garbage_never_breaks_a_page(world: World, keys: Keys, whole: bool) -> None:
+def test_garbage_never_breaks_a_page(harness: Harness, keys: Keys, whole: bool) -> None:
     """Whatever stands in an address or a form: a page, or a sentence with the fix, and never a bug
     of ours.
 
     What a text does is decided by how its field is read. So each page meets each field and each
     text, and the texts take turns in the fields.
     """
-    with world.client(world.new_app(entrance=keys.entrance(quota=None))) as client:
+    with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
         client.post("/v1/runs", json={"crawler": "plain"}, headers=keys.headers("admin"))
         client.headers.update(keys.headers("admin"))
         things(client)

@@ -26,7 +26,7 @@ from crawler_lifecycle.domain.task import Counters
 from crawler_lifecycle.gateway.ui import live
 from crawler_lifecycle.gateway.ui.parts import rendering
 from crawler_lifecycle.ports.polls import LiveCounters
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.served import Sse, events, served
 
@@ -67,14 +67,14 @@ def moved(event: Sse) -> bool:
     return bool(targets(event))
 
 
-def start(world: World, **more: Any) -> int:
-    with world.client() as client:
+def start(harness: Harness, **more: Any) -> int:
+    with harness.client() as client:
         return int(client.post("/v1/runs", json={"crawler": "plain", **more}).json()["run_id"])
 
 
-def stop(world: World, run_id: int) -> None:
-    world.store.stops.record_stop(
-        run_id, StopIntent(world.clock(), False, "ann", "why"), f"s{run_id}"
+def stop(harness: Harness, run_id: int) -> None:
+    harness.store.stops.record_stop(
+        run_id, StopIntent(harness.clock(), False, "ann", "why"), f"s{run_id}"
     )
 
 
@@ -86,12 +86,12 @@ async def page_of(url: str, path: str) -> tuple[str, dict[str, str]]:
     return text, dict(httpx.URL(address).params)
 
 
-async def test_a_quiet_poll_gets_to_the_screen(world: World, tmp_path: Path) -> None:
+async def test_a_quiet_poll_gets_to_the_screen(harness: Harness, tmp_path: Path) -> None:
     """It writes no event: the row alone says that the run was verified."""
-    run_id = start(world)
+    run_id = start(harness)
     # With a filter, so that the overview does not move beside the row.
     async with (
-        served(world.new_app()) as server,
+        served(harness.new_app()) as server,
         watching(server.url, "/", "crawler=plain") as screen,
     ):
         hello = await until(screen, lambda event: event.event == "hello")
@@ -99,10 +99,11 @@ async def test_a_quiet_poll_gets_to_the_screen(world: World, tmp_path: Path) -> 
         first = await until(screen, moved)
         assert targets(first) == ["#main"]
         assert "not checked yet" in first.data
-        world.clock.forward(10)
+        harness.clock.forward(10)
         with sqlite_files.connect(tmp_path / "runs.db") as database:
             database.execute(
-                "UPDATE run_history SET verified_at = ?", (str(world.clock().replace(tzinfo=None)),)
+                "UPDATE run_history SET verified_at = ?",
+                (str(harness.clock().replace(tzinfo=None)),),
             )
         assert targets(await until(screen, lambda event: "checked</span> <time" in event.data)) == [
             f"#run-{run_id}"
@@ -110,18 +111,18 @@ async def test_a_quiet_poll_gets_to_the_screen(world: World, tmp_path: Path) -> 
 
 
 async def test_an_age_that_grows_is_not_sent(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of why a run waits, too: only its age is another one at each reading."""
     monkeypatch.setattr(live, "EVERY_S", 0.05)
     monkeypatch.setattr(live, "REST", 0.0)
-    run_id = start(world)
+    run_id = start(harness)
     with sqlite_files.connect(tmp_path / "runs.db") as database:
-        since = str(world.clock().replace(tzinfo=None))
+        since = str(harness.clock().replace(tzinfo=None))
         what = "cluster: <no> answer for 4 min"
         database.execute("UPDATE run_history SET waiting_for = ?, waiting_since = ?", (what, since))
     async with (
-        served(world.new_app()) as server,
+        served(harness.new_app()) as server,
         watching(server.url, "/", "crawler=plain") as listed,
         watching(server.url, f"/runs/{run_id}") as page,
     ):
@@ -133,9 +134,9 @@ async def test_an_age_that_grows_is_not_sent(
                 first.data,
             )
         for _ in range(5):
-            world.clock.forward(7)
+            harness.clock.forward(7)
             await asyncio.sleep(0.2)
-        stop(world, run_id)
+        stop(harness, run_id)
         for screen in (listed, page):
             event = await until(screen, moved)
             # Row and timeline are read one after the other: either may come first.
@@ -144,24 +145,24 @@ async def test_an_age_that_grows_is_not_sent(
             )
 
 
-async def test_how_everything_stands_gets_to_lists(world: World) -> None:
-    async with served(world.new_app()) as server, watching(server.url, "/") as screen:
+async def test_how_everything_stands_gets_to_lists(harness: Harness) -> None:
+    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
         await until(screen, lambda event: "Everything works" in event.data)
-        world.workflows.down = True
+        harness.workflows.down = True
         await until(screen, lambda event: "Temporal does not answer" in event.data)
 
 
-async def test_a_change_gets_to_list_and_page_with_its_event(world: World) -> None:
-    run_id = start(world)
-    start(world)
+async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -> None:
+    run_id = start(harness)
+    start(harness)
     async with (
-        served(world.new_app()) as server,
+        served(harness.new_app()) as server,
         watching(server.url, "/", "crawler=plain") as listed,
         watching(server.url, f"/runs/{run_id}") as page,
     ):
         for screen in (listed, page):
             await until(screen, moved)
-        stop(world, run_id)
+        stop(harness, run_id)
         assert targets(await until(listed, lambda event: "STOPPING" in event.data)) == [
             f"#run-{run_id}"
         ]
@@ -171,12 +172,12 @@ async def test_a_change_gets_to_list_and_page_with_its_event(world: World) -> No
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/1"])
-async def test_what_a_page_was_rendered_with_is_not_sent_again(world: World, path: str) -> None:
-    run_id = start(world)
-    start(world)
-    async with served(world.new_app()) as server:
+async def test_what_a_page_was_rendered_with_is_not_sent_again(harness: Harness, path: str) -> None:
+    run_id = start(harness)
+    start(harness)
+    async with served(harness.new_app()) as server:
         _, asked = await page_of(server.url, path)
-        stop(world, run_id)
+        stop(harness, run_id)
         async with watching(server.url, **asked) as screen:
             changed = targets(await until(screen, moved))
             assert "#main" not in changed
@@ -185,32 +186,32 @@ async def test_what_a_page_was_rendered_with_is_not_sent_again(world: World, pat
 
 
 async def test_new_runs_come_on_top_of_the_lists_that_they_fit_and_of_no_selection(
-    world: World,
+    harness: Harness,
 ) -> None:
-    old = start(world)
+    old = start(harness)
     async with (
-        served(world.new_app()) as server,
+        served(harness.new_app()) as server,
         watching(server.url, "/") as every,
         watching(server.url, "/", "tag=odd") as odd,
         watching(server.url, "/", "all=true") as chosen,
     ):
         for screen in (every, odd, chosen):
             await until(screen, lambda event: event.event == "message")
-        tagged = start(world, tags=["odd", "more"])
-        plain = start(world)
+        tagged = start(harness, tags=["odd", "more"])
+        plain = start(harness)
         event = await until(every, lambda event: f'id="run-{plain}"' in event.data)
         assert re.findall(r'<tr id="run-(\d+)"', event.data) == [str(plain), str(tagged), str(old)]
         event = await until(odd, lambda event: f'id="run-{tagged}"' in event.data)
         assert re.findall(r'<tr id="run-(\d+)"', event.data) == [str(tagged)]
-        stop(world, old)
+        stop(harness, old)
         seen = await until(chosen, lambda event: "STOPPING" in event.data)
         assert "#main" not in targets(seen)
 
 
-async def test_a_page_that_connects_again_gets_what_changed_back(world: World) -> None:
+async def test_a_page_that_connects_again_gets_what_changed_back(harness: Harness) -> None:
     """Its address still names what it was loaded with; what it was sent since then counts."""
-    start(world)
-    async with served(world.new_app()) as server:
+    start(harness)
+    async with served(harness.new_app()) as server:
 
         async def works() -> None:
             async with watching(server.url, "/") as other:
@@ -220,11 +221,11 @@ async def test_a_page_that_connects_again_gets_what_changed_back(world: World) -
         text, asked = await page_of(server.url, "/")
         assert "Everything works" in text
         async with watching(server.url, **asked) as screen:
-            world.workflows.down = True
+            harness.workflows.down = True
             bad = await until(
                 screen, lambda event: "Temporal does not answer" in event.data and bool(event.id)
             )
-        world.workflows.down = False
+        harness.workflows.down = False
         await works()
         async with watching(server.url, **asked, **{"Last-Event-ID": bad.id}) as screen:
             event = await until(screen, lambda event: "Everything works" in event.data)
@@ -232,27 +233,27 @@ async def test_a_page_that_connects_again_gets_what_changed_back(world: World) -
 
 
 async def test_a_message_names_what_does_not_answer(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on a page that shows nothing of it, and while its rendering hangs."""
-    run_id = start(world)
-    health, hangs = type(world.store.health), threading.Event()
+    run_id = start(harness)
+    health, hangs = type(harness.store.health), threading.Event()
     async with (
-        served(world.new_app()) as server,
+        served(harness.new_app()) as server,
         watching(server.url, f"/runs/{run_id}/log") as screen,
     ):
         first = json.loads((await until(screen, lambda event: event.event == "tick")).data)
         assert (first["away"], first["as_of"]) == ("", "2026-11-20T12:00:00Z")
-        world.workflows.down = True
+        harness.workflows.down = True
         await until(screen, lambda event: '"away":"Temporal does not answer"' in event.data)
 
         def away(*_: Any) -> None:
             raise StoreUnavailable("away")
 
         for read in ("get_run", "run_marks"):
-            monkeypatch.setattr(type(world.store.runs), read, lambda *_: hangs.wait())
+            monkeypatch.setattr(type(harness.store.runs), read, lambda *_: hangs.wait())
         monkeypatch.setattr(health, "ping", away)
-        world.clock.forward(60)
+        harness.clock.forward(60)
         both = await until(
             screen, lambda event: "the database does not answer and Temporal" in event.data
         )
@@ -261,9 +262,9 @@ async def test_a_message_names_what_does_not_answer(
 
 
 async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = start(world)
+    run_id = start(harness)
     rendered: Counter[str] = Counter()
     real = rendering.html
 
@@ -274,7 +275,7 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
     monkeypatch.setattr(rendering, "html", counted)
     monkeypatch.setattr(live, "EVERY_S", 3600.0)
     keys: set[str] = set()
-    async with served(world.new_app()) as server:
+    async with served(harness.new_app()) as server:
         ready = asyncio.Barrier(21)
 
         async def screen() -> None:
@@ -286,20 +287,20 @@ async def test_many_readers_share_one_rendering_and_have_keys_of_their_own(
 
         screens = [asyncio.create_task(screen()) for _ in range(20)]
         await ready.wait()
-        stop(world, run_id)
+        stop(harness, run_id)
         await asyncio.gather(*screens)
     assert rendered["run.html"] <= 3
     assert len(keys) == 20
 
 
 async def test_a_page_of_a_run_is_rendered_only_for_news(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its row is the news that no event tells of.
 
     Without news, the page is as new as the question for the row.
     """
-    run_id = start(world)
+    run_id = start(harness)
     shown: list[str] = []
     real = rendering.html
     monkeypatch.setattr(
@@ -307,27 +308,30 @@ async def test_a_page_of_a_run_is_rendered_only_for_news(
     )
     for name, value in {"EVERY_S": 0.05, "REST": 0.0, "MARKS_S": 0.0, "TICK_S": 0.1}.items():
         monkeypatch.setattr(live, name, value)
-    async with served(world.new_app()) as server, watching(server.url, f"/runs/{run_id}") as screen:
+    async with (
+        served(harness.new_app()) as server,
+        watching(server.url, f"/runs/{run_id}") as screen,
+    ):
         await until(screen, moved)
         # The event of its start may make it twice.
         await until(screen, lambda event: event.event == "tick")
-        world.clock.forward(60)
+        harness.clock.forward(60)
         await until(screen, lambda event: '"as_of":"2026-11-20T12:01:00Z"' in event.data)
         before = len(shown)
-        world.clock.forward(60)
+        harness.clock.forward(60)
         await until(screen, lambda event: '"as_of":"2026-11-20T12:02:00Z"' in event.data)
         assert len(shown) == before
-        counted = LiveCounters(world.ref(run_id), 1, 0, Counters(pages=7))
-        world.claim(run_id)
-        world.deploy(run_id)
-        assert world.store.live_counters.record_counts(world.ref(run_id), [counted]) == 1
+        counted = LiveCounters(harness.ref(run_id), 1, 0, Counters(pages=7))
+        harness.claim(run_id)
+        harness.deploy(run_id)
+        assert harness.store.live_counters.record_counts(harness.ref(run_id), [counted]) == 1
         await until(screen, lambda event: "7 /" in event.data)
 
 
-async def test_a_token_that_gets_another_role_ends_the_stream(world: World, keys: Keys) -> None:
+async def test_a_token_that_gets_another_role_ends_the_stream(harness: Harness, keys: Keys) -> None:
     """Its screen is that of the former role."""
     async with (
-        served(world.new_app(entrance=keys.entrance())) as server,
+        served(harness.new_app(entrance=keys.entrance())) as server,
         watching(server.url, "/webhooks", **keys.headers("admin")) as screen,
     ):
         await until(screen, moved)
@@ -337,10 +341,10 @@ async def test_a_token_that_gets_another_role_ends_the_stream(world: World, keys
             pass
 
 
-async def test_a_token_that_is_taken_back_ends_the_stream(world: World, keys: Keys) -> None:
-    start(world)
+async def test_a_token_that_is_taken_back_ends_the_stream(harness: Harness, keys: Keys) -> None:
+    start(harness)
     async with (
-        served(world.new_app(entrance=keys.entrance())) as server,
+        served(harness.new_app(entrance=keys.entrance())) as server,
         watching(server.url, "/", **keys.headers("read")) as screen,
     ):
         first = await until(screen, moved)
@@ -352,9 +356,9 @@ async def test_a_token_that_is_taken_back_ends_the_stream(world: World, keys: Ke
             pass
 
 
-async def test_a_gateway_that_leaves_ends_its_streams_at_once(world: World) -> None:
-    start(world)
-    async with served(world.new_app()) as server, watching(server.url, "/") as screen:
+async def test_a_gateway_that_leaves_ends_its_streams_at_once(harness: Harness) -> None:
+    start(harness)
+    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
         await until(screen, moved)
         await server.stop()
         async for _ in screen:
@@ -362,19 +366,19 @@ async def test_a_gateway_that_leaves_ends_its_streams_at_once(world: World) -> N
 
 
 async def test_what_is_shown_is_as_old_as_its_rendering_began(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(world)
+    start(harness)
     keep = live.Screen._keep
 
     def slow(self: live.Screen, text: str) -> None:
         keep(self, text)
-        world.clock.forward(7)
+        harness.clock.forward(7)
 
     monkeypatch.setattr(live.Screen, "_keep", slow)
     monkeypatch.setattr(live, "EVERY_S", 3600.0)
     async with (
-        served(world.new_app()) as server,
+        served(harness.new_app()) as server,
         watching(server.url, "/") as first,
         watching(server.url, "/") as second,
     ):
@@ -386,11 +390,11 @@ async def test_what_is_shown_is_as_old_as_its_rendering_began(
 
 
 async def test_a_page_of_something_else_moves_with_its_events(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "OTHERS_S", 3600.0)
-    async with served(world.new_app()) as server:
-        with world.client() as client:
+    async with served(harness.new_app()) as server:
+        with harness.client() as client:
             for flow in ("a", "b"):
                 client.post("/v1/managers", json={"crawler": "plain", "flow_id": flow})
         async with (
@@ -400,53 +404,53 @@ async def test_a_page_of_something_else_moves_with_its_events(
         ):
             for screen in (every, second, graphs):
                 await until(screen, moved)
-            with world.client() as client:
+            with harness.client() as client:
                 client.post("/v1/managers/1/stop")
             await until(every, moved)
-            with world.client() as client:
+            with harness.client() as client:
                 client.post("/v1/managers/2/stop")
             await until(second, moved)
             assert (await until(graphs, lambda event: True)).event == "tick"
 
 
 async def test_what_no_event_tells_of_is_read_again_now_and_then(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "OTHERS_S", 0.1)
     hook = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}
-    async with served(world.new_app()) as server, watching(server.url, "/webhooks") as webhooks:
+    async with served(harness.new_app()) as server, watching(server.url, "/webhooks") as webhooks:
         await until(webhooks, moved)
-        with world.client() as client:
+        with harness.client() as client:
             client.put("/v1/webhooks/portal", json=hook)
         await until(webhooks, lambda event: "portal" in event.data)
         async with watching(server.url, "/webhooks/portal") as portal:
             await until(portal, moved)
-            with world.client() as client:
+            with harness.client() as client:
                 client.delete("/v1/webhooks/portal")
             await until(portal, lambda event: event.event == "gone")
 
 
 async def test_a_screen_outlives_a_database_that_does_not_answer(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "EVERY_S", 0.05)
-    run_id = start(world)
-    runs = type(world.store.runs)
+    run_id = start(harness)
+    runs = type(harness.store.runs)
     real = runs.list_runs
-    async with served(world.new_app()) as server, watching(server.url, "/") as screen:
+    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
         await until(screen, moved)
 
         def away(*_: Any, **__: Any) -> Any:
             raise OSError("away")
 
         monkeypatch.setattr(runs, "list_runs", away)
-        stop(world, run_id)
+        stop(harness, run_id)
         await until(screen, lambda event: event.event == "tick")
         monkeypatch.setattr(runs, "list_runs", real)
         await until(screen, lambda event: "STOPPING" in event.data)
 
 
-def test_what_no_page_asks_for_is_refused(world: World) -> None:
+def test_what_no_page_asks_for_is_refused(harness: Harness) -> None:
     for query in [
         "",
         "path=/runs/1/files",
@@ -456,11 +460,13 @@ def test_what_no_page_asks_for_is_refused(world: World) -> None:
         "path=/&more=1",
         "path=/nope",
     ]:
-        with world.client() as client:
+        with harness.client() as client:
             assert client.get(f"/page/events?{query}").status_code == 422, query
 
 
-def test_nobody_watches_what_they_may_not_read(world: World, keys: Keys) -> None:
-    with TestClient(world.new_app(entrance=keys.entrance()), base_url="http://127.0.0.1") as client:
+def test_nobody_watches_what_they_may_not_read(harness: Harness, keys: Keys) -> None:
+    with TestClient(
+        harness.new_app(entrance=keys.entrance()), base_url="http://127.0.0.1"
+    ) as client:
         answer = client.get("/page/events?path=/webhooks", headers=keys.headers("operate"))
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")

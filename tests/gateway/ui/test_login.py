@@ -14,67 +14,65 @@ from crawler_lifecycle.gateway.access.logins import COOKIE, Logins
 from crawler_lifecycle.gateway.access.tokens import FRESH_S
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.store.notes import LOGIN, NoteStore
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
 
 
-def log_in(door: TestClient, keys: Keys, role: str = "read", **more: str) -> str:
+def log_in(api: TestClient, keys: Keys, role: str = "read", **more: str) -> str:
     """Log in; the cookie."""
-    done = door.post("/login", data={"token": keys.tokens[role], **more})
+    done = api.post("/login", data={"token": keys.tokens[role], **more})
     assert done.status_code == 303, done.text
     return str(done.cookies[COOKIE])
 
 
 def test_a_browser_is_led_to_the_login_and_back_and_a_programme_is_told_401(
-    door: TestClient, keys: Keys
+    api: TestClient, keys: Keys
 ) -> None:
-    led = door.get("/runs/7?x=1&y=2")
+    led = api.get("/runs/7?x=1&y=2")
     assert (led.status_code, led.headers["location"]) == (
         303,
         "/login?next=/runs/7%3Fx%3D1%26y%3D2",
     )
-    shown = door.get(led.headers["location"])
+    shown = api.get(led.headers["location"])
     assert 'name="next" value="/runs/7?x=1&amp;y=2"' in shown.text
-    done = door.post(
-        "/login", data={"token": f" {keys.tokens['read']} ", "next": "/runs/7?x=1&y=2"}
-    )
+    done = api.post("/login", data={"token": f" {keys.tokens['read']} ", "next": "/runs/7?x=1&y=2"})
     assert (done.status_code, done.headers["location"]) == (303, "/runs/7?x=1&y=2")
-    answer = door.get("/", headers={"Accept": "*/*", "Cookie": ""})
+    answer = api.get("/", headers={"Accept": "*/*", "Cookie": ""})
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
 
 
-def test_the_cookie_is_a_signed_reference_and_nothing_else(door: TestClient, keys: Keys) -> None:
-    done = door.post("/login", data={"token": keys.tokens["operate"]})
+def test_the_cookie_is_a_signed_reference_and_nothing_else(api: TestClient, keys: Keys) -> None:
+    done = api.post("/login", data={"token": keys.tokens["operate"]})
     written = done.headers["set-cookie"]
     assert "HttpOnly" in written
     assert "SameSite=strict" in written
     assert "Secure" not in written  # the host is loopback
     assert "Max-Age=43200" in written
     assert keys.tokens["operate"] not in written
-    page = door.get("/")
+    page = api.get("/")
     assert page.status_code == 200
     assert "the-operate (operate)" in page.text
     elsewhere = {"Host": "crawls.example.com", "Origin": "https://crawls.example.com"}
-    done = door.post("/login", data={"token": keys.tokens["operate"]}, headers=elsewhere)
+    done = api.post("/login", data={"token": keys.tokens["operate"]}, headers=elsewhere)
     assert done.headers["set-cookie"].startswith(f"__Host-{COOKIE}=")
     assert "Secure" in done.headers["set-cookie"]
     value = done.headers["set-cookie"].partition(";")[0].partition("=")[2]
-    door.cookies.clear()
+    api.cookies.clear()
     tossed = {
         "Host": "crawls.example.com",
         "Cookie": f"{COOKIE}={value}",
     }  # as a neighbour below example.com may set it
-    assert door.get("/", headers=tossed).status_code == 303
+    assert api.get("/", headers=tossed).status_code == 303
     assert (
-        door.get(
+        api.get(
             "/", headers=tossed | {"Cookie": f"__Host-{COOKIE}={value}; {COOKIE}=x"}
         ).status_code
         == 200
     )
 
 
-def test_a_login_leads_nowhere_else(door: TestClient, keys: Keys) -> None:
+def test_a_login_leads_nowhere_else(api: TestClient, keys: Keys) -> None:
     for address in [
         "https://evil.example",
         "//evil.example",
@@ -83,40 +81,38 @@ def test_a_login_leads_nowhere_else(door: TestClient, keys: Keys) -> None:
         "/a\r\nX: 1",
         "",
     ]:
-        done = door.post("/login", data={"token": keys.tokens["read"], "next": address})
+        done = api.post("/login", data={"token": keys.tokens["read"], "next": address})
         assert done.headers["location"] == "/", address
 
 
-def test_a_token_that_is_taken_back_or_renamed_ends_its_logins(
-    door: TestClient, keys: Keys
-) -> None:
-    log_in(door, keys)
-    assert door.get("/").status_code == 200
+def test_a_token_that_is_taken_back_or_renamed_ends_its_logins(api: TestClient, keys: Keys) -> None:
+    log_in(api, keys)
+    assert api.get("/").status_code == 200
     keys.file.write_text(keys.file.read_text().replace("the-read", "another"))
     keys.now += FRESH_S
-    assert door.get("/").status_code == 303
+    assert api.get("/").status_code == 303
 
 
 def test_a_login_ends_after_twelve_hours_and_by_logging_out(
-    world: World, door: TestClient, keys: Keys
+    harness: Harness, api: TestClient, keys: Keys
 ) -> None:
-    cookie = log_in(door, keys)
-    out = door.post("/logout")
+    cookie = log_in(api, keys)
+    out = api.post("/logout")
     assert (out.status_code, out.headers["location"]) == (303, "/login")
-    assert COOKIE not in door.cookies
-    assert door.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 303
-    log_in(door, keys)
-    world.clock.forward(timedelta(hours=12).total_seconds() - 1)
-    assert door.get("/").status_code == 200
-    world.clock.forward(1)
-    assert door.get("/").status_code == 303
+    assert COOKIE not in api.cookies
+    assert api.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 303
+    log_in(api, keys)
+    harness.clock.forward(timedelta(hours=12).total_seconds() - 1)
+    assert api.get("/").status_code == 200
+    harness.clock.forward(1)
+    assert api.get("/").status_code == 303
 
 
-def test_a_forged_cookie_is_nobody(world: World, door: TestClient, keys: Keys) -> None:
-    cookie = log_in(door, keys)
-    door.cookies.clear()
+def test_a_forged_cookie_is_nobody(harness: Harness, api: TestClient, keys: Keys) -> None:
+    cookie = log_in(api, keys)
+    api.cookies.clear()
     body, _, signature = cookie.partition(".")
-    _, foreign = Logins(keys.callers, b"x" * 32).begin(keys.tokens["admin"], world.clock()) or (
+    _, foreign = Logins(keys.callers, b"x" * 32).begin(keys.tokens["admin"], harness.clock()) or (
         None,
         "",
     )
@@ -131,32 +127,33 @@ def test_a_forged_cookie_is_nobody(world: World, door: TestClient, keys: Keys) -
     ]
     for text in (*wrong, "a.b.c", "%00", '""', "é".encode().decode("latin-1")):
         assert (
-            door.get("/", headers={"Cookie": f"{COOKIE}={text}".encode("latin-1")}).status_code
+            api.get("/", headers={"Cookie": f"{COOKIE}={text}".encode("latin-1")}).status_code
             == 303
         ), text
 
 
-def test_gateways_with_one_key_share_logins(world: World, keys: Keys) -> None:
+def test_gateways_with_one_key_share_logins(harness: Harness, keys: Keys) -> None:
     one, other = (Logins(keys.callers, b"k" * 32) for _ in range(2))
-    begun = one.begin(keys.tokens["read"], world.clock())
+    begun = one.begin(keys.tokens["read"], harness.clock())
     assert begun is not None
-    found = other.find(begun[1], world.clock())
+    found = other.find(begun[1], harness.clock())
     assert (found.name, found.role) == ("the-read", "read")
-    assert Logins(keys.callers).find(begun[1], world.clock()) is None
+    assert Logins(keys.callers).find(begun[1], harness.clock()) is None
 
 
-def test_a_login_that_ends_at_one_gateway_ends_at_all(world: World, keys: Keys) -> None:
+def test_a_login_that_ends_at_one_gateway_ends_at_all(harness: Harness, keys: Keys) -> None:
     """And at one that starts later."""
-    gateways = [world.gateway(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(3)]
+    gateways = [harness.gateway(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(3)]
     with ExitStack() as stack:
         one, other = (
-            as_browser(stack.enter_context(world.client(create_app(each)))) for each in gateways[:2]
+            as_browser(stack.enter_context(harness.client(create_app(each))))
+            for each in gateways[:2]
         )
         cookie, kept = log_in(one, keys, "operate"), log_in(one, keys, "operate")
 
-        def status(door: TestClient, cookie: str) -> int:
-            door.cookies.clear()
-            return door.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code
+        def status(api: TestClient, cookie: str) -> int:
+            api.cookies.clear()
+            return api.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code
 
         assert [status(one, cookie), status(other, cookie)] == [200, 200]
         one.cookies.set(COOKIE, cookie)
@@ -165,41 +162,41 @@ def test_a_login_that_ends_at_one_gateway_ends_at_all(world: World, keys: Keys) 
         assert other.portal is not None
         other.portal.call(gateways[1].kept_tokens.read)
         assert [status(one, cookie), status(other, cookie)] == [303, 303]
-        late = as_browser(stack.enter_context(world.client(create_app(gateways[2]))))
+        late = as_browser(stack.enter_context(harness.client(create_app(gateways[2]))))
         assert status(late, cookie) == 303
-        assert [status(door, kept) for door in (one, other, late)] == [200, 200, 200]
+        assert [status(api, kept) for api in (one, other, late)] == [200, 200, 200]
 
 
 def test_a_login_that_ends_while_the_database_is_away_ends_elsewhere_when_it_is_back(
-    world: World, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gateway = world.gateway(entrance=keys.entrance(login_key=b"k" * 32))
-    with world.client(create_app(gateway)) as client:
-        door = as_browser(client)
-        cookie = log_in(door, keys)
+    gateway = harness.gateway(entrance=keys.entrance(login_key=b"k" * 32))
+    with harness.client(create_app(gateway)) as client:
+        api = as_browser(client)
+        cookie = log_in(api, keys)
         with monkeypatch.context() as away:
             away.setattr(NoteStore, "leave_note", lambda *_: refuse())
-            assert door.post("/logout").status_code == 303
-        assert world.store.notes.live_notes(LOGIN) == []
-        assert door.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 303
+            assert api.post("/logout").status_code == 303
+        assert harness.store.notes.live_notes(LOGIN) == []
+        assert api.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 303
         assert gateway.kept_tokens is not None
-        assert door.portal is not None
-        door.portal.call(gateway.kept_tokens.read)
-        assert len(world.store.notes.live_notes(LOGIN)) == 1
-        world.clock.forward(timedelta(hours=12).total_seconds())
-        door.cookies.set(COOKIE, cookie)
-        door.post("/logout")
-        assert world.store.notes.live_notes(LOGIN) == [], "who has no login leaves no note"
-        door.cookies.set(COOKIE, f"{cookie}x")
-        door.post("/logout")
-        assert world.store.notes.live_notes(LOGIN) == []
+        assert api.portal is not None
+        api.portal.call(gateway.kept_tokens.read)
+        assert len(harness.store.notes.live_notes(LOGIN)) == 1
+        harness.clock.forward(timedelta(hours=12).total_seconds())
+        api.cookies.set(COOKIE, cookie)
+        api.post("/logout")
+        assert harness.store.notes.live_notes(LOGIN) == [], "who has no login leaves no note"
+        api.cookies.set(COOKIE, f"{cookie}x")
+        api.post("/logout")
+        assert harness.store.notes.live_notes(LOGIN) == []
 
 
 def refuse() -> None:
     raise StoreUnavailable("away")
 
 
-def test_a_cookie_counts_for_our_pages_alone(door: TestClient, keys: Keys) -> None:
+def test_a_cookie_counts_for_our_pages_alone(api: TestClient, keys: Keys) -> None:
     for method, headers, status in [
         ("GET", {"Sec-Fetch-Site": "none"}, 200),
         ("GET", {"Sec-Fetch-Site": ""}, 401),
@@ -211,56 +208,56 @@ def test_a_cookie_counts_for_our_pages_alone(door: TestClient, keys: Keys) -> No
         ("POST", {"Origin": "https://evil.example"}, 403),
         ("POST", {"Origin": "null"}, 403),
     ]:
-        log_in(door, keys, "operate")
+        log_in(api, keys, "operate")
         path = "/v1/runs" if method == "GET" else "/v1/runs/1/stop"
         assert (
-            door.request(method, path, headers={"Accept": "*/*", **headers}).status_code == status
+            api.request(method, path, headers={"Accept": "*/*", **headers}).status_code == status
         ), method
 
 
-def test_a_write_needs_an_origin_unless_a_token_comes_with_it(door: TestClient, keys: Keys) -> None:
-    log_in(door, keys, "operate")
-    del door.headers["Origin"]
-    assert door.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 401
-    assert door.post("/v1/runs/1/stop", headers=keys.headers("operate")).status_code == 404
-    refused = door.post("/login", data={"token": keys.tokens["read"]})
+def test_a_write_needs_an_origin_unless_a_token_comes_with_it(api: TestClient, keys: Keys) -> None:
+    log_in(api, keys, "operate")
+    del api.headers["Origin"]
+    assert api.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 401
+    assert api.post("/v1/runs/1/stop", headers=keys.headers("operate")).status_code == 404
+    refused = api.post("/login", data={"token": keys.tokens["read"]})
     assert refused.status_code == 403
     assert "Origin: missing" in refused.text
 
 
 def test_a_form_that_comes_after_the_end_of_the_login_is_told_how_to_go_on(
-    door: TestClient, keys: Keys
+    api: TestClient, keys: Keys
 ) -> None:
-    answer = door.post("/schedules/new", data={"name": "typed"})
+    answer = api.post("/schedules/new", data={"name": "typed"})
     assert (answer.status_code, "You can send it again" in answer.text) == (401, True)
     assert "Bearer" not in answer.text
 
 
-def test_a_link_on_another_page_still_finds_the_login(door: TestClient, keys: Keys) -> None:
+def test_a_link_on_another_page_still_finds_the_login(api: TestClient, keys: Keys) -> None:
     """Browsers keep the cookie back at first, and send it when our own page asks again."""
-    led = door.get("/?crawler=a%22b", headers={"Sec-Fetch-Site": "cross-site"})
+    led = api.get("/?crawler=a%22b", headers={"Sec-Fetch-Site": "cross-site"})
     assert led.status_code == 200
     assert '<meta http-equiv="refresh" content="0; url=/?crawler=a%22b">' in led.text
-    log_in(door, keys)
-    assert door.get("/?crawler=a%22b").status_code == 200
+    log_in(api, keys)
+    assert api.get("/?crawler=a%22b").status_code == 200
 
 
-def test_wrong_tokens_are_limited_by_address(door: TestClient, keys: Keys) -> None:
-    answers = [door.post("/login", data={"token": "crawl_wrong"}) for _ in range(20)]
+def test_wrong_tokens_are_limited_by_address(api: TestClient, keys: Keys) -> None:
+    answers = [api.post("/login", data={"token": "crawl_wrong"}) for _ in range(20)]
     assert {answer.status_code for answer in answers[:10]} == {401}
     assert "unknown or has expired" in answers[0].text
     assert "crawl_wrong" not in answers[0].text
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert int(refused.headers["retry-after"]) >= 1
     # All people behind one proxy have one address: a stranger's guesses keep nobody out.
-    log_in(door, keys)
+    log_in(api, keys)
 
 
 def test_a_role_is_held_to_what_it_may_and_a_new_role_counts_at_once(
-    door: TestClient, keys: Keys
+    api: TestClient, keys: Keys
 ) -> None:
-    log_in(door, keys, "read")
-    assert door.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 403
+    log_in(api, keys, "read")
+    assert api.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 403
     draft = keys.file.with_suffix(".draft")
     draft.write_text(
         keys.file.read_text().replace(
@@ -269,7 +266,7 @@ def test_a_role_is_held_to_what_it_may_and_a_new_role_counts_at_once(
     )
     os.replace(draft, keys.file)
     keys.now += FRESH_S
-    assert door.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 404
+    assert api.post("/v1/runs/1/stop", headers={"Accept": "*/*"}).status_code == 404
 
 
 def test_an_open_gateway_asks_nobody(browser: TestClient) -> None:

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import SchedulerUnavailable, StoreUnavailable
 from crawler_lifecycle.gateway.ui.runs.commands import SELECTED_MAX
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 
 
@@ -42,7 +42,7 @@ def key_of(page: Any) -> str:
 
 
 def test_a_stop_is_recorded_once_however_often_it_is_pressed(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     start(browser)
     key = uuid.uuid4().hex
@@ -51,14 +51,14 @@ def test_a_stop_is_recorded_once_however_often_it_is_pressed(
     )
     assert first == {1: ("yes", "The stop is recorded.")}
     assert again == {1: ("yes", "This stop was recorded before.")}
-    [row] = world.store.runs.cancellations(1)
+    [row] = harness.store.runs.cancellations(1)
     assert (row["reason"], row["force"]) == ("wrong <site>", False)
 
 
-def test_each_of_a_selection_has_its_answer(world: World, browser: TestClient) -> None:
+def test_each_of_a_selection_has_its_answer(harness: Harness, browser: TestClient) -> None:
     for _ in range(3):
         start(browser)
-    world.claim(2)
+    harness.claim(2)
     answer = press(browser, "poll", "1.1", "2.1", "3.7", "99.1")
     found = told(answer)
     assert found[1][0] == "yes"
@@ -69,19 +69,21 @@ def test_each_of_a_selection_has_its_answer(world: World, browser: TestClient) -
     assert "2 of 4" in answer.text
 
 
-def test_what_changed_meanwhile_is_told_and_left_alone(world: World, browser: TestClient) -> None:
+def test_what_changed_meanwhile_is_told_and_left_alone(
+    harness: Harness, browser: TestClient
+) -> None:
     """A page was left open; elsewhere somebody resumed the run."""
     start(browser)
-    world.claim(1)
-    world.end(1)
+    harness.claim(1)
+    harness.end(1)
     assert told(press(browser, "resume", "1.1")) == {1: ("yes", "Attempt 2 is accepted.")}
     for do in ("resume", "rerun", "stop", "poll"):
         assert told(press(browser, do, "1.1"))[1][0] == "no", do
-    row = world.run(1)
+    row = harness.run(1)
     assert (row.attempt, row.stop) == (2, None)
 
 
-def test_force_needs_a_stop_before_it_or_the_number(world: World, browser: TestClient) -> None:
+def test_force_needs_a_stop_before_it_or_the_number(harness: Harness, browser: TestClient) -> None:
     start(browser)
     start(browser)
     for typed in ("", "2", "x"):
@@ -89,7 +91,7 @@ def test_force_needs_a_stop_before_it_or_the_number(world: World, browser: TestC
         assert "Force stop run 1" in asked.text
         assert told(asked) == {}
     key = key_of(asked)
-    assert world.store.runs.cancellations(1) == []
+    assert harness.store.runs.cancellations(1) == []
     assert told(press(browser, "force", "1.1", typed=" 1 ", key=key))[1][0] == "yes"
     assert "Force stop 2 runs" in press(browser, "force", "1.1", "2.1").text
     press(browser, "stop", "2.1")
@@ -97,28 +99,28 @@ def test_force_needs_a_stop_before_it_or_the_number(world: World, browser: TestC
 
 
 def test_a_deletion_needs_the_role_admin_and_the_number(
-    world: World, door: TestClient, keys: Keys
+    harness: Harness, api: TestClient, keys: Keys
 ) -> None:
-    door.headers.update(keys.headers("admin"))
+    api.headers.update(keys.headers("admin"))
     for _ in range(2):
-        start(door)
-    world.claim(1)
-    world.end(1)
-    door.headers.update(keys.headers("operate"))
-    assert "Delete …" not in door.get("/runs/1").text
-    assert press(door, "delete", "1.1", typed="1").status_code == 403
-    door.headers.update(keys.headers("admin"))
-    assert "Delete …" in door.get("/runs/1").text
-    assert "Delete …" not in door.get("/runs/2").text, "it goes on"
-    assert "Delete run 1" in press(door, "delete", "1.1").text
-    assert world.workflows.deletions == []
-    assert "stop it first" in told(press(door, "delete", "2.1", typed="2"))[2][1]
-    assert told(press(door, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion is recorded.")
-    assert told(press(door, "delete", "1.1", typed="1"))[1] == (
+        start(api)
+    harness.claim(1)
+    harness.end(1)
+    api.headers.update(keys.headers("operate"))
+    assert "Delete …" not in api.get("/runs/1").text
+    assert press(api, "delete", "1.1", typed="1").status_code == 403
+    api.headers.update(keys.headers("admin"))
+    assert "Delete …" in api.get("/runs/1").text
+    assert "Delete …" not in api.get("/runs/2").text, "it goes on"
+    assert "Delete run 1" in press(api, "delete", "1.1").text
+    assert harness.workflows.deletions == []
+    assert "stop it first" in told(press(api, "delete", "2.1", typed="2"))[2][1]
+    assert told(press(api, "delete", "1.1", typed="1"))[1] == ("yes", "Its deletion is recorded.")
+    assert told(press(api, "delete", "1.1", typed="1"))[1] == (
         "yes",
         "Its deletion was recorded before.",
     )
-    shown = door.get("/runs/1").text
+    shown = api.get("/runs/1").text
     assert "by the-admin, not done yet" in shown
     assert not {"Delete …", ">Resume<", "Send again"} & set(
         re.findall("Delete …|>Resume<|Send again", shown)
@@ -135,7 +137,7 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
     assert set(told(press(browser, "stop", *chosen))) == {2, 4}
 
 
-def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient) -> None:
+def test_a_form_that_no_page_sends_is_refused(harness: Harness, browser: TestClient) -> None:
     for data, words in [
         ({"run": []}, "no run was chosen"),
         ({"run": [f"{n}.1" for n in range(1, SELECTED_MAX + 2)]}, f"choose at most {SELECTED_MAX}"),
@@ -152,7 +154,7 @@ def test_a_form_that_no_page_sends_is_refused(world: World, browser: TestClient)
         answer = browser.post("/runs", data={"do": "stop", "key": uuid.uuid4().hex, **data})
         assert answer.status_code == 422, data
         assert words in html.unescape(answer.text)
-        assert world.store.runs.cancellations(1) == []
+        assert harness.store.runs.cancellations(1) == []
 
 
 def test_only_forms_are_taken(browser: TestClient) -> None:
@@ -169,49 +171,49 @@ def test_only_forms_are_taken(browser: TestClient) -> None:
 
 
 def test_one_that_breaks_leaves_the_others(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(browser)
     start(browser)
-    world.workflows.down = True
+    harness.workflows.down = True
     found = told(press(browser, "stop", "1.1", "2.1"))
     assert {done for done, _ in found.values()} == {"yes"}
     assert all("as soon as Temporal can be reached" in text for _, text in found.values())
     assert "Temporal refused the call" in told(press(browser, "poll", "1.1"))[1][1]
-    get = type(world.store.runs).get_run
+    get = type(harness.store.runs).get_run
 
     def broken(self: Any, run_id: int) -> Any:
         if run_id == 1:
             raise StoreUnavailable("the database does not answer")
         return get(self, run_id)
 
-    monkeypatch.setattr(type(world.store.runs), "get_run", broken)
+    monkeypatch.setattr(type(harness.store.runs), "get_run", broken)
     found = told(press(browser, "stop", "1.1", "2.1"))
     assert found[1] == ("no", "the database does not answer")
     assert found[2][0] == "yes"
 
 
-def test_presses_carry_the_name_of_the_login(world: World, door: TestClient, keys: Keys) -> None:
-    door.post("/login", data={"token": keys.tokens["operate"]})
-    run_id = start(door)
-    press(door, "stop", f"{run_id}.1")
-    assert world.store.runs.cancellations(run_id)[0]["requested_by"] == "the-operate"
+def test_presses_carry_the_name_of_the_login(harness: Harness, api: TestClient, keys: Keys) -> None:
+    api.post("/login", data={"token": keys.tokens["operate"]})
+    run_id = start(api)
+    press(api, "stop", f"{run_id}.1")
+    assert harness.store.runs.cancellations(run_id)[0]["requested_by"] == "the-operate"
 
 
-def test_deliveries_are_sent_again(world: World, browser: TestClient) -> None:
+def test_deliveries_are_sent_again(harness: Harness, browser: TestClient) -> None:
     start(browser)
-    world.claim(1)
+    harness.claim(1)
     refused = browser.post("/runs/1/export", data={"what": "all"})
     assert (refused.status_code, "has no verdict" in refused.text) == (409, True)
-    world.end(1)
+    harness.end(1)
     assert told(browser.post("/runs/1/export", data={"what": "all"}))[1][0] == "yes"
-    assert len(world.workflows.exports) == 1
+    assert len(harness.workflows.exports) == 1
 
 
 # --- start ----------------------------------------------------------------------------------------
 
 
-def test_a_run_starts_once_for_each_form(world: World, browser: TestClient) -> None:
+def test_a_run_starts_once_for_each_form(harness: Harness, browser: TestClient) -> None:
     page = browser.get("/runs/new?crawler=plain")
     form = {
         "key": key_of(page),
@@ -225,18 +227,18 @@ def test_a_run_starts_once_for_each_form(world: World, browser: TestClient) -> N
             "/runs/new", data={**form, "settings": "LOG_LEVEL=INFO\r\n\r\n", "priority": "2"}
         )
         assert (answer.status_code, answer.headers["location"]) == (303, "/runs/1"), answer.text
-    [row] = world.store.runs.list_runs()
-    request = world.store.runs.request_of(row.run_id)
+    [row] = harness.store.runs.list_runs()
+    request = harness.store.runs.request_of(row.run_id)
     assert (request.args, request.settings) == ({"page": "7"}, {"LOG_LEVEL": "INFO"})
     assert (request.tags, request.priority, request.limits.run_timeout_s) == (["a", "b"], 2, 60.0)
     assert request.limits.stall_timeout_s == 77.0
     changed = browser.post("/runs/new", data={**form, "tags": "c"})
     assert changed.status_code == 422
     assert "belongs to run 1" in changed.text
-    assert len(world.store.runs.list_runs()) == 1
+    assert len(harness.store.runs.list_runs()) == 1
 
 
-def test_a_form_that_is_wrong_comes_back_as_it_was(world: World, browser: TestClient) -> None:
+def test_a_form_that_is_wrong_comes_back_as_it_was(harness: Harness, browser: TestClient) -> None:
     for field, value, words in [
         ("arg.nonsense", "1", "nonsense"),
         ("limit.run_timeout_s", "soon", "limits.run_timeout_s: 'soon' is not allowed"),
@@ -263,11 +265,13 @@ def test_a_form_that_is_wrong_comes_back_as_it_was(world: World, browser: TestCl
         assert answer.status_code == 422, field
         assert words in html.unescape(answer.text)
         assert 'value="&lt;kept&gt;"' in answer.text
-        assert world.store.runs.list_runs() == []
+        assert harness.store.runs.list_runs() == []
 
 
-def test_a_start_that_a_quota_refuses_can_be_sent_again(world: World, browser: TestClient) -> None:
-    world.store.initiation._quotas = {"pool:default": {"starts_per_hour": 1}}
+def test_a_start_that_a_quota_refuses_can_be_sent_again(
+    harness: Harness, browser: TestClient
+) -> None:
+    harness.store.initiation._quotas = {"pool:default": {"starts_per_hour": 1}}
     start(browser)
     form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>"}
     answer = browser.post("/runs/new", data=form)
@@ -276,26 +280,26 @@ def test_a_start_that_a_quota_refuses_can_be_sent_again(world: World, browser: T
         True,
     )
     assert ('value="&lt;kept&gt;"' in answer.text, key_of(answer)) == (True, form["key"])
-    world.clock.forward(3600)
+    harness.clock.forward(3600)
     assert browser.post("/runs/new", data=form).headers["location"] == "/runs/2"
 
 
 def test_without_the_database_what_was_typed_stays(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
         raise StoreUnavailable("the database does not answer")
 
     form = {"key": "0" * 32, "crawler": "plain", "arg.page": "<kept>"}
     with monkeypatch.context() as patch:
-        patch.setattr(type(world.store.initiation), "reserve_run", away)
+        patch.setattr(type(harness.store.initiation), "reserve_run", away)
         answer = browser.post("/runs/new", data=form)
     assert (answer.status_code, "the database does not answer" in answer.text) == (503, True)
     assert ('value="&lt;kept&gt;"' in answer.text, key_of(answer)) == (True, form["key"])
     assert browser.post("/runs/new", data=form).headers["location"] == "/runs/1"
 
 
-def test_a_form_is_filled_in_from_a_run(world: World, browser: TestClient) -> None:
+def test_a_form_is_filled_in_from_a_run(harness: Harness, browser: TestClient) -> None:
     args = {"site": "http://x/?a=1&b=2", "page": "two\nlines \u202e"}
     tasks = [{"args": {"page": "\u202e1"}}, {"args": {"page": '"2"'}}]
     start(
@@ -308,17 +312,17 @@ def test_a_form_is_filled_in_from_a_run(world: World, browser: TestClient) -> No
     form = {name: html.unescape(value).replace("\n", "\r\n") for name, value in fields}
     answer = browser.post("/runs/new", data={**form, "tags": "a, b c"})
     assert answer.headers.get("location") == "/runs/2", html.unescape(answer.text)
-    first, second = (world.store.runs.request_of(run_id) for run_id in (1, 2))
+    first, second = (harness.store.runs.request_of(run_id) for run_id in (1, 2))
     assert (second.args, second.flow_id, second.limits) == (first.args, "f", first.limits)
-    rows = (world.store.tasks.list_tasks(run_id) for run_id in (1, 2))
+    rows = (harness.store.tasks.list_tasks(run_id) for run_id in (1, 2))
     before, after = ([json.dumps(dict(row.args)) for row in some] for some in rows)
     assert before == after
     empty = start(browser, args={"page": ""})
     assert "an empty text for arg.page" in browser.get(f"/runs/new?like={empty}").text
 
 
-def test_a_catalogue_that_is_away_is_told(world: World, browser: TestClient) -> None:
-    world.scheduler.faults.add(
+def test_a_catalogue_that_is_away_is_told(harness: Harness, browser: TestClient) -> None:
+    harness.scheduler.faults.add(
         SchedulerUnavailable("the scheduler service does not answer"), times=9
     )
     page = browser.get("/runs/new")

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.features.webhooks.domain.definition import ALERTS
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 FORM = {
     "name": "nightly",
@@ -88,8 +88,8 @@ def wrong(answer: Any) -> dict[str, str]:
     return {name: html.unescape(text) for name, text in found}
 
 
-def definition(world: World, name: str = "nightly") -> dict[str, Any]:
-    return dict(world.schedule(name).definition)
+def definition(harness: Harness, name: str = "nightly") -> dict[str, Any]:
+    return dict(harness.schedule(name).definition)
 
 
 DEFINITIONS: dict[str, dict[str, Any]] = {
@@ -148,25 +148,25 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_a_form_that_is_sent_as_it_was_filled_in_changes_nothing(
-    world: World, browser: TestClient, name: str
+    harness: Harness, browser: TestClient, name: str
 ) -> None:
     put = browser.put("/v1/schedules/nightly", json=DEFINITIONS[name])
     assert put.status_code == 200, put.text
     form = filled(browser.get("/schedules/new?name=nightly"))
-    before = definition(world)
+    before = definition(harness)
     answer = browser.post("/schedules/new", data=form)
     assert answer.headers.get("location") == "/schedules/nightly", html.unescape(answer.text)
     changed = browser.post("/schedules/new", data=form | {"catch_up_s": "77"})
     assert changed.status_code == 303, html.unescape(changed.text)
-    after = definition(world)
+    after = definition(harness)
     assert after.pop("catch_up_s") == 77
     before.pop("catch_up_s", None)
     assert after == before
-    assert world.schedule().revision == 2
+    assert harness.schedule().revision == 2
 
 
 def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     for given, field, words in [
         ({"name": "a b"}, "name", "letters, digits"),
@@ -215,10 +215,12 @@ def test_what_is_wrong_stands_beside_its_field_and_what_was_typed_is_kept(
             {},
             {"paused": "yes"},
         )
-        assert world.store.schedules.get("nightly") is None
+        assert harness.store.schedules.get("nightly") is None
 
 
-def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: TestClient) -> None:
+def test_nothing_has_the_name_of_the_form_that_makes_it(
+    harness: Harness, browser: TestClient
+) -> None:
     assert browser.put("/v1/schedules/newer", json=DEFINITIONS["plain"]).status_code == 200
     for path, body in (
         ("schedules", DEFINITIONS["plain"]),
@@ -233,7 +235,9 @@ def test_nothing_has_the_name_of_the_form_that_makes_it(world: World, browser: T
     assert "give another name" in wrong(answer)["name"]
 
 
-def test_a_form_writes_over_nothing_that_it_did_not_show(world: World, browser: TestClient) -> None:
+def test_a_form_writes_over_nothing_that_it_did_not_show(
+    harness: Harness, browser: TestClient
+) -> None:
     assert browser.post("/schedules/new", data=FORM).status_code == 303
     assert browser.post("/schedules/new", data=FORM).status_code == 303, "sent twice it is the same"
     taken = browser.post("/schedules/new", data={**FORM, "cron": "1 1 * * *"})
@@ -249,56 +253,56 @@ def test_a_form_writes_over_nothing_that_it_did_not_show(world: World, browser: 
     browser.delete("/v1/schedules/nightly")
     late = browser.post("/schedules/new", data=mine)
     assert (late.status_code, "it was deleted" in late.text) == (409, True)
-    assert definition(world) == definition(world) | {"catch_up_s": 30, "jitter_s": 0}
+    assert definition(harness) == definition(harness) | {"catch_up_s": 30, "jitter_s": 0}
 
 
 def test_a_schedule_is_made_paused_and_goes_on_when_the_form_says_so(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     browser.post("/schedules/new", data=FORM | {"paused": "yes", "reason": "the shop moves"})
-    assert world.schedule().pause_reason == "paused over HTTP: the shop moves"
+    assert harness.schedule().pause_reason == "paused over HTTP: the shop moves"
     shown = filled(browser.get("/schedules/new?name=nightly"))
     assert browser.post("/schedules/new", data=shown).status_code == 303
-    assert world.schedule().paused_at is not None
+    assert harness.schedule().paused_at is not None
     del shown["paused"]
     browser.post("/schedules/new", data=shown)
-    row = world.schedule()
+    row = harness.schedule()
     assert (row.paused_at, row.revision) == (None, 1)
 
 
-def test_a_pause_that_the_form_did_not_show_stays(world: World, browser: TestClient) -> None:
+def test_a_pause_that_the_form_did_not_show_stays(harness: Harness, browser: TestClient) -> None:
     browser.post("/schedules/new", data=FORM)
     shown = filled(browser.get("/schedules/new?name=nightly"))
     browser.post("/v1/schedules/nightly/pause", json={})
     assert browser.post("/schedules/new", data=shown | {"catch_up_s": "30"}).status_code == 303
-    assert world.schedule().paused_at is not None
+    assert harness.schedule().paused_at is not None
 
 
 def test_without_the_database_what_was_typed_stays(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
         raise StoreUnavailable("the database does not answer")
 
-    monkeypatch.setattr(type(world.store.schedules), "put", away)
+    monkeypatch.setattr(type(harness.store.schedules), "put", away)
     answer = browser.post("/schedules/new", data=FORM | {"args": "page=7\r\nsite=x"})
     assert (answer.status_code, "the database does not answer" in answer.text) == (503, True)
     assert filled(answer)["args"] == "page=7\r\nsite=x"
 
 
 def test_a_webhook_is_made_changed_and_its_secret_rotated(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     assert browser.post("/webhooks/new", data=HOOK).headers.get("location") == "/webhooks/shop"
     shown = filled(browser.get("/webhooks/new?name=shop"))
     assert browser.post("/webhooks/new", data=shown).status_code == 303
-    row = world.webhook("shop")
+    row = harness.webhook("shop")
     assert (row.revision, sorted(row.definition["events"])) == (1, ["graph.*", "run.ended"])
     browser.post(
         "/webhooks/new",
         data=shown | {"next_secret": "env:CRAWL_HOOK_NEXT", "statuses": "FAILED\r\nCOMPLETED"},
     )
-    row = world.webhook("shop")
+    row = harness.webhook("shop")
     assert row.definition["secrets"] == ["env:CRAWL_HOOK", "env:CRAWL_HOOK_NEXT"]
     assert row.definition["statuses"] == ["FAILED", "COMPLETED"]
     stale = browser.post("/webhooks/new", data=shown | {"url": "https://other.example/x"})
@@ -306,28 +310,32 @@ def test_a_webhook_is_made_changed_and_its_secret_rotated(
     browser.post(
         "/webhooks/new", data=filled(browser.get("/webhooks/new?name=shop")) | {"paused": "yes"}
     )
-    assert world.webhook("shop").state == "paused"
+    assert harness.webhook("shop").state == "paused"
 
 
 def test_the_form_of_an_alert_does_not_show_its_secret_address_and_keeps_it(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     url = "https://hooks.slack.com/services/T0/B0/hunter2"
     made = {"name": "shop", "kind": "slack", "url": url}
     assert browser.post("/webhooks/new", data=made).headers.get("location") == "/webhooks/shop"
-    assert world.webhook("shop").definition == {"kind": "slack", "url": url, "events": list(ALERTS)}
+    assert harness.webhook("shop").definition == {
+        "kind": "slack",
+        "url": url,
+        "events": list(ALERTS),
+    }
     for page in ("/webhooks", "/webhooks/shop", "/webhooks/new?name=shop"):
         assert "hunter2" not in browser.get(page).text
     assert "<option selected>slack</option>" in browser.get("/webhooks/new?name=shop").text
     shown = filled(browser.get("/webhooks/new?name=shop")) | {"kind": "slack"}
     assert browser.post("/webhooks/new", data=shown).status_code == 303
-    assert world.webhook("shop").revision == 1
+    assert harness.webhook("shop").revision == 1
     assert browser.post("/webhooks/new", data=shown | {"statuses": "FAILED"}).status_code == 303
-    assert (world.webhook("shop").revision, world.webhook("shop").definition["url"]) == (2, url)
+    assert (harness.webhook("shop").revision, harness.webhook("shop").definition["url"]) == (2, url)
 
 
 def test_a_webhook_that_is_wrong_is_told_beside_its_field(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     for given, field, words in [
         ({"url": "http://169.254.169.254/"}, "url", "https"),
@@ -350,4 +358,4 @@ def test_a_webhook_that_is_wrong_is_told_beside_its_field(
         )[:600]
         assert filled(answer)["flows"] == "<kept>"
         assert "whsec_verysecret" not in answer.text
-        assert world.store.webhooks.get("shop") is None
+        assert harness.store.webhooks.get("shop") is None

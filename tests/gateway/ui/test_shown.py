@@ -33,12 +33,12 @@ from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
 from crawler_lifecycle.store.base import search
 from crawler_lifecycle.store.runs.tables import run_history
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.test_things import words
 
 
 def test_what_nobody_knows_yet_is_no_alarm(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Task queues take seconds to tell; until they have, the page says that it asks."""
     monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
@@ -48,7 +48,7 @@ def test_what_nobody_knows_yet_is_no_alarm(
         await asyncio.sleep(3600)
         return []
 
-    monkeypatch.setattr(world.workflows, "task_queues", silent)
+    monkeypatch.setattr(harness.workflows, "task_queues", silent)
     page = words(browser.get("/"))
     assert "the workers of the task queues are being checked" in page
     assert "Some parts are still being checked; the others work" in page
@@ -59,13 +59,13 @@ BARS = {"10:00 to 11:00": 2, "08:00 to 09:00": 1, "09:00 to 10:00": 1}
 
 
 def test_the_bars_of_the_day_lead_to_the_runs_that_they_count(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
     assert "No run was accepted in the last 24 hours" in words(browser.get("/"))
-    with world.client(world.new_app()) as other:  # it has kept no answer
+    with harness.client(harness.new_app()) as other:  # it has kept no answer
         for hours in (-2, 0, 22, 1):
-            world.clock.forward(3600 * hours)
+            harness.clock.forward(3600 * hours)
             browser.post("/v1/runs", json={"crawler": "plain"})
         page = other.get("/", headers={"Accept": "text/html"}).text
         links = dict(re.findall(r'<a href="([^"]+)" aria-label="([^"]+)"', page))
@@ -115,7 +115,7 @@ def test_a_rung_of_the_ladder_has_its_unit() -> None:
         assert step(minutes) == text, minutes
 
 
-def test_the_ladder_of_a_run_is_its_own(world: World, browser: TestClient) -> None:
+def test_the_ladder_of_a_run_is_its_own(harness: Harness, browser: TestClient) -> None:
     for asked in ({}, {"poll_minutes": [0.02, 1, 15]}):
         browser.post("/v1/runs", json={"crawler": "plain", **asked})
     assert "Time between checks 1 min 2 min 3 min 5 min 8 min 15 min " in words(
@@ -138,7 +138,7 @@ def test_a_graph_is_called_by_its_name(browser: TestClient) -> None:
 
 
 def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     asked = "status=FAILED&status=COMPLETED&crawler=plain&tag=a&parent=graph/x&search=%3Cb%3E&sort=-took&attention=true"
     page = browser.get(f"/?{asked}").text
@@ -176,10 +176,10 @@ def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
     }.items() <= kept.items()
 
 
-def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient) -> None:
+def test_a_filter_offers_the_values_that_exist(harness: Harness, browser: TestClient) -> None:
     for tag in ("<b>", "b c"):
         browser.post("/v1/runs", json={"crawler": "plain", "tags": [tag]})
-    with world.client(world.new_app()) as other:  # it has kept no answer
+    with harness.client(harness.new_app()) as other:  # it has kept no answer
         page = other.get("/?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
     menus = dict(
         re.findall(
@@ -198,7 +198,7 @@ def test_a_filter_offers_the_values_that_exist(world: World, browser: TestClient
 
 
 def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
-    world: World, browser: TestClient, tmp_path: Path
+    harness: Harness, browser: TestClient, tmp_path: Path
 ) -> None:
     assert (
         browser.post("/v1/runs", json={"crawler": "plain", "tags": ["x"] * 10_000}).status_code
@@ -208,7 +208,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
         database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
-    with world.client(world.new_app()) as other:  # it has kept no answer
+    with harness.client(harness.new_app()) as other:  # it has kept no answer
         page = other.get("/", headers={"Accept": "text/html"}).text
     menu = re.findall(r"<summary>Tag</summary><ul class=\"drop\">(.*?)</ul>", page, re.DOTALL)
     assert menu[0].count("<li>") == 100
@@ -216,7 +216,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
 
 
 def test_a_part_of_a_word_finds_runs_in_any_case(
-    world: World, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(3):
         body = {
@@ -291,11 +291,11 @@ def test_what_a_button_does_is_called_as_the_button_first() -> None:
 
 
 def test_the_list_says_why_tasks_wait_and_how_many_are_where(
-    world: World, browser: TestClient, tmp_path: Path
+    harness: Harness, browser: TestClient, tmp_path: Path
 ) -> None:
     browser.post("/v1/runs", json={"crawler": "plain", "tasks": [{"args": {}}] * 3})
-    world.claim(1)
-    world.deploy(1)
+    harness.claim(1)
+    harness.deploy(1)
     with sqlite_files.connect(tmp_path / "runs.db") as database:
         database.execute(
             "UPDATE run_history SET status = 'PROCESSING', stage = 'reconciliation', waiting_for = NULL"
@@ -311,8 +311,8 @@ def test_the_list_says_why_tasks_wait_and_how_many_are_where(
     assert waiting == browser.get("/v1/runs/1").json()["waiting"], "as on its own page"
 
 
-def test_a_run_leads_to_what_began_it(world: World, browser: TestClient) -> None:
-    due = due_request_id("nightly", world.clock())
+def test_a_run_leads_to_what_began_it(harness: Harness, browser: TestClient) -> None:
+    due = due_request_id("nightly", harness.clock())
     for more in ({"parent": "manager/walks/f 1"}, {"parent": "graph/a/b"}, {"parent": "else"}):
         browser.post("/v1/runs", json={"crawler": "plain", **more})
     browser.post("/v1/runs", json={"crawler": "plain"}, headers={"Idempotency-Key": due})
@@ -368,10 +368,10 @@ def drawn(task_id: int, index: int, status: str, **known: Any) -> DrawnTask:
     ({"items": "many", "shares": {"title": 1}}, None),
 ], ids=["told", "by another hand"])  # fmt: skip
 def test_a_run_shows_the_fields_of_its_items(
-    world: World, browser: TestClient, fields: dict[str, Any], told: str | None
+    harness: Harness, browser: TestClient, fields: dict[str, Any], told: str | None
 ) -> None:
     browser.post("/v1/runs", json={"crawler": "plain"})
-    with world.store.database.writer.begin() as conn:
+    with harness.store.database.writer.begin() as conn:
         conn.execute(run_history.update().values(fields=fields))
     assert browser.get("/v1/runs/1").json()["fields"] == (fields | {"note": None} if told else None)
     page = browser.get("/runs/1").text
@@ -400,13 +400,13 @@ def test_squares_are_few_texts_and_say_what_each_stands_for() -> None:
     assert Squares(strange[0]).rows() == ["L?"]
 
 
-def test_corrections_have_the_newest_first(world: World, browser: TestClient) -> None:
+def test_corrections_have_the_newest_first(harness: Harness, browser: TestClient) -> None:
     browser.post("/v1/runs", json={"crawler": "plain"})
     for truth in ("A", "B", "C"):
-        world.store.corrections.record_corrections(
+        harness.store.corrections.record_corrections(
             1, [Correction(CorrectionKind.LATE, "LOST", truth)]
         )
-        world.clock.forward(86400 * 4)
+        harness.clock.forward(86400 * 4)
     asked = "/corrections?page_size=1&since=2026-11-23T00:00:00Z"
 
     def truths(address: str) -> list[str]:
@@ -420,7 +420,9 @@ def test_corrections_have_the_newest_first(world: World, browser: TestClient) ->
     )
 
 
-def test_every_time_is_an_age_with_the_time_in_its_title(world: World, browser: TestClient) -> None:
+def test_every_time_is_an_age_with_the_time_in_its_title(
+    harness: Harness, browser: TestClient
+) -> None:
     """A browser writes all of them anew each second: another text in one would be lost."""
     browser.put("/v1/schedules/nightly", json={"run": {"crawler": "plain"}, "every_s": 3600})
     browser.post("/v1/schedules/nightly/trigger", json={})

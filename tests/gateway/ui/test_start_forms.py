@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.features.managers.domain.manager import BUILT_IN, JobState
 from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.features.user_code import loading
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.test_put_forms import filled
 
 OPTIONS: list[dict[str, Any]] = [
@@ -51,12 +51,12 @@ GRAPH = {"plan": "shops:nightly", "opt-day": "monday"}
 
 
 @pytest.fixture(autouse=True)
-def registered(world: World) -> None:
+def registered(harness: Harness) -> None:
     each = UserCodeRow(
         BUILT_IN, "manager", "each", "", "f", loading.options(loading.load(BUILT_IN))
     )
     module = UserCodeRow("shops", "module", None, "", "f")
-    world.store.user_code.register_user_code("w", [SHOPS, BROKEN, NIGHTLY, module, each])
+    harness.store.user_code.register_user_code("w", [SHOPS, BROKEN, NIGHTLY, module, each])
 
 
 def send(browser: TestClient, kind: str, **fields: Any) -> Any:
@@ -69,7 +69,7 @@ def wrong(answer: Any) -> dict[str, str]:
 
 
 def test_a_manager_begins_with_every_kind_of_option_and_once(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     form = filled(browser.get("/start/manager?plan=shops:Shops"))
     given = {
@@ -92,7 +92,7 @@ def test_a_manager_begins_with_every_kind_of_option_and_once(
     assert first.headers.get("location") == again.headers.get("location") == "/managers/1", wrong(
         first
     )
-    row = world.manager(1)
+    row = harness.manager(1)
     words = [
         "de",
         "--most=9",
@@ -107,7 +107,7 @@ def test_a_manager_begins_with_every_kind_of_option_and_once(
     ]
     assert row.options["argv"] == [*words, '--spider-args={"page": ["1"]}']
     assert (row.name, row.flow_id, row.tags) == ("night", "f-1", ["x", "y"])
-    assert world.store.managers.get_manager(2) is None
+    assert harness.store.managers.get_manager(2) is None
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_manager_begins_with_every_kind_of_option_and_once(
     ],
 )
 def test_a_wrong_field_of_a_manager_is_named_and_what_was_typed_is_kept(
-    world: World, browser: TestClient, given: dict[str, str], field: str, sentence: str
+    harness: Harness, browser: TestClient, given: dict[str, str], field: str, sentence: str
 ) -> None:
     sent = {**GOOD, "tags": "<kept>", "name": "kept", **given}
     answer = send(browser, "manager", **sent)
@@ -151,12 +151,12 @@ def test_a_wrong_field_of_a_manager_is_named_and_what_was_typed_is_kept(
             for name, value in sent.items()
             if value and again.get(name) not in (value, "")
         } == {}
-    assert world.store.managers.get_manager(1) is None
+    assert harness.store.managers.get_manager(1) is None
     both = send(browser, "manager", **GOOD | {"opt---most": "x", "opt---share": "y"})
     assert {"opt---most", "opt---share"} <= wrong(both).keys(), "all of them at once"
 
 
-def test_the_built_in_manager_begins_with_its_jobs(world: World, browser: TestClient) -> None:
+def test_the_built_in_manager_begins_with_its_jobs(harness: Harness, browser: TestClient) -> None:
     form = filled(browser.get(f"/start/manager?plan={BUILT_IN}")) | {
         "opt-spider": "plain",
         "seal": "yes",
@@ -171,7 +171,7 @@ def test_the_built_in_manager_begins_with_its_jobs(world: World, browser: TestCl
     ]:
         answer = browser.post("/start/manager", data=form | given)
         assert sentence in wrong(answer).get(field, ""), (given, wrong(answer))
-    assert world.store.managers.get_manager(1) is None
+    assert harness.store.managers.get_manager(1) is None
     given = {
         "jobs": '{"page": "1"}\r\n\r\n{"page": 2}',
         "opt---retries": "2",
@@ -181,12 +181,14 @@ def test_the_built_in_manager_begins_with_its_jobs(world: World, browser: TestCl
     assert first.headers.get("location") == again.headers.get("location") == "/managers/1", wrong(
         first
     )
-    row = world.manager(1)
+    row = harness.manager(1)
     assert (row.sealed, row.counts.by_state[JobState.QUEUED], row.name) == (True, 2, "plain")
     assert row.options["argv"][:5] == ["plain", "--max-running-jobs", "10", "--retries", "2"]
 
 
-def test_a_graph_begins_with_the_function_that_builds_it(world: World, browser: TestClient) -> None:
+def test_a_graph_begins_with_the_function_that_builds_it(
+    harness: Harness, browser: TestClient
+) -> None:
     form = filled(browser.get("/start/graph?plan=shops:nightly"))
     typed = {
         "opt-day": "monday",
@@ -199,10 +201,10 @@ def test_a_graph_begins_with_the_function_that_builds_it(world: World, browser: 
     assert (
         first.headers.get("location") == again.headers.get("location") == f"/graphs/{form['key']}"
     ), wrong(first)
-    (row,) = world.store.graphs.newest()
+    (row,) = harness.store.graphs.newest()
     (step,), (graft,) = (
-        world.store.graphs.list_steps(row.graph_id),
-        world.store.graphs.given(row.graph_id, [0]),
+        harness.store.graphs.list_steps(row.graph_id),
+        harness.store.graphs.given(row.graph_id, [0]),
     )
     args = {"day": "monday", "most": 4, "dry": True, "where": ["a"]}
     assert step.job == {"call": "shops:nightly", "style": "plain", "args": args}
@@ -232,16 +234,16 @@ def test_a_graph_begins_with_the_function_that_builds_it(world: World, browser: 
     ],
 )
 def test_a_wrong_field_of_a_graph_is_named(
-    world: World, browser: TestClient, given: dict[str, str], field: str, sentence: str
+    harness: Harness, browser: TestClient, given: dict[str, str], field: str, sentence: str
 ) -> None:
     answer = send(browser, "graph", **GRAPH | given)
     assert (answer.status_code, sentence in wrong(answer).get(field, "")) == (422, True), wrong(
         answer
     )
-    assert world.store.graphs.newest() == []
+    assert harness.store.graphs.newest() == []
 
 
-def test_a_graph_begins_from_its_steps_as_json(world: World, browser: TestClient) -> None:
+def test_a_graph_begins_from_its_steps_as_json(harness: Harness, browser: TestClient) -> None:
     steps = '[{"path": "poll", "kind": "crawl", "job": {"crawler": "plain"}}]'
     answer = send(
         browser, "graph", plan="json", steps=steps, context='{"day": 1}', id="a b", fail_fast="yes"
@@ -249,7 +251,7 @@ def test_a_graph_begins_from_its_steps_as_json(world: World, browser: TestClient
     assert answer.headers.get("location") == "/graphs/a%20b", wrong(answer)
 
 
-def test_what_workers_report_is_never_trusted(world: World, browser: TestClient) -> None:
+def test_what_workers_report_is_never_trusted(harness: Harness, browser: TestClient) -> None:
     odd: list[dict[str, Any]] = [
         {},
         {"name": "<b>"},
@@ -265,7 +267,7 @@ def test_what_workers_report_is_never_trusted(world: World, browser: TestClient)
             "several": "odd",
         }
     ]
-    world.store.user_code.register_user_code(
+    harness.store.user_code.register_user_code(
         "odd", [UserCodeRow("odd:Odd", "manager", None, "<s>", "f", odd)]
     )
     page = browser.get("/start/manager?plan=odd:Odd")

@@ -20,14 +20,14 @@ from crawler_lifecycle.gateway.ui.runs.counters import counters_of
 from crawler_lifecycle.gateway.ui.runs.story import NAMES, WIDTH, picture
 from crawler_lifecycle.ports.polls import Correction, LiveCounters
 from crawler_lifecycle.ports.runs import Event
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.test_things import words
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def test_a_run_tells_what_it_does_how_it_ended_and_which_stages_it_had(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     browser.post("/v1/runs", json={"crawler": "plain"})
     said = words(browser.get("/runs/1"))
@@ -36,17 +36,17 @@ def test_a_run_tells_what_it_does_how_it_ended_and_which_stages_it_had(
         r"initiation now requested .* deployment not yet reconciliation not yet completion not yet",
         said,
     )
-    world.claim(1)
-    world.clock.forward(5)
-    world.deploy(1)
+    harness.claim(1)
+    harness.clock.forward(5)
+    harness.deploy(1)
     page = browser.get("/runs/1")
     assert re.search(
         r"initiation requested .*, then 5 s deployment now first task deployed", words(page)
     )
-    world.clock.forward(60)
-    [task] = world.store.tasks.list_tasks(1)
+    harness.clock.forward(60)
+    [task] = harness.store.tasks.list_tasks(1)
     wrong = Correction(CorrectionKind.LATE, "PENDING", "LOST", task_id=task.task_id)
-    world.store.corrections.record_corrections(1, [wrong])
+    harness.store.corrections.record_corrections(1, [wrong])
     titles = re.findall(r"<title>([^<]*)</title><rect", browser.get("/runs/1").text)
     assert "Run: recorded as INITIALIZING, from 12:00:00 to 12:01:05 UTC, 65 s" in titles
     assert "Task 0: recorded as PENDING, from 12:00:05 to 12:01:05 UTC, 60 s" in titles
@@ -131,17 +131,17 @@ def test_nothing_leaves_the_picture_whatever_the_clocks_said() -> None:
     )
 
 
-def test_counters_are_drawn_where_they_are_on_record(world: World, browser: TestClient) -> None:
+def test_counters_are_drawn_where_they_are_on_record(harness: Harness, browser: TestClient) -> None:
     browser.post("/v1/runs", json={"crawler": "plain"})
-    world.claim(1)
-    world.deploy(1)
+    harness.claim(1)
+    harness.deploy(1)
     assert "Counters over time" not in browser.get("/runs/1").text, "nothing is known of any time"
     for pages in (10, 400):
-        world.clock.forward(60)
-        counted = LiveCounters(world.ref(1), 1, 0, Counts(pages=pages, items=pages // 10))
-        assert world.store.live_counters.record_counts(world.ref(1), [counted]) == 1
+        harness.clock.forward(60)
+        counted = LiveCounters(harness.ref(1), 1, 0, Counts(pages=pages, items=pages // 10))
+        assert harness.store.live_counters.record_counts(harness.ref(1), [counted]) == 1
         if pages == 10:
-            world.store.stops.record_stop(1, StopIntent(world.clock()), None)
+            harness.store.stops.record_stop(1, StopIntent(harness.clock()), None)
     page = browser.get("/runs/1").text.partition('id="run-counters"')[2].partition("</section>")[0]
     assert re.findall('points="([^"]*)"', page) == ["0.0,58.5 320.0,0.0 ", "0.0,58.5 320.0,0.0 "]
     assert "pages, 400 at most" in page

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from crawler_lifecycle.clusters.local.folders.task_files import LocalFiles
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.ui.conftest import BROWSER
 
 EVIL = "<script>alert(1)</script>\"'\x1b]0;x\x07\u202e"
@@ -22,12 +22,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(50)
 
 
 @pytest.fixture
-def left(world: World, tmp_path: Path) -> Iterator[tuple[TestClient, str, Path]]:
+def left(harness: Harness, tmp_path: Path) -> Iterator[tuple[TestClient, str, Path]]:
     """A browser, the address of a run, and the folder of its files."""
-    with world.client(world.new_app(live_files=LocalFiles(tmp_path))) as browser:
+    with harness.client(harness.new_app(live_files=LocalFiles(tmp_path))) as browser:
         browser.headers.update(BROWSER)
         run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
-        home = tmp_path / "tasks" / str(world.run(run_id).ref)
+        home = tmp_path / "tasks" / str(harness.run(run_id).ref)
         files = home / "0" / "1" / "files"
         files.mkdir(parents=True)
         yield browser, f"/runs/{run_id}", files
@@ -104,8 +104,8 @@ def test_pictures_are_proved_and_all_else_is_text(left: tuple[TestClient, str, P
             assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_where_files_lie_that_cannot_be_read_here(world: World) -> None:
-    with world.client(world.new_app(elsewhere="they lie in the bucket of ours")) as browser:
+def test_where_files_lie_that_cannot_be_read_here(harness: Harness) -> None:
+    with harness.client(harness.new_app(elsewhere="they lie in the bucket of ours")) as browser:
         browser.headers.update(BROWSER)
         run_id = browser.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"]
         assert "they lie in the bucket of ours" in shown(browser, f"/runs/{run_id}/files")

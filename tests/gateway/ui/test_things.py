@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 
 SCHEDULE = {"run": {"crawler": "plain"}, "every_s": 3600}
 
@@ -37,7 +37,7 @@ def nightly(browser: TestClient) -> str:
 
 
 def test_a_schedule_shows_what_comes_and_what_came(
-    world: World, browser: TestClient, nightly: str
+    harness: Harness, browser: TestClient, nightly: str
 ) -> None:
     page = words(browser.get(nightly))
     assert "Active" in page
@@ -50,7 +50,7 @@ def test_a_schedule_shows_what_comes_and_what_came(
 
 
 def test_a_schedule_is_paused_with_a_reason_and_resumed(
-    world: World, browser: TestClient, nightly: str
+    harness: Harness, browser: TestClient, nightly: str
 ) -> None:
     assert "It is paused." in words(press(browser, nightly, "pause", reason="a <migration>"))
     assert "a <migration>" in words(browser.get(nightly))
@@ -61,24 +61,24 @@ def test_a_schedule_is_paused_with_a_reason_and_resumed(
 
 
 def test_a_backfill_is_counted_before_it_begins(
-    world: World, browser: TestClient, nightly: str
+    harness: Harness, browser: TestClient, nightly: str
 ) -> None:
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z"}
     asked = press(browser, nightly, "backfill", **window)
     assert "3 due times are after" in words(asked)
-    row = world.schedule()
-    assert world.store.schedules.list_firings(row.schedule_id) == []
+    row = harness.schedule()
+    assert harness.store.schedules.list_firings(row.schedule_id) == []
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text.partition("<main")[2]))
     assert fields.pop("do") == "backfill"
     assert "3 due: 2026-11-19 01:00:00 UTC" in words(
         browser.post(nightly, data={**fields, "do": "backfill"})
     )
-    assert len(world.store.schedules.list_firings(row.schedule_id)) == 3
+    assert len(harness.store.schedules.list_firings(row.schedule_id)) == 3
     missing = press(browser, nightly, "backfill")
     assert (missing.status_code, "give both times" in missing.text) == (422, True)
 
 
-def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: TestClient) -> None:
+def test_a_webhook_is_made_tested_paused_and_deleted(harness: Harness, browser: TestClient) -> None:
     form = {
         "name": "portal",
         "url": "https://hooks.example.com/<x>",
@@ -94,10 +94,10 @@ def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: Test
     assert "paused" in words(browser.get("/webhooks/portal"))
     assert "It continues." in words(press(browser, "/webhooks/portal", "skip"))
     row, seq = (
-        world.store.webhooks.follow_webhook("portal", "f"),
-        world.store.webhooks.test_webhook("portal", None).seq,
+        harness.store.webhooks.follow_webhook("portal", "f"),
+        harness.store.webhooks.test_webhook("portal", None).seq,
     )
-    world.store.webhooks.note_tries(
+    harness.store.webhooks.note_tries(
         row.webhook_id, "f", [DeliveryAttempt(seq, "it said <no>")], seq - 1, settled=False
     )
     failing = words(browser.get("/webhooks/portal"))
@@ -112,7 +112,7 @@ def test_a_webhook_is_made_tested_paused_and_deleted(world: World, browser: Test
     assert browser.get("/webhooks/portal").status_code == 404
 
 
-def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClient) -> None:
+def test_a_manager_is_paused_capped_and_stopped(harness: Harness, browser: TestClient) -> None:
     assert (
         browser.post("/v1/managers", json={"crawler": "plain", "flow_id": "f"}).status_code == 202
     )
@@ -123,13 +123,13 @@ def test_a_manager_is_paused_capped_and_stopped(world: World, browser: TestClien
     assert "The limit is 3." in words(press(browser, path, "limit", cap="3", **seen))
     assert "0 live of at most 3" in words(browser.get(path))
     assert "attempt 1 now" in words(press(browser, path, "stop", attempt="2"))
-    assert world.manager(1).stop is None
+    assert harness.manager(1).stop is None
     assert "The stop is recorded." in words(press(browser, path, "stop", reason="enough", **seen))
     assert "enough" in words(browser.get(path))
     assert press(browser, path, "limit", cap="-1", **seen).status_code == 422
 
 
-def test_steps_of_a_graph_are_cancelled_and_retried(world: World, browser: TestClient) -> None:
+def test_steps_of_a_graph_are_cancelled_and_retried(harness: Harness, browser: TestClient) -> None:
     steps = [{"path": name, "kind": "crawl", "job": {"crawler": "plain"}} for name in ("a", "b")]
     assert browser.post("/v1/graphs", json={"id": "nightly: 1", "steps": steps}).status_code == 202
     path = "/graphs/nightly%3A%201"
@@ -154,7 +154,7 @@ def told(answer: Any) -> list[tuple[str, str, str]]:
 
 
 def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     for flow in "abc":
         assert (
@@ -170,7 +170,7 @@ def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
         ("manager 99", "no"),
     ]
     assert ("attempt 1 now" in paused[1][2], "99" in paused[2][2]) == (True, True)
-    assert [world.manager(n).paused for n in (1, 2, 3)] == [True, False, False]
+    assert [harness.manager(n).paused for n in (1, 2, 3)] == [True, False, False]
     key = uuid.uuid4().hex
     for do, own, pauses in [
         ("pause", key, True),
@@ -180,12 +180,12 @@ def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
         assert [
             one[1] for one in told(press(browser, "/managers", do, manager=["2.1", "3.1"], key=own))
         ] == ["yes"] * 2
-        assert [world.manager(n).paused for n in (2, 3)] == [pauses] * 2, (
+        assert [harness.manager(n).paused for n in (2, 3)] == [pauses] * 2, (
             "a form that is sent again does nothing"
         )
     asked = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="3")
     assert "Force stop 2 managers" in words(asked)
-    assert world.manager(3).stop is None
+    assert harness.manager(3).stop is None
     forced = press(browser, "/managers", "force", manager=["1.1", "3.1"], typed="2", reason="<why>")
     assert told(forced) == [(f"manager {n}", "yes", "The forced stop is recorded.") for n in (1, 3)]
     assert "Go to the managers" in words(forced)
@@ -200,7 +200,7 @@ def test_chosen_managers_are_paused_and_stopped_each_with_its_answer(
 
 
 def test_chosen_graphs_are_stopped_and_retried_whatever_they_are_called(
-    world: World, browser: TestClient
+    harness: Harness, browser: TestClient
 ) -> None:
     step, names = (
         {"path": "a", "kind": "crawl", "job": {"crawler": "plain"}},
@@ -236,16 +236,16 @@ def test_a_reason_that_is_too_long_for_a_graph_is_refused(browser: TestClient, d
     assert 'name="reason" maxlength="255"' in browser.get("/graphs/g").text
 
 
-def test_an_audit_is_made_once_for_each_form(world: World, browser: TestClient) -> None:
-    world.workflows.report = AuditReport("audit-1", world.clock(), world.clock(), repair=True)
+def test_an_audit_is_made_once_for_each_form(harness: Harness, browser: TestClient) -> None:
+    harness.workflows.report = AuditReport("audit-1", harness.clock(), harness.clock(), repair=True)
     form = {"key": uuid.uuid4().hex, "repair": "true"}
     for _ in range(2):
         assert "Found 0, repaired 0, left 0." in words(browser.post("/audit", data=form))
-    assert world.workflows.audits == [True]
-    world.workflows.down = True
+    assert harness.workflows.audits == [True]
+    harness.workflows.down = True
     failed = browser.post("/audit", data={"key": "1" * 32})
     assert failed.status_code == 503
-    world.workflows.down = False
+    harness.workflows.down = False
     assert browser.post("/audit", data={"key": "1" * 32}).status_code == 200
 
 

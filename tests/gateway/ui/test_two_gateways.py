@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 
 from crawler_lifecycle.gateway.access.logins import COOKIE
 from crawler_lifecycle.gateway.access.tokens import FRESH_S
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.gateway.keys import Keys
 from tests.gateway.ui.conftest import as_browser
 from tests.gateway.ui.test_things import words
@@ -27,21 +27,21 @@ Send = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def both(world: World) -> Iterator[list[TestClient]]:
+def both(harness: Harness) -> Iterator[list[TestClient]]:
     """Browsers at two gateways, which share nothing but database and Temporal."""
     with ExitStack() as stack:
-        yield [as_browser(stack.enter_context(world.client(world.new_app()))) for _ in range(2)]
+        yield [as_browser(stack.enter_context(harness.client(harness.new_app()))) for _ in range(2)]
 
 
 @pytest.fixture
-def send(world: World, both: list[TestClient]) -> Send:
+def send(harness: Harness, both: list[TestClient]) -> Send:
     """Send one form to both, twice each, with some seconds between."""
 
     def sent(path: str, **data: Any) -> list[Any]:
         answers, key = [], uuid.uuid4().hex
         for client in (*both, *both):
             answers.append(client.post(path, data={"key": key, **data}))
-            world.clock.forward(2)
+            harness.clock.forward(2)
         return answers
 
     return sent
@@ -55,28 +55,28 @@ def hidden(page: Any) -> dict[str, str]:
 
 
 def test_a_run_is_started_stopped_and_resumed_once(
-    world: World, both: list[TestClient], send: Send
+    harness: Harness, both: list[TestClient], send: Send
 ) -> None:
     form = {"key": uuid.uuid4().hex, "crawler": "plain"}
     led = [client.post("/runs/new", data=form).headers["location"] for client in (*both, *both)]
     assert set(led) == {"/runs/1"}
-    assert len(world.store.runs.list_runs()) == 1
-    world.claim(1)
+    assert len(harness.store.runs.list_runs()) == 1
+    harness.claim(1)
     send("/runs", do="stop", run="1.1")
     send("/runs", do="force", run="1.1")
-    assert [row["force"] for row in world.store.runs.cancellations(1)] == [False, True]
-    world.end(1)
+    assert [row["force"] for row in harness.store.runs.cancellations(1)] == [False, True]
+    harness.end(1)
     for do in ("resume", "rerun"):
         answers = send("/runs", do=do, run="1.1")
         assert "in attempt 2 now" in answers[-1].text
-    assert world.run(1).attempt == 2
+    assert harness.run(1).attempt == 2
 
 
-def test_a_schedule_begins_once(world: World, both: list[TestClient], send: Send) -> None:
+def test_a_schedule_begins_once(harness: Harness, both: list[TestClient], send: Send) -> None:
     form = {"name": "nightly", "kind": "run", "crawler": "plain", "every_s": "3600"}
     for client in (*both, *both):
         assert client.post("/schedules/new", data=form).headers["location"] == "/schedules/nightly"
-    row = world.schedule()
+    row = harness.schedule()
     assert row.revision == 1
     for n in (1, 2):
         answers = [
@@ -88,35 +88,35 @@ def test_a_schedule_begins_once(world: World, both: list[TestClient], send: Send
         assert "1 of 1" in answers[0]
         assert "requested the due time" in answers[1]
         assert answers[2:] == answers[:2], "each gateway tells the same again"
-        assert len(world.store.schedules.list_firings(row.schedule_id)) == n
+        assert len(harness.store.schedules.list_firings(row.schedule_id)) == n
     window = {"after": "2026-11-19T00:30:00Z", "until": "2026-11-19T03:30:00Z", "counted": "3"}
     send("/schedules/nightly", do="backfill", **window)
-    assert len(world.store.schedules.list_firings(row.schedule_id)) == 2 + 3
+    assert len(harness.store.schedules.list_firings(row.schedule_id)) == 2 + 3
 
 
 def test_a_webhook_is_made_and_tested_once(
-    world: World, both: list[TestClient], send: Send
+    harness: Harness, both: list[TestClient], send: Send
 ) -> None:
     form = {"name": "shop", "url": "https://hooks.example.com/x", "secret": "env:CRAWL_HOOK"}
     for client in (*both, *both):
         assert client.post("/webhooks/new", data=form).headers["location"] == "/webhooks/shop"
-    before = world.store.events.last_event_seq()
+    before = harness.store.events.last_event_seq()
     for n in (1, 2):
         answers = send("/webhooks/shop", do="test", **hidden(both[0].get("/webhooks/shop")))
         assert "somebody tested it after" in words(answers[1])
-        assert world.store.events.last_event_seq() == before + n
+        assert harness.store.events.last_event_seq() == before + n
 
 
 def test_a_manager_and_a_graph_take_each_command_once(
-    world: World, both: list[TestClient], send: Send
+    harness: Harness, both: list[TestClient], send: Send
 ) -> None:
     both[0].post("/v1/managers", json={"crawler": "plain", "flow_id": "f"})
     for do, more in (("pause", {}), ("limit", {"cap": "3"}), ("stop", {"reason": "enough"})):
-        before = world.store.events.last_event_seq()
+        before = harness.store.events.last_event_seq()
         answers = [words(one) for one in send("/managers/1", do=do, attempt="1", **more)]
         assert "Nothing changed" not in answers[0]
         assert "Nothing changed" in answers[1], do
-        assert world.store.events.last_event_seq() <= before + 1
+        assert harness.store.events.last_event_seq() <= before + 1
     both[0].post("/v1/graphs", json={"id": "nightly", "steps": STEPS})
     attempt = hidden(both[0].get("/graphs/nightly"))["attempt"]
     for do, step in itertools.product(("cancel", "retry"), ("a",)):
@@ -125,14 +125,14 @@ def test_a_manager_and_a_graph_take_each_command_once(
         assert "1 step changed" in answers[0]
 
 
-def test_a_login_is_known_to_both_and_ends_with_its_token(world: World, keys: Keys) -> None:
+def test_a_login_is_known_to_both_and_ends_with_its_token(harness: Harness, keys: Keys) -> None:
     """A logout takes the cookie from its browser.
 
     A copy of it counts at the other gateway until the token is gone.
     """
     with ExitStack() as stack:
-        made = [world.new_app(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(2)]
-        one, other = (as_browser(stack.enter_context(world.client(app))) for app in made)
+        made = [harness.new_app(entrance=keys.entrance(login_key=b"k" * 32)) for _ in range(2)]
+        one, other = (as_browser(stack.enter_context(harness.client(app))) for app in made)
         cookie = one.post("/login", data={"token": keys.tokens["read"]}).cookies[COOKIE]
         copy = {"Cookie": f"{COOKIE}={cookie}"}
         assert other.get("/", headers=copy).status_code == 200

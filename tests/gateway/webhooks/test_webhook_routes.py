@@ -6,7 +6,7 @@ from typing import Any
 
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.features.webhooks.ports import DeliveryAttempt
-from tests.gateway.gateway_world import World
+from tests.gateway.gateway_harness import Harness
 from tests.support.hostile_addresses import HOSTILE
 
 PATH = "/v1/webhooks/shop"
@@ -22,8 +22,8 @@ def ok(answer: Any, status: int = 200) -> Any:
     return answer.json()
 
 
-def test_a_webhook_from_its_making_to_its_deletion(world: World) -> None:
-    with world.client() as client:
+def test_a_webhook_from_its_making_to_its_deletion(harness: Harness) -> None:
+    with harness.client() as client:
         made = ok(client.put(PATH, json={**HOOK, "requested_by": "ann"}))
         assert (made["state"], made["revision"], made["requested_by"], made["note"]) == (
             "active",
@@ -48,20 +48,20 @@ def test_a_webhook_from_its_making_to_its_deletion(world: World) -> None:
         ok(client.delete(PATH))
         for answer in (client.get(PATH), client.delete(PATH), client.post(f"{PATH}/test")):
             assert ok(answer, 404)["code"] == "webhook_not_found"
-    assert ("shop", True) in world.workflows.webhooks, "its workflow is woken at each change"
+    assert ("shop", True) in harness.workflows.webhooks, "its workflow is woken at each change"
 
 
-def test_deliveries_are_listed_the_latest_first(world: World) -> None:
-    with world.client() as client:
+def test_deliveries_are_listed_the_latest_first(harness: Harness) -> None:
+    with harness.client() as client:
         ok(client.put(PATH, json=HOOK))
         seqs = [ok(client.post(f"{PATH}/test"), 202)["seq"] for _ in range(5)]
-        row = world.store.webhooks.follow_webhook("shop", "f")
+        row = harness.store.webhooks.follow_webhook("shop", "f")
         assert row is not None
         tried = [
             DeliveryAttempt(seq, "the receiver answered 500: no" if seq == seqs[2] else None)
             for seq in seqs
         ]
-        world.store.webhooks.note_tries(row.webhook_id, "f", tried, seqs[1], settled=False)
+        harness.store.webhooks.note_tries(row.webhook_id, "f", tried, seqs[1], settled=False)
         first = ok(client.get(f"{PATH}/deliveries", params={"page_size": 3}))
         rest = ok(
             client.get(
@@ -93,14 +93,14 @@ def test_deliveries_are_listed_the_latest_first(world: World) -> None:
 
 
 def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(
-    world: World,
+    harness: Harness,
 ) -> None:
     chat = {
         "kind": "teams",
         "url": "https://x.example.com:443/workflows/1?sig=hunter2",
         "events": ["run.ended"],
     }
-    with world.client() as client:
+    with harness.client() as client:
         ok(client.put(PATH, json=chat))
         for answer in (client.get(PATH), client.get("/v1/webhooks"), client.put(PATH, json=chat)):
             assert ok(answer)
@@ -109,7 +109,7 @@ def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(
         assert shown["url"] == "https://x.example.com:443/…"
         changed = ok(client.put(PATH, json={**shown, "tags": ["a"]}))
         assert changed["revision"] == 2
-        row = world.store.webhooks.get("shop")
+        row = harness.store.webhooks.get("shop")
         assert row is not None
         assert row.definition["url"] == chat["url"]
         for other in (
@@ -131,20 +131,20 @@ def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(
         )
 
 
-def test_a_test_that_was_taken_says_what_the_receiver_answered(world: World) -> None:
-    with world.client() as client:
+def test_a_test_that_was_taken_says_what_the_receiver_answered(harness: Harness) -> None:
+    with harness.client() as client:
         ok(client.put(PATH, json={"kind": "email", "url": "ops@example.com"}))
         seq = ok(client.post(f"{PATH}/test"), 202)["seq"]
-        row = world.store.webhooks.follow_webhook("shop", "f")
+        row = harness.store.webhooks.follow_webhook("shop", "f")
         assert row is not None
-        world.store.webhooks.note_tries(
+        harness.store.webhooks.note_tries(
             row.webhook_id, "f", [DeliveryAttempt(seq, answer="250 queued")], seq, settled=True
         )
         [told] = ok(client.get(f"{PATH}/deliveries"))["deliveries"]
         assert (told["status"], told["error"]) == ("delivered", "250 queued")
 
 
-def test_what_cannot_be_is_refused_by_name(world: World) -> None:
+def test_what_cannot_be_is_refused_by_name(harness: Harness) -> None:
     for change, word in [
         ({"url": "http://127.0.0.1/"}, "https"),
         ({"url": "file:///etc/passwd"}, "url"),
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused_by_name(world: World) -> None:
         ({"colour": "red"}, "colour"),
         ({"tags": ["x"] * 101}, "tags"),
     ]:
-        with world.client() as client:
+        with harness.client() as client:
             answer = client.put(PATH, json={**HOOK, **change})
             assert answer.status_code == 422, change
             assert word in answer.text
@@ -162,8 +162,8 @@ def test_what_cannot_be_is_refused_by_name(world: World) -> None:
             assert ok(client.get("/v1/webhooks"))["webhooks"] == []
 
 
-def test_where_none_may_lead_none_is_made_and_none_led_later(world: World) -> None:
-    with world.client() as client:
+def test_where_none_may_lead_none_is_made_and_none_led_later(harness: Harness) -> None:
+    with harness.client() as client:
         taken = [
             url for url in HOSTILE if client.put(PATH, json={**HOOK, "url": url}).status_code != 422
         ]
@@ -179,14 +179,14 @@ def test_where_none_may_lead_none_is_made_and_none_led_later(world: World) -> No
         assert "LIFECYCLE_WEBHOOKS__ENV_PREFIX" in refused.text
 
 
-def test_on_a_developers_machine_http_is_allowed(world: World) -> None:
-    with world.client(world.new_app(webhook_rules=WebhookRules(loopback=True))) as client:
+def test_on_a_developers_machine_http_is_allowed(harness: Harness) -> None:
+    with harness.client(harness.new_app(webhook_rules=WebhookRules(loopback=True))) as client:
         ok(client.put(PATH, json={**HOOK, "url": "http://localhost:9000/"}))
         assert client.put(PATH, json={**HOOK, "url": "http://example.com/"}).status_code == 422
 
 
-def test_while_temporal_is_away_it_is_recorded_and_told_later(world: World) -> None:
-    world.workflows.down = True
-    with world.client() as client:
+def test_while_temporal_is_away_it_is_recorded_and_told_later(harness: Harness) -> None:
+    harness.workflows.down = True
+    with harness.client() as client:
         assert "role audit" in ok(client.put(PATH, json=HOOK))["note"]
         assert "role audit" in ok(client.post(f"{PATH}/test"), 202)["note"]

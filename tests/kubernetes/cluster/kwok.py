@@ -4,16 +4,16 @@ For states that are hard to provoke with real containers, and for many pods. Wha
 from its annotations, or, where the manifest is not the test's to write, from variables of its first
 container:
 
-======================  ===================  ===========================================================================
-annotation              variable             meaning (durations as Go spells them: ``200ms``, ``3s``)
-======================  ===================  ===========================================================================
-crawl.test/run-for      KWOK_RUN_FOR         ends by itself after so long; without it, it runs until it is stopped
-crawl.test/exit-code    KWOK_EXIT_CODE       of that end; default 0
-crawl.test/reason       KWOK_REASON          of that end (``OOMKilled``); default Completed or Error
-crawl.test/message      KWOK_MESSAGE         termination message, also of a stop
-crawl.test/stop-after   KWOK_STOP_AFTER      so long after it was deleted it ends; default 0
-crawl.test/stop-code    KWOK_STOP_CODE       with this exit code; default 143
-======================  ===================  ===========================================================================
+====================== ===================
+=========================================================================== annotation variable
+meaning (durations as Go spells them: ``200ms``, ``3s``) ====================== ===================
+=========================================================================== crawl.test/run-for
+KWOK_RUN_FOR ends by itself after so long; without it, it runs until it is stopped
+crawl.test/exit-code KWOK_EXIT_CODE of that end; default 0 crawl.test/reason KWOK_REASON of that end
+(``OOMKilled``); default Completed or Error crawl.test/message KWOK_MESSAGE termination message,
+also of a stop crawl.test/stop-after KWOK_STOP_AFTER so long after it was deleted it ends; default 0
+crawl.test/stop-code KWOK_STOP_CODE with this exit code; default 143 ======================
+=================== ===========================================================================
 
 Anything else a test can patch into the pod's status itself: kwok changes a pod only at the moments
 above.

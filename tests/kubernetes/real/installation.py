@@ -24,7 +24,7 @@ from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import Part, until
 from tests.kubernetes.cluster.services import ServiceNetwork
-from tests.kubernetes.real.real_world import ACTOR, actor_image
+from tests.kubernetes.real.real_harness import ACTOR, actor_image
 from tests.support import service_image
 from tests.support.event_bus import BUS, moto_bus
 from tests.support.manifests import DEPLOY, Document

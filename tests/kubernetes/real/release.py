@@ -32,7 +32,7 @@ from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 from tests.kubernetes.real.installation import CRAWLS, PATIENCE_S, SCHEMA, SERVICES, Installation
-from tests.kubernetes.real.real_world import ACTOR, actor_image
+from tests.kubernetes.real.real_harness import ACTOR, actor_image
 from tests.support import crawler_image, service_image
 from tests.support.builds import LANDED, ROOT, checked_out
 from tests.support.manifests import Document

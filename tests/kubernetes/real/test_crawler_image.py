@@ -79,8 +79,8 @@ class _Door(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _door(address: str, bundles: S3Bundles) -> Iterator[str]:
-    server = ThreadingHTTPServer((address, 0), type("Door", (_Door,), {"bundles": bundles}))
+def _stub(address: str, bundles: S3Bundles) -> Iterator[str]:
+    server = ThreadingHTTPServer((address, 0), type("StubGateway", (_Door,), {"bundles": bundles}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -230,8 +230,8 @@ def test_scrapy_crawls_in_a_restricted_pod_and_its_files_reach_the_bucket(
     use_aws(monkeypatch, storage.url)
     bundles = S3Bundles(f"s3://{storage.bucket().name}/files")
     rules = Rules(files_url="s3://crawls/files")
-    with _door(address, bundles) as door:
-        way = {"CRAWL_UPLOAD_URL": door, "CRAWL_UPLOAD_TOKEN": TOKEN}
+    with _stub(address, bundles) as stub:
+        way = {"CRAWL_UPLOAD_URL": stub, "CRAWL_UPLOAD_TOKEN": TOKEN}
         namespace.deploy(SERVICES, rules, way, args={"site": site})
         code, summary = namespace.ended()
     log = namespace.log()
@@ -261,8 +261,8 @@ def test_a_stop_in_mid_crawl_reaches_scrapy_once_and_the_upload_fits_into_the_gr
 ) -> None:
     use_aws(monkeypatch, storage.url)
     bundles = S3Bundles(f"s3://{storage.bucket().name}/files")
-    with _door(address, bundles) as door:
-        way = {"CRAWL_UPLOAD_URL": door, "CRAWL_UPLOAD_TOKEN": TOKEN}
+    with _stub(address, bundles) as stub:
+        way = {"CRAWL_UPLOAD_URL": stub, "CRAWL_UPLOAD_TOKEN": TOKEN}
         slowly = {"DOWNLOAD_DELAY": "3", "CONCURRENT_REQUESTS": "1"}
         rules = Rules(files_url="s3://crawls/files")
         namespace.deploy(SERVICES, rules, way, args={"site": site}, settings=slowly)

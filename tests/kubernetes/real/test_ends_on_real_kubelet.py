@@ -13,44 +13,46 @@ from typing import Any
 import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
-from tests.e2e.world import moment, until
-from tests.kubernetes.real.real_world import CATALOGUE, NO_IMAGE, RealWorld
+from tests.e2e.harness import moment, until
+from tests.kubernetes.real.real_harness import CATALOGUE, NO_IMAGE, RealHarness
 
 Row = dict[str, Any]
 #: Without our runner, where a container with it plays in CI, and a recording is read as well.
 BARE = pytest.param("bare", marks=pytest.mark.slow)
 
 
-def proved(world: RealWorld, run_id: int) -> tuple[Row, Row, Row]:
+def proved(harness: RealHarness, run_id: int) -> tuple[Row, Row, Row]:
     """Run and task as the database has them after the end, and what the kubelet said of the
     container.
 
     Whatever the end was: it is on record once, it is the end of that container, and the cluster was
     let go of.
     """
-    run = world.until_ended(run_id)
-    task = world.task(run_id)
-    [job] = world.objects(run_id, "jobs")
+    run = harness.until_ended(run_id)
+    task = harness.task(run_id)
+    [job] = harness.objects(run_id, "jobs")
     assert task["cluster_uid"] == job["metadata"]["uid"]
-    pod = world.pod(run_id)
+    pod = harness.pod(run_id)
     [status] = pod["status"]["containerStatuses"]
     ended: Row = status["state"]["terminated"]
     assert task["exit_code"] == ended["exitCode"]
     assert task["node"] == pod["spec"]["nodeName"]
     sql = "SELECT ended_at FROM task_history WHERE run_id = ?"
     assert (
-        abs((moment(world.query(sql, run_id)[0][0]) - moment(ended["finishedAt"])).total_seconds())
+        abs(
+            (moment(harness.query(sql, run_id)[0][0]) - moment(ended["finishedAt"])).total_seconds()
+        )
         <= 1
     )
     twice = "SELECT to_status FROM status_transition WHERE run_id = ? AND task_id IS NOT NULL"
-    assert world.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
-    world.until_settled(run_id)
+    assert harness.query(f"{twice} GROUP BY task_id, to_status HAVING COUNT(*) > 1", run_id) == []
+    harness.until_settled(run_id)
     return run, task, ended
 
 
-def test_exit_0(world: RealWorld) -> None:
-    run_id = world.begin(do="finish")
-    run, task, ended = proved(world, run_id)
+def test_exit_0(harness: RealHarness) -> None:
+    run_id = harness.begin(do="finish")
+    run, task, ended = proved(harness, run_id)
     assert (run["status"], run["outcome"]) == ("COMPLETED", "finished")
     assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == (
         "SUCCEEDED",
@@ -59,14 +61,14 @@ def test_exit_0(world: RealWorld) -> None:
         3,
     )
     assert json.loads(ended["message"])["finish_reason"] == "finished"
-    assert "three pages, two of them with something on" in world.gateway.logs(run_id)
-    kinds = world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
+    assert "three pages, two of them with something on" in harness.gateway.logs(run_id)
+    kinds = harness.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
     assert set(kinds) <= {("late",)}, "on a busy machine it may be found late"
 
 
 @pytest.mark.parametrize(("crawler", "code"), [("actor", 7), ("bare", 42)])
-def test_exit_n(world: RealWorld, crawler: str, code: int) -> None:
-    run, task, ended = proved(world, world.begin(crawler, do="finish", code=code))
+def test_exit_n(harness: RealHarness, crawler: str, code: int) -> None:
+    run, task, ended = proved(harness, harness.begin(crawler, do="finish", code=code))
     assert (run["status"], run["outcome"]) == ("FAILED", "failed")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "failed", code)
     assert f"exit {code}" in task["cause"]
@@ -74,9 +76,9 @@ def test_exit_n(world: RealWorld, crawler: str, code: int) -> None:
     assert ("three pages" in ended["message"]) == (crawler == "bare")
 
 
-def test_killed_for_memory(world: RealWorld) -> None:
+def test_killed_for_memory(harness: RealHarness) -> None:
     """Process 1 of the container itself is killed."""
-    run, task, ended = proved(world, world.begin("bare", do="eat"))
+    run, task, ended = proved(harness, harness.begin("bare", do="eat"))
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
     assert (run["status"], run["outcome"]) == ("FAILED", "killed by oom")
     assert (task["outcome"], task["exit_code"], task["exit_signal"]) == ("killed by oom", 137, 9)
@@ -84,42 +86,42 @@ def test_killed_for_memory(world: RealWorld) -> None:
 
 
 @pytest.mark.parametrize("code", [0, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_child_killed_for_memory(world: RealWorld, code: int) -> None:
+def test_a_child_killed_for_memory(harness: RealHarness, code: int) -> None:
     """The pod of the one that exits with 0 is Succeeded and its Job Complete. It is no success."""
-    run_id = world.begin("bare", do="child eats", code=code)
-    run, task, ended = proved(world, run_id)
+    run_id = harness.begin("bare", do="child eats", code=code)
+    run, task, ended = proved(harness, run_id)
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", code)
     # Which follows the end of the container a moment later.
     phase = "Failed" if code else "Succeeded"
-    until(lambda: world.pod(run_id)["status"]["phase"] == phase, f"a pod that has {phase}")
+    until(lambda: harness.pod(run_id)["status"]["phase"] == phase, f"a pod that has {phase}")
     assert (run["status"], task["outcome"], task["exit_code"]) == ("FAILED", "killed by oom", code)
 
 
-def test_a_crawler_below_the_runner_is_killed_for_memory(world: RealWorld) -> None:
-    run, task, ended = proved(world, world.begin(do="eat"))
+def test_a_crawler_below_the_runner_is_killed_for_memory(harness: RealHarness) -> None:
+    run, task, ended = proved(harness, harness.begin(do="eat"))
     assert ended["reason"] == "OOMKilled"
     assert (run["status"], task["status"], task["outcome"]) == ("FAILED", "FAILED", "killed by oom")
 
 
-def obeyed(world: RealWorld) -> int:
+def obeyed(harness: RealHarness) -> int:
     """A run that was stopped in order once it had printed something."""
-    run_id = world.begin(do="obey")
-    world.until_running(run_id)
-    until(lambda: "waiting" in world.gateway.logs(run_id), "a line of its log")
-    world.gateway.stop(run_id, reason="enough")
-    world.until_ended(run_id)
+    run_id = harness.begin(do="obey")
+    harness.until_running(run_id)
+    until(lambda: "waiting" in harness.gateway.logs(run_id), "a line of its log")
+    harness.gateway.stop(run_id, reason="enough")
+    harness.until_ended(run_id)
     return run_id
 
 
-def test_sigterm_handled(world: RealWorld) -> None:
+def test_sigterm_handled(harness: RealHarness) -> None:
     """Its log is kept before the Job is deleted: what is said after the signal goes with its
     container.
 
     A node does not wait for whoever wants to read it, nor a stop for a node, but for two seconds. A
     busy one may miss them, and is asked again.
     """
-    run_id = obeyed(world)
-    run, task = world.run_row(run_id), world.task(run_id)
+    run_id = obeyed(harness)
+    run, task = harness.run_row(run_id), harness.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
     assert (task["status"], task["outcome"], task["exit_code"], task["pages"]) == (
         "CANCELLED",
@@ -128,40 +130,40 @@ def test_sigterm_handled(world: RealWorld) -> None:
         7,
     )
     until(
-        lambda: not world.objects(run_id, "pods") and not world.objects(run_id, "jobs"),
+        lambda: not harness.objects(run_id, "pods") and not harness.objects(run_id, "jobs"),
         "nothing left to hold",
     )
     assert any(
-        "waiting" in world.gateway.logs(one or obeyed(world)) for one in (run_id, 0, 0, 0, 0)
+        "waiting" in harness.gateway.logs(one or obeyed(harness)) for one in (run_id, 0, 0, 0, 0)
     )
 
 
 @pytest.mark.parametrize("crawler", ["actor", BARE])
-def test_sigterm_ignored(world: RealWorld, crawler: str) -> None:
+def test_sigterm_ignored(harness: RealHarness, crawler: str) -> None:
     """With the runner it says how it went; without, nobody is left to say anything."""
-    run_id = world.begin(crawler, do="ignore", limits={"stop_grace_s": 2})
-    world.until_running(run_id)
-    world.gateway.stop(run_id, reason="enough")
-    run = world.until_ended(run_id)
-    task = world.task(run_id)
+    run_id = harness.begin(crawler, do="ignore", limits={"stop_grace_s": 2})
+    harness.until_running(run_id)
+    harness.gateway.stop(run_id, reason="enough")
+    run = harness.until_ended(run_id)
+    task = harness.task(run_id)
     assert (run["status"], run["outcome"], task["status"]) == ("FAILED", "cancelled", "CANCELLED")
     assert (task["exit_code"], task["exit_signal"]) == ((13, 9) if crawler == "actor" else (137, 9))
-    assert processes_with(f"CRAWL_RUN_ID={run_id}", world) == []
+    assert processes_with(f"CRAWL_RUN_ID={run_id}", harness) == []
 
 
-def test_a_forced_stop(world: RealWorld) -> None:
-    run_id = world.begin(do="ignore", limits={"stop_grace_s": 600})
-    world.until_running(run_id)
-    world.gateway.stop(run_id, force=True, reason="now")
-    run = world.until_ended(run_id)
-    task = world.task(run_id)
+def test_a_forced_stop(harness: RealHarness) -> None:
+    run_id = harness.begin(do="ignore", limits={"stop_grace_s": 600})
+    harness.until_running(run_id)
+    harness.gateway.stop(run_id, force=True, reason="now")
+    run = harness.until_ended(run_id)
+    task = harness.task(run_id)
     assert (run["status"], run["outcome"], task["status"]) == ("FAILED", "cancelled", "CANCELLED")
-    assert processes_with(f"CRAWL_RUN_ID={run_id}", world) == []
+    assert processes_with(f"CRAWL_RUN_ID={run_id}", harness) == []
 
 
 @pytest.mark.parametrize("crawler", [pytest.param("actor", marks=pytest.mark.slow), "bare"])
 def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(
-    world: RealWorld, crawler: str
+    harness: RealHarness, crawler: str
 ) -> None:
     """A kubelet keeps the grace that it has begun.
 
@@ -170,119 +172,119 @@ def test_a_stop_becomes_a_forced_one_where_nobody_can_tell_the_pod(
     There is no gateway here that pods can reach. How our runner learns of the force from one:
     test_service_pods.
     """
-    run_id = world.begin(crawler, do="ignore", limits={"stop_grace_s": 20})
-    world.until_running(run_id)
-    pod = world.pod(run_id)
+    run_id = harness.begin(crawler, do="ignore", limits={"stop_grace_s": 20})
+    harness.until_running(run_id)
+    pod = harness.pod(run_id)
     own = pod["spec"]["terminationGracePeriodSeconds"]
-    world.gateway.stop(run_id, reason="enough")
+    harness.gateway.stop(run_id, reason="enough")
     name = pod["metadata"]["name"]
     until(
-        lambda: world.cluster.admin.is_killing(world.namespace, name),
+        lambda: harness.cluster.admin.is_killing(harness.namespace, name),
         "the node's beginning to end the pod",
     )
-    world.gateway.stop(run_id, force=True, reason="now")
+    harness.gateway.stop(run_id, force=True, reason="now")
     words = f"if its node had already begun its grace of {own} s"
-    until(lambda: words in str(world.task(run_id)["reason"]), "the reason why it takes so long")
-    assert world.status(run_id) == "STOPPING"
-    assert processes_with(f"CRAWL_RUN_ID={run_id}", world) != []
-    run, task = world.until_ended(run_id), world.task(run_id)
+    until(lambda: words in str(harness.task(run_id)["reason"]), "the reason why it takes so long")
+    assert harness.status(run_id) == "STOPPING"
+    assert processes_with(f"CRAWL_RUN_ID={run_id}", harness) != []
+    run, task = harness.until_ended(run_id), harness.task(run_id)
     assert (run["status"], run["outcome"], task["status"]) == ("FAILED", "cancelled", "CANCELLED")
     assert (task["exit_code"], task["exit_signal"]) == ((13, 9) if crawler == "actor" else (137, 9))
 
 
 @pytest.mark.slow
-def test_killed_from_outside(world: RealWorld) -> None:
-    run_id = world.begin("bare", do="wait")
-    world.until_running(run_id)
-    for pid in processes_with(f"CRAWL_RUN_ID={run_id}", world):
+def test_killed_from_outside(harness: RealHarness) -> None:
+    run_id = harness.begin("bare", do="wait")
+    harness.until_running(run_id)
+    for pid in processes_with(f"CRAWL_RUN_ID={run_id}", harness):
         os.kill(pid, signal.SIGKILL)
-    run, task, ended = proved(world, run_id)
+    run, task, ended = proved(harness, run_id)
     assert (ended["reason"], ended["exitCode"]) == ("Error", 137)
     assert (run["status"], run["outcome"]) == ("FAILED", "failed")
     assert (task["outcome"], task["exit_code"], task["exit_signal"]) == ("failed", 137, 9)
 
 
 @pytest.mark.parametrize("crawler", ["actor", BARE])
-def test_a_pod_deleted_by_a_person(world: RealWorld, crawler: str) -> None:
+def test_a_pod_deleted_by_a_person(harness: RealHarness, crawler: str) -> None:
     """Also the one that leaves in order and says so was ended from outside, and was believed to
     execute meanwhile.
     """
-    run_id = world.begin(crawler, do="obey")
-    world.until_running(run_id)
-    world.cluster.admin.delete(world.path(world.pod(run_id)))
-    run, task = proved_after_deletion(world, run_id)
+    run_id = harness.begin(crawler, do="obey")
+    harness.until_running(run_id)
+    harness.cluster.admin.delete(harness.path(harness.pod(run_id)))
+    run, task = proved_after_deletion(harness, run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "interrupted")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "interrupted", 11)
     assert "delete" in task["cause"]
     assert [
-        kind for (kind,) in world.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
+        kind for (kind,) in harness.query("SELECT kind FROM correction WHERE run_id = ?", run_id)
     ] == ["killed"]
 
 
-def proved_after_deletion(world: RealWorld, run_id: int) -> tuple[Row, Row]:
+def proved_after_deletion(harness: RealHarness, run_id: int) -> tuple[Row, Row]:
     """The same for an end whose pod is gone with its last finalizer: nothing of it is left on the
     cluster.
     """
-    run = world.until_ended(run_id)
-    until(lambda: not world.objects(run_id, "pods"), "the end of the pod")
-    return run, world.task(run_id)
+    run = harness.until_ended(run_id)
+    until(lambda: not harness.objects(run_id, "pods"), "the end of the pod")
+    return run, harness.task(run_id)
 
 
 @pytest.mark.slow
-def test_our_time_limit(world: RealWorld) -> None:
-    run_id = world.begin(do="obey", limits={"run_timeout_s": 4})
-    run = world.until_ended(run_id)
-    task = world.task(run_id)
+def test_our_time_limit(harness: RealHarness) -> None:
+    run_id = harness.begin(do="obey", limits={"run_timeout_s": 4})
+    run = harness.until_ended(run_id)
+    task = harness.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "timed_out")
     assert (task["status"], task["outcome"]) == ("FAILED", "timed_out")
 
 
-def test_the_clusters_deadline(world: RealWorld) -> None:
+def test_the_clusters_deadline(harness: RealHarness) -> None:
     """The backstop: the Job alone says why, since its controller deletes the pod."""
-    run_id = world.begin(do="obey")
-    world.until_running(run_id)
-    [job] = world.objects(run_id, "jobs")
-    world.cluster.admin.patch(world.path(job), {"spec": {"activeDeadlineSeconds": 1}})
-    run, task = proved_after_deletion(world, run_id)
+    run_id = harness.begin(do="obey")
+    harness.until_running(run_id)
+    [job] = harness.objects(run_id, "jobs")
+    harness.cluster.admin.patch(harness.path(job), {"spec": {"activeDeadlineSeconds": 1}})
+    run, task = proved_after_deletion(harness, run_id)
     assert (run["status"], task["status"], task["outcome"]) == ("FAILED", "FAILED", "timed_out")
-    [job] = world.objects(run_id, "jobs")
+    [job] = harness.objects(run_id, "jobs")
     assert "DeadlineExceeded" in {condition["reason"] for condition in job["status"]["conditions"]}
 
 
 @pytest.mark.parametrize("crawler", ["unreachable", pytest.param("absent", marks=pytest.mark.slow)])
-def test_an_image_that_does_not_exist(world: RealWorld, crawler: str) -> None:
+def test_an_image_that_does_not_exist(harness: RealHarness, crawler: str) -> None:
     """The run says so while it waits, can be stopped, and never becomes a success."""
-    run_id = world.begin(crawler, do="finish")
+    run_id = harness.begin(crawler, do="finish")
     reference = next(entry["image"] for entry in CATALOGUE if entry["name"] == crawler)
     until(
-        lambda: reference in str(world.run_row(run_id)["waiting_for"]),
+        lambda: reference in str(harness.run_row(run_id)["waiting_for"]),
         "a reason that names the image",
     )
-    assert world.status(run_id) == "INITIALIZING"
-    world.gateway.stop(run_id, reason="no such image")
-    run, task = world.until_ended(run_id), world.task(run_id)
+    assert harness.status(run_id) == "INITIALIZING"
+    harness.gateway.stop(run_id, reason="no such image")
+    run, task = harness.until_ended(run_id), harness.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "cancelled")
     assert (task["status"], task["exit_code"]) == ("CANCELLED", None), (
         "what never began has no exit code"
     )
-    until(lambda: not world.objects(run_id, "pods"), "the end of the pod")
+    until(lambda: not harness.objects(run_id, "pods"), "the end of the pod")
 
 
 @pytest.mark.slow
-def test_nobody_stops_a_run_whose_image_does_not_exist(world: RealWorld) -> None:
+def test_nobody_stops_a_run_whose_image_does_not_exist(harness: RealHarness) -> None:
     # By then a node has to have tried, and said that there is no such image, however slow it is.
-    run_id = world.begin("unreachable", do="finish", limits={"start_timeout_s": 15})
-    run, task = world.until_ended(run_id), world.task(run_id)
+    run_id = harness.begin("unreachable", do="finish", limits={"start_timeout_s": 15})
+    run, task = harness.until_ended(run_id), harness.task(run_id)
     assert (run["status"], run["outcome"]) == ("FAILED", "start_timeout")
     assert (task["status"], task["outcome"], task["exit_code"]) == ("FAILED", "start_timeout", None)
     assert "did not start in time" in task["cause"]
     assert NO_IMAGE in run["cause"]
 
 
-def test_the_restricted_security_context_is_in_force(world: RealWorld) -> None:
-    run_id = world.begin(do="look around")
-    proved(world, run_id)
-    line = next(line for line in world.gateway.logs(run_id).splitlines() if '"CapEff"' in line)
+def test_the_restricted_security_context_is_in_force(harness: RealHarness) -> None:
+    run_id = harness.begin(do="look around")
+    proved(harness, run_id)
+    line = next(line for line in harness.gateway.logs(run_id).splitlines() if '"CapEff"' in line)
     found = json.loads(line[line.index("{") :])
     assert (found["uid"], found["gid"]) == (1000, 1000)
     assert int(found["CapEff"], 16) == int(found["CapBnd"], 16) == 0
@@ -292,44 +294,44 @@ def test_the_restricted_security_context_is_in_force(world: RealWorld) -> None:
     assert (found["/tmp"], found["/crawl/files"], found["token"]) == ("written", "written", False)
 
 
-def test_the_kubelet_is_away_when_a_container_ends(world: RealWorld) -> None:
+def test_the_kubelet_is_away_when_a_container_ends(harness: RealHarness) -> None:
     """Killed from outside.
 
     It is found late, and nothing else: the right code, and no other verdict in between.
     """
-    run_id = world.begin("bare", do="wait")
-    world.until_running(run_id)
-    world.cluster.kill("kubelet")
+    run_id = harness.begin("bare", do="wait")
+    harness.until_running(run_id)
+    harness.cluster.kill("kubelet")
     try:
-        for pid in processes_with(f"CRAWL_RUN_ID={run_id}", world):
+        for pid in processes_with(f"CRAWL_RUN_ID={run_id}", harness):
             os.kill(pid, signal.SIGKILL)
-        assert world.status(run_id) == "PROCESSING"
+        assert harness.status(run_id) == "PROCESSING"
     finally:
-        world.cluster.start_part("kubelet")
-    run, task, ended = proved(world, run_id)
+        harness.cluster.start_part("kubelet")
+    run, task, ended = proved(harness, run_id)
     assert (ended["reason"], ended["exitCode"]) == ("Error", 137)
     assert (run["status"], run["outcome"]) == ("FAILED", "failed")
     assert (task["outcome"], task["exit_code"], task["exit_signal"]) == ("failed", 137, 9)
 
 
 @pytest.mark.slow
-def test_several_tasks_and_everything_is_labelled(world: RealWorld) -> None:
-    run_id = world.begin(tasks=4, do="finish", max_parallel_tasks=2)
-    run = world.until_ended(run_id)
-    assert (run["status"], world.tasks(run_id)) == ("COMPLETED", {"SUCCEEDED": 4})
-    world.until_settled(run_id)
-    for job in world.objects(run_id, "jobs"):
+def test_several_tasks_and_everything_is_labelled(harness: RealHarness) -> None:
+    run_id = harness.begin(tasks=4, do="finish", max_parallel_tasks=2)
+    run = harness.until_ended(run_id)
+    assert (run["status"], harness.tasks(run_id)) == ("COMPLETED", {"SUCCEEDED": 4})
+    harness.until_settled(run_id)
+    for job in harness.objects(run_id, "jobs"):
         assert job["metadata"]["labels"][labels.RUN] == str(run_id)
 
 
-def processes_with(variable: str, world: RealWorld) -> list[int]:
+def processes_with(variable: str, harness: RealHarness) -> list[int]:
     """Processes of containers of our node that have this variable in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
-            inside = f"/{world.cluster.node_names[0]}/" in (entry / "cgroup").read_text()
+            inside = f"/{harness.cluster.node_names[0]}/" in (entry / "cgroup").read_text()
             if inside and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:  # it ended while we read

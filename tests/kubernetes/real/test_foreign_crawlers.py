@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.crawlers.pod import PodOptions
 from crawler_lifecycle.domain.run import Resources
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.real.real_world import RUNNER
+from tests.kubernetes.real.real_harness import RUNNER
 from tests.kubernetes.real.test_crawler_image import Namespace, _claim, _until
 from tests.support.folders import reachable_folder
 from tests.support.gated_site import PAGES, gated_site

@@ -22,9 +22,9 @@ from temporalio.testing import WorkflowEnvironment
 from crawler_lifecycle.domain.retries import Retries
 from examples.site.app import create_app
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.kube_lab import QUICK, KubeLab, kube_laboratory
+from tests.kubernetes.harnesses import until
+from tests.kubernetes.kube_testbed import QUICK, KubeTestbed, open_kube_testbed
 from tests.kubernetes.real.test_crawler_image import SERVICES, _claim, address, volume
-from tests.kubernetes.worlds import until
 
 __all__ = ["address", "volume"]
 
@@ -65,9 +65,9 @@ def site(address: str) -> Iterator[Site]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def kube(
     server: WorkflowEnvironment, real_cluster: Cluster, volume: Path, tmp_path: Path
-) -> AsyncIterator[KubeLab]:
+) -> AsyncIterator[KubeTestbed]:
     policy = Retries(backoff_s=0)
-    async with kube_laboratory(
+    async with open_kube_testbed(
         server.client, tmp_path, real_cluster, watched=True, retries=policy, volume_claim="files"
     ) as kube:
         core = f"/api/v1/namespaces/{kube.namespace}"
@@ -75,7 +75,7 @@ async def kube(
         yield kube
 
 
-def evict(kube: KubeLab) -> None:
+def evict(kube: KubeTestbed) -> None:
     [name] = [pod["metadata"]["name"] for pod in kube.pods()]
     body = {
         "apiVersion": "policy/v1",
@@ -85,15 +85,15 @@ def evict(kube: KubeLab) -> None:
     kube.cluster.admin.post(kube.path("pods", f"{name}/eviction"), body)
 
 
-async def test_an_evicted_crawl_goes_on_where_it_was(kube: KubeLab, site: Site) -> None:
+async def test_an_evicted_crawl_goes_on_where_it_was(kube: KubeTestbed, site: Site) -> None:
     kube.knows(replace(SERVICES, resumable=True))
     slowly = {"DOWNLOAD_DELAY": "0.3", "CONCURRENT_REQUESTS": str(AT_ONCE)}
-    handle = await kube.lab.start(
+    handle = await kube.testbed.start(
         {"crawler": "services", "args": {"site": site.url}, "settings": slowly, **QUICK}
     )
     await asyncio.to_thread(until, lambda: len(set(site.asked)) >= 8)
     await asyncio.to_thread(evict, kube)
-    result = await kube.lab.ended(handle, 150)
+    result = await kube.testbed.ended(handle, 150)
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     first, second = sorted(kube.tasks(superseded=True), key=lambda row: row.attempt)
     assert [(row.attempt, row.retry, row.outcome, row.resumed) for row in (first, second)] == [

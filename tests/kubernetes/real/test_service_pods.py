@@ -27,7 +27,7 @@ import pytest
 
 from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.clusters.kubernetes import labels, rbac
-from tests.e2e.world import QUICK
+from tests.e2e.harness import QUICK
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import until
 from tests.kubernetes.real.installation import CRAWLS, PATIENCE_S, SERVICES, Installation

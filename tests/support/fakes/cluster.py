@@ -343,7 +343,7 @@ class FakeCluster:
                 self._tasks.items(), key=lambda item: item[0]
             ):
                 if run_id not in (None, run):
-                    continue  # the activities of a laboratory have clocks of their own
+                    continue  # the activities of a testbed have clocks of their own
                 task.settle(now)
                 if task.ended is not None or task.gone:
                     continue

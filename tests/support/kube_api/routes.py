@@ -279,7 +279,7 @@ class Routes:
         return Reply(201, self._stored(kind, key, obj, wanted.query.get("dryRun") == "All"))
 
     def _stored(self, kind: Kind, key: Key, obj: Object, dry: bool) -> Object:
-        # A dry run is all the same things, in a world that is thrown away.
+        # A dry run is all the same things, in a harness that is thrown away.
         store = Store() if dry else self.store
         obj = {"kind": kind.kind, "apiVersion": kind.api_version, **obj}
         meta = dict(obj["metadata"])

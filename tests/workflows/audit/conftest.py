@@ -8,21 +8,23 @@ from temporalio.testing import WorkflowEnvironment
 
 from crawler_lifecycle.clock import utc_now
 from tests.support.auditing import AT_ONCE
-from tests.support.lab import Lab, laboratory
+from tests.support.testbed import WorkflowHarness, open_testbed
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def idle_lab(unhurried: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[Lab]:
+async def idle_testbed(
+    unhurried: WorkflowEnvironment, tmp_path: Path
+) -> AsyncIterator[WorkflowHarness]:
     """Real activities and store over fakes, in real time, with audits that repair at once; no
     workers yet.
     """
-    async with laboratory(unhurried.client, tmp_path, workers=False, clock=utc_now) as lab:
-        lab.parts.audit = AT_ONCE
-        yield lab
+    async with open_testbed(unhurried.client, tmp_path, workers=False, clock=utc_now) as testbed:
+        testbed.parts.audit = AT_ONCE
+        yield testbed
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def lab(idle_lab: Lab) -> AsyncIterator[Lab]:
+async def testbed(idle_testbed: WorkflowHarness) -> AsyncIterator[WorkflowHarness]:
     """The same with its workers."""
-    async with idle_lab.working():
-        yield idle_lab
+    async with idle_testbed.working():
+        yield idle_testbed

@@ -21,7 +21,7 @@ from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -68,10 +68,13 @@ async def test_the_schedule_is_what_the_settings_say(unhurried: WorkflowEnvironm
 
 
 @pytest.mark.troubles
-async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_lab: Lab) -> None:
-    lab, directory = idle_lab, idle_lab.parts.directory
+async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(
+    idle_testbed: WorkflowHarness,
+) -> None:
+    testbed, directory = idle_testbed, idle_testbed.parts.directory
     handles = {
-        handle.id: handle for handle in [await lab.start({"crawler": "books"}) for _ in range(5)]
+        handle.id: handle
+        for handle in [await testbed.start({"crawler": "books"}) for _ in range(5)]
     }
     found: list[str] = []
     for _ in range(1200):
@@ -103,12 +106,14 @@ async def test_open_workflows_come_in_pages_and_are_confirmed_one_by_one(idle_la
 
 
 @pytest.mark.troubles
-async def test_a_chain_that_was_followed_by_another_one_is_closed(idle_lab: Lab) -> None:
-    lab, directory = idle_lab, idle_lab.parts.directory
+async def test_a_chain_that_was_followed_by_another_one_is_closed(
+    idle_testbed: WorkflowHarness,
+) -> None:
+    testbed, directory = idle_testbed, idle_testbed.parts.directory
     name = f"crawl/books/{uuid.uuid4()}"
-    first = await lab.start({"crawler": "books"}, id=name)
+    first = await testbed.start({"crawler": "books"}, id=name)
     await first.terminate("by an operator")
-    second = await lab.start({"crawler": "books"}, id=name)
+    second = await testbed.start({"crawler": "books"}, id=name)
     old, new = (Owner(name, str(handle.first_execution_run_id)) for handle in (first, second))
     for owner, opened in ((old, False), (new, True)):
         assert await asyncio.to_thread(directory.is_open, owner) is opened
@@ -118,8 +123,8 @@ async def test_a_chain_that_was_followed_by_another_one_is_closed(idle_lab: Lab)
 
 
 @pytest.mark.troubles
-async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
-    lab, directory = idle_lab, idle_lab.parts.directory
+async def test_what_is_begun_twice_is_one_workflow(idle_testbed: WorkflowHarness) -> None:
+    testbed, directory = idle_testbed, idle_testbed.parts.directory
     name = f"crawl/books/{uuid.uuid4()}"
     for _ in range(2):
         await asyncio.to_thread(
@@ -129,16 +134,18 @@ async def test_what_is_begun_twice_is_one_workflow(idle_lab: Lab) -> None:
             directory.deliver_again, Fence(987654, 1, "c", "u"), event=True, files=False
         )
     for workflow_id in (name, names.export_workflow_id(RunRef(987654, "u"), 1)):
-        handle = lab.client.get_workflow_handle(workflow_id)
-        listed = [row async for row in lab.client.list_workflows(f"WorkflowId = '{workflow_id}'")]
+        handle = testbed.client.get_workflow_handle(workflow_id)
+        listed = [
+            row async for row in testbed.client.list_workflows(f"WorkflowId = '{workflow_id}'")
+        ]
         assert len(listed) <= 1
         await handle.terminate("end of test")
 
 
 @pytest.mark.troubles
-async def test_a_stop_is_signalled_to_what_is_open(idle_lab: Lab) -> None:
-    lab, directory = idle_lab, idle_lab.parts.directory
-    handle = await lab.start({"crawler": "books"}, id=f"crawl/books/{uuid.uuid4()}")
+async def test_a_stop_is_signalled_to_what_is_open(idle_testbed: WorkflowHarness) -> None:
+    testbed, directory = idle_testbed, idle_testbed.parts.directory
+    handle = await testbed.start({"crawler": "books"}, id=f"crawl/books/{uuid.uuid4()}")
     assert await asyncio.to_thread(directory.stop, handle.id, StopRequest("s1", "ada", "enough"))
     signals = [
         e
@@ -157,9 +164,9 @@ async def test_an_unreachable_server_is_no_answer() -> None:
 
 
 @pytest.mark.troubles
-async def test_the_highest_number_is_found_by_counting(idle_lab: Lab) -> None:
+async def test_the_highest_number_is_found_by_counting(idle_testbed: WorkflowHarness) -> None:
     """Closed workflows count, numbers that no run can have do not."""
-    lab, directory = idle_lab, idle_lab.parts.directory
+    testbed, directory = idle_testbed, idle_testbed.parts.directory
     asked, count = 0, directory.workflows._any_run_above
 
     async def counted(number: int) -> bool:
@@ -174,9 +181,9 @@ async def test_the_highest_number_is_found_by_counting(idle_lab: Lab) -> None:
             attributes = TypedSearchAttributes(
                 [SearchAttributePair(SearchAttributeKey.for_int("CrawlRunId"), number)]
             )
-            handles.append(await lab.start({"crawler": "books"}, search_attributes=attributes))
+            handles.append(await testbed.start({"crawler": "books"}, search_attributes=attributes))
         await handles[1].terminate("it is over")
-        await lab.until(
+        await testbed.until(
             lambda above=base, number=base + highest: directory.highest_run(above) == number
         )
         asked = 0

@@ -29,8 +29,8 @@ from crawler_lifecycle.features.webhooks.domain.definition import WebhookSpec, w
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.worker.overdue_polls import Overdue
 from tests.support.fakes.cluster import Behaviour
-from tests.support.graphing import graph_lab
-from tests.support.lab import Lab
+from tests.support.graphing import graph_testbed
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -46,19 +46,19 @@ CRAWL = StepSpec("one", StepKind.CRAWL, {"crawler": "books"})
 class Owned:
     """One of each kind, and the search for what of it is lost, by a clock that may be ahead."""
 
-    lab: Lab
+    testbed: WorkflowHarness
     ahead_s: float = 0.0
 
     def __post_init__(self) -> None:
-        s = self.lab.store
+        s = self.testbed.store
         s.managers.reserve_manager(NewManager("stream", "f1", plan="tests:Stream"))
-        graph_lab(self.lab).made([CRAWL])
+        graph_testbed(self.testbed).made([CRAWL])
         s.schedules.put("s", ScheduleSpec(every_s=3600, run={"crawler": "books"}).document(), "ann")
         s.schedules.ask_due("s", [DUE], "ann", "backfilled by ann")
         s.webhooks.put(
             "w", WebhookSpec("https://hooks.example.com/in", ["env:HOOK"]).document(), "ann"
         )
-        self.lab.parts.audit = AuditRules()
+        self.testbed.parts.audit = AuditRules()
         self.ids = {
             "manager": manager_workflow_id("stream", "f1"),
             "graph": graph_workflow_id("nightly"),
@@ -70,7 +70,7 @@ class Owned:
         return utc_now() + timedelta(seconds=self.ahead_s)
 
     async def search(self, what: str) -> int:
-        audit = build_parent_audit(self.lab.parts)
+        audit = build_parent_audit(self.testbed.parts)
         audit.clock = self.clock
         return await asyncio.to_thread(audit.search, what, repair=True)
 
@@ -78,25 +78,25 @@ class Owned:
         await asyncio.to_thread(self.begin_now, what)
 
     def begin_now(self, what: str) -> None:
-        order = build_parent_audit(self.lab.parts).kinds[what].order(1, self.ids[what])
-        self.lab.parts.directory.begin_for(order, self.ids[what])
+        order = build_parent_audit(self.testbed.parts).kinds[what].order(1, self.ids[what])
+        self.testbed.parts.directory.begin_for(order, self.ids[what])
 
     async def terminate(self, what: str, reason: str = WHY) -> None:
-        await self.lab.client.get_workflow_handle(self.ids[what]).terminate(reason=reason)
+        await self.testbed.client.get_workflow_handle(self.ids[what]).terminate(reason=reason)
 
     async def is_open(self, what: str) -> bool:
-        found = await self.lab.client.get_workflow_handle(self.ids[what]).describe()
+        found = await self.testbed.client.get_workflow_handle(self.ids[what]).describe()
         return found.status is WorkflowExecutionStatus.RUNNING
 
     def lost(self) -> list[str]:
         """What is told as lost."""
         return [
-            one.detail for one in self.lab.store.findings.audit_findings() if one.run_id is None
+            one.detail for one in self.testbed.store.findings.audit_findings() if one.run_id is None
         ]
 
     def ended(self, what: str) -> str | None:
         """Why it has ended, or is paused."""
-        s = self.lab.store
+        s = self.testbed.store
         if what == "manager":
             row = s.managers.get_manager(1)
             return f"{row.status} {row.outcome} {row.cause}" if row.status.terminal else None
@@ -111,9 +111,9 @@ class Owned:
 
 
 async def test_a_terminated_workflow_of_each_kind_is_told_at_once_and_taken_up_after_its_grace(
-    idle_lab: Lab,
+    idle_testbed: WorkflowHarness,
 ) -> None:
-    o = Owned(idle_lab)
+    o = Owned(idle_testbed)
     for what in OWNED:
         await o.begin(what)
         assert await o.search(what) == 0
@@ -131,9 +131,9 @@ async def test_a_terminated_workflow_of_each_kind_is_told_at_once_and_taken_up_a
 
 @pytest.mark.parametrize("what", OWNED)
 async def test_what_no_workflow_can_carry_is_given_up_with_the_reason_on_record(
-    idle_lab: Lab, what: str
+    idle_testbed: WorkflowHarness, what: str
 ) -> None:
-    o = Owned(idle_lab, AHEAD_S)
+    o = Owned(idle_testbed, AHEAD_S)
     await o.begin(what)
     for _ in range(TRIES_MAX):
         await o.terminate(what)
@@ -177,15 +177,15 @@ class Meanwhile:
 @pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "ended"])
 @pytest.mark.parametrize("what", ["manager", "graph"])
 async def test_what_went_on_since_it_was_judged_is_not_given_up(
-    idle_lab: Lab, what: str, resumed: bool
+    idle_testbed: WorkflowHarness, what: str, resumed: bool
 ) -> None:
-    o, s = Owned(idle_lab, AHEAD_S), idle_lab.store
+    o, s = Owned(idle_testbed, AHEAD_S), idle_testbed.store
     await o.begin(what)
     for _ in range(TRIES_MAX):
         await o.terminate(what)
         await o.search(what)
     await o.terminate(what)
-    audit, other = build_parent_audit(idle_lab.parts), build_parent_audit(idle_lab.parts)
+    audit, other = build_parent_audit(idle_testbed.parts), build_parent_audit(idle_testbed.parts)
     audit.clock = other.clock = o.clock
 
     def row() -> Any:
@@ -204,13 +204,15 @@ async def test_what_went_on_since_it_was_judged_is_not_given_up(
 
 
 @pytest.mark.parametrize("what", ["manager", "graph"])
-async def test_a_forced_stop_ends_what_no_workflow_can_carry(idle_lab: Lab, what: str) -> None:
-    o = Owned(idle_lab, AHEAD_S)
+async def test_a_forced_stop_ends_what_no_workflow_can_carry(
+    idle_testbed: WorkflowHarness, what: str
+) -> None:
+    o = Owned(idle_testbed, AHEAD_S)
     intent = StopIntent(utc_now(), force=True, requested_by="ann")
     if what == "manager":
-        idle_lab.store.managers.record_manager_stop(1, intent)
+        idle_testbed.store.managers.record_manager_stop(1, intent)
     else:
-        idle_lab.store.graphs.record_graph_stop(1, intent)
+        idle_testbed.store.graphs.record_graph_stop(1, intent)
     await o.begin(what)
     await o.terminate(what)
     await o.search(what)
@@ -226,77 +228,84 @@ async def test_a_forced_stop_ends_what_no_workflow_can_carry(idle_lab: Lab, what
 # --- runs -----------------------------------------------------------------------------------------
 
 
-def runs_search(lab: Lab) -> Overdue:
+def runs_search(testbed: WorkflowHarness) -> Overdue:
     def clock() -> datetime:
         return utc_now() + timedelta(seconds=AHEAD_S)
 
-    lab.parts.audit = AuditRules()
-    audit = build_audit(lab.parts)
+    testbed.parts.audit = AuditRules()
+    audit = build_audit(testbed.parts)
     audit.clock = clock
-    return Overdue(lab.store.overdue, audit.take_over, Workflows(lab.client).poll_now, clock=clock)
+    return Overdue(
+        testbed.store.overdue, audit.take_over, Workflows(testbed.client).poll_now, clock=clock
+    )
 
 
-async def terminate_newest(lab: Lab, row: Any) -> None:
+async def terminate_newest(testbed: WorkflowHarness, row: Any) -> None:
     """As the server does it: each workflow of this run that is open, with its reason."""
     for attempt in ("", f"/{row.attempt + 1}"):
-        handle = lab.client.get_workflow_handle(f"crawl/books/{row.request_id}{attempt}")
-        if await Workflows(lab.client).is_open(handle.id):
+        handle = testbed.client.get_workflow_handle(f"crawl/books/{row.request_id}{attempt}")
+        if await Workflows(testbed.client).is_open(handle.id):
             await handle.terminate(reason=WHY)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_a_run_that_no_workflow_can_carry_is_ended_with_its_crawler(
-    idle_lab: Lab, stopped: bool, monkeypatch: pytest.MonkeyPatch
+    idle_testbed: WorkflowHarness, stopped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "STOP_S", 0.2)
-    lab = idle_lab
-    lab.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
-    row, _ = lab.store.initiation.reserve_run(
+    testbed = idle_testbed
+    testbed.cluster.behaviour = Behaviour(executes=None, heeds_stop_after=None)
+    row, _ = testbed.store.initiation.reserve_run(
         RunRequest(crawler="books", parent=graph_workflow_id("whose"), poll_minutes=[10]), "r1"
     )
-    lab.parts.directory.loop = asyncio.get_running_loop()
-    async with lab.working():
+    testbed.parts.directory.loop = asyncio.get_running_loop()
+    async with testbed.working():
         await asyncio.to_thread(
-            lab.parts.directory.begin, RunRequest(run_id=1), "crawl/books/r1", row.run_uid
+            testbed.parts.directory.begin, RunRequest(run_id=1), "crawl/books/r1", row.run_uid
         )
-        await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
-    search = runs_search(lab)
+        await testbed.until(lambda: testbed.store.runs.get_run(1).status == "PROCESSING")
+    search = runs_search(testbed)
     if stopped:
-        lab.store.stops.record_stop(1, StopIntent(utc_now(), force=True, requested_by="ann"), "s1")
+        testbed.store.stops.record_stop(
+            1, StopIntent(utc_now(), force=True, requested_by="ann"), "s1"
+        )
     for tries in range(1 if stopped else TRIES_MAX):
-        await terminate_newest(lab, row)
+        await terminate_newest(testbed, row)
         await search.turn()
         assert search.counts == {"taken_over": tries + 1}
-        assert (lab.store.runs.get_run(1).ended_at, len(lab.cluster.inventory(run_id=1))) == (
+        assert (
+            testbed.store.runs.get_run(1).ended_at,
+            len(testbed.cluster.inventory(run_id=1)),
+        ) == (
             None,
             1,
         )
-    await terminate_newest(lab, row)
-    lab.cluster.fail_with(ClusterUnavailable("503"), "inventory")
+    await terminate_newest(testbed, row)
+    testbed.cluster.fail_with(ClusterUnavailable("503"), "inventory")
     await search.turn()
-    assert lab.store.runs.get_run(1).ended_at is None, "without a proof it is no end"
-    lab.cluster.fail_with(None, "inventory")
+    assert testbed.store.runs.get_run(1).ended_at is None, "without a proof it is no end"
+    testbed.cluster.fail_with(None, "inventory")
     await search.turn()
-    assert lab.cluster.inventory(run_id=1) == [], "an ended run leaves no crawler"
-    run = lab.store.runs.get_run(1)
+    assert testbed.cluster.inventory(run_id=1) == [], "an ended run leaves no crawler"
+    run = testbed.store.runs.get_run(1)
     assert (run.status, run.outcome) == ("FAILED", "cancelled" if stopped else "failed")
     assert str(run.cause).startswith("Given up after ")
     assert WHY in run.cause
-    assert set(lab.tasks(1).values()) == {"CANCELLED" if stopped else "FAILED"}
-    corrected = {str(one.kind) for one in lab.store.corrections.list_corrections(1)}
+    assert set(testbed.tasks(1).values()) == {"CANCELLED" if stopped else "FAILED"}
+    corrected = {str(one.kind) for one in testbed.store.corrections.list_corrections(1)}
     assert corrected == {"repair"}, "it was not killed from outside"
     assert await search.turn() == 0
-    async with lab.working():  # what an end tells is told
-        await lab.until(lambda: lab.store.exports.list_exports(1))
+    async with testbed.working():  # what an end tells is told
+        await testbed.until(lambda: testbed.store.exports.list_exports(1))
 
 
-async def test_progress_counts_the_take_overs_anew(idle_lab: Lab) -> None:
-    o = Owned(idle_lab, AHEAD_S)
+async def test_progress_counts_the_take_overs_anew(idle_testbed: WorkflowHarness) -> None:
+    o = Owned(idle_testbed, AHEAD_S)
     await o.begin("webhook")
     for through in (1, 2):
         for _ in range(TRIES_MAX):
             await o.terminate("webhook")
             await o.search("webhook")
         assert o.ended("webhook") is None
-        with idle_lab.store.database.engine.begin() as conn:
+        with idle_testbed.store.database.engine.begin() as conn:
             conn.exec_driver_sql(f"UPDATE webhook SET through_seq = {through}")

@@ -25,7 +25,7 @@ from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.directory import TemporalDirectory
 from crawler_lifecycle.worker.overdue_polls import Overdue
 from tests.support.fakes.cluster import FINISHED, Behaviour
-from tests.support.lab import Lab
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -44,135 +44,149 @@ class Later:
         return utc_now() + timedelta(seconds=self.seconds)
 
 
-def searcher(lab: Lab, clock: Callable[[], datetime] | None = None) -> Overdue:
-    lab.parts.audit = AuditRules()
+def searcher(testbed: WorkflowHarness, clock: Callable[[], datetime] | None = None) -> Overdue:
+    testbed.parts.audit = AuditRules()
     clock = clock or Later(LATE_S)
-    audit = build_audit(lab.parts)
+    audit = build_audit(testbed.parts)
     audit.clock = clock
-    note = lab.store.incidents.note_stale
+    note = testbed.store.incidents.note_stale
     return Overdue(
-        lab.store.overdue, audit.take_over, Workflows(lab.client).poll_now, note=note, clock=clock
+        testbed.store.overdue,
+        audit.take_over,
+        Workflows(testbed.client).poll_now,
+        note=note,
+        clock=clock,
     )
 
 
-async def executing(lab: Lab, **more: Any) -> WorkflowHandle[Any, Any]:
-    lab.cluster.behaviour = Behaviour(executes=None)
-    handle = await lab.start(SLOW | more)
-    await lab.until(
+async def executing(testbed: WorkflowHarness, **more: Any) -> WorkflowHandle[Any, Any]:
+    testbed.cluster.behaviour = Behaviour(executes=None)
+    handle = await testbed.start(SLOW | more)
+    await testbed.until(
         lambda: (
-            lab.store.runs.get_run(1) is not None
-            and lab.store.runs.get_run(1).next_look_at is not None
+            testbed.store.runs.get_run(1) is not None
+            and testbed.store.runs.get_run(1).next_look_at is not None
         )
     )
-    await lab.until(lambda: lab.store.runs.get_run(1).status == "PROCESSING")
+    await testbed.until(lambda: testbed.store.runs.get_run(1).status == "PROCESSING")
     return handle
 
 
-async def ended(lab: Lab) -> None:
-    lab.cluster.end_now(1, 0, end=FINISHED)
-    await Workflows(lab.client).poll_now(lab.store.runs.get_run(1).owner_workflow_id)
-    await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
+async def ended(testbed: WorkflowHarness) -> None:
+    testbed.cluster.end_now(1, 0, end=FINISHED)
+    await Workflows(testbed.client).poll_now(testbed.store.runs.get_run(1).owner_workflow_id)
+    await testbed.until(lambda: testbed.store.runs.get_run(1).status == "COMPLETED")
 
 
-async def test_nothing_is_done_before_its_time(lab: Lab) -> None:
-    handle = await executing(lab)
-    early = searcher(lab, Later(600 - 5))
+async def test_nothing_is_done_before_its_time(testbed: WorkflowHarness) -> None:
+    handle = await executing(testbed)
+    early = searcher(testbed, Later(600 - 5))
     assert await early.turn() == 0
     assert early.state() == {"overdue": 0, "lost": 0, "problem": None}
-    await ended(lab)
+    await ended(testbed)
     await handle.result()
-    assert await searcher(lab).turn() == 0, "a run that has ended has no poll to come"
+    assert await searcher(testbed).turn() == 0, "a run that has ended has no poll to come"
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_a_run_whose_workflow_was_terminated_is_taken_over(lab: Lab, at_once: int) -> None:
-    handle = await executing(lab)
+async def test_a_run_whose_workflow_was_terminated_is_taken_over(
+    testbed: WorkflowHarness, at_once: int
+) -> None:
+    handle = await executing(testbed)
     await handle.terminate("by an operator")
-    polled_at = lab.store.runs.get_run(1).verified_at
-    searchers = [searcher(lab) for _ in range(at_once)]
+    polled_at = testbed.store.runs.get_run(1).verified_at
+    searchers = [searcher(testbed) for _ in range(at_once)]
     await asyncio.gather(*(one.turn() for one in searchers))
-    stale = [one for one in lab.store.events.events_after(0, 1000) if one.type == EVENT_RUN_STALE]
+    stale = [
+        one for one in testbed.store.events.events_after(0, 1000) if one.type == EVENT_RUN_STALE
+    ]
     assert [one.run_id for one in stale] == [1], "told once, by however many"
-    await lab.until(lambda: lab.store.runs.get_run(1).verified_at > polled_at)
-    row = lab.store.runs.get_run(1)
+    await testbed.until(lambda: testbed.store.runs.get_run(1).verified_at > polled_at)
+    row = testbed.store.runs.get_run(1)
     assert (row.attempt, row.owner_workflow_id) == (2, "crawl/books/" + row.request_id + "/2")
     repairs = [
         (str(c.kind), c.truth)
-        for c in lab.store.corrections.list_corrections(1)
+        for c in testbed.store.corrections.list_corrections(1)
         if c.found_by == "sweep"
     ]
     assert repairs == [("repair", "no workflow")]
     assert sum(one.counts["taken_over"] for one in searchers) >= 1
-    await ended(lab)
+    await ended(testbed)
 
 
-async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(lab: Lab) -> None:
+async def test_an_operator_who_terminated_it_a_moment_ago_is_not_overtaken(
+    testbed: WorkflowHarness,
+) -> None:
     """The poll was overdue before, and whoever terminates a workflow may be about to resume."""
-    handle = await executing(lab)
+    handle = await executing(testbed)
     clock = Later(LATE_S)
-    one = searcher(lab, clock)
+    one = searcher(testbed, clock)
     await handle.terminate("by an operator")
     one.clock = clock
-    audit = build_audit(lab.parts)
+    audit = build_audit(testbed.parts)
     audit.clock = utc_now  # it was closed a moment ago by this clock
     one.take_over = audit.take_over
     await one.turn()
     assert one.counts == {"left": 1}
-    assert lab.store.runs.get_run(1).attempt == 1
+    assert testbed.store.runs.get_run(1).attempt == 1
     audit.clock = Later(OVERDUE_S + 1)
     await one.turn()
     assert one.counts == {"left": 1, "taken_over": 1}
-    await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
-    await ended(lab)
+    await testbed.until(lambda: testbed.store.runs.get_run(1).attempt == 2)
+    await ended(testbed)
 
 
-async def test_an_open_one_is_woken_once_for_each_poll(lab: Lab) -> None:
+async def test_an_open_one_is_woken_once_for_each_poll(testbed: WorkflowHarness) -> None:
     """Its timer was lost, or belongs to a copy of Temporal's database that knows another time."""
-    handle = await executing(lab)
-    one, polled_at = searcher(lab), lab.store.runs.get_run(1).verified_at
+    handle = await executing(testbed)
+    one, polled_at = searcher(testbed), testbed.store.runs.get_run(1).verified_at
     await one.turn()
     await one.turn()
     assert one.counts == {"woken": 1}
-    await lab.until(lambda: lab.store.runs.get_run(1).verified_at > polled_at)
-    await ended(lab)
+    await testbed.until(lambda: testbed.store.runs.get_run(1).verified_at > polled_at)
+    await ended(testbed)
     await handle.result()
 
 
-async def test_a_run_that_temporal_has_forgotten_is_taken_over_at_once(idle_lab: Lab) -> None:
+async def test_a_run_that_temporal_has_forgotten_is_taken_over_at_once(
+    idle_testbed: WorkflowHarness,
+) -> None:
     """As after its database was replaced by an empty one: the workflow is not closed, it never
     was.
     """
-    lab = idle_lab
-    row, _ = lab.store.initiation.reserve_run(RunRequest(crawler="books"), "gone")
-    lab.store.initiation.claim_run(
+    testbed = idle_testbed
+    row, _ = testbed.store.initiation.reserve_run(RunRequest(crawler="books"), "gone")
+    testbed.store.initiation.claim_run(
         RunRequest(run_id=row.run_id), Owner("crawl/books/gone", "chain-1"), lambda _: False
     )
-    one = searcher(lab, Later(OVERDUE_S + 5))
+    one = searcher(testbed, Later(OVERDUE_S + 5))
     assert await one.turn() == 1
     assert one.counts == {"taken_over": 1}
-    async with lab.working():
-        await lab.until(lambda: lab.store.runs.get_run(1).attempt == 2)
-        await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
+    async with testbed.working():
+        await testbed.until(lambda: testbed.store.runs.get_run(1).attempt == 2)
+        await testbed.until(lambda: testbed.store.runs.get_run(1).status == "COMPLETED")
 
 
-async def test_one_that_nobody_started_is_started(lab: Lab) -> None:
+async def test_one_that_nobody_started_is_started(testbed: WorkflowHarness) -> None:
     """The gateway that accepted it is gone as well."""
-    lab.store.initiation.reserve_run(RunRequest(crawler="books"), "started")
-    one = searcher(lab, Later(OVERDUE_S + 5))
+    testbed.store.initiation.reserve_run(RunRequest(crawler="books"), "started")
+    one = searcher(testbed, Later(OVERDUE_S + 5))
     await one.turn()
     assert one.counts == {"taken_over": 1}
-    await lab.until(lambda: lab.store.runs.get_run(1).status == "COMPLETED")
+    await testbed.until(lambda: testbed.store.runs.get_run(1).status == "COMPLETED")
 
 
-async def test_an_outage_of_temporal_is_waited_out_and_told(idle_lab: Lab) -> None:
-    lab = idle_lab
-    lab.store.initiation.reserve_run(RunRequest(crawler="books"), "outage")
-    lab.parts.directory = TemporalDirectory(asyncio.get_running_loop(), Workflows())
-    one = searcher(lab, Later(OVERDUE_S + 5))
+async def test_an_outage_of_temporal_is_waited_out_and_told(idle_testbed: WorkflowHarness) -> None:
+    testbed = idle_testbed
+    testbed.store.initiation.reserve_run(RunRequest(crawler="books"), "outage")
+    testbed.parts.directory = TemporalDirectory(asyncio.get_running_loop(), Workflows())
+    one = searcher(testbed, Later(OVERDUE_S + 5))
     with pytest.raises(TemporalUnavailable):
         await one.turn()
     async with Beside() as beside:
         beside.start(one.run())
-        await lab.until(lambda: "not connected" in str(one.state()["problem"]))
-        lab.parts.directory.workflows.client = lab.client
-        await lab.until(lambda: one.counts["taken_over"] == 1 and one.state()["problem"] is None)
+        await testbed.until(lambda: "not connected" in str(one.state()["problem"]))
+        testbed.parts.directory.workflows.client = testbed.client
+        await testbed.until(
+            lambda: one.counts["taken_over"] == 1 and one.state()["problem"] is None
+        )

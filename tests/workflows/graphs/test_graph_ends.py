@@ -18,21 +18,21 @@ from crawler_lifecycle.features.graphs.domain.commands import GraphOrder, RetryS
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from tests.contracts.store.graphing import approval, chain, group, step
 from tests.support.fakes.cluster import Behaviour
-from tests.support.graphing import GraphLab, graph_lab
-from tests.support.lab import Lab
+from tests.support.graphing import GraphTestbed, graph_testbed
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def holding(lab: Lab, *paths: str) -> GraphLab:
-    g = graph_lab(lab)
+def holding(testbed: WorkflowHarness, *paths: str) -> GraphTestbed:
+    g = graph_testbed(testbed)
     g.functions.held = {path: threading.Event() for path in paths}
     return g
 
 
-async def stop_by(g: GraphLab, handle: WorkflowHandle[Any, Any], how: str) -> None:
+async def stop_by(g: GraphTestbed, handle: WorkflowHandle[Any, Any], how: str) -> None:
     if how == "row":
-        g.lab.store.graphs.record_graph_stop(
+        g.testbed.store.graphs.record_graph_stop(
             1, StopIntent(utc_now(), requested_by="ada", reason="enough")
         )
         await handle.signal("wake")
@@ -47,12 +47,12 @@ async def stop_by(g: GraphLab, handle: WorkflowHandle[Any, Any], how: str) -> No
 @pytest.mark.troubles
 @pytest.mark.parametrize("how", ["stop", "unreadable", "cancel", "row"])
 async def test_a_stop_cancels_every_step_and_waits_for_what_executes(
-    real_lab: Lab, how: str
+    real_testbed: WorkflowHarness, how: str
 ) -> None:
-    g = holding(real_lab, "s1", "long")
+    g = holding(real_testbed, "s1", "long")
     async with g.working():
         handle = await g.start([*chain(4), step("long", timeout_s=600)])
-        await real_lab.until(lambda: g.functions.calls["s1"] and g.functions.calls["long"])
+        await real_testbed.until(lambda: g.functions.calls["s1"] and g.functions.calls["long"])
         await stop_by(g, handle, how)
         result = await g.ended(handle)
     assert result.state == "cancelled"
@@ -73,16 +73,18 @@ async def test_a_stop_cancels_every_step_and_waits_for_what_executes(
 
 @pytest.mark.troubles
 async def test_by_force_functions_are_killed(
-    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+    real_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    g = holding(real_lab, "s0", "long")
-    monkeypatch.setattr(real_lab.store.graphs, "cancelled", lambda *_: set())  # they do not listen
+    g = holding(real_testbed, "s0", "long")
+    monkeypatch.setattr(
+        real_testbed.store.graphs, "cancelled", lambda *_: set()
+    )  # they do not listen
     async with g.working():
         handle = await g.start([*chain(2), step("long", timeout_s=600)])
-        await real_lab.until(lambda: g.functions.calls["s0"] and g.functions.calls["long"])
+        await real_testbed.until(lambda: g.functions.calls["s0"] and g.functions.calls["long"])
         await handle.signal("stop")
         await g.snapshot_where(handle, lambda s: s.stop is not None and not s.stop.force)
-        await real_lab.until(lambda: g.row().stop is not None)
+        await real_testbed.until(lambda: g.row().stop is not None)
         assert g.steps()["s0"].ending
         await handle.signal("force_stop")
         assert (await g.ended(handle)).state == "cancelled"
@@ -91,22 +93,22 @@ async def test_by_force_functions_are_killed(
 
 @pytest.mark.troubles
 async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoilt(
-    real_lab: Lab,
+    real_testbed: WorkflowHarness,
 ) -> None:
-    real_lab.cluster.behaviour = Behaviour(executes=None)
-    g = holding(real_lab, "s0")
+    real_testbed.cluster.behaviour = Behaviour(executes=None)
+    g = holding(real_testbed, "s0")
 
     def write(options: str) -> None:
-        with real_lab.store.database.writing() as conn:
+        with real_testbed.store.database.writing() as conn:
             conn.execute(text("UPDATE graph SET options = :options"), {"options": options})
 
     async with g.working():
         handle = await g.start([*chain(2), StepSpec("shops", StepKind.CRAWL, {"crawler": "quick"})])
-        await real_lab.until(lambda: g.functions.calls["s0"] and real_lab.cluster.alive())
+        await real_testbed.until(lambda: g.functions.calls["s0"] and real_testbed.cluster.alive())
         write('{"odd": 1}')
         await handle.signal("stop", {"requested_by": "ada"})
-        await real_lab.until(
-            lambda: real_lab.cluster.alive() == [] and g.functions.killed == ["s0"]
+        await real_testbed.until(
+            lambda: real_testbed.cluster.alive() == [] and g.functions.killed == ["s0"]
         )
         seen = await g.snapshot_where(handle, lambda s: s.notes)
         assert "not on record yet" in seen.notes[0]
@@ -115,19 +117,19 @@ async def test_a_stop_ends_what_executes_of_a_graph_whose_row_another_hand_spoil
     assert (result.state, result.cause) == ("cancelled", "Stopped by ada")
 
 
-async def test_a_stop_that_was_there_first_begins_nothing(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
+async def test_a_stop_that_was_there_first_begins_nothing(real_testbed: WorkflowHarness) -> None:
+    g = graph_testbed(real_testbed)
     row = g.made(chain(3))
-    real_lab.store.graphs.record_graph_stop(row.graph_id, StopIntent(utc_now()))
+    real_testbed.store.graphs.record_graph_stop(row.graph_id, StopIntent(utc_now()))
     result = await g.ended(await g.begin(row))
     assert (result.state, result.cause, g.functions.batches) == ("cancelled", "Stopped", [])
 
 
 @pytest.mark.troubles
 async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(
-    real_lab: Lab,
+    real_testbed: WorkflowHarness,
 ) -> None:
-    g = graph_lab(real_lab)
+    g = graph_testbed(real_testbed)
     handle = await g.start(chain(3))
     snapshot = await g.snapshot_where(handle, lambda s: s.calls == 1)
     assert "s0" in str(snapshot.waiting)
@@ -136,8 +138,10 @@ async def test_without_a_worker_a_graph_waits_in_sight_and_stops_all_the_same(
 
 
 @pytest.mark.troubles
-async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab) -> None:
-    g = holding(real_lab, "a", "b")
+async def test_cancel_takes_what_follows_along_and_leaves_the_rest(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = holding(real_testbed, "a", "b")
     steps = [
         step("a"),
         step("after a", "a"),
@@ -149,7 +153,7 @@ async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab
     ]
     async with g.working():
         handle = await g.start(steps)
-        await real_lab.until(lambda: g.functions.calls["a"] and g.functions.calls["b"])
+        await real_testbed.until(lambda: g.functions.calls["a"] and g.functions.calls["b"])
         for _ in range(2):  # a repeat is harmless
             order = {
                 "names": ["a"],
@@ -158,7 +162,7 @@ async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab
                 "request_id": "c1",
             }
             assert await handle.execute_update("cancel_steps", order) == 1
-        await real_lab.until(lambda: not g.steps()["a"].ending)
+        await real_testbed.until(lambda: not g.steps()["a"].ending)
         assert g.steps()["a"].reason == "cancelled by ada: wrong shop"
         g.functions.held["b"].set()
         result = await g.ended(handle)
@@ -171,22 +175,22 @@ async def test_cancel_takes_what_follows_along_and_leaves_the_rest(real_lab: Lab
 
 
 @pytest.mark.troubles
-async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
-    g = holding(real_lab, "slow")
+async def test_retry_and_append_while_it_is_alive(real_testbed: WorkflowHarness) -> None:
+    g = holding(real_testbed, "slow")
     bad = iter([StepState.DISCARDED])
     g.functions.acts = lambda work: next(bad, None) if work.path == "bad" else None
     async with g.working():
         handle = await g.start([step("slow"), step("bad"), step("then", "bad")], check_deps=False)
-        await real_lab.until(lambda: g.states()["then"] == "cancelled")
+        await real_testbed.until(lambda: g.states()["then"] == "cancelled")
         assert await handle.execute_update("retry_steps", {"names": ["bad"]}) == 2
-        await real_lab.until(lambda: g.states()["then"] == "completed")
+        await real_testbed.until(lambda: g.states()["then"] == "completed")
         page = {
             "steps": [
                 {"path": "more", "kind": "function", "job": {"call": "shop:work"}, "deps": ["then"]}
             ]
         }
         assert await handle.execute_update("append_steps", page) == 1
-        await real_lab.until(lambda: g.states()["more"] == "completed")
+        await real_testbed.until(lambda: g.states()["more"] == "completed")
         for update, order in (
             ("retry_steps", {"names": ["nobody"]}),
             ("retry_steps", {"names": []}),
@@ -207,8 +211,10 @@ async def test_retry_and_append_while_it_is_alive(real_lab: Lab) -> None:
     assert g.functions.calls == {"slow": 1, "bad": 2, "then": 1, "more": 1}
 
 
-async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
+async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = graph_testbed(real_testbed)
     async with g.working():
         handle = await g.start([approval("ask"), step("then", "ask"), approval("again", "then")])
         waiting = "it waits for an approval: crawlctl graph approve nightly"
@@ -223,7 +229,7 @@ async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(real_lab: 
         ):
             await handle.signal("approve_step", payload)
         await handle.signal("approve_step", {"step": "ask", "note": "go", "requested_by": "ada"})
-        await real_lab.until(
+        await real_testbed.until(
             lambda: g.states() == {"ask": "completed", "then": "completed", "again": "executing"}
         )
         notes = (await g.snapshot_where(handle, lambda s: s.notes)).notes
@@ -233,24 +239,26 @@ async def test_an_approval_is_decided_by_a_signal_or_ends_with_a_stop(real_lab: 
         await handle.signal("stop")
         assert (await g.ended(handle)).state == "cancelled"
         command = RetrySteps().apply
-        assert real_lab.store.graphs.command(1, "again", command) == 1
+        assert real_testbed.store.graphs.command(1, "again", command) == 1
         handle = await g.begin(g.row())
-        await real_lab.until(lambda: g.states()["again"] == "executing")
+        await real_testbed.until(lambda: g.states()["again"] == "executing")
         await handle.signal("approve_step", {"step": "again", "approved": False})
         assert (await g.ended(handle)).cause == "Step 'again' was discarded: rejected by somebody"
     assert g.functions.calls == {"then": 1}
 
 
 @pytest.mark.troubles
-async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -> None:
-    g = graph_lab(
-        real_lab,
+async def test_a_graph_that_has_ended_goes_on_under_the_same_id(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = graph_testbed(
+        real_testbed,
         lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None,
     )
     async with g.working():
         handle = await g.start(chain(3))
         assert (await g.ended(handle)).state == "discarded"
-        assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
+        assert real_testbed.store.graphs.command(1, "again", RetrySteps().apply) == 2
         row = g.row()
         assert (row.state, row.owner_run_id) == ("executing", None)
         result = await g.ended(await g.begin(row))
@@ -259,37 +267,43 @@ async def test_a_graph_that_has_ended_goes_on_under_the_same_id(real_lab: Lab) -
 
 
 @pytest.mark.troubles
-async def test_a_command_that_comes_with_the_end_is_carried_out(real_lab: Lab) -> None:
-    g = graph_lab(
-        real_lab,
+async def test_a_command_that_comes_with_the_end_is_carried_out(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = graph_testbed(
+        real_testbed,
         lambda work: StepState.DISCARDED if work.attempt == 1 and work.path == "s1" else None,
     )
-    end, again = real_lab.store.graphs.end_graph, iter([True])
+    end, again = real_testbed.store.graphs.end_graph, iter([True])
 
     def end_then_retry(*args: Any) -> Any:
         row = end(*args)
         if next(again, False):
-            assert real_lab.store.graphs.command(1, "again", RetrySteps().apply) == 2
-            real_lab.parts.directory.begin_for(GraphOrder(1), names.graph_workflow_id(row.key))
+            assert real_testbed.store.graphs.command(1, "again", RetrySteps().apply) == 2
+            real_testbed.parts.directory.begin_for(GraphOrder(1), names.graph_workflow_id(row.key))
         return row
 
-    real_lab.store.graphs.end_graph = end_then_retry
+    real_testbed.store.graphs.end_graph = end_then_retry
     async with g.working():
         handle = await g.start(chain(3))
         result = await g.ended(handle)
     assert (result.state, result.attempt) == ("completed", 2)
-    assert len(await real_lab.chain(handle)) == 1, "the same execution goes on"
+    assert len(await real_testbed.chain(handle)) == 1, "the same execution goes on"
 
 
 @pytest.mark.troubles
-async def test_what_a_lost_workflow_had_begun_ends_and_begins_again(real_lab: Lab) -> None:
-    g = holding(real_lab, "s1", "long")
+async def test_what_a_lost_workflow_had_begun_ends_and_begins_again(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = holding(real_testbed, "s1", "long")
     async with g.working():
         handle = await g.start([*chain(3), step("long", timeout_s=600)])
-        await real_lab.until(lambda: g.functions.calls["s1"] and g.functions.calls["long"])
+        await real_testbed.until(lambda: g.functions.calls["s1"] and g.functions.calls["long"])
         await handle.terminate("by hand")
         again = await g.begin(g.row())
-        await real_lab.until(lambda: (g.functions.calls["s1"], g.functions.calls["long"]) == (2, 2))
+        await real_testbed.until(
+            lambda: (g.functions.calls["s1"], g.functions.calls["long"]) == (2, 2)
+        )
         assert len(g.functions.killed) + g.functions.left == 2, "the former calls are over"
         for event in g.functions.held.values():
             event.set()

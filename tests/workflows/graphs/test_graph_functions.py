@@ -18,8 +18,8 @@ from crawler_lifecycle.features.graphs.activities.batches import GraphBatchActiv
 from crawler_lifecycle.features.user_code.functions import Functions
 from crawler_lifecycle.features.user_code.process import Rules
 from crawler_lifecycle.graphs import Workflow
-from tests.support.graphing import GraphLab, graph_lab
-from tests.support.lab import Lab
+from tests.support.graphing import GraphTestbed, graph_testbed
+from tests.support.testbed import WorkflowHarness
 from tests.user_code.user_code_support import module
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -73,11 +73,11 @@ def dies_once():
 
 @asynccontextmanager
 async def functions_of(
-    lab: Lab, folder: Path, name: str
-) -> AsyncIterator[tuple[GraphLab, Functions]]:
+    testbed: WorkflowHarness, folder: Path, name: str
+) -> AsyncIterator[tuple[GraphTestbed, Functions]]:
     """Workers that call the functions of this module."""
-    functions, g = Functions([name], Rules(folder=folder), 64 * 1024 * 1024), graph_lab(lab)
-    s, p = lab.store, lab.parts
+    functions, g = Functions([name], Rules(folder=folder), 64 * 1024 * 1024), graph_testbed(testbed)
+    s, p = testbed.store, testbed.parts
     real: Any = GraphBatchActivities(
         s.graphs, s.user_code, functions, p.directory, p.reading, grace_s=60.0
     )
@@ -96,12 +96,12 @@ def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module(module(tmp_path, BODY))
 
 
-def value(g: GraphLab, path: str) -> Any:
-    return decode(b"".join(unpacked(g.lab.store.graphs.result(1, g.steps()[path].number))))
+def value(g: GraphTestbed, path: str) -> Any:
+    return decode(b"".join(unpacked(g.testbed.store.graphs.result(1, g.steps()[path].number))))
 
 
 async def test_cascades_fan_outs_workers_and_a_graft(
-    real_lab: Lab, users: Any, tmp_path: Path
+    real_testbed: WorkflowHarness, users: Any, tmp_path: Path
 ) -> None:
     workflow = (
         Workflow(id="nightly")
@@ -117,7 +117,7 @@ async def test_cascades_fan_outs_workers_and_a_graft(
         .add_cascade("order", users.in_order, deps="even")
     )
     spec = workflow.spec()
-    async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
+    async with functions_of(real_testbed, tmp_path, users.__name__) as (g, _):
         result = await g.ended(await g.start(spec.steps, context=spec.context))
     assert (result.state, result.cause) == ("completed", None)
     assert value(g, "merge") == {"at": datetime(2026, 11, 22, tzinfo=UTC), "sum": 14}
@@ -130,7 +130,7 @@ async def test_cascades_fan_outs_workers_and_a_graft(
 
 @pytest.mark.troubles
 async def test_a_long_function_is_told_that_it_was_cancelled(
-    real_lab: Lab, users: Any, tmp_path: Path
+    real_testbed: WorkflowHarness, users: Any, tmp_path: Path
 ) -> None:
     spec = (
         Workflow(id="nightly")
@@ -139,9 +139,9 @@ async def test_a_long_function_is_told_that_it_was_cancelled(
         .spec()
     )
     ledger = tmp_path / "ledger"
-    async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
+    async with functions_of(real_testbed, tmp_path, users.__name__) as (g, _):
         handle = await g.start(spec.steps)
-        await real_lab.until(ledger.exists)
+        await real_testbed.until(ledger.exists)
         assert await handle.execute_update(
             "cancel_steps", {"names": ["patient"], "reason": "enough"}
         )
@@ -155,12 +155,12 @@ async def test_a_long_function_is_told_that_it_was_cancelled(
 
 @pytest.mark.troubles
 async def test_a_function_whose_process_was_killed_is_called_again(
-    real_lab: Lab, users: Any, tmp_path: Path
+    real_testbed: WorkflowHarness, users: Any, tmp_path: Path
 ) -> None:
     spec = Workflow(id="nightly").add("dies", users.dies_once, backoff_s=0.1).spec()
-    async with functions_of(real_lab, tmp_path, users.__name__) as (g, functions):
+    async with functions_of(real_testbed, tmp_path, users.__name__) as (g, functions):
         handle = await g.start(spec.steps)
-        await real_lab.until((tmp_path / "ledger").exists)
+        await real_testbed.until((tmp_path / "ledger").exists)
         for host in functions._pool.processes():
             host.process.strike(signal.SIGKILL)
         assert (await g.ended(handle)).state == "completed"
@@ -172,7 +172,7 @@ async def test_a_function_whose_process_was_killed_is_called_again(
 @pytest.mark.troubles
 @pytest.mark.parametrize("how", ["stop", "force_stop"])
 async def test_a_stop_ends_functions_short_and_long(
-    real_lab: Lab, users: Any, tmp_path: Path, how: str
+    real_testbed: WorkflowHarness, users: Any, tmp_path: Path, how: str
 ) -> None:
     spec = (
         Workflow(id="nightly")
@@ -181,10 +181,10 @@ async def test_a_stop_ends_functions_short_and_long(
         .spec()
     )
     pids = tmp_path / "pids"
-    async with functions_of(real_lab, tmp_path, users.__name__) as (g, _):
+    async with functions_of(real_testbed, tmp_path, users.__name__) as (g, _):
         g.functions.grace_s = 0.2  # type: ignore[attr-defined]
         handle = await g.start(spec.steps)
-        await real_lab.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+        await real_testbed.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
         await handle.signal(how, {"requested_by": "ada"})
         result = await g.ended(handle)
         assert (result.state, result.cause) == ("cancelled", "Stopped by ada")

@@ -22,21 +22,21 @@ from crawler_lifecycle.features.graphs.ports import StepWork
 from crawler_lifecycle.features.graphs.workflows import graph
 from crawler_lifecycle.workflows import calls
 from tests.contracts.store.graphing import chain, group, step
-from tests.support.graphing import GraphLab, graph_lab
-from tests.support.lab import Lab, laboratory
+from tests.support.graphing import GraphTestbed, graph_testbed
+from tests.support.testbed import WorkflowHarness, open_testbed
 from tests.workflows.impossible_starts import fail_at_once
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def once_each(g: GraphLab) -> bool:
+def once_each(g: GraphTestbed) -> bool:
     """Whether every function ran exactly once."""
     return set(g.functions.calls.values()) == {1} and set(g.states().values()) == {"completed"}
 
 
-async def test_a_chain_takes_one_call(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
-    parent = await real_lab.start({"crawler": "books"}, id="parent of a graph")
+async def test_a_chain_takes_one_call(real_testbed: WorkflowHarness) -> None:
+    g = graph_testbed(real_testbed)
+    parent = await real_testbed.start({"crawler": "books"}, id="parent of a graph")
     async with g.working():
         handle = await g.start(chain(30), parent=parent.id)
         result = await g.ended(handle)
@@ -50,15 +50,15 @@ async def test_a_chain_takes_one_call(real_lab: Lab) -> None:
         "CrawlStatus": "completed",
         "CrawlParent": parent.id,
     }
-    told = await real_lab.snapshot_where(parent, lambda s: s.notes)
+    told = await real_testbed.snapshot_where(parent, lambda s: s.notes)
     assert "graph_ended" in told.notes[0]
     await parent.signal("force_stop")
-    await real_lab.ended(parent)
+    await real_testbed.ended(parent)
 
 
 @pytest.mark.troubles
-async def test_many_at_once_then_one(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
+async def test_many_at_once_then_one(real_testbed: WorkflowHarness) -> None:
+    g = graph_testbed(real_testbed)
     many = [step(f"many/{n}") for n in range(150)]
     async with g.working():
         result = await g.ended(
@@ -71,14 +71,14 @@ async def test_many_at_once_then_one(real_lab: Lab) -> None:
 
 @pytest.mark.troubles
 async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_what_follows(
-    real_lab: Lab,
+    real_testbed: WorkflowHarness,
 ) -> None:
     def acts(work: StepWork) -> StepState | None:
         if work.path == "shaky" and work.attempt == 1:
             return StepState.RETRYABLE
         return StepState.DISCARDED if work.path == "bad" else None
 
-    g = graph_lab(real_lab, acts)
+    g = graph_testbed(real_testbed, acts)
     steps = [
         step("shaky", max_attempts=3),
         step("fine", "shaky"),
@@ -102,9 +102,9 @@ async def test_a_failure_is_tried_again_after_its_time_and_a_last_one_cancels_wh
 
 @pytest.mark.troubles
 async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(
-    real_lab: Lab,
+    real_testbed: WorkflowHarness,
 ) -> None:
-    g = graph_lab(real_lab)
+    g = graph_testbed(real_testbed)
     g.functions.held["long"] = threading.Event()
     steps = [
         step("long", timeout_s=3600, priority=9),
@@ -114,11 +114,11 @@ async def test_long_steps_have_workflows_of_their_own_and_pools_their_workers(
     ]
     async with g.working(None, "gpu"):
         handle = await g.start(steps)
-        await real_lab.until(lambda: g.states()["gpu"] == "completed")
-        call = real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 2))
+        await real_testbed.until(lambda: g.states()["gpu"] == "completed")
+        call = real_testbed.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 2))
         found = await call.describe()
         call._first_execution_run_id = found.run_id  # for the replay
-        real_lab.handles.append(call)
+        real_testbed.handles.append(call)
         assert g.states()["long"] == "executing"
         g.functions.held["long"].set()
         assert (await g.ended(handle)).state == "completed"
@@ -136,8 +136,10 @@ async def turns(handle: WorkflowHandle[Any, Any]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.troubles
-async def test_a_call_that_died_begins_again_what_it_had_begun(real_lab: Lab) -> None:
-    g, deaths = graph_lab(real_lab), iter([True])
+async def test_a_call_that_died_begins_again_what_it_had_begun(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g, deaths = graph_testbed(real_testbed), iter([True])
 
     def acts(work: StepWork) -> StepState | None:
         if work.path == "s1" and next(deaths, False):
@@ -153,9 +155,11 @@ async def test_a_call_that_died_begins_again_what_it_had_begun(real_lab: Lab) ->
 
 
 @pytest.mark.troubles
-async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(real_lab: Lab) -> None:
-    g, losses = graph_lab(real_lab), iter([True, True])
-    change = real_lab.store.graphs.change
+async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g, losses = graph_testbed(real_testbed), iter([True, True])
+    change = real_testbed.store.graphs.change
 
     def lose(*args: Any) -> Any:
         answer = change(*args)
@@ -163,7 +167,7 @@ async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(rea
             raise ConnectionError("the answer was lost")
         return answer
 
-    real_lab.store.graphs.change = lose
+    real_testbed.store.graphs.change = lose
     async with g.working():
         assert (
             await g.ended(await g.start([*chain(2), step("far", timeout_s=600)]))
@@ -172,12 +176,14 @@ async def test_an_answer_that_was_lost_after_its_commit_starts_nothing_twice(rea
 
 
 @pytest.mark.troubles
-async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
+async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = graph_testbed(real_testbed)
     g.functions.held["s1"] = threading.Event()
     async with g.working():
         handle = await g.start(chain(3))
-        await real_lab.until(lambda: g.functions.calls["s1"])
+        await real_testbed.until(lambda: g.functions.calls["s1"])
         for payload in ({"run_id": 4711}, b"\xff\x00", [1, 2], None, 77):
             for name in ("batch_ended", "run_ended", "wake", "dance"):
                 await handle.signal(name, payload)
@@ -197,11 +203,13 @@ async def _is_open(handle: WorkflowHandle[Any, Any]) -> bool:
 
 
 @pytest.mark.troubles
-async def test_a_call_whose_workflow_somebody_ended_is_made_again(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
+async def test_a_call_whose_workflow_somebody_ended_is_made_again(
+    real_testbed: WorkflowHarness,
+) -> None:
+    g = graph_testbed(real_testbed)
     handle = await g.start([step("long", timeout_s=3600)])
     await g.snapshot_where(handle, lambda s: s.calls == 1)
-    call = real_lab.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
+    call = real_testbed.client.get_workflow_handle(names.graph_batch_workflow_id("nightly", 1))
     # It is counted before it is there, and other tests had calls of this name.
     for _ in range(1200):
         if await _is_open(call):
@@ -213,10 +221,10 @@ async def test_a_call_whose_workflow_somebody_ended_is_made_again(real_lab: Lab)
     assert once_each(g)
 
 
-async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
-    g = graph_lab(real_lab)
+async def test_a_start_that_cannot_be_fails_at_once(real_testbed: WorkflowHarness) -> None:
+    g = graph_testbed(real_testbed)
     g.made(chain(1))
-    await fail_at_once(real_lab, names.GRAPH_WORKFLOW, GraphResult, "graph_id", "graph/nightly")
+    await fail_at_once(real_testbed, names.GRAPH_WORKFLOW, GraphResult, "graph_id", "graph/nightly")
     assert g.row().owner_run_id is None
 
 
@@ -233,8 +241,8 @@ def forgetful(
 async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
     forgetful: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
-        g = graph_lab(lab)
+    async with open_testbed(forgetful.client, tmp_path, clock=utc_now) as testbed:
+        g = graph_testbed(testbed)
         g.functions.held["slow"] = threading.Event()
         wide = [step(f"w{n}") for n in range(8)]
         far = [
@@ -244,7 +252,7 @@ async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
         long = [step(f"l{n}", f"x{4 * n}", timeout_s=600) for n in range(3)]
         async with g.working(None, "other"):
             handle = await g.start([step("slow", timeout_s=900), *wide, *far, *long])
-            await lab.until(
+            await testbed.until(
                 lambda: all(
                     state == "completed" for path, state in g.states().items() if path != "slow"
                 )
@@ -252,7 +260,7 @@ async def test_continuing_as_new_loses_nothing_and_interrupts_nothing(
             g.functions.held["slow"].set()
             assert (await g.ended(handle)).state == "completed"
         assert once_each(g)
-        assert len(await lab.chain(handle)) > 2
+        assert len(await testbed.chain(handle)) > 2
 
 
 @pytest.mark.troubles
@@ -262,8 +270,8 @@ async def test_while_the_history_is_full_nothing_waits(
     """A short function that hangs keeps this execution from ending; whatever becomes ready
     meanwhile begins.
     """
-    async with laboratory(forgetful.client, tmp_path, clock=utc_now) as lab:
-        g = graph_lab(lab)
+    async with open_testbed(forgetful.client, tmp_path, clock=utc_now) as testbed:
+        g = graph_testbed(testbed)
         g.functions.held["hangs"] = threading.Event()
         far = [
             step(f"x{n}", f"x{n - 1}" if n else "first", queue="other" if n % 2 else None)
@@ -271,9 +279,9 @@ async def test_while_the_history_is_full_nothing_waits(
         ]
         async with g.working(None, "other"):
             handle = await g.start([step("hangs"), step("first"), *far])
-            await lab.until(lambda: g.states()["x9"] == "completed")
+            await testbed.until(lambda: g.states()["x9"] == "completed")
             assert g.states()["hangs"] == "executing"
-            assert len(await lab.chain(handle)) == 1
+            assert len(await testbed.chain(handle)) == 1
             g.functions.held["hangs"].set()
             assert (await g.ended(handle)).state == "completed"
         assert once_each(g)
@@ -284,14 +292,14 @@ async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "HISTORY_MOST", 100)
-    async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
-        g = graph_lab(lab)
+    async with open_testbed(unhurried.client, tmp_path, clock=utc_now) as testbed:
+        g = graph_testbed(testbed)
         g.functions.held = {path: threading.Event() for path in ("short", "long")}
         async with g.working():
             handle = await g.start(
                 [step("short"), step("long", timeout_s=600), step("end", "short", "long")]
             )
-            latest = lab.client.get_workflow_handle(handle.id)
+            latest = testbed.client.get_workflow_handle(handle.id)
             while g.functions.calls["short"] < 2:
                 await latest.signal("wake")
                 await g.snapshot_where(handle, lambda s: True)
@@ -301,4 +309,4 @@ async def test_a_flooded_graph_leaves_at_once_and_makes_its_calls_again(
         assert g.functions.calls["long"] == g.functions.calls["end"] == 1, (
             "what has a workflow of its own goes on"
         )
-        assert len(await lab.chain(handle)) > 1
+        assert len(await testbed.chain(handle)) > 1

@@ -14,9 +14,9 @@ from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.features.managers.domain.manager import ManagerResult
 from crawler_lifecycle.temporal.client import Workflows
 from tests.support.fakes.cluster import FINISHED, Behaviour
-from tests.support.lab import Lab
-from tests.support.managing import ManagerLab, manager_lab, quick
+from tests.support.managing import ManagerTestbed, manager_testbed, quick
 from tests.support.resets import reset
+from tests.support.testbed import WorkflowHarness
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.troubles]
 
@@ -27,39 +27,41 @@ UNTIL_STOPPED, INSTANT = Behaviour(executes=None), Behaviour(executes=0)
 
 
 async def reset_to(
-    m: ManagerLab, handle: WorkflowHandle[Any, Any], task: int
+    m: ManagerTestbed, handle: WorkflowHandle[Any, Any], task: int
 ) -> WorkflowHandle[Any, Any]:
     """To before this one of its workflow tasks was completed."""
-    client = m.lab.client
+    client = m.testbed.client
     run_id = await reset(client, handle.id, task)
     again: WorkflowHandle[Any, Any] = client.get_workflow_handle(
         handle.id, first_execution_run_id=run_id, result_type=ManagerResult
     )
-    m.lab.handles.append(again)
+    m.testbed.handles.append(again)
     return again
 
 
-async def let_end(m: ManagerLab) -> None:
+async def let_end(m: ManagerTestbed) -> None:
     """What executes ends, and what begins from now on ends by itself."""
-    m.lab.cluster.behaviour = INSTANT
+    m.testbed.cluster.behaviour = INSTANT
     for run in m.runs():
-        m.lab.cluster.end_now(run.run_id, end=FINISHED)
-        await Workflows(m.lab.client).poll_now(run.owner_workflow_id)
+        m.testbed.cluster.end_now(run.run_id, end=FINISHED)
+        await Workflows(m.testbed.client).poll_now(run.owner_workflow_id)
 
 
 @pytest.mark.parametrize(
     "task", [0, *(pytest.param(task, marks=pytest.mark.slow) for task in (2, -1))]
 )
-async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, task: int) -> None:
-    real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(3)], window=2)
+async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(
+    real_testbed: WorkflowHarness, task: int
+) -> None:
+    real_testbed.cluster.behaviour = UNTIL_STOPPED
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(3)], window=2)
     async with m.user_code():
         handle = await m.start()
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
+        await real_testbed.until(lambda: len(real_testbed.cluster.alive()) == 2)
         again = await reset_to(m, handle, task)
         assert (await m.snapshot_where(again, lambda s: s.live == 2)).attempt == 1
         await let_end(m)
-        result = await real_lab.ended(again)
+        result = await real_testbed.ended(again)
     row = m.row()
     assert (result.outcome, row.attempt, row.counts.good, len(m.runs())) == ("finished", 1, 3, 3)
     assert sorted(m.plan.ends) == [(seq, 0, 1, False) for seq in range(1, 4)], (
@@ -77,37 +79,39 @@ async def test_a_manager_at_work_goes_on_as_if_nothing_had_been(real_lab: Lab, t
     ],
 )
 async def test_one_that_has_ended_stays_as_it_is_on_record(
-    real_lab: Lab, how: str, task: int
+    real_testbed: WorkflowHarness, how: str, task: int
 ) -> None:
-    real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
+    real_testbed.cluster.behaviour = UNTIL_STOPPED
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(2)])
     async with m.user_code():
         handle = await m.start()
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
+        await real_testbed.until(lambda: len(real_testbed.cluster.alive()) == 2)
         if how == "stopped":
             await handle.signal("stop", {"requested_by": "ada"})
         else:
             await let_end(m)
-        result, row = await real_lab.ended(handle), m.row()
+        result, row = await real_testbed.ended(handle), m.row()
         m.plan.forget()
-        assert await real_lab.ended(await reset_to(m, handle, task)) == result
+        assert await real_testbed.ended(await reset_to(m, handle, task)) == result
     assert (m.row(), len(m.runs()), m.plan.closed) == (row, 2, [1])
 
 
-async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(real_lab: Lab) -> None:
+async def test_a_stop_in_the_row_alone_is_seen_by_the_next_cycle(
+    real_testbed: WorkflowHarness,
+) -> None:
     """Whoever wrote it died before he could tell, or a reset took the telling back."""
-    real_lab.cluster.behaviour = UNTIL_STOPPED
-    m = manager_lab(real_lab, source=[quick(n) for n in range(4)], window=2)
+    real_testbed.cluster.behaviour = UNTIL_STOPPED
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(4)], window=2)
     async with m.user_code():
         handle = await m.start()
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 2)
-        real_lab.store.managers.record_manager_stop(
+        await real_testbed.until(lambda: len(real_testbed.cluster.alive()) == 2)
+        real_testbed.store.managers.record_manager_stop(
             1, StopIntent(utc_now(), False, "ada", "enough")
         )
-        real_lab.cluster.end_now(1)
-        await Workflows(real_lab.client).poll_now(m.runs()[0].owner_workflow_id)
-        result = await real_lab.ended(handle)
-    assert (result.cause, len(m.runs()), real_lab.cluster.alive()) == (
+        real_testbed.cluster.end_now(1)
+        await Workflows(real_testbed.client).poll_now(m.runs()[0].owner_workflow_id)
+        result = await real_testbed.ended(handle)
+    assert (result.cause, len(m.runs()), real_testbed.cluster.alive()) == (
         "Stopped by ada: enough",
         2,
         [],

@@ -27,8 +27,8 @@ from crawler_lifecycle.features.managers.workflows.manager_state import ManagerS
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import lifecycle
 from tests.support.fakes.cluster import FINISHED, Behaviour
-from tests.support.lab import Lab, laboratory
-from tests.support.managing import manager_lab, quick
+from tests.support.managing import manager_testbed, quick
+from tests.support.testbed import WorkflowHarness, open_testbed
 from tests.workflows.impossible_starts import fail_at_once
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -37,12 +37,12 @@ INSTANT = Behaviour(executes=0)
 FAILS = Behaviour(executes=0, end=End(exit_code=1, reason="Error"))
 
 
-async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[quick(n) for n in range(6)])
+async def test_a_window_of_three_over_six_jobs(real_testbed: WorkflowHarness) -> None:
+    real_testbed.cluster.behaviour = INSTANT
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(6)])
     async with m.user_code():
         handle = await m.start(parent="nobody")
-        result = await real_lab.ended(handle)
+        result = await real_testbed.ended(handle)
     assert (result.status, result.outcome, result.attempt) == ("COMPLETED", "finished", 1)
     row, runs = m.row(), m.runs()
     assert (row.status, row.outcome, row.counts.scheduled, row.counts.good) == (
@@ -59,16 +59,20 @@ async def test_a_window_of_three_over_six_jobs(real_lab: Lab) -> None:
         (moment, one) for run in runs for moment, one in ((run.created_at, 1), (run.ended_at, -1))
     )
     assert max(m.plan.lives) == max(accumulate(one for _, one in at)) == 3
-    events = sum(len(history.events) for history in await real_lab.chain(handle))
+    events = sum(len(history.events) for history in await real_testbed.chain(handle))
     assert events <= 6 * 20, "at most as many for a job as where jobs end one at a time"
 
 
 @pytest.mark.troubles
-async def test_bad_ends_are_tried_again_under_the_number_of_their_job(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = lambda run, index, attempt: FAILS if run in (1, 3, 4) else INSTANT
-    m = manager_lab(real_lab, source=[quick(1), quick(2)], window=1, retries=1)
+async def test_bad_ends_are_tried_again_under_the_number_of_their_job(
+    real_testbed: WorkflowHarness,
+) -> None:
+    real_testbed.cluster.behaviour = lambda run, index, attempt: (
+        FAILS if run in (1, 3, 4) else INSTANT
+    )
+    m = manager_testbed(real_testbed, source=[quick(1), quick(2)], window=1, retries=1)
     async with m.user_code():
-        result = await real_lab.ended(await m.start())
+        result = await real_testbed.ended(await m.start())
     assert (result.status, result.outcome) == ("COMPLETED", "finished")
     assert [run.request_id for run in m.runs()] == [
         f"manager/1/{n}" for n in ("1", "1.r1", "2", "2.r1")
@@ -99,76 +103,82 @@ async def test_hooks_that_failed_for_good_are_told_by_the_end(
 
 
 @pytest.mark.troubles
-async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[Job("nobody"), Job("quick", {"colour": "red"}), quick(1)])
+async def test_a_job_that_no_crawler_takes_ends_badly_and_holds_up_no_other(
+    real_testbed: WorkflowHarness,
+) -> None:
+    real_testbed.cluster.behaviour = INSTANT
+    m = manager_testbed(
+        real_testbed, source=[Job("nobody"), Job("quick", {"colour": "red"}), quick(1)]
+    )
     async with m.user_code():
-        result = await real_lab.ended(await m.start())
+        result = await real_testbed.ended(await m.start())
     assert result.outcome == "finished"
     assert sorted(m.plan.ends) == [(1, 0, 1, True), (2, 0, 1, True), (3, 0, 1, False)]
-    errors = [job.error for job in real_lab.store.managers.list_jobs(1)]
+    errors = [job.error for job in real_testbed.store.managers.list_jobs(1)]
     assert "spider: 'nobody' is unknown" in errors[0]
     assert "colour" in errors[1]
     assert [run.request_id for run in m.runs()] == ["manager/1/3"]
 
 
 @pytest.mark.troubles
-async def test_its_flow_id_resumes_it_and_what_is_known_is_skipped(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[quick(n) for n in range(2)])
+async def test_its_flow_id_resumes_it_and_what_is_known_is_skipped(
+    real_testbed: WorkflowHarness,
+) -> None:
+    real_testbed.cluster.behaviour = INSTANT
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(2)])
     async with m.user_code():
-        await real_lab.ended(await m.start())
+        await real_testbed.ended(await m.start())
         m.plan.source.append(quick(9))
         again = await m.start()
-        result = await real_lab.ended(again)
+        result = await real_testbed.ended(again)
     assert (result.attempt, m.row().attempt, m.row().status) == (2, 2, "COMPLETED")
     assert [run.request["args"]["n"] for run in m.runs()] == ["0", "1", "9"]
     assert m.plan.closed == [1, 2]
 
 
 @pytest.mark.troubles
-async def test_a_run_that_a_person_resumed_counts_again(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = lambda run, index, attempt: (
+async def test_a_run_that_a_person_resumed_counts_again(real_testbed: WorkflowHarness) -> None:
+    real_testbed.cluster.behaviour = lambda run, index, attempt: (
         FAILS if (run, attempt) == (1, 1) else Behaviour(executes=None)
     )
-    m = manager_lab(real_lab, source=[quick(1)], window=1, stays=True)
+    m = manager_testbed(real_testbed, source=[quick(1)], window=1, stays=True)
     async with m.user_code():
         handle = await m.start()
-        await real_lab.until(lambda: m.plan.ends == [(1, 0, 1, True)])
-        resumed = await real_lab.start({"run_id": 1})
-        await real_lab.until(lambda: real_lab.cluster.alive())
+        await real_testbed.until(lambda: m.plan.ends == [(1, 0, 1, True)])
+        resumed = await real_testbed.start({"run_id": 1})
+        await real_testbed.until(lambda: real_testbed.cluster.alive())
         m.plan.source.append(quick(2))
-        real_lab.store.managers.steer_manager(1, cap=1)
-        await Workflows(real_lab.client).wake(handle.id)
+        real_testbed.store.managers.steer_manager(1, cap=1)
+        await Workflows(real_testbed.client).wake(handle.id)
         await m.snapshot_where(handle, lambda s: s.live == 1)
         assert len(m.runs()) == 1, "its slot is taken"
-        real_lab.cluster.end_now(1, 0, 2, FINISHED)
+        real_testbed.cluster.end_now(1, 0, 2, FINISHED)
         await resumed.signal("poll_now")
-        await real_lab.until(lambda: (1, 0, 2, False) in m.plan.ends)
+        await real_testbed.until(lambda: (1, 0, 2, False) in m.plan.ends)
         await handle.signal("force_stop")
-        assert (await real_lab.ended(handle)).outcome == "cancelled"
+        assert (await real_testbed.ended(handle)).outcome == "cancelled"
     assert len([end for end in m.plan.ends if end[0] == 1]) == 2
 
 
 @pytest.mark.troubles
 async def test_lost_doubled_foreign_and_unreadable_signals_change_nothing(
-    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+    real_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_lab.cluster.behaviour = INSTANT
+    real_testbed.cluster.behaviour = INSTANT
     told: list[Any] = []
 
     async def lose(state: Any) -> None:
         told.append(state.run_id)
 
     monkeypatch.setattr(lifecycle, "tell_parent", lose)
-    m = manager_lab(real_lab, source=[quick(n) for n in range(3)])
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(3)])
     m.plan.answered = lambda answer: CycleAnswer(**{**_fields(answer), "again_s": 0.3})
     async with m.user_code():
         handle = await m.start()
         for payload in ({"run_id": 4711}, b"\xff\x00", [1, 2], None):
             for name in ("run_ended", "run_ended", "wake", "dance"):
                 await handle.signal(name, payload)
-        result = await real_lab.ended(handle)
+        result = await real_testbed.ended(handle)
     assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 3, 3)
     assert sorted(m.plan.ends) == [(n, 0, 1, False) for n in range(1, 4)]
     assert max(m.plan.lives) == 3
@@ -181,9 +191,11 @@ def _fields(answer: CycleAnswer) -> dict[str, Any]:
 
 
 @pytest.mark.troubles
-async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[quick(n) for n in range(4)])
+async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(
+    real_testbed: WorkflowHarness,
+) -> None:
+    real_testbed.cluster.behaviour = INSTANT
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(4)])
     deaths = iter(["before", "after", "", "after", "before"])
     tries: list[tuple[str, str]] = []
 
@@ -202,7 +214,7 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
 
     m.plan.before, m.plan.answered = before, after
     async with m.user_code():
-        result = await real_lab.ended(await m.start())
+        result = await real_testbed.ended(await m.start())
     assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 4, 4)
     assert [run.request_id for run in m.runs()] == [f"manager/1/{n}" for n in range(1, 5)]
     assert max(m.plan.lives) <= 3
@@ -213,50 +225,50 @@ async def test_a_cycle_that_died_before_or_after_its_commit_doubles_nothing(real
 
 @pytest.mark.troubles
 async def test_another_worker_goes_on_when_the_one_with_the_object_is_gone(
-    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+    real_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager, "TAKEN_S", 0.5)
-    real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
+    real_testbed.cluster.behaviour = INSTANT
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(2)], window=1)
     m.plan.queue = names.user_code_queue("dead")
 
     def revive(order: CycleOrder) -> None:
         if m.plan.cycles == 1:
             m.plan.forget()
-            m.plan.queue = names.user_code_queue("lab")
+            m.plan.queue = names.user_code_queue("testbed")
 
     m.plan.before = revive
     async with m.user_code():
-        result = await real_lab.ended(await m.start())
+        result = await real_testbed.ended(await m.start())
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
 
 @pytest.mark.troubles
 async def test_a_manager_whose_worker_leaves_in_order_waits_for_nobody(
-    real_lab: Lab, monkeypatch: pytest.MonkeyPatch
+    real_testbed: WorkflowHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager, "TAKEN_S", 3600.0)
-    m = manager_lab(real_lab, source=[quick(n) for n in range(2)], window=1)
+    m = manager_testbed(real_testbed, source=[quick(n) for n in range(2)], window=1)
     m.plan.queue = names.user_code_queue("leaves")
     async with m.user_code():
         handle = await m.start()
-        await real_lab.until(lambda: len(real_lab.cluster.alive()) == 1)
+        await real_testbed.until(lambda: len(real_testbed.cluster.alive()) == 1)
         await m.snapshot_where(handle, lambda s: s.cycles == 1)
         m.plan.forget()
-        m.plan.queue = names.user_code_queue("lab")
-        await Workflows(real_lab.client).moved(handle.id)
-        real_lab.cluster.behaviour = INSTANT
-        real_lab.cluster.end_now(1)
-        await Workflows(real_lab.client).poll_now(m.runs()[0].owner_workflow_id)
-        result = await real_lab.ended(handle)
+        m.plan.queue = names.user_code_queue("testbed")
+        await Workflows(real_testbed.client).moved(handle.id)
+        real_testbed.cluster.behaviour = INSTANT
+        real_testbed.cluster.end_now(1)
+        await Workflows(real_testbed.client).poll_now(m.runs()[0].owner_workflow_id)
+        result = await real_testbed.ended(handle)
     assert (result.outcome, len(m.runs()), m.row().generation) == ("finished", 2, 2)
 
 
 @pytest.mark.troubles
-async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = INSTANT
-    m = manager_lab(real_lab, source=[], stays=True)
-    managers, wake = real_lab.store.managers, Workflows(real_lab.client).wake
+async def test_pause_cap_and_jobs_from_outside(real_testbed: WorkflowHarness) -> None:
+    real_testbed.cluster.behaviour = INSTANT
+    m = manager_testbed(real_testbed, source=[], stays=True)
+    managers, wake = real_testbed.store.managers, Workflows(real_testbed.client).wake
     async with m.user_code():
         handle = await m.start(options={"argv": ["--job-settings", '{"DEPTH_LIMIT": 2}']})
         managers.steer_manager(1, paused=True, cap=1)
@@ -281,7 +293,7 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
         ] * 2
         managers.steer_manager(1, paused=False)
         await wake(handle.id)
-        await real_lab.until(lambda: m.row().counts.good == 2)
+        await real_testbed.until(lambda: m.row().counts.good == 2)
         managers.record_manager_stop(1, StopIntent(utc_now()))
         late = {"jobs": [{"spider": "quick", "spider_args": {"n": "4"}}]}
         # By the row: nobody has told the workflow.
@@ -289,7 +301,7 @@ async def test_pause_cap_and_jobs_from_outside(real_lab: Lab) -> None:
             await handle.execute_update("add_job", late)
         assert failed.value.cause.type == "NotInThisState"
         await wake(handle.id)
-        assert (await real_lab.ended(handle)).outcome == "cancelled"
+        assert (await real_testbed.ended(handle)).outcome == "cancelled"
     assert max(m.plan.lives) == 1
     assert m.row().counts.scheduled == 2
 
@@ -315,13 +327,15 @@ async def test_a_manager_that_ends_takes_no_more_jobs(ends: dict[str, Any]) -> N
 
 
 @pytest.mark.troubles
-async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> None:
-    real_lab.cluster.behaviour = Behaviour(executes=None)
-    m = manager_lab(real_lab, close_reason="no items", failed=True)
-    parent = await real_lab.start({"crawler": "books"}, id="parent of a manager")
+async def test_what_the_class_says_at_its_end_is_the_managers(
+    real_testbed: WorkflowHarness,
+) -> None:
+    real_testbed.cluster.behaviour = Behaviour(executes=None)
+    m = manager_testbed(real_testbed, close_reason="no items", failed=True)
+    parent = await real_testbed.start({"crawler": "books"}, id="parent of a manager")
     async with m.user_code():
         handle = await m.start(parent=parent.id)
-        result = await real_lab.ended(handle)
+        result = await real_testbed.ended(handle)
     assert (result.status, result.outcome) == ("FAILED", "no items")
     found = (await handle.describe()).typed_search_attributes
     assert {pair.key.name: pair.value for pair in found if pair.key.name.startswith("Crawl")} == {
@@ -331,17 +345,17 @@ async def test_what_the_class_says_at_its_end_is_the_managers(real_lab: Lab) -> 
         "CrawlOutcome": "no items",
         "CrawlParent": parent.id,
     }
-    told = await real_lab.snapshot_where(parent, lambda s: s.notes)
+    told = await real_testbed.snapshot_where(parent, lambda s: s.notes)
     assert "manager_ended" in told.notes[0]
     await parent.signal("force_stop")
-    await real_lab.ended(parent)
+    await real_testbed.ended(parent)
 
 
-async def test_a_start_that_cannot_be_fails_at_once(real_lab: Lab) -> None:
-    m = manager_lab(real_lab)
+async def test_a_start_that_cannot_be_fails_at_once(real_testbed: WorkflowHarness) -> None:
+    m = manager_testbed(real_testbed)
     m.reserve()
     await fail_at_once(
-        real_lab, names.MANAGER_WORKFLOW, ManagerResult, "manager_id", "manager/stream/f1"
+        real_testbed, names.MANAGER_WORKFLOW, ManagerResult, "manager_id", "manager/stream/f1"
     )
     assert m.row().owner_run_id is None
 
@@ -351,14 +365,14 @@ async def test_a_long_stream_continues_as_new_and_forgets_nothing(
     unhurried: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manager, "HISTORY_MAX", 12)
-    async with laboratory(unhurried.client, tmp_path, clock=utc_now) as lab:
-        lab.cluster.behaviour = INSTANT
-        m = manager_lab(lab, source=[quick(n) for n in range(5)])
+    async with open_testbed(unhurried.client, tmp_path, clock=utc_now) as testbed:
+        testbed.cluster.behaviour = INSTANT
+        m = manager_testbed(testbed, source=[quick(n) for n in range(5)])
         async with m.user_code():
             handle = await m.start()
-            result = await lab.ended(
-                lab.client.get_workflow_handle(handle.id, result_type=ManagerResult)
+            result = await testbed.ended(
+                testbed.client.get_workflow_handle(handle.id, result_type=ManagerResult)
             )
         assert (result.status, m.row().counts.good, len(m.runs())) == ("COMPLETED", 5, 5)
         assert max(m.plan.lives) == 3
-        assert len(await lab.chain(handle)) > 2
+        assert len(await testbed.chain(handle)) > 2

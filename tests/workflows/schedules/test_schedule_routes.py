@@ -19,7 +19,7 @@ from crawler_lifecycle.gateway.access.operations import Entrance
 from crawler_lifecycle.gateway.app import create_app
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.temporal.client import Workflows
-from tests.support.lab import PATIENCE_S, Lab
+from tests.support.testbed import PATIENCE_S, WorkflowHarness
 from tests.workflows.schedules.test_due import Scheduled
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -33,12 +33,12 @@ RUN = {
 
 
 @asynccontextmanager
-async def gateway(lab: Lab) -> AsyncIterator[httpx.AsyncClient]:
+async def gateway(testbed: WorkflowHarness) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
         Gateway(
-            lab.store,
-            Workflows(lab.client),
-            lab.scheduler,
+            testbed.store,
+            Workflows(testbed.client),
+            testbed.scheduler,
             entrance=Entrance(),
             outbox_retry_s=None,
         )
@@ -53,12 +53,12 @@ async def ok(answer: httpx.Response, status: int = 200) -> Any:
     return answer.json()
 
 
-async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None:
+async def test_a_schedule_from_its_making_to_its_deletion(real_testbed: WorkflowHarness) -> None:
     path, nightly = (
         "/v1/schedules/nightly",
         {"run": RUN, "cron": "30 2 * * *", "time_zone": "Europe/Berlin"},
     )
-    async with gateway(real_lab) as http:
+    async with gateway(real_testbed) as http:
         made = await ok(await http.put(path, json=nightly))
         assert (made["in_temporal"], made["paused"], made["note"], made["revision"]) == (
             True,
@@ -105,13 +105,13 @@ async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None
         while not await all_ended():
             assert time.monotonic() < end
             await asyncio.sleep(0.1)
-        ends = sorted(real_lab.store.runs.list_runs(), key=lambda run: int(run.run_id))
+        ends = sorted(real_testbed.store.runs.list_runs(), key=lambda run: int(run.run_id))
         assert len(ends) == 3
         assert all(one.ended_at <= two.created_at for one, two in itertools.pairwise(ends)), (
             "one after another"
         )
         s = Scheduled.__new__(Scheduled)
-        s.lab, s.name = real_lab, "nightly"
+        s.testbed, s.name = real_testbed, "nightly"
         await s.remember(*(due_workflow_id("nightly", line.due_at) for line in s.lines()))
 
         page = await ok(await http.get(f"{path}/firings", params={"page_size": 2}))
@@ -126,7 +126,7 @@ async def test_a_schedule_from_its_making_to_its_deletion(real_lab: Lab) -> None
             await http.post(f"{path}/pause", json={"reason": "a migration", "requested_by": "ann"})
         )
         assert (paused["paused"], paused["pause_reason"]) == (True, "paused by ann: a migration")
-        handle = real_lab.client.get_schedule_handle(temporal_schedule_id("nightly"))
+        handle = real_testbed.client.get_schedule_handle(temporal_schedule_id("nightly"))
         assert (await handle.describe()).schedule.state.paused
         assert not (await ok(await http.post(f"{path}/resume")))["paused"]
         assert not (await handle.describe()).schedule.state.paused
@@ -157,8 +157,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.troubles
-async def test_what_no_due_time_could_begin_is_refused(real_lab: Lab) -> None:
-    async with gateway(real_lab) as http:
+async def test_what_no_due_time_could_begin_is_refused(real_testbed: WorkflowHarness) -> None:
+    async with gateway(real_testbed) as http:
         for body, says in REFUSED:
             answer = await http.put("/v1/schedules/nightly", json=body)
             assert answer.status_code == 422

@@ -20,10 +20,10 @@ from crawler_lifecycle.features.webhooks.ports import WebhookOrder, WebhookRow
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows import calls
-from tests.contracts.store.world import request
+from tests.contracts.store.harness import request
 from tests.support.faulty_http import Answer, serving
-from tests.support.lab import Lab, start_workers
 from tests.support.receiver import Receiver
+from tests.support.testbed import WorkflowHarness, start_workers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,88 +31,90 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 class Hooked:
     """One webhook of a test."""
 
-    def __init__(self, lab: Lab, receiver: Receiver, name: str) -> None:
-        self.lab, self.receiver, self.name = lab, receiver, name
-        self.workflows = Workflows(lab.client)
+    def __init__(self, testbed: WorkflowHarness, receiver: Receiver, name: str) -> None:
+        self.testbed, self.receiver, self.name = testbed, receiver, name
+        self.workflows = Workflows(testbed.client)
 
     async def put(self, url: str | None = None, **fields: Any) -> None:
         """Make it or change it, as the gateway does."""
         spec = WebhookSpec(url or self.receiver.url, ["env:CRAWL_HOOK"], **fields)
-        self.lab.store.webhooks.put(self.name, spec.document(), "ann")
+        self.testbed.store.webhooks.put(self.name, spec.document(), "ann")
         await self.begin()
 
     async def begin(self) -> None:
         first = await self.workflows.start_for(
             WebhookOrder(self.name), webhook_workflow_id(self.name), wake=True
         )
-        if first not in {one.first_execution_run_id for one in self.lab.handles}:
+        if first not in {one.first_execution_run_id for one in self.testbed.handles}:
             id = webhook_workflow_id(self.name)
-            self.lab.handles.append(
-                self.lab.client.get_workflow_handle(id, first_execution_run_id=first)
+            self.testbed.handles.append(
+                self.testbed.client.get_workflow_handle(id, first_execution_run_id=first)
             )
 
     @property
     def row(self) -> WebhookRow:
-        found: WebhookRow | None = self.lab.store.webhooks.get(self.name)
+        found: WebhookRow | None = self.testbed.store.webhooks.get(self.name)
         assert found is not None
         return found
 
     async def settled(self) -> None:
         """Wait until everything that there is has been told."""
-        last = self.lab.store.events.last_event_seq()
-        await self.lab.until(lambda: self.row.through_seq >= last)
+        last = self.testbed.store.events.last_event_seq()
+        await self.testbed.until(lambda: self.row.through_seq >= last)
 
     async def resumed(self, *, skip: bool = False) -> None:
-        self.lab.store.webhooks.pause(self.name, None, skip=skip)
+        self.testbed.store.webhooks.pause(self.name, None, skip=skip)
         await self.begin()
 
     async def deleted(self) -> None:
         """Delete it; its workflow ends."""
-        self.lab.store.webhooks.delete(self.name)
+        self.testbed.store.webhooks.delete(self.name)
         await self.begin()
         assert (
-            await self.lab.ended(
-                self.lab.client.get_workflow_handle(webhook_workflow_id(self.name))
+            await self.testbed.ended(
+                self.testbed.client.get_workflow_handle(webhook_workflow_id(self.name))
             )
             == "deleted"
         )
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def hooks(lab_without_workers: Lab) -> AsyncIterator[Any]:
+async def hooks(testbed_without_workers: WorkflowHarness) -> AsyncIterator[Any]:
     """Makes webhooks of receivers; deletes them at the end."""
     made: list[Hooked] = []
-    lab = lab_without_workers
+    testbed = testbed_without_workers
 
     with ExitStack() as servers:
 
         def make(name: str) -> Hooked:
             receiver = Receiver()
             servers.enter_context(serving(receiver))
-            made.append(Hooked(lab, receiver, name))
+            made.append(Hooked(testbed, receiver, name))
             return made[-1]
 
         async with AsyncExitStack() as stack:
-            await start_workers(stack, lab, roles=["workflows", WEBHOOKS])
+            await start_workers(stack, testbed, roles=["workflows", WEBHOOKS])
             yield make
             for one in made:
                 await one.deleted()
 
 
-def runs(lab: Lab, count: int) -> list[Fence]:
+def runs(testbed: WorkflowHarness, count: int) -> list[Fence]:
     """So many runs, whose own events are on record."""
     found = []
     for number in range(count):
         owner = Owner(f"crawl/books/r{number}", f"chain-{number}")
-        handle = lab.store.initiation.create_run(request(crawler="books"), f"r{number}", owner)
+        handle = testbed.store.initiation.create_run(request(crawler="books"), f"r{number}", owner)
         found.append(Fence(handle.run_id, handle.attempt, owner.first_run_id, handle.run_uid))
     return found
 
 
-def tell(lab: Lab, fences: list[Fence], times: int, begin: int = 0) -> Iterator[int]:
+def tell(
+    testbed: WorkflowHarness, fences: list[Fence], times: int, begin: int = 0
+) -> Iterator[int]:
     for number in range(begin, begin + times):
         for fence in fences:
-            event = lab.store.events.append_event(
+            event = testbed.store.events.append_event(
                 fence, "run.changed", f"{fence.run_id}/{number}", {"n": number}
             )
             yield event.seq
@@ -127,8 +129,8 @@ async def test_a_receiver_that_fails_at_random_gets_all_in_order(hooks: Any) -> 
     hook = hooks("random")
     hook.receiver.chance = (random.Random(19), 0.3)
     await hook.put(events=["run.changed"])
-    fences = runs(hook.lab, 6)
-    told = list(tell(hook.lab, fences, 12))
+    fences = runs(hook.testbed, 6)
+    told = list(tell(hook.testbed, fences, 12))
     await hook.settled()
     found = hook.receiver.seqs()
     assert set(told) <= set(found)
@@ -136,7 +138,7 @@ async def test_a_receiver_that_fails_at_random_gets_all_in_order(hooks: Any) -> 
         first = in_order(hook.receiver.seqs(f"runs/{fence.run_id}"))
         assert first == sorted(first)
     assert hook.row.failing_since is None
-    tries = hook.lab.store.webhooks.list_webhook_deliveries(hook.row.webhook_id, limit=1000)
+    tries = hook.testbed.store.webhooks.list_webhook_deliveries(hook.row.webhook_id, limit=1000)
     assert {line.status for line in tries} == {"delivered"}
     assert max(line.tries for line in tries) > 1
 
@@ -146,7 +148,7 @@ async def test_answers_that_are_lost_mean_a_second_delivery_under_the_same_id(ho
     hook = hooks("lost")
     hook.receiver.faults.append("drop")
     await hook.put(events=["run.changed"])
-    [seq] = tell(hook.lab, runs(hook.lab, 1), 1)
+    [seq] = tell(hook.testbed, runs(hook.testbed, 1), 1)
     await hook.settled()
     mine = [
         id for id, one in zip(hook.receiver.ids, hook.receiver.seqs(), strict=True) if one == seq
@@ -162,10 +164,10 @@ async def test_one_that_is_down_delays_no_other_and_misses_nothing(hooks: Any) -
     down.receiver.answer = Answer(503, b"closed")
     for hook in (down, well):
         await hook.put(events=["run.changed"])
-    told = list(tell(well.lab, runs(well.lab, 2), 5))
+    told = list(tell(well.testbed, runs(well.testbed, 2), 5))
     await well.settled()
     assert set(told) <= set(well.receiver.seqs())
-    row = await down.lab.until(lambda: down.row if down.row.failing_since else None)
+    row = await down.testbed.until(lambda: down.row if down.row.failing_since else None)
     assert (down.receiver.taken, row.error) == ([], "the receiver answered 503: closed")
     down.receiver.answer = Answer(200, b"")
     await down.settled()
@@ -177,8 +179,8 @@ async def test_a_change_of_address_is_taken_up_at_once(hooks: Any) -> None:
     old, new = hooks("moved"), hooks("other")
     old.receiver.answer = Answer(302, b"", headers={"Location": "/elsewhere"})
     await old.put(events=["run.changed"])
-    told = list(tell(old.lab, runs(old.lab, 1), 3))
-    await old.lab.until(lambda: old.row.failing_since)
+    told = list(tell(old.testbed, runs(old.testbed, 1), 3))
+    await old.testbed.until(lambda: old.row.failing_since)
     assert "redirects are not followed" in str(old.row.error)
     await old.put(url=new.receiver.url, events=["run.changed"])
     await old.settled()
@@ -190,20 +192,20 @@ async def test_a_410_pauses_it_at_once_and_a_resume_goes_on(hooks: Any) -> None:
     hook = hooks("gone")
     hook.receiver.answer = Answer(410, b"")
     await hook.put(events=["run.changed"])
-    fences = runs(hook.lab, 1)
-    told = list(tell(hook.lab, fences, 2))
-    await hook.lab.until(lambda: hook.row.paused_at)
+    fences = runs(hook.testbed, 1)
+    told = list(tell(hook.testbed, fences, 2))
+    await hook.testbed.until(lambda: hook.row.paused_at)
     assert "410" in str(hook.row.pause_reason)
     events = [
-        one for one in hook.lab.store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED
+        one for one in hook.testbed.store.events.events_after(0) if one.type == EVENT_WEBHOOK_PAUSED
     ]
     assert [one.body["name"] for one in events] == ["gone"]
     hook.receiver.answer = Answer(204, b"")
     await hook.resumed()
     await hook.settled()
     assert in_order(hook.receiver.seqs())[-2:] == told
-    hook.lab.store.webhooks.pause("gone", "enough")
-    later = list(tell(hook.lab, fences, 1, begin=2))
+    hook.testbed.store.webhooks.pause("gone", "enough")
+    later = list(tell(hook.testbed, fences, 1, begin=2))
     await hook.resumed(skip=True)
     await hook.settled()
     assert not set(later) & set(hook.receiver.seqs())
@@ -214,9 +216,9 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
     """The gateway died between the row and the workflow."""
     hook = hooks("forgotten")
     spec = WebhookSpec(hook.receiver.url, ["env:CRAWL_HOOK"], events=["webhook.paused"])
-    hook.lab.store.webhooks.put("forgotten", spec.document(), None)
-    event = hook.lab.store.webhooks.test_webhook("forgotten", "ann")
-    audit = build_parent_audit(hook.lab.parts)
+    hook.testbed.store.webhooks.put("forgotten", spec.document(), None)
+    event = hook.testbed.store.webhooks.test_webhook("forgotten", "ann")
+    audit = build_parent_audit(hook.testbed.parts)
     audit.clock = lambda: utc_now() + timedelta(seconds=60)
     assert await asyncio.to_thread(audit.search, "webhook", repair=True) == 1
     await hook.settled()
@@ -226,7 +228,7 @@ async def test_one_that_nobody_follows_is_found(hooks: Any) -> None:
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executions continue as new after a few steps; asked for before the laboratory, which replays
+    """Executions continue as new after a few steps; asked for before the testbed, which replays
     at its end.
     """
     monkeypatch.setattr(calls, "HISTORY_MAX", 12)
@@ -236,11 +238,11 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_goes_on_in_one_execution_after_another(forgetful: None, hooks: Any) -> None:
     hook = hooks("long")
     await hook.put(events=["run.changed"])
-    [fence] = runs(hook.lab, 1)
+    [fence] = runs(hook.testbed, 1)
     told: list[int] = []
     for number in range(6):
-        told += tell(hook.lab, [fence], 1, begin=number)
+        told += tell(hook.testbed, [fence], 1, begin=number)
         await hook.settled()
         await hook.begin()
     assert in_order(hook.receiver.seqs())[-6:] == told
-    assert len(await hook.lab.chain(hook.lab.handles[-1])) > 1
+    assert len(await hook.testbed.chain(hook.testbed.handles[-1])) > 1

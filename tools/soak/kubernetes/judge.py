@@ -15,9 +15,9 @@ from crawler_lifecycle.ports.polls import CorrectionRow
 from crawler_lifecycle.ports.runs import RunRow, TaskRow, TransitionRow
 from tools.soak.checks import growth, tries
 from tools.soak.kubernetes.ends import SECOND, Stops, allowed, exit_of
+from tools.soak.kubernetes.harness import Harness
 from tools.soak.kubernetes.plan import CRAWLERS, FACTOR, MEMORY, MEMORY_CAP
 from tools.soak.kubernetes.record import PodStory, Recorder, Story, is_over, moment, state
-from tools.soak.kubernetes.world import World
 
 ENDS = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 #: The recorder's own clock stamps what it was told; what is nearer than this cannot be put in
@@ -350,9 +350,9 @@ def judge_pods(
                 )
 
 
-def cases(world: World, run: RunRow, number: int) -> list[Case]:
+def cases(harness: Harness, run: RunRow, number: int) -> list[Case]:
     """The rows of a run, each with its truth."""
-    store, recorder = world.lab.store, world.recorder
+    store, recorder = harness.testbed.store, harness.recorder
     jobs, pods = {job.uid: job for job in recorder.jobs}, recorder.pods
     transitions, after = [], 0
     while page := store.runs.transitions(run.run_id, after):
@@ -372,7 +372,7 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
                 row,
                 jobs.get(row.cluster_uid or ""),
                 mine,
-                stops_of(world, run, number, row),
+                stops_of(harness, run, number, row),
                 [t for t in transitions if t.task_id == row.task_id],
                 [c for c in corrections if c.task_id == row.task_id],
             )
@@ -380,11 +380,13 @@ def cases(world: World, run: RunRow, number: int) -> list[Case]:
     return found
 
 
-def stops_of(world: World, run: RunRow, number: int, row: TaskRow) -> Stops:
+def stops_of(harness: Harness, run: RunRow, number: int, row: TaskRow) -> Stops:
     """What was asked while the row could hear it."""
-    asked = [stop for stop in world.runs[number].stops if stop.error is None]
+    asked = [stop for stop in harness.runs[number].stops if stop.error is None]
     logged = [
-        c for c in world.lab.store.runs.cancellations(run.run_id) if c["attempt"] >= row.run_attempt
+        c
+        for c in harness.testbed.store.runs.cancellations(run.run_id)
+        if c["attempt"] >= row.run_attempt
     ]
     limits = frozenset({"timed_out"} if "run_timeout_s" in CRAWLERS[run.crawler].limits else ())
     if not logged:

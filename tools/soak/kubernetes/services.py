@@ -45,9 +45,9 @@ from crawler_lifecycle.worker.finalizer_release import Releaser
 from crawler_lifecycle.worker.recording import Recording
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 from tests.kubernetes.cluster.processes import Part
-from tests.kubernetes.kube_lab import KubeScheduler
+from tests.kubernetes.kube_testbed import KubeScheduler
 from tests.support.fakes.services import FakeCatalogue
-from tests.support.lab import Outside
+from tests.support.testbed import Outside
 from tools.soak.kubernetes.plan import CRAWLERS, FACTOR, MEMORY_CAP
 
 ROOT = Path(__file__).parents[3]

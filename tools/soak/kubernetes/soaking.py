@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 from crawler_lifecycle.clusters.kubernetes.jobs.finalizers import list_held, remove_finalizer
 from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
+from tools.soak.kubernetes.harness import Harness, harness
 from tools.soak.kubernetes.judge import (
     Case,
     cases,
@@ -26,7 +27,6 @@ from tools.soak.kubernetes.judge import (
 from tools.soak.kubernetes.plan import CRAWLERS, Plan, PlannedRun, Step
 from tools.soak.kubernetes.record import FINALIZER
 from tools.soak.kubernetes.troubles import Troubles
-from tools.soak.kubernetes.world import World, world
 
 #: Seconds after which whatever has not settled is a violation. Nothing that settles sooner waits
 #: for it.
@@ -54,7 +54,7 @@ async def soak(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> Ve
     ``cluster`` was started with ``record.flags(folder)``.
     """
     verdict = Verdict(plan)
-    async with world(client, folder, cluster, plan) as here:
+    async with harness(client, folder, cluster, plan) as here:
         troubles = Troubles(here)
         await asyncio.gather(*(_at(here, one, troubles) for one in [*plan.runs, *plan.steps]))
         here.say("the plan is over")
@@ -64,7 +64,7 @@ async def soak(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> Ve
     return verdict
 
 
-async def _at(here: World, what: PlannedRun | Step, troubles: Troubles) -> None:
+async def _at(here: Harness, what: PlannedRun | Step, troubles: Troubles) -> None:
     await asyncio.sleep(max(0.0, here.began + what.at - time.monotonic()))
     if isinstance(what, Step):
         await troubles.play(what)
@@ -76,7 +76,7 @@ async def _at(here: World, what: PlannedRun | Step, troubles: Troubles) -> None:
 # --- settling
 
 
-async def _settle(here: World, verdict: Verdict) -> None:
+async def _settle(here: Harness, verdict: Verdict) -> None:
     """Give back what was taken, stop what does not end by itself, and wait until nothing happens
     any more.
     """
@@ -107,7 +107,7 @@ async def _settle(here: World, verdict: Verdict) -> None:
     await _released(here, verdict)
 
 
-async def _stop(here: World, number: int) -> None:
+async def _stop(here: Harness, number: int) -> None:
     row = await asyncio.to_thread(here.row, number)
     if row is None or row.stop is not None:
         return
@@ -118,11 +118,11 @@ async def _stop(here: World, number: int) -> None:
         here.say(f"cannot be stopped: {error}", number)
 
 
-async def _is_over(here: World, number: int) -> bool:
+async def _is_over(here: Harness, number: int) -> bool:
     row = await asyncio.to_thread(here.row, number)
     if row is not None:
         return str(row.status) in ("COMPLETED", "FAILED")
-    found = await here.lab.client.get_workflow_handle(f"soak/{number}").describe()
+    found = await here.testbed.client.get_workflow_handle(f"soak/{number}").describe()
     # Before it could write a row: there never was a run.
     over = found.status is WorkflowExecutionStatus.TERMINATED
     if over:
@@ -130,7 +130,7 @@ async def _is_over(here: World, number: int) -> bool:
     return over
 
 
-async def _audited(here: World, verdict: Verdict) -> None:
+async def _audited(here: Harness, verdict: Verdict) -> None:
     """What an audit finds after everything has ended, it mends; then it finds nothing."""
     for _ in range(8):
         report = await here.audit()
@@ -151,7 +151,7 @@ async def _audited(here: World, verdict: Verdict) -> None:
     )
 
 
-async def _released(here: World, verdict: Verdict) -> None:
+async def _released(here: Harness, verdict: Verdict) -> None:
     """What our finalizer holds for longer has a reason, and an administrator's ``release`` lets go
     of everything.
     """
@@ -171,13 +171,13 @@ async def _released(here: World, verdict: Verdict) -> None:
         verdict.violations.append(f"our finalizer holds {left} after release")
 
 
-def _held(here: World) -> list[tuple[int, str]]:
+def _held(here: Harness) -> list[tuple[int, str]]:
     found = []
     for pod in here.recorder.pods:
         if pod.removed is not None or FINALIZER not in pod.last["metadata"].get("finalizers", []):
             continue
         run, _, _ = pod.key
-        rows = here.lab.store.tasks.recorded_tasks([pod.key])
+        rows = here.testbed.store.tasks.recorded_tasks([pod.key])
         proved = not rows or rows[0].exit_code is not None or pod.done is None
         if proved:  # an end without evidence keeps its evidence, for an audit to compare
             found.append((run, f"our finalizer holds {pod.name}, whose row is {rows}"))
@@ -187,7 +187,7 @@ def _held(here: World) -> list[tuple[int, str]]:
 # --- judging
 
 
-def _judge(here: World, verdict: Verdict) -> None:
+def _judge(here: Harness, verdict: Verdict) -> None:
     rows: dict[int, tuple[int, RunRow, list[Case]]] = {}
     wrongs: dict[int, list[str]] = {}
     for number in here.runs:
@@ -228,7 +228,7 @@ def _judge(here: World, verdict: Verdict) -> None:
     )
 
 
-def _violation(here: World, number: int, run: RunRow, mine: Sequence[Case], text: str) -> str:
+def _violation(here: Harness, number: int, run: RunRow, mine: Sequence[Case], text: str) -> str:
     """All that is known about it."""
     lines = [
         (
@@ -252,7 +252,7 @@ def _violation(here: World, number: int, run: RunRow, mine: Sequence[Case], text
         ]
         lines += evidence(case.pods, case.job)
     lines += [
-        f" cancellations: {here.lab.store.runs.cancellations(run.run_id)}",
+        f" cancellations: {here.testbed.store.runs.cancellations(run.run_id)}",
         " who asked the API server:",
     ]
     lines += [f"  {line}" for line in here.recorder.trail(f"crawl-{run.run_id}-")]

@@ -15,10 +15,10 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
 from tests.kubernetes.cluster.admin import AdminError
-from tests.kubernetes.kube_lab import QUICK
+from tests.kubernetes.kube_testbed import QUICK
+from tools.soak.kubernetes.harness import Harness, Json
 from tools.soak.kubernetes.plan import Step
 from tools.soak.kubernetes.record import is_over, state
-from tools.soak.kubernetes.world import Json, World
 
 #: Seconds for which a person's tool tries again while the API server is away, as ``kubectl`` in a
 #: loop would.
@@ -30,10 +30,10 @@ class Nothing(Exception):
 
 
 class Troubles:
-    """Plays the steps of a plan in a world."""
+    """Plays the steps of a plan in a harness."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
         self._parts = asyncio.Lock()
         """Parts of the control plane are down one at a time."""
         self._rooms = asyncio.Lock()
@@ -44,32 +44,32 @@ class Troubles:
 
         Raises nothing that a plan may meet.
         """
-        rng = random.Random(f"{self.world.plan.seed}/{step.number}")
+        rng = random.Random(f"{self.harness.plan.seed}/{step.number}")
         method: Callable[[Step, random.Random], Any] = getattr(self, f"_{step.kind}")
         try:
             said = await method(step, rng)
         except (Nothing, AdminError, OSError, RPCError, WorkflowUpdateFailedError) as error:
             said = f"not done: {type(error).__name__}: {str(error)[:200]}"
-        self.world.say(f"{step.kind}: {said or 'done'}", step.run)
+        self.harness.say(f"{step.kind}: {said or 'done'}", step.run)
 
     # --- choosing
 
     async def _pod(self, step: Step, rng: random.Random, *, running: bool = True) -> Json:
-        pods = [p for p in await self._call(self.world.pods) if _of(p, await self._run_id(step))]
+        pods = [p for p in await self._call(self.harness.pods) if _of(p, await self._run_id(step))]
         fit = [p for p in pods if not running or ("running" in state(p) and not is_over(p))]
         if not fit:
             raise Nothing("no such pod")
         return rng.choice(sorted(fit, key=lambda p: str(p["metadata"]["name"])))
 
     async def _job(self, step: Step, rng: random.Random) -> Json:
-        jobs = [j for j in await self._call(self.world.jobs) if _of(j, await self._run_id(step))]
+        jobs = [j for j in await self._call(self.harness.jobs) if _of(j, await self._run_id(step))]
         if not jobs:
             raise Nothing("no Job")
         return rng.choice(sorted(jobs, key=lambda j: str(j["metadata"]["name"])))
 
     async def _run_id(self, step: Step) -> int:
         assert step.run is not None
-        row = await asyncio.to_thread(self.world.row, step.run)
+        row = await asyncio.to_thread(self.harness.row, step.run)
         if row is None:
             raise Nothing("the run has no row yet")
         return int(row.run_id)
@@ -90,7 +90,9 @@ class Troubles:
     async def _delete_pod(self, step: Step, rng: random.Random, **options: Any) -> str:
         pod = await self._pod(step, rng)
         name = pod["metadata"]["name"]
-        await self._call(self.world.cluster.admin.delete, self.world.path("pods", name), options)
+        await self._call(
+            self.harness.cluster.admin.delete, self.harness.path("pods", name), options
+        )
         return f"{name} {options or ''}"
 
     async def _delete_pod_at_once(self, step: Step, rng: random.Random) -> str:
@@ -99,10 +101,10 @@ class Troubles:
     async def _evict(self, step: Step, rng: random.Random) -> str:
         pod = await self._pod(step, rng)
         name = pod["metadata"]["name"]
-        meta = {"name": name, "namespace": self.world.namespace}
+        meta = {"name": name, "namespace": self.harness.namespace}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
         await self._call(
-            self.world.cluster.admin.post, self.world.path("pods", f"{name}/eviction"), body
+            self.harness.cluster.admin.post, self.harness.path("pods", f"{name}/eviction"), body
         )
         return str(name)
 
@@ -110,8 +112,8 @@ class Troubles:
         job = await self._job(step, rng)
         name = job["metadata"]["name"]
         await self._call(
-            self.world.cluster.admin.delete,
-            self.world.job_path(name),
+            self.harness.cluster.admin.delete,
+            self.harness.job_path(name),
             {"propagationPolicy": policy},
         )
         return f"{name}"
@@ -127,35 +129,35 @@ class Troubles:
 
     async def _suspend_and_resume(self, step: Step, rng: random.Random) -> str:
         job = await self._job(step, rng)
-        path = self.world.job_path(job["metadata"]["name"])
-        await self._call(self.world.cluster.admin.patch, path, {"spec": {"suspend": True}})
+        path = self.harness.job_path(job["metadata"]["name"])
+        await self._call(self.harness.cluster.admin.patch, path, {"spec": {"suspend": True}})
         await asyncio.sleep(step.seconds)
-        await self._call(self.world.cluster.admin.patch, path, {"spec": {"suspend": False}})
+        await self._call(self.harness.cluster.admin.patch, path, {"spec": {"suspend": False}})
         return f"{job['metadata']['name']} for {step.seconds:.1f} s"
 
     async def _strip_pod(self, step: Step, rng: random.Random) -> str:
         """Whoever thinks that finalizers are what keeps pods from going away."""
         pod = await self._pod(step, rng, running=rng.random() < 0.7)
-        path = self.world.path("pods", pod["metadata"]["name"])
-        await self._call(self.world.cluster.admin.patch, path, {"metadata": {"finalizers": None}})
+        path = self.harness.path("pods", pod["metadata"]["name"])
+        await self._call(self.harness.cluster.admin.patch, path, {"metadata": {"finalizers": None}})
         if rng.random() < 0.5:
-            await self._call(self.world.cluster.admin.delete, path, {"gracePeriodSeconds": 0})
+            await self._call(self.harness.cluster.admin.delete, path, {"gracePeriodSeconds": 0})
         return str(pod["metadata"]["name"])
 
     async def _tear_away(self, step: Step, rng: random.Random) -> str:
         """Job and pod at once, without leave."""
         pod = await self._pod(step, rng)
-        name, admin = pod["metadata"]["name"], self.world.cluster.admin
-        path = self.world.path("pods", name)
+        name, admin = pod["metadata"]["name"], self.harness.cluster.admin
+        path = self.harness.path("pods", name)
         await self._call(admin.patch, path, {"metadata": {"finalizers": None}})
-        for job in await self._call(self.world.jobs):
+        for job in await self._call(self.harness.jobs):
             if (
                 job["metadata"]["uid"]
                 == pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"]
             ):
                 options = {"propagationPolicy": "Background"}
                 await self._call(
-                    admin.delete, self.world.job_path(job["metadata"]["name"]), options
+                    admin.delete, self.harness.job_path(job["metadata"]["name"]), options
                 )
         await self._call(admin.delete, path, {"gracePeriodSeconds": 0})
         return str(name)
@@ -179,8 +181,8 @@ class Troubles:
         meta = {"resourceVersion": pod["metadata"]["resourceVersion"]}
         name = pod["metadata"]["name"]
         body = {"metadata": meta, "status": ended}
-        path = self.world.path("pods", f"{name}/status")
-        await self._call(self.world.cluster.admin.patch, path, body, "strategic-merge")
+        path = self.harness.path("pods", f"{name}/status")
+        await self._call(self.harness.cluster.admin.patch, path, body, "strategic-merge")
         return f"{name}: {done}"
 
     async def _node_says_killed_for_memory(self, step: Step, rng: random.Random) -> str:
@@ -214,40 +216,40 @@ class Troubles:
 
     async def _stop(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        await self.world.signal(step.run, "stop", self._stop_request(step))
+        await self.harness.signal(step.run, "stop", self._stop_request(step))
         return "asked"
 
     async def _force_stop(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        await self.world.signal(step.run, "force_stop", self._stop_request(step), force=True)
+        await self.harness.signal(step.run, "force_stop", self._stop_request(step), force=True)
         return "asked"
 
     async def _stop_twice(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        await self.world.signal(step.run, "stop", self._stop_request(step))
+        await self.harness.signal(step.run, "stop", self._stop_request(step))
         await asyncio.sleep(step.seconds)
-        await self.world.signal(step.run, "force_stop", self._stop_request(step, "f"), force=True)
+        await self.harness.signal(step.run, "force_stop", self._stop_request(step, "f"), force=True)
         return "asked"
 
     async def _poll_now(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        await self.world.signal(step.run, "poll_now")
+        await self.harness.signal(step.run, "poll_now")
         return "asked"
 
     async def _resume(self, step: Step, rng: random.Random) -> str:
         """Once it has ended; now and then too early, which is refused."""
         assert step.run is not None
-        run_id, world = await self._run_id(step), self.world
+        run_id, harness = await self._run_id(step), self.harness
         early = rng.random() < 0.15
-        ended = early or await world.until(lambda: _ended(world, step.run), 25)
+        ended = early or await harness.until(lambda: _ended(harness, step.run), 25)
         if not ended:
             raise Nothing("it does not end")
         request = {"run_id": run_id, "rerun": rng.random() < 0.5, **QUICK}
-        handle = await world.lab.start(request, id=f"soak/{step.run}/resume-{step.number}")
+        handle = await harness.testbed.start(request, id=f"soak/{step.run}/resume-{step.number}")
         result = asyncio.create_task(handle.result())
         try:
-            taken = await world.until(
-                lambda: result.done() or world.owner(step.run) == handle.id, 120
+            taken = await harness.until(
+                lambda: result.done() or harness.owner(step.run) == handle.id, 120
             )
             if result.done() and (refused := result.exception()) is not None:
                 return f"refused: {refused.__cause__ or refused}"
@@ -257,8 +259,8 @@ class Troubles:
 
     async def _add_tasks(self, step: Step, rng: random.Random) -> str:
         assert step.run is not None
-        handle = self.world.lab.client.get_workflow_handle(
-            await asyncio.to_thread(self.world.owner, step.run)
+        handle = self.harness.testbed.client.get_workflow_handle(
+            await asyncio.to_thread(self.harness.owner, step.run)
         )
         body = {"tasks": [{}] * rng.randint(1, 2), "request_id": f"a{step.number}"}
         await asyncio.wait_for(handle.execute_update("add_tasks", body), 120)
@@ -267,17 +269,17 @@ class Troubles:
     async def _terminate_workflow(self, step: Step, rng: random.Random) -> str:
         """Temporal's terminate: nobody is left who looks after the run, until an audit."""
         assert step.run is not None
-        owner = await asyncio.to_thread(self.world.owner, step.run)
-        await self.world.lab.client.get_workflow_handle(owner).terminate("by hand")
+        owner = await asyncio.to_thread(self.harness.owner, step.run)
+        await self.harness.testbed.client.get_workflow_handle(owner).terminate("by hand")
         return owner
 
     # --- everybody
 
     async def _down(self, name: str, seconds: float) -> str:
         async with self._parts:
-            await asyncio.to_thread(self.world.cluster.kill, name)
+            await asyncio.to_thread(self.harness.cluster.kill, name)
             await asyncio.sleep(seconds)
-            await asyncio.to_thread(self.world.cluster.start_part, name)
+            await asyncio.to_thread(self.harness.cluster.start_part, name)
         return f"for {seconds:.1f} s"
 
     async def _restart_api(self, step: Step, rng: random.Random) -> str:
@@ -297,23 +299,23 @@ class Troubles:
 
     async def _freeze_api(self, step: Step, rng: random.Random) -> str:
         async with self._parts:
-            self.world.cluster.freeze("kube-apiserver")
+            self.harness.cluster.freeze("kube-apiserver")
             try:
                 await asyncio.sleep(step.seconds)
             finally:
-                self.world.cluster.thaw("kube-apiserver")
+                self.harness.cluster.thaw("kube-apiserver")
         return f"for {step.seconds:.1f} s"
 
     async def _take_rights(self, step: Step, rng: random.Random) -> str:
         async with self._rights:
-            await self._call(self.world.rights.take)
+            await self._call(self.harness.rights.take)
             await asyncio.sleep(step.seconds)
-            await self._call(self.world.rights.give)
+            await self._call(self.harness.rights.give)
         return f"for {step.seconds:.1f} s"
 
     async def _no_room(self, what: str, seconds: float) -> str:
         async with self._rooms:
-            admin, quotas = self.world.cluster.admin, self.world.path("resourcequotas")
+            admin, quotas = self.harness.cluster.admin, self.harness.path("resourcequotas")
             body = {"metadata": {"name": "none"}, "spec": {"hard": {what: "0"}}}
             await self._call(admin.ensure, quotas, body)
             await asyncio.sleep(seconds)
@@ -328,20 +330,20 @@ class Troubles:
 
     async def _delete_node(self, step: Step, rng: random.Random) -> str:
         """Its machine is gone for good; the last node stays."""
-        kwok = self.world.cluster.kwok
+        kwok = self.harness.cluster.kwok
         assert kwok is not None
         nodes = [
             n["metadata"]["name"]
-            for n in (await self._call(self.world.cluster.admin.get, "/api/v1/nodes"))["items"]
+            for n in (await self._call(self.harness.cluster.admin.get, "/api/v1/nodes"))["items"]
         ]
         if len(nodes) < 2:
             raise Nothing("it is the last one")
         name = rng.choice(sorted(nodes))
-        await self._call(self.world.cluster.admin.delete, f"/api/v1/nodes/{name}")
+        await self._call(self.harness.cluster.admin.delete, f"/api/v1/nodes/{name}")
         return str(name)
 
     async def _killed(self, kind: str, seconds: float) -> str:
-        part = self.world.services.get(kind)
+        part = self.harness.services.get(kind)
         if part is None:
             raise Nothing(f"there is no {kind}")
         if not part.alive():
@@ -358,7 +360,7 @@ class Troubles:
         return await self._killed("observer", step.seconds)
 
     async def _audit(self, step: Step, rng: random.Random) -> str:
-        report = await asyncio.wait_for(self.world.audit(), 120)
+        report = await asyncio.wait_for(self.harness.audit(), 120)
         return f"found {report.found}, repaired {report.repaired}, troubles {report.troubles}"
 
 
@@ -366,6 +368,6 @@ def _of(item: Json, run_id: int) -> bool:
     return bool(item["metadata"].get("labels", {}).get("crawler-lifecycle/run") == str(run_id))
 
 
-def _ended(world: World, number: int | None) -> bool:
-    row = world.row(number or 0)
+def _ended(harness: Harness, number: int | None) -> bool:
+    row = harness.row(number or 0)
     return row is not None and str(row.status) in ("COMPLETED", "FAILED")

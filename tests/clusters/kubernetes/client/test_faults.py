@@ -26,7 +26,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import (
 )
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, Pod, decode
 from crawler_lifecycle.domain.errors import ClusterUnavailable
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.kube_api import (
     Answer,
     Cut,

@@ -13,7 +13,7 @@ from crawler_lifecycle.clusters.kubernetes.client import deadlines
 from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import ApiError
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.kube_api import (
     Answer,
     Cut,

@@ -20,7 +20,7 @@ from crawler_lifecycle.clusters.kubernetes.client.errors import (
 )
 from crawler_lifecycle.clusters.kubernetes.client.objects import Job, decode
 from crawler_lifecycle.clusters.kubernetes.client.watches import Watch, WatchEvent
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.kube_api import (
     Answer,
     FakeApiServer,

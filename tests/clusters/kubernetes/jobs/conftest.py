@@ -12,7 +12,7 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.jobs.deployer import KubernetesDeployer
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.ports.runs import DeployedTask, QueuedTask
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.job_cases import Rules, crawler, deployment
 from tests.support.kube_api import FakeApiServer, Silence
 from tests.support.kube_api.clients import patient
@@ -20,7 +20,7 @@ from tests.support.kube_api.store import JOBS
 
 
 @dataclass
-class Bench:
+class Fixture:
     """A deployer on a fake API server, and a clock to be set."""
 
     server: FakeApiServer
@@ -76,10 +76,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def fixture(tmp_path: Path) -> Iterator[Fixture]:
     with FakeApiServer(tmp_path) as server:
-        bench = Bench(server, patient(server))
-        yield bench
-        for deployer in bench.made:
+        fixture = Fixture(server, patient(server))
+        yield fixture
+        for deployer in fixture.made:
             deployer.close()
-        bench.api.close()
+        fixture.api.close()

@@ -40,9 +40,9 @@ from tests.support.kube_api import (
 from tests.support.kube_api.store import JOBS, KINDS, NAMESPACES
 
 if TYPE_CHECKING:
-    from tests.clusters.kubernetes.jobs.conftest import Bench
+    from tests.clusters.kubernetes.jobs.conftest import Fixture
 else:
-    Bench = Any
+    Fixture = Any
 
 SECRETS = next(kind for kind in KINDS if kind.plural == "secrets")
 JOBS_POST = r"/jobs(\?|$)"
@@ -61,43 +61,43 @@ def _env(job: dict[str, Any]) -> dict[str, Any]:
 # --- created, found -------------------------------------------------------------------------------
 
 
-def test_a_page_has_an_answer_for_each_task_in_its_order(bench: Bench) -> None:
-    bench.deploy(3)
-    answers = bench.deploy(40)
+def test_a_page_has_an_answer_for_each_task_in_its_order(fixture: Fixture) -> None:
+    fixture.deploy(3)
+    answers = fixture.deploy(40)
     assert [answer.index for answer in answers] == list(range(40))
     assert [answer.state for answer in answers] == ["existing"] * 3 + ["created"] * 37
     assert len({answer.uid for answer in answers}) == 40
 
 
-def test_a_page_that_exists_takes_one_list_and_nothing_for_each_task(bench: Bench) -> None:
-    by = bench.deployer(task_environment=_tokens)
-    first = bench.deploy(30, by=by)
-    for job in bench.jobs[:29]:
-        bench.server.pod_starts(job)
-    before = bench.server.count()
-    again = bench.deploy(30, by=by)
+def test_a_page_that_exists_takes_one_list_and_nothing_for_each_task(fixture: Fixture) -> None:
+    by = fixture.deployer(task_environment=_tokens)
+    first = fixture.deploy(30, by=by)
+    for job in fixture.jobs[:29]:
+        fixture.server.pod_starts(job)
+    before = fixture.server.count()
+    again = fixture.deploy(30, by=by)
     assert [answer.uid for answer in again] == [answer.uid for answer in first]
     assert {answer.state for answer in again} == {"existing"}
-    assert bench.server.count() - before == 2, (
+    assert fixture.server.count() - before == 2, (
         "one list, and the Secret of the one that has not started"
     )
 
 
-def test_without_the_right_to_list_a_page_is_found_by_name(bench: Bench) -> None:
-    first = bench.deploy(5)
-    bench.server.deny("list", "jobs")
-    assert [answer.uid for answer in bench.deploy(5)] == [answer.uid for answer in first]
+def test_without_the_right_to_list_a_page_is_found_by_name(fixture: Fixture) -> None:
+    first = fixture.deploy(5)
+    fixture.server.deny("list", "jobs")
+    assert [answer.uid for answer in fixture.deploy(5)] == [answer.uid for answer in first]
 
 
-def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
-    bench.deploy(4)
+def test_of_a_page_each_task_is_judged_by_itself(fixture: Fixture) -> None:
+    fixture.deploy(4)
 
     def settle(job: Any) -> None:
         job["metadata"]["labels"][labels.SETTLED] = "1"
 
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
-    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
-    assert [answer.state for answer in bench.deploy(5)] == [
+    fixture.server.store.update(JOBS, ("crawls", "crawl-7-1-1"), settle)
+    fixture.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-2-1"), 0, "foregroundDeletion")
+    assert [answer.state for answer in fixture.deploy(5)] == [
         "existing",
         "refused",
         "existing",
@@ -108,28 +108,30 @@ def test_of_a_page_each_task_is_judged_by_itself(bench: Bench) -> None:
 
 @pytest.mark.parametrize("may_list", [True, False])
 def test_of_a_call_with_tries_of_several_attempts_each_finds_its_own_job(
-    bench: Bench, may_list: bool
+    fixture: Fixture, may_list: bool
 ) -> None:
     """Also those of one index: a call that was lost made the first try, and another one the
     second.
     """
     page = [QueuedTask(70 + n, n, {}, attempt=1 + n % 3) for n in range(6)]
-    first = bench.deploy(tasks=page[:4])
-    others = bench.deploy(
+    first = fixture.deploy(tasks=page[:4])
+    others = fixture.deploy(
         tasks=[replace(task, task_id=task.task_id + 10, attempt=task.attempt + 1) for task in page]
     )
     if not may_list:
-        bench.server.deny("list", "jobs")
-    again = bench.deploy(tasks=page)
+        fixture.server.deny("list", "jobs")
+    again = fixture.deploy(tasks=page)
     assert [answer.state for answer in again] == ["existing"] * 4 + ["created"] * 2
     assert [answer.uid for answer in again[:4]] == [answer.uid for answer in first]
-    assert len({answer.uid for answer in (*again, *others)}) == len(bench.jobs) == 12
+    assert len({answer.uid for answer in (*again, *others)}) == len(fixture.jobs) == 12
 
 
-def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(bench: Bench) -> None:
-    bench.one()
-    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
-    answer = bench.one(tasks=[QueuedTask(80, 0, {}, attempt=2, retry=1)])
+def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(
+    fixture: Fixture,
+) -> None:
+    fixture.one()
+    fixture.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = fixture.one(tasks=[QueuedTask(80, 0, {}, attempt=2, retry=1)])
     assert (answer.state, answer.name) == ("created", "crawl-7-0-2")
 
 
@@ -161,11 +163,11 @@ def test_a_try_is_created_while_the_job_of_the_one_before_is_being_deleted(bench
     ],
 )
 def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
-    bench: Bench, spec: dict[str, Any], status: dict[str, Any], state: str
+    fixture: Fixture, spec: dict[str, Any], status: dict[str, Any], state: str
 ) -> None:
     """The end of its pod is on record, and the one that lets go of it may not have come yet."""
-    bench.deploy(2)
-    bench.server.store.update(
+    fixture.deploy(2)
+    fixture.server.store.update(
         JOBS,
         ("crawls", "crawl-7-0-1"),
         lambda job: (
@@ -174,36 +176,36 @@ def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
         ),
     )
     page = [QueuedTask(80 + n, n, {}, attempt=2) for n in range(2)]
-    assert [answer.state for answer in bench.deploy(tasks=page)] == [state, "created"]
-    answer = bench.one(tasks=page[:1])
+    assert [answer.state for answer in fixture.deploy(tasks=page)] == [state, "created"]
+    answer = fixture.one(tasks=page[:1])
     assert answer.state == {"created": "existing"}.get(state, state)
     assert (
         answer.reason is None
     ) or "the Job crawl-7-0-1 of the try before was suspended" in answer.reason
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(
+    fixture.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(
         {labels.RUN_UID: "f" * 32}))  # fmt: skip
-    assert bench.one(tasks=page[:1]).state in ("created", "existing"), (
+    assert fixture.one(tasks=page[:1]).state in ("created", "existing"), (
         "the Job of another database holds up nothing"
     )
 
 
-def test_a_page_whose_list_fails_is_an_outage(bench: Bench) -> None:
-    bench.server.faults.add("GET", JOBS_POST, Answer(500))
+def test_a_page_whose_list_fails_is_an_outage(fixture: Fixture) -> None:
+    fixture.server.faults.add("GET", JOBS_POST, Answer(500))
     with pytest.raises(ClusterUnavailable):
-        bench.deploy(3)
-    assert not bench.jobs
+        fixture.deploy(3)
+    assert not fixture.jobs
 
 
-def test_replicas_that_race_make_one_job_each(bench: Bench) -> None:
-    replicas, barrier = [bench.deployer() for _ in range(4)], threading.Barrier(4)
+def test_replicas_that_race_make_one_job_each(fixture: Fixture) -> None:
+    replicas, barrier = [fixture.deployer() for _ in range(4)], threading.Barrier(4)
 
     def call(n: int) -> list[Any]:
         barrier.wait(60)
-        return bench.deploy(20, by=replicas[n])
+        return fixture.deploy(20, by=replicas[n])
 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(call, range(4)))
-    assert len(bench.jobs) == 20
+    assert len(fixture.jobs) == 20
     for same in zip(*answers, strict=True):
         assert len({answer.uid for answer in same}) == 1
         assert sorted(answer.state for answer in same) == [
@@ -214,11 +216,11 @@ def test_replicas_that_race_make_one_job_each(bench: Bench) -> None:
         ]
 
 
-def test_wrong_arguments_are_refused_without_trying_to_create(bench: Bench) -> None:
-    answer = bench.one(args={"nonsense": "1"})
+def test_wrong_arguments_are_refused_without_trying_to_create(fixture: Fixture) -> None:
+    answer = fixture.one(args={"nonsense": "1"})
     assert (answer.state, answer.uid) == ("refused", None)
     assert "nonsense" in (answer.reason or "")
-    assert [request.method for request in bench.server.requests] == ["GET"], (
+    assert [request.method for request in fixture.server.requests] == ["GET"], (
         "an earlier try may have created it"
     )
 
@@ -241,16 +243,16 @@ def test_wrong_arguments_are_refused_without_trying_to_create(bench: Bench) -> N
     ids=repr,
 )
 def test_whether_it_took_effect_or_not_there_is_one_job(
-    bench: Bench, fault: Any, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(fault, Silence):
-        bench.without_answer(fault, monkeypatch)
+        fixture.without_answer(fault, monkeypatch)
     else:
-        bench.server.faults.add("POST", JOBS_POST, fault)
-    answer = bench.one()
-    assert answer.uid == bench.server.job("crawl-7-0-1")["metadata"]["uid"]
+        fixture.server.faults.add("POST", JOBS_POST, fault)
+    answer = fixture.one()
+    assert answer.uid == fixture.server.job("crawl-7-0-1")["metadata"]["uid"]
     assert answer.state in ("created", "existing")
-    methods = [request.method for request in bench.server.requests]
+    methods = [request.method for request in fixture.server.requests]
     assert methods[:2] == ["POST", "GET"], "the first poll is cheaper than a second creation"
     assert methods.count("POST") == (1 if answer.state == "existing" else 2)
 
@@ -265,61 +267,63 @@ POLICY = Answer(
 )
 
 
-def _lost(bench: Bench) -> str:
+def _lost(fixture: Fixture) -> str:
     """A call whose Job is there and executes, though nobody had an answer. Its uid."""
-    bench.server.faults.add("POST", JOBS_POST, LostAnswer())
-    bench.server.faults.add("GET", r"/jobs/", Answer(503), times=None)
+    fixture.server.faults.add("POST", JOBS_POST, LostAnswer())
+    fixture.server.faults.add("GET", r"/jobs/", Answer(503), times=None)
     with pytest.raises(ClusterUnavailable):
-        bench.one()
-    bench.server.faults.clear()
-    bench.server.pod_starts("crawl-7-0-1")
-    return str(bench.server.job("crawl-7-0-1")["metadata"]["uid"])
+        fixture.one()
+    fixture.server.faults.clear()
+    fixture.server.pod_starts("crawl-7-0-1")
+    return str(fixture.server.job("crawl-7-0-1")["metadata"]["uid"])
 
 
 @pytest.mark.parametrize(
     "refusal", [QUOTA, POLICY, Answer(422, "invalid"), Answer(413, "too large")], ids=repr
 )
-def test_a_refusal_does_not_say_that_nothing_is_there(bench: Bench, refusal: Answer) -> None:
-    uid = _lost(bench)
-    bench.server.faults.add("POST", JOBS_POST, refusal)
-    answer = bench.one()
+def test_a_refusal_does_not_say_that_nothing_is_there(fixture: Fixture, refusal: Answer) -> None:
+    uid = _lost(fixture)
+    fixture.server.faults.add("POST", JOBS_POST, refusal)
+    answer = fixture.one()
     assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
 
 
-def test_a_quota_that_our_own_job_uses_up_is_no_reason_to_wait(bench: Bench) -> None:
-    bench.server.routes.jobs_quota = 1
-    uid = _lost(bench)
-    assert (bench.one().state, bench.one().uid) == ("existing", uid)
-    assert [answer.state for answer in bench.deploy(2)] == ["existing", "deferred"]
+def test_a_quota_that_our_own_job_uses_up_is_no_reason_to_wait(fixture: Fixture) -> None:
+    fixture.server.routes.jobs_quota = 1
+    uid = _lost(fixture)
+    assert (fixture.one().state, fixture.one().uid) == ("existing", uid)
+    assert [answer.state for answer in fixture.deploy(2)] == ["existing", "deferred"]
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_a_catalogue_that_changed_for_the_worse_disowns_no_job(bench: Bench, tasks: int) -> None:
-    uid = _lost(bench)
-    bench.crawler = replace(bench.crawler, image="no image")
-    first, *others = bench.deploy(tasks)
+def test_a_catalogue_that_changed_for_the_worse_disowns_no_job(
+    fixture: Fixture, tasks: int
+) -> None:
+    uid = _lost(fixture)
+    fixture.crawler = replace(fixture.crawler, image="no image")
+    first, *others = fixture.deploy(tasks)
     assert (first.state, first.uid) == ("existing", uid)
     assert {answer.state for answer in others} <= {"refused"}
 
 
 @pytest.mark.parametrize("refusal", [QUOTA, POLICY, Answer(422, "invalid")], ids=repr)
 def test_a_refusal_after_a_try_without_an_answer_is_that_trouble(
-    bench: Bench, refusal: Answer
+    fixture: Fixture, refusal: Answer
 ) -> None:
-    bench.server.faults.add("POST", JOBS_POST, Answer(504))
-    bench.server.faults.add("POST", JOBS_POST, refusal)
+    fixture.server.faults.add("POST", JOBS_POST, Answer(504))
+    fixture.server.faults.add("POST", JOBS_POST, refusal)
     with pytest.raises(ApiError) as raised:
-        bench.one()
+        fixture.one()
     assert raised.value.status == 504, "the first creation may hold the quota, and be stored yet"
-    assert bench.one().state == "created"
+    assert fixture.one().state == "created"
 
 
-def test_the_tries_within_a_call_have_an_end(bench: Bench) -> None:
-    bench.server.faults.add("POST", JOBS_POST, Answer(500), times=None)
+def test_the_tries_within_a_call_have_an_end(fixture: Fixture) -> None:
+    fixture.server.faults.add("POST", JOBS_POST, Answer(500), times=None)
     with pytest.raises(ApiError) as raised:
-        bench.one()
+        fixture.one()
     assert raised.value.status == 500
-    assert bench.server.count("POST") == 3
+    assert fixture.server.count("POST") == 3
 
 
 # --- another object under the name ----------------------------------------------------------------
@@ -333,40 +337,40 @@ OF_A_TASK = [labels.RUN, labels.RUN_UID, labels.TASK_ID, labels.TASK, labels.MAN
     ids=["all changed", "all removed", *OF_A_TASK],
 )
 def test_a_job_whose_labels_were_edited_is_ours_all_the_same(
-    bench: Bench, edited: dict[str, str]
+    fixture: Fixture, edited: dict[str, str]
 ) -> None:
     """Its hash names run, task and what was asked: to refuse it would end the task while its Job
     executes.
     """
-    uid = _lost(bench)
+    uid = _lost(fixture)
 
     def change(job: Any) -> None:
         job["metadata"]["labels"] = {**job["metadata"]["labels"], **edited} if edited else {}
 
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
-    answer = bench.one()
+    fixture.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
+    answer = fixture.one()
     assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
-    assert bench.deploy(2)[0].uid == uid
+    assert fixture.deploy(2)[0].uid == uid
 
 
 @pytest.mark.parametrize(
     "label", [labels.TASK_ID, labels.CRAWLER, labels.TRIGGER, labels.MANAGED_BY]
 )
-def test_a_job_with_other_labels_and_another_hash_is_not_ours(bench: Bench, label: str) -> None:
-    bench.one()
+def test_a_job_with_other_labels_and_another_hash_is_not_ours(fixture: Fixture, label: str) -> None:
+    fixture.one()
 
     def change(job: Any) -> None:
         job["metadata"]["labels"][label] = "9"
         del job["metadata"]["annotations"][labels.SPEC_HASH]
 
-    bench.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
-    answer = bench.one()
+    fixture.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), change)
+    answer = fixture.one()
     assert (answer.state, answer.uid) == ("refused", None)
     assert label in (answer.reason or "")
     assert labels.SPEC_HASH in (answer.reason or "")
 
 
-def test_a_job_that_a_person_made_under_the_name_is_not_ours(bench: Bench) -> None:
+def test_a_job_that_a_person_made_under_the_name_is_not_ours(fixture: Fixture) -> None:
     spec = {
         "template": {
             "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
@@ -378,30 +382,30 @@ def test_a_job_that_a_person_made_under_the_name_is_not_ours(bench: Bench) -> No
         "metadata": {"name": "crawl-7-0-1"},
         "spec": spec,
     }
-    bench.api.post(bench.api.jobs_path(), made)
-    assert bench.one().state == "refused"
+    fixture.api.post(fixture.api.jobs_path(), made)
+    assert fixture.one().state == "refused"
 
 
-def test_a_job_whose_end_is_on_record_is_of_another_database(bench: Bench) -> None:
-    bench.one()
-    bench.server.store.update(
+def test_a_job_whose_end_is_on_record_is_of_another_database(fixture: Fixture) -> None:
+    fixture.one()
+    fixture.server.store.update(
         JOBS,
         ("crawls", "crawl-7-0-1"),
         lambda job: job["metadata"]["labels"].update({labels.SETTLED: "1"}),
     )
-    answer = bench.one()
+    answer = fixture.one()
     assert (answer.state, answer.uid) == ("refused", None)
     assert "another database" in (answer.reason or "")
 
 
 def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_again(
-    bench: Bench,
+    fixture: Fixture,
 ) -> None:
-    uid = _lost(bench)
-    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
-    answer = bench.one()
+    uid = _lost(fixture)
+    fixture.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = fixture.one()
     assert (answer.state, answer.uid, answer.reason) == ("existing", uid, None)
-    assert bench.deploy(2)[0].uid == uid
+    assert fixture.deploy(2)[0].uid == uid
 
 
 @pytest.mark.parametrize(
@@ -410,20 +414,20 @@ def test_one_of_ours_that_somebody_deletes_is_there_and_its_attempt_is_not_made_
     ids=["of another task", "settled"],
 )
 def test_a_former_one_that_is_being_deleted_is_waited_for(
-    bench: Bench, where: str, foreign: dict[str, str]
+    fixture: Fixture, where: str, foreign: dict[str, str]
 ) -> None:
-    bench.one()
-    bench.server.store.update(
+    fixture.one()
+    fixture.server.store.update(
         JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"][where].update(foreign)
     )
-    bench.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
-    answer = bench.one()
+    fixture.server.store.begin_deletion(JOBS, ("crawls", "crawl-7-0-1"), 0, "foregroundDeletion")
+    answer = fixture.one()
     assert (answer.state, answer.uid) == ("deferred", None)
     assert "still being deleted" in (answer.reason or "")
-    bench.server.store.update(
+    fixture.server.store.update(
         JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"].update(finalizers=[])
     )
-    assert bench.one().state == "created"
+    assert fixture.one().state == "created"
 
 
 # --- another controller ---------------------------------------------------------------------------
@@ -431,86 +435,92 @@ def test_a_former_one_that_is_being_deleted_is_waited_for(
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 
 
-def _given_away(bench: Bench) -> None:
+def _given_away(fixture: Fixture) -> None:
     """From now on the server gives every Job to another controller, as the webhook of a MultiKueue
     does.
     """
-    bench.server.faults.add(
+    fixture.server.faults.add(
         "POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=MULTIKUEUE)), times=None
     )
 
 
-def test_a_job_that_its_queue_would_give_away_is_refused_by_name_and_not_made(bench: Bench) -> None:
-    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
-    _given_away(bench)
-    for answer in (bench.one(), *bench.deploy(3)):
+def test_a_job_that_its_queue_would_give_away_is_refused_by_name_and_not_made(
+    fixture: Fixture,
+) -> None:
+    fixture.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(fixture)
+    for answer in (fixture.one(), *fixture.deploy(3)):
         assert (answer.state, answer.uid) == ("refused", None)
         assert "queue far" in (answer.reason or "")
         assert MULTIKUEUE in (answer.reason or "")
-    assert not bench.jobs
+    assert not fixture.jobs
 
 
-def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(bench: Bench) -> None:
-    uid = _lost(bench)
-    bench.crawler = crawler(kubernetes=PodOptions(queue="far"))
-    _given_away(bench)
-    assert (bench.one().state, bench.one().uid) == ("existing", uid)
+def test_a_job_that_was_made_before_its_queue_gave_jobs_away_is_found(fixture: Fixture) -> None:
+    uid = _lost(fixture)
+    fixture.crawler = crawler(kubernetes=PodOptions(queue="far"))
+    _given_away(fixture)
+    assert (fixture.one().state, fixture.one().uid) == ("existing", uid)
 
 
 @pytest.mark.parametrize("by", [None, "kubernetes.io/job-controller"])
-def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(bench: Bench, by: str | None) -> None:
-    bench.crawler = crawler(kubernetes=PodOptions(queue="near"))
-    bench.server.faults.add(
+def test_a_queue_that_keeps_its_jobs_is_asked_once_for_each(
+    fixture: Fixture, by: str | None
+) -> None:
+    fixture.crawler = crawler(kubernetes=PodOptions(queue="near"))
+    fixture.server.faults.add(
         "POST", JOBS_POST, Mutate(lambda job: job["spec"].update(managedBy=by)), times=None
     )
-    assert bench.one().state == "created"
-    assert bench.server.count("POST", JOBS_POST) == 2
-    bench.crawler = crawler()
-    assert bench.one(tasks=[QueuedTask(71, 1, {})]).state == "created"
-    assert bench.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
+    assert fixture.one().state == "created"
+    assert fixture.server.count("POST", JOBS_POST) == 2
+    fixture.crawler = crawler()
+    assert fixture.one(tasks=[QueuedTask(71, 1, {})]).state == "created"
+    assert fixture.server.count("POST", JOBS_POST) == 3, "without a queue nobody is asked"
 
 
 # --- what the server refuses ----------------------------------------------------------------------
 
 
-def test_a_quota_that_is_used_up_defers_in_the_servers_words(bench: Bench) -> None:
-    bench.server.routes.jobs_quota = 2
-    answers = bench.deploy(5)
+def test_a_quota_that_is_used_up_defers_in_the_servers_words(fixture: Fixture) -> None:
+    fixture.server.routes.jobs_quota = 2
+    answers = fixture.deploy(5)
     assert sorted(answer.state for answer in answers) == ["created"] * 2 + ["deferred"] * 3
     told = next(answer.reason for answer in answers if answer.state == "deferred")
     assert "exceeded quota: crawls, requested: count/jobs.batch=1, used: count/jobs.batch=2" in (
         told or ""
     )
-    bench.server.routes.jobs_quota = None
-    assert sorted(answer.state for answer in bench.deploy(5)) == ["created"] * 3 + ["existing"] * 2
+    fixture.server.routes.jobs_quota = None
+    assert (
+        sorted(answer.state for answer in fixture.deploy(5)) == ["created"] * 3 + ["existing"] * 2
+    )
 
 
-def test_a_quota_that_changed_meanwhile_is_no_job_of_that_name(bench: Bench) -> None:
+def test_a_quota_that_changed_meanwhile_is_no_job_of_that_name(fixture: Fixture) -> None:
     why = 'Operation cannot be fulfilled on resourcequotas "crawls": the object has been modified'
-    bench.server.faults.add("POST", JOBS_POST, Answer(409, why, "Conflict"))
+    fixture.server.faults.add("POST", JOBS_POST, Answer(409, why, "Conflict"))
     with pytest.raises(ApiError):
-        bench.one()
-    assert bench.one().state == "created"
+        fixture.one()
+    assert fixture.one().state == "created"
 
 
-def test_a_namespace_that_is_being_deleted_defers_and_says_so(bench: Bench) -> None:
-    bench.server.store.update(
+def test_a_namespace_that_is_being_deleted_defers_and_says_so(fixture: Fixture) -> None:
+    fixture.server.store.update(
         NAMESPACES, ("", "crawls"), lambda found: found["status"].update(phase="Terminating")
     )
-    answer = bench.one()
+    answer = fixture.one()
     assert answer.state == "deferred"
     assert "the namespace crawls is being deleted" in (answer.reason or "")
 
 
-def test_our_own_missing_right_fails_no_run(bench: Bench) -> None:
-    bench.server.deny("create", "jobs")
+def test_our_own_missing_right_fails_no_run(fixture: Fixture) -> None:
+    fixture.server.deny("create", "jobs")
     with pytest.raises(RequestRefused, match="needs permission to create jobs in namespace crawls"):
-        bench.one()
-    bench.server.allow("create", "jobs")
-    bench.server.deny("get", "jobs")
-    assert bench.one().state == "created"
+        fixture.one()
+    fixture.server.allow("create", "jobs")
+    fixture.server.deny("get", "jobs")
+    assert fixture.one().state == "created"
     with pytest.raises(RequestRefused, match="needs permission to get jobs"):
-        bench.one()
+        fixture.one()
 
 
 @pytest.mark.parametrize(
@@ -540,10 +550,10 @@ def test_our_own_missing_right_fails_no_run(bench: Bench) -> None:
     ],
 )
 def test_a_manifest_that_will_never_be_taken_is_refused_in_the_servers_words(
-    bench: Bench, answer: Answer, words: str
+    fixture: Fixture, answer: Answer, words: str
 ) -> None:
-    bench.server.faults.add("POST", JOBS_POST, answer)
-    told = bench.one()
+    fixture.server.faults.add("POST", JOBS_POST, answer)
+    told = fixture.one()
     assert (told.state, told.uid) == ("refused", None)
     assert words in (told.reason or "")
 
@@ -560,139 +570,141 @@ def test_a_manifest_that_will_never_be_taken_is_refused_in_the_servers_words(
     ],
 )
 def test_what_says_nothing_about_the_task_is_an_outage(
-    bench: Bench, fault: Answer, kind: type[ApiError]
+    fixture: Fixture, fault: Answer, kind: type[ApiError]
 ) -> None:
-    bench.server.faults.add("POST", JOBS_POST, fault, times=None)
+    fixture.server.faults.add("POST", JOBS_POST, fault, times=None)
     with pytest.raises(kind) as raised:
-        bench.one()
+        fixture.one()
     assert isinstance(raised.value, ClusterUnavailable)
     assert raised.value.retry_after_s == (3 if fault.headers.get("Retry-After") == "3" else None)
-    assert not bench.jobs
+    assert not fixture.jobs
 
 
 # --- place ----------------------------------------------------------------------------------------
 
 
-def test_nothing_is_created_in_another_namespace_than_the_callers(bench: Bench) -> None:
+def test_nothing_is_created_in_another_namespace_than_the_callers(fixture: Fixture) -> None:
     """By the uid: one of the same name on another cluster is another one."""
-    place = KubernetesCluster(bench.api).place()
+    place = KubernetesCluster(fixture.api).place()
     assert place is not None
     for other in (place.replace("crawls/", "elsewhere/"), "crawls/another/-", "somewhere"):
         with pytest.raises(
             ClusterUnavailable, match="this service creates them in crawls"
         ) as raised:
-            bench.one(place=other)
+            fixture.one(place=other)
         assert "LIFECYCLE_CLUSTER__NAMESPACE" in str(raised.value)
-        assert not bench.jobs
-    assert bench.one(place=place).state == "created"
+        assert not fixture.jobs
+    assert fixture.one(place=place).state == "created"
 
 
-def test_without_the_right_to_read_the_namespace_its_name_decides(bench: Bench) -> None:
-    bench.server.deny("get", "namespaces")
+def test_without_the_right_to_read_the_namespace_its_name_decides(fixture: Fixture) -> None:
+    fixture.server.deny("get", "namespaces")
     with pytest.raises(ClusterUnavailable, match="this service creates them in crawls"):
-        bench.one(place="elsewhere/another/-")
-    assert bench.one(place="crawls/another/-").state == "created"
+        fixture.one(place="elsewhere/another/-")
+    assert fixture.one(place="crawls/another/-").state == "created"
 
 
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_no_creation_begins_after_the_expiry_in_mid_page(bench: Bench) -> None:
+def test_no_creation_begins_after_the_expiry_in_mid_page(fixture: Fixture) -> None:
     seconds = itertools.count(1)
 
     def clock() -> Any:
-        return bench.now + timedelta(seconds=next(seconds))
+        return fixture.now + timedelta(seconds=next(seconds))
 
     with pytest.raises(DeploymentExpired):
-        bench.deploy(
-            60, by=bench.deployer(clock=clock), expires_at=bench.now + timedelta(seconds=31)
+        fixture.deploy(
+            60, by=fixture.deployer(clock=clock), expires_at=fixture.now + timedelta(seconds=31)
         )
-    assert len(bench.jobs) == 30
-    assert len([answer for answer in bench.deploy(60) if answer.state == "existing"]) == 30
+    assert len(fixture.jobs) == 30
+    assert len([answer for answer in fixture.deploy(60) if answer.state == "existing"]) == 30
 
 
-def test_the_server_is_told_until_when_it_may_create(bench: Bench) -> None:
-    bench.one()
-    [request] = bench.server.requests
+def test_the_server_is_told_until_when_it_may_create(fixture: Fixture) -> None:
+    fixture.one()
+    [request] = fixture.server.requests
     assert request.query["timeout"] == "25.000s"
 
 
-def _slow_credentials(bench: Bench, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def _slow_credentials(fixture: Fixture, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """To get them takes time, as with a plugin that asks somebody else."""
-    current = bench.api._wire._access.current
+    current = fixture.api._wire._access.current
 
     def slow() -> Any:
-        bench.now += timedelta(seconds=seconds)
+        fixture.now += timedelta(seconds=seconds)
         return current()
 
-    monkeypatch.setattr(bench.api._wire._access, "current", slow)
+    monkeypatch.setattr(fixture.api._wire._access, "current", slow)
 
 
 def test_a_call_that_expires_while_credentials_are_fetched_is_not_sent(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _slow_credentials(bench, monkeypatch, 26)
+    _slow_credentials(fixture, monkeypatch, 26)
     with pytest.raises(DeploymentExpired):
-        bench.one()
-    assert not bench.jobs
-    assert [request.method for request in bench.server.requests] == ["GET"]
+        fixture.one()
+    assert not fixture.jobs
+    assert [request.method for request in fixture.server.requests] == ["GET"]
 
 
 def test_what_the_credentials_took_is_not_the_servers_to_use(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _slow_credentials(bench, monkeypatch, 20)
-    bench.one()
-    [request] = bench.server.requests
+    _slow_credentials(fixture, monkeypatch, 20)
+    fixture.one()
+    [request] = fixture.server.requests
     assert request.query["timeout"] == "5.000s"
 
 
 def test_a_call_that_expires_between_a_401_and_its_second_sending_is_not_sent_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _slow_credentials(bench, monkeypatch, 15)
-    monkeypatch.setattr(bench.api._wire._access, "renew", lambda *_: True)
-    bench.server.faults.add("POST", JOBS_POST, Answer(401))
+    _slow_credentials(fixture, monkeypatch, 15)
+    monkeypatch.setattr(fixture.api._wire._access, "renew", lambda *_: True)
+    fixture.server.faults.add("POST", JOBS_POST, Answer(401))
     with pytest.raises(DeploymentExpired):
-        bench.one()
-    assert not bench.jobs
-    assert [request.method for request in bench.server.requests] == ["POST", "GET"]
+        fixture.one()
+    assert not fixture.jobs
+    assert [request.method for request in fixture.server.requests] == ["POST", "GET"]
 
 
 # --- a page in which something fails --------------------------------------------------------------
 
 
-def test_one_failed_answer_does_not_keep_the_others_from_being_created(bench: Bench) -> None:
-    bench.server.faults.add("POST", JOBS_POST, Answer(500), times=3)  # one task may have all three
-    bench.server.faults.add("GET", r"/jobs/crawl-7-\d+-1", Answer(500), times=2)
+def test_one_failed_answer_does_not_keep_the_others_from_being_created(fixture: Fixture) -> None:
+    fixture.server.faults.add(
+        "POST", JOBS_POST, Answer(500), times=3
+    )  # one task may have all three
+    fixture.server.faults.add("GET", r"/jobs/crawl-7-\d+-1", Answer(500), times=2)
     with pytest.raises(ClusterUnavailable):
-        bench.deploy(30)
-    assert len(bench.jobs) >= 28
-    assert {answer.state for answer in bench.deploy(30)} == {"created", "existing"}
-    assert len(bench.jobs) == 30
+        fixture.deploy(30)
+    assert len(fixture.jobs) >= 28
+    assert {answer.state for answer in fixture.deploy(30)} == {"created", "existing"}
+    assert len(fixture.jobs) == 30
 
 
-def test_a_page_that_nobody_lets_us_create_is_given_up_soon(bench: Bench) -> None:
-    bench.server.deny("create", "jobs")
+def test_a_page_that_nobody_lets_us_create_is_given_up_soon(fixture: Fixture) -> None:
+    fixture.server.deny("create", "jobs")
     with pytest.raises(RequestRefused):
-        bench.deploy(300)
-    assert bench.server.count() <= 2 * THREADS
+        fixture.deploy(300)
+    assert fixture.server.count() <= 2 * THREADS
 
 
-def test_a_server_that_only_fails_is_given_up_soon(bench: Bench) -> None:
-    bench.server.faults.add("*", r"/jobs(/crawl|\?field)", Answer(500), times=None)
+def test_a_server_that_only_fails_is_given_up_soon(fixture: Fixture) -> None:
+    fixture.server.faults.add("*", r"/jobs(/crawl|\?field)", Answer(500), times=None)
     with pytest.raises(ApiError):
-        bench.deploy(300)
-    assert bench.server.count("POST") <= 2 * (THREADS + PATIENCE)
+        fixture.deploy(300)
+    assert fixture.server.count("POST") <= 2 * (THREADS + PATIENCE)
 
 
 # --- what only the task may know ------------------------------------------------------------------
 
 
-def test_a_token_is_in_a_secret_that_goes_with_the_job_and_nowhere_else(bench: Bench) -> None:
-    answer = bench.one(by=bench.deployer(task_environment=_tokens))
-    job = bench.server.job("crawl-7-0-1")
-    secret = bench.server.store.get(SECRETS, ("crawls", "crawl-7-0-1"))
+def test_a_token_is_in_a_secret_that_goes_with_the_job_and_nowhere_else(fixture: Fixture) -> None:
+    answer = fixture.one(by=fixture.deployer(task_environment=_tokens))
+    job = fixture.server.job("crawl-7-0-1")
+    secret = fixture.server.store.get(SECRETS, ("crawls", "crawl-7-0-1"))
     assert secret["stringData"] == {"CRAWL_TOKEN": "task.7.secret"}
     [owner] = secret["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Job", "crawl-7-0-1", answer.uid)
@@ -704,63 +716,63 @@ def test_a_token_is_in_a_secret_that_goes_with_the_job_and_nowhere_else(bench: B
 
 
 def test_a_service_that_dies_between_job_and_secret_is_made_good_by_the_next_call(
-    bench: Bench,
+    fixture: Fixture,
 ) -> None:
-    by = bench.deployer(task_environment=_tokens)
-    bench.server.faults.add("POST", SECRETS_POST, Answer(500))
+    by = fixture.deployer(task_environment=_tokens)
+    fixture.server.faults.add("POST", SECRETS_POST, Answer(500))
     with pytest.raises(ClusterUnavailable):
-        bench.one(by=by)
-    assert bench.jobs == ["crawl-7-0-1"]
-    answer = bench.one(by=by)
+        fixture.one(by=by)
+    assert fixture.jobs == ["crawl-7-0-1"]
+    answer = fixture.one(by=by)
     assert answer.state == "existing"
-    [secret] = bench.server.store.find(SECRETS)
+    [secret] = fixture.server.store.find(SECRETS)
     assert secret["metadata"]["ownerReferences"][0]["uid"] == answer.uid
-    assert bench.one(by=by).state == "existing"
+    assert fixture.one(by=by).state == "existing"
 
 
-def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(bench: Bench) -> None:
-    by = bench.deployer(task_environment=_tokens)
-    former = bench.one(by=by)
+def test_a_former_jobs_secret_is_not_taken_for_that_of_a_new_one(fixture: Fixture) -> None:
+    by = fixture.deployer(task_environment=_tokens)
+    former = fixture.one(by=by)
     # In the background: what it owns goes later.
-    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
+    fixture.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
     with pytest.raises(ClusterUnavailable, match="a Secret of its name exists"):
-        bench.one(by=by)
-    bench.server.store.remove(SECRETS, ("crawls", "crawl-7-0-1"))
-    answer = bench.one(by=by)
+        fixture.one(by=by)
+    fixture.server.store.remove(SECRETS, ("crawls", "crawl-7-0-1"))
+    answer = fixture.one(by=by)
     assert answer.uid != former.uid
-    [secret] = bench.server.store.find(SECRETS)
+    [secret] = fixture.server.store.find(SECRETS)
     assert secret["metadata"]["ownerReferences"][0]["uid"] == answer.uid
 
 
-def test_of_a_page_one_former_secret_keeps_no_other_task_back(bench: Bench) -> None:
-    by = bench.deployer(task_environment=_tokens)
-    bench.one(by=by)
-    bench.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
+def test_of_a_page_one_former_secret_keeps_no_other_task_back(fixture: Fixture) -> None:
+    by = fixture.deployer(task_environment=_tokens)
+    fixture.one(by=by)
+    fixture.server.store.remove(JOBS, ("crawls", "crawl-7-0-1"))
     with pytest.raises(ClusterUnavailable):
-        bench.deploy(40, by=by)
-    assert len(bench.jobs) == 40
+        fixture.deploy(40, by=by)
+    assert len(fixture.jobs) == 40
 
 
-def test_the_right_to_create_secrets_is_all_it_takes(bench: Bench) -> None:
+def test_the_right_to_create_secrets_is_all_it_takes(fixture: Fixture) -> None:
     for verb in ("get", "list", "watch", "patch", "update", "delete"):
-        bench.server.deny(verb, "secrets")
-    by = bench.deployer(task_environment=_tokens)
-    assert [bench.one(by=by).state for _ in range(2)] == ["created", "existing"]
-    bench.server.deny("create", "secrets")
+        fixture.server.deny(verb, "secrets")
+    by = fixture.deployer(task_environment=_tokens)
+    assert [fixture.one(by=by).state for _ in range(2)] == ["created", "existing"]
+    fixture.server.deny("create", "secrets")
     with pytest.raises(
         RequestRefused, match="needs permission to create secrets in namespace crawls"
     ):
-        bench.one(by=by)
+        fixture.one(by=by)
 
 
-def test_nothing_is_given_to_a_job_that_is_not_ours(bench: Bench) -> None:
-    bench.one()
-    answer = bench.one(by=bench.deployer(task_environment=_tokens), settings={"A": "1"})
+def test_nothing_is_given_to_a_job_that_is_not_ours(fixture: Fixture) -> None:
+    fixture.one()
+    answer = fixture.one(by=fixture.deployer(task_environment=_tokens), settings={"A": "1"})
     assert answer.state == "refused"
-    assert not bench.server.store.find(SECRETS)
+    assert not fixture.server.store.find(SECRETS)
 
 
-def test_a_crawlers_own_secret_is_never_read(bench: Bench) -> None:
-    bench.crawler = crawler(secrets={"KEY": "secret:shops/key"})
-    bench.one()
-    assert bench.server.count("*", "secrets") == 0
+def test_a_crawlers_own_secret_is_never_read(fixture: Fixture) -> None:
+    fixture.crawler = crawler(secrets={"KEY": "secret:shops/key"})
+    fixture.one()
+    assert fixture.server.count("*", "secrets") == 0

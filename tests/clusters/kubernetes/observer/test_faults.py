@@ -23,7 +23,7 @@ from crawler_lifecycle.clusters.kubernetes.observer import observer as observer_
 from crawler_lifecycle.clusters.kubernetes.observer import reflector
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace, Reflector
-from tests.clusters.local.local_bench import RUN, wait_until
+from tests.clusters.local.local_fixture import RUN, wait_until
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.contracts.observer.observer_harness import Told
 from tests.support.kube_api import (

@@ -22,7 +22,7 @@ from crawler_lifecycle.clusters.kubernetes.observer.changes import (
 )
 from crawler_lifecycle.clusters.kubernetes.observer.observer import KubernetesObserver
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.local.local_fixture import wait_until
 from tests.contracts.observer.kubernetes_harness import job_of
 from tests.support.kube_api import (
     Answer,

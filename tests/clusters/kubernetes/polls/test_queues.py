@@ -11,7 +11,7 @@ import pytest
 
 from crawler_lifecycle.clusters.kubernetes import labels
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.kubernetes.polls.world import World
+from tests.clusters.kubernetes.polls.harness import Harness
 from tests.support.kube_api.faults import Answer, Fault, Garbage, Reset
 
 Json = dict[str, Any]
@@ -20,12 +20,12 @@ FULL = "couldn't assign flavors to pod set main: insufficient unused quota for c
 GROUPS = "/apis/(visibility.)?kueue.x-k8s.io"
 
 
-def hold(world: World, tasks: int = 1, **labelled: str) -> None:
+def hold(harness: Harness, tasks: int = 1, **labelled: str) -> None:
     """Jobs that their queue holds."""
-    world.server.controllers.makes_pods = False
-    world.deploy(tasks, started=False)
+    harness.server.controllers.makes_pods = False
+    harness.deploy(tasks, started=False)
     for index in range(tasks):
-        world.server.change_job(world.name(index), lambda job: _suspend(job, labelled))
+        harness.server.change_job(harness.name(index), lambda job: _suspend(job, labelled))
 
 
 def _suspend(job: Json, labelled: Json) -> None:
@@ -48,9 +48,13 @@ PREEMPTED = condition("Evicted", "Preempted", "Preempted to accommodate a worklo
 
 
 def workload(
-    world: World, *conditions: Json, name: str = "job-x", spec: Json | None = None, **status: Any
+    harness: Harness,
+    *conditions: Json,
+    name: str = "job-x",
+    spec: Json | None = None,
+    **status: Any,
 ) -> Json:
-    uid = world.server.job(world.name())["metadata"]["uid"]
+    uid = harness.server.job(harness.name())["metadata"]["uid"]
     meta = {"name": name, "uid": f"uid-of-{name}", "creationTimestamp": "2026-01-05T12:00:00Z"}
     owners = [{"uid": uid, "controller": True}]
     return {
@@ -61,31 +65,31 @@ def workload(
 
 
 def answers(
-    world: World, group: str, path: str, answer: Fault | Json, version: str = "v1beta2"
+    harness: Harness, group: str, path: str, answer: Fault | Json, version: str = "v1beta2"
 ) -> None:
     """From now on the group is there and answers this."""
     found = {"kind": "APIGroup", "name": group, "preferredVersion": {"version": version}}
-    world.server.faults.add(
+    harness.server.faults.add(
         "GET", f"/apis/{group}$", Garbage(json.dumps(found).encode()), times=None
     )
     body = answer if isinstance(answer, Fault) else Garbage(json.dumps(answer).encode())
-    world.server.faults.add(
+    harness.server.faults.add(
         "GET", f"/apis/{group}/{version}/namespaces/crawls/{path}", body, times=None
     )
 
 
-def kueue(world: World, *items: Json, **more: Any) -> None:
+def kueue(harness: Harness, *items: Json, **more: Any) -> None:
     listed = {"kind": "WorkloadList", "metadata": {"resourceVersion": "1"}, "items": items}
-    answers(world, "kueue.x-k8s.io", "workloads", listed, **more)
+    answers(harness, "kueue.x-k8s.io", "workloads", listed, **more)
 
 
-def visibility(world: World, *names: str) -> None:
+def visibility(harness: Harness, *names: str) -> None:
     items = [
         {"metadata": {"name": name}, "positionInLocalQueue": place}
         for place, name in enumerate(names)
     ]
     found = {"kind": "PendingWorkloadsSummary", "metadata": {}, "items": items}
-    answers(world, "visibility.kueue.x-k8s.io", "localqueues/night/pendingworkloads", found)
+    answers(harness, "visibility.kueue.x-k8s.io", "localqueues/night/pendingworkloads", found)
 
 
 @pytest.mark.parametrize(
@@ -136,46 +140,46 @@ def visibility(world: World, *names: str) -> None:
     ],
 )
 def test_why_a_queue_holds_a_job(
-    world: World, conditions: list[Json], more: Json, said: str
+    harness: Harness, conditions: list[Json], more: Json, said: str
 ) -> None:
-    hold(world)
-    kueue(world, workload(world, *conditions, **more))
-    visibility(world, "another", "job-x")
-    seen = world.see()
+    hold(harness)
+    kueue(harness, workload(harness, *conditions, **more))
+    visibility(harness, "another", "job-x")
+    seen = harness.see()
     assert (seen.phase, seen.reason) == (Phase.WAITING, HELD + said)
 
 
-def test_without_kueue_and_without_a_workload(world: World) -> None:
-    hold(world, **{labels.QUEUE_PRIORITY: "urgent"})
-    assert world.see().reason == f"{HELD}: no Kueue is on this cluster"
-    kueue(world)
-    assert world.see().reason == HELD, "it may come yet"
-    world.later += world.later.resolution * 61_000_000
+def test_without_kueue_and_without_a_workload(harness: Harness) -> None:
+    hold(harness, **{labels.QUEUE_PRIORITY: "urgent"})
+    assert harness.see().reason == f"{HELD}: no Kueue is on this cluster"
+    kueue(harness)
+    assert harness.see().reason == HELD, "it may come yet"
+    harness.later += harness.later.resolution * 61_000_000
     fix = "check that Kueue runs and manages Jobs, and that the WorkloadPriorityClass urgent exists"
-    assert world.see().reason == f"{HELD}: Kueue has made no Workload of it: {fix}"
+    assert harness.see().reason == f"{HELD}: Kueue has made no Workload of it: {fix}"
 
 
-def test_who_has_no_queue_asks_kueue_nothing(world: World) -> None:
-    world.deploy(2)
-    world.server.change_job(
-        world.name(), lambda job: job["metadata"]["labels"].update({labels.QUEUE: "night"})
+def test_who_has_no_queue_asks_kueue_nothing(harness: Harness) -> None:
+    harness.deploy(2)
+    harness.server.change_job(
+        harness.name(), lambda job: job["metadata"]["labels"].update({labels.QUEUE: "night"})
     )
-    world.server.change_job(world.name(1), lambda job: job["spec"].update(suspend=True))
-    world.poll()
-    assert world.calls("GET", GROUPS) == 0
+    harness.server.change_job(harness.name(1), lambda job: job["spec"].update(suspend=True))
+    harness.poll()
+    assert harness.calls("GET", GROUPS) == 0
 
 
-def test_one_poll_asks_once_whatever_waits(world: World) -> None:
-    hold(world, 60)
-    kueue(world, workload(world, PENDING))
-    visibility(world, "job-x")
-    reasons = [seen.reason for seen in world.poll().observations]
+def test_one_poll_asks_once_whatever_waits(harness: Harness) -> None:
+    hold(harness, 60)
+    kueue(harness, workload(harness, PENDING))
+    visibility(harness, "job-x")
+    reasons = [seen.reason for seen in harness.poll().observations]
     assert (reasons[0], set(reasons[1:])) == (f"{HELD} as number 1: {FULL}", {HELD})
-    assert world.calls("GET", "/workloads") == 1
-    [listed] = [one.target for one in world.server.requests if "/workloads" in one.target]
+    assert harness.calls("GET", "/workloads") == 1
+    [listed] = [one.target for one in harness.server.requests if "/workloads" in one.target]
     assert (listed.count("%2C") + 1, len(listed) < 4096) == (50, True)
-    world.poll()
-    assert world.calls("GET", GROUPS) == 2 + 2 + 2, "the versions are known then"
+    harness.poll()
+    assert harness.calls("GET", GROUPS) == 2 + 2 + 2, "the versions are known then"
 
 
 LONG = condition("QuotaReserved", "Pending", "no " * 350_000, true=False)
@@ -210,56 +214,56 @@ ANSWERS: dict[str, Fault | Json] = {
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("visible", [True, False])
 def test_no_answer_of_kueue_hinders_a_poll(
-    world: World, answer: Fault | Json, visible: bool
+    harness: Harness, answer: Fault | Json, visible: bool
 ) -> None:
-    hold(world)
+    hold(harness)
     path = "workloads" if visible else "localqueues/night/pendingworkloads"
-    answers(world, "kueue.x-k8s.io" if visible else "visibility.kueue.x-k8s.io", path, answer)
+    answers(harness, "kueue.x-k8s.io" if visible else "visibility.kueue.x-k8s.io", path, answer)
     if not visible:
-        kueue(world, workload(world, PENDING))
+        kueue(harness, workload(harness, PENDING))
     for _ in range(2):
-        seen = world.see()
+        seen = harness.see()
         assert (seen.phase, seen.reason) == (Phase.WAITING, HELD if visible else f"{HELD}: {FULL}")
 
 
 @pytest.mark.parametrize("version", ["../../secrets", "v1/../..", 7, None, "V" * 1000])
-def test_a_version_that_is_none_is_not_asked_for(world: World, version: Any) -> None:
-    hold(world)
-    answers(world, "kueue.x-k8s.io", "workloads", {}, version=version)
-    assert world.see().reason == HELD
-    assert world.calls("GET", GROUPS) == 1
+def test_a_version_that_is_none_is_not_asked_for(harness: Harness, version: Any) -> None:
+    hold(harness)
+    answers(harness, "kueue.x-k8s.io", "workloads", {}, version=version)
+    assert harness.see().reason == HELD
+    assert harness.calls("GET", GROUPS) == 1
 
 
-def test_an_api_that_fails_is_left_alone_for_a_while(world: World) -> None:
-    hold(world)
-    answers(world, "kueue.x-k8s.io", "workloads", Answer(403))
+def test_an_api_that_fails_is_left_alone_for_a_while(harness: Harness) -> None:
+    hold(harness)
+    answers(harness, "kueue.x-k8s.io", "workloads", Answer(403))
     for _ in range(3):
-        assert world.see().reason == HELD
-    assert world.calls("GET", GROUPS) == 2
+        assert harness.see().reason == HELD
+    assert harness.calls("GET", GROUPS) == 2
 
 
-def test_a_version_that_goes_away_is_asked_for_again(world: World) -> None:
-    hold(world)
-    kueue(world, workload(world, PENDING), version="v1beta1")
-    assert world.see().reason == f"{HELD}: {FULL}"
-    world.server.faults.clear()
-    answers(world, "kueue.x-k8s.io", "workloads", Answer(404), version="v1beta1")
-    assert world.see().reason == HELD, "an upgrade of Kueue is no cluster without Kueue"
-    world.server.faults.clear()
-    kueue(world, workload(world, PENDING), version="v1")
-    assert world.see().reason == f"{HELD}: {FULL}"
+def test_a_version_that_goes_away_is_asked_for_again(harness: Harness) -> None:
+    hold(harness)
+    kueue(harness, workload(harness, PENDING), version="v1beta1")
+    assert harness.see().reason == f"{HELD}: {FULL}"
+    harness.server.faults.clear()
+    answers(harness, "kueue.x-k8s.io", "workloads", Answer(404), version="v1beta1")
+    assert harness.see().reason == HELD, "an upgrade of Kueue is no cluster without Kueue"
+    harness.server.faults.clear()
+    kueue(harness, workload(harness, PENDING), version="v1")
+    assert harness.see().reason == f"{HELD}: {FULL}"
 
 
 def test_of_two_workloads_the_one_that_kueue_handles_counts_and_a_long_word_is_cut(
-    world: World,
+    harness: Harness,
 ) -> None:
-    hold(world)
-    old = workload(world, condition("Finished", "OutOfSync", "replaced"), name="z")
-    other = workload(world, PENDING, name="a")
-    newer = workload(world, LONG, name="b")
+    hold(harness)
+    old = workload(harness, condition("Finished", "OutOfSync", "replaced"), name="z")
+    other = workload(harness, PENDING, name="a")
+    newer = workload(harness, LONG, name="b")
     newer["metadata"]["creationTimestamp"] = "2026-01-06T12:00:00Z"
-    kueue(world, other, newer, old)
-    reason = world.see().reason or ""
+    kueue(harness, other, newer, old)
+    reason = harness.see().reason or ""
     assert (reason.startswith(f"{HELD}: no no no"), len(reason) < 600) == (True, True)
 
 
@@ -267,26 +271,26 @@ def test_of_two_workloads_the_one_that_kueue_handles_counts_and_a_long_word_is_c
     ("reason", "outcome"),
     [("Preempted", "evicted"), ("PodsReadyTimeout", "evicted"), ("Deactivated", "interrupted")],
 )
-def test_what_a_queue_took_back_while_it_ran(world: World, reason: str, outcome: str) -> None:
-    world.deploy()
-    world.server.controllers.counts_ends = False
-    world.server.change_job(world.name(), lambda job: _suspend(job, {}))
-    world.server.controllers.end_pod(world.server.pod(world.name()), 143)
-    world.api.delete(
-        world.api.pods_path(world.server.pod(world.name())["metadata"]["name"]),
+def test_what_a_queue_took_back_while_it_ran(harness: Harness, reason: str, outcome: str) -> None:
+    harness.deploy()
+    harness.server.controllers.counts_ends = False
+    harness.server.change_job(harness.name(), lambda job: _suspend(job, {}))
+    harness.server.controllers.end_pod(harness.server.pod(harness.name()), 143)
+    harness.api.delete(
+        harness.api.pods_path(harness.server.pod(harness.name())["metadata"]["name"]),
         {"gracePeriodSeconds": 0},
     )
-    end = world.see().end
+    end = harness.see().end
     assert end is not None
     assert (end.disruption, end.message) == (
         "interrupted",
         "its Job was suspended by its queue night or somebody else",
     )
-    kueue(world, workload(world, condition("Evicted", reason, "Why.", true=False)))
-    assert world.see().end == end, "it holds no longer"
-    world.server.faults.clear()
-    kueue(world, workload(world, condition("Evicted", reason, "Why.")))
-    end = world.see().end
+    kueue(harness, workload(harness, condition("Evicted", reason, "Why.", true=False)))
+    assert harness.see().end == end, "it holds no longer"
+    harness.server.faults.clear()
+    kueue(harness, workload(harness, condition("Evicted", reason, "Why.")))
+    end = harness.see().end
     assert end is not None
     assert (end.disruption, end.message) == (
         outcome,

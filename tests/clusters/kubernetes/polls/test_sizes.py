@@ -16,8 +16,8 @@ from crawler_lifecycle.clusters.kubernetes.client.objects import Job
 from crawler_lifecycle.clusters.kubernetes.jobs import finalizers
 from crawler_lifecycle.clusters.kubernetes.observer.reflector import Pace, Reflector
 from crawler_lifecycle.domain.task import Phase
-from tests.clusters.kubernetes.polls.world import RUN, World
-from tests.clusters.local.local_bench import wait_until
+from tests.clusters.kubernetes.polls.harness import RUN, Harness
+from tests.clusters.local.local_fixture import wait_until
 from tests.support.run_refs import run_ref
 
 #: Bytes of an answer, of which a heavy Job, or its pod, has a third.
@@ -26,26 +26,26 @@ HEAVY = 8
 
 
 @pytest.fixture
-def heavy(world: World) -> World:
+def heavy(harness: Harness) -> Harness:
     """A run of one small task, and another one that fits into no answer."""
-    world.deploy(1)
-    world.deploy(HEAVY, run_id=RUN + 1)
+    harness.deploy(1)
+    harness.deploy(HEAVY, run_id=RUN + 1)
     for index in range(HEAVY):
-        name = world.name(index, RUN + 1)
-        world.server.change_job(
+        name = harness.name(index, RUN + 1)
+        harness.server.change_job(
             name, lambda job: job["spec"]["template"]["spec"].update(x="x" * (ANSWER // 3))
         )
-        world.server.change_pod(name, lambda pod: pod["spec"].update(x="x" * (ANSWER // 3)))
-    world.api._wire.answer_max = ANSWER
-    world.forget_calls()
-    return world
+        harness.server.change_pod(name, lambda pod: pod["spec"].update(x="x" * (ANSWER // 3)))
+    harness.api._wire.answer_max = ANSWER
+    harness.forget_calls()
+    return harness
 
 
-def _observed(world: World) -> int:
+def _observed(harness: Harness) -> int:
     told, over = list[Any](), threading.Event()
     complete = lambda _, kept: told.append(kept)  # noqa: E731
     reflector = Reflector(
-        world.api, Job, world.api.jobs_path(), labels.ours(), complete, complete, Pace()
+        harness.api, Job, harness.api.jobs_path(), labels.ours(), complete, complete, Pace()
     )
     thread = threading.Thread(target=reflector.run, args=(over,))
     thread.start()
@@ -57,43 +57,43 @@ def _observed(world: World) -> int:
     return len(told[0])
 
 
-def _released(world: World) -> int:
+def _released(harness: Harness) -> int:
     for index in range(HEAVY):
-        world.server.pod_ends(world.name(index, RUN + 1), 0)
-    return len(world.finalizers.kept()) + 1
+        harness.server.pod_ends(harness.name(index, RUN + 1), 0)
+    return len(harness.finalizers.kept()) + 1
 
 
 #: Who reads lists of everything, and how many tasks it finds.
-READERS: dict[str, Callable[[World], int]] = {
-    "audit": lambda world: len(world.cluster.inventory()),
+READERS: dict[str, Callable[[Harness], int]] = {
+    "audit": lambda harness: len(harness.cluster.inventory()),
     "release": _released,
-    "crawlctl cluster release": lambda world: len(finalizers.list_held(world.api)),
+    "crawlctl cluster release": lambda harness: len(finalizers.list_held(harness.api)),
     "observer": _observed,
 }
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_whoever_lists_everything_finds_everything(
-    heavy: World, reader: Callable[[World], int]
+    heavy: Harness, reader: Callable[[Harness], int]
 ) -> None:
     assert reader(heavy) == 1 + HEAVY
 
 
-def test_a_poll_of_the_heavy_run_itself(heavy: World) -> None:
+def test_a_poll_of_the_heavy_run_itself(heavy: Harness) -> None:
     heavy.uids.clear()  # those of the other run
     poll = heavy.cluster.poll(run_ref(RUN + 1), [heavy.ref(index) for index in range(HEAVY)])
     assert [seen.phase for seen in poll.observations] == [Phase.EXECUTING] * HEAVY
 
 
-def _pages(world: World, size: int = 500) -> list[int]:
+def _pages(harness: Harness, size: int = 500) -> list[int]:
     """The sizes of the pages that one list asked for."""
-    world.forget_calls()
-    found = world.api.listing(world.api.jobs_path(), Job, labels=labels.ours(), limit=size)
+    harness.forget_calls()
+    found = harness.api.listing(harness.api.jobs_path(), Job, labels=labels.ours(), limit=size)
     assert len({job.metadata.name for job in found.items}) == len(found.items)
-    return [int(request.query["limit"]) for request in list(world.server.requests)]
+    return [int(request.query["limit"]) for request in list(harness.server.requests)]
 
 
-def test_what_fits_is_remembered_and_grows_again(heavy: World) -> None:
+def test_what_fits_is_remembered_and_grows_again(heavy: Harness) -> None:
     assert _pages(heavy, 8) == [8, 4, 2, 2, 2, 2, 2]
     assert _pages(heavy, 8) == [2, 2, 2, 2, 2]  # the next list pays nothing for it
     for index in range(HEAVY):
@@ -104,7 +104,7 @@ def test_what_fits_is_remembered_and_grows_again(heavy: World) -> None:
     assert _pages(heavy, 8) == [8, 8]
 
 
-def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
+def test_an_object_that_no_answer_takes_is_an_error(heavy: Harness) -> None:
     heavy.api._wire.answer_max = ANSWER // 4
     with pytest.raises(
         TooLarge, match=f"list jobs in namespace crawls: it has more than {ANSWER // 4} bytes"
@@ -117,39 +117,39 @@ def test_an_object_that_no_answer_takes_is_an_error(heavy: World) -> None:
 
 
 def test_many_missing_names_are_asked_for_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One after the other, 10,000 of them would not fit into a poll.
 
     Each still has a 404 of its own.
     """
-    world.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
-    together, get = threading.Barrier(cluster.THREADS, timeout=150), world.api.get
+    harness.uids = {index: f"gone-{index}" for index in range(cluster.THREADS)}
+    together, get = threading.Barrier(cluster.THREADS, timeout=150), harness.api.get
 
     def at_once(path: str, **query: object) -> bytes:
         if "/jobs/crawl-" in path:
             together.wait()
         return get(path, **query)
 
-    monkeypatch.setattr(world.api, "get", at_once)
-    refs = [world.ref(index, missed_s=31) for index in world.uids]
-    assert [seen.phase for seen in world.poll(*refs).observations] == [Phase.GONE] * len(refs)
-    assert world.calls("GET", "/jobs/crawl-") == len(refs)
+    monkeypatch.setattr(harness.api, "get", at_once)
+    refs = [harness.ref(index, missed_s=31) for index in harness.uids]
+    assert [seen.phase for seen in harness.poll(*refs).observations] == [Phase.GONE] * len(refs)
+    assert harness.calls("GET", "/jobs/crawl-") == len(refs)
 
 
-def test_the_pods_of_many_missing_jobs_are_one_list(world: World) -> None:
-    world.deploy(2)
-    world.server.change_pod(
-        world.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY)
+def test_the_pods_of_many_missing_jobs_are_one_list(harness: Harness) -> None:
+    harness.deploy(2)
+    harness.server.change_pod(
+        harness.name(), lambda pod: pod["metadata"]["labels"].pop(labels.MANAGED_BY)
     )
-    world.server.delete_behind(world.name(), pods=False)  # its pod executes
-    world.uids |= {index: f"gone-{index}" for index in range(2, 400)}
-    world.forget_calls()
+    harness.server.delete_behind(harness.name(), pods=False)  # its pod executes
+    harness.uids |= {index: f"gone-{index}" for index in range(2, 400)}
+    harness.forget_calls()
     phases = [
         seen.phase
-        for seen in world.poll(
-            *(world.ref(index, missed_s=31) for index in world.uids)
+        for seen in harness.poll(
+            *(harness.ref(index, missed_s=31) for index in harness.uids)
         ).observations
     ]
     assert phases == [Phase.EXECUTING] * 2 + [Phase.GONE] * 398
-    assert world.calls("GET", r"/pods\?") == 2
+    assert harness.calls("GET", r"/pods\?") == 2

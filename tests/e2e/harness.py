@@ -104,7 +104,7 @@ def _states(pid: int) -> set[str]:
 
 
 @dataclass
-class World:
+class Harness:
     """One stack.
 
     Everything below asks from outside, with deadlines and without the service's help where it can.

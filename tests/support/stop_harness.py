@@ -1,4 +1,4 @@
-"""One cell of the stop matrix, played in the laboratory: bring a run to its phase, break something,
+"""One cell of the stop matrix, played in the testbed: bring a run to its phase, break something,
 stop it, poll.
 
 The run's clock is the wall's until its stop is sent, so that a phase stays what it is for as long
@@ -42,9 +42,9 @@ from crawler_lifecycle.gateway.runs.requests import StopRun
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.workflows.state import TOO_LATE
 from tests.support.fakes.cluster import Behaviour
-from tests.support.lab import Lab, longer_and_longer, start_workers, workflow_clock
 from tests.support.stop_table import Cell
 from tests.support.store_ports import behind
+from tests.support.testbed import WorkflowHarness, longer_and_longer, start_workers, workflow_clock
 
 #: How long of its own time a run has to do without what is down, and how long of ours anything may
 #: take, in seconds: on a machine that does other things most of the time nothing here may be late,
@@ -162,10 +162,10 @@ class Trial:
 
 
 class Meddled:
-    """A part of the world whose calls on behalf of a trial go through ``Trial.call``."""
+    """A part of the harness whose calls on behalf of a trial go through ``Trial.call``."""
 
-    def __init__(self, part: str, inner: Any, world: World) -> None:
-        self._part, self._inner, self._world = part, inner, world
+    def __init__(self, part: str, inner: Any, harness: Harness) -> None:
+        self._part, self._inner, self._harness = part, inner, harness
 
     def __getattr__(self, method: str) -> Any:
         real = getattr(self._inner, method)
@@ -173,45 +173,48 @@ class Meddled:
             return real
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            trial = self._world.trial_of(method, args)
+            trial = self._harness.trial_of(method, args)
             if trial is None:
                 return real(*args, **kwargs)
             if method == "end_run":
-                alive = self._world.lab.cluster.alive(trial.run_id)
+                alive = self._harness.testbed.cluster.alive(trial.run_id)
             answer = trial.call(self._part, method, lambda: real(*args, **kwargs))
             if method == "end_run":
                 trial.alive_at_verdict += alive
             elif (self._part, method) == ("cluster", "kill"):
                 trial.killed.add(args[1].index)
             elif method in ("create_run", "claim_run"):
-                self._world.began(trial, answer.run_id)
+                self._harness.began(trial, answer.run_id)
             return answer
 
         return call
 
 
-class World:
-    """Several trials in one laboratory that was made without workers."""
+class Harness:
+    """Several trials in one testbed that was made without workers."""
 
-    def __init__(self, lab: Lab, env: WorkflowEnvironment, cells: Sequence[Cell]) -> None:
-        self.lab, self.env = lab, env
+    def __init__(
+        self, testbed: WorkflowHarness, env: WorkflowEnvironment, cells: Sequence[Cell]
+    ) -> None:
+        self.testbed, self.env = testbed, env
         self.trials = [Trial(cell) for cell in cells]
         self._by_workflow = {trial.cell.id: trial for trial in self.trials}
         self._by_run: dict[int, Trial] = {}
         self._skipping: list[asyncio.Task[bool]] = []
-        lab.cluster.behaviour = lambda run_id, index, attempt: self._behaviour(
+        testbed.cluster.behaviour = lambda run_id, index, attempt: self._behaviour(
             self._by_run[run_id].cell
         )
-        lab.scheduler.cluster = lab.cluster
+        testbed.scheduler.cluster = testbed.cluster
         wrapped = {
-            part: Meddled(part, getattr(lab.parts, part), self) for part in ("cluster", "scheduler")
+            part: Meddled(part, getattr(testbed.parts, part), self)
+            for part in ("cluster", "scheduler")
         }
-        self.store = lab.parts.store
+        self.store = testbed.parts.store
         store = behind(self.store, lambda port: Meddled("store", port, self))
-        lab.parts = dataclasses.replace(
-            lab.parts,
+        testbed.parts = dataclasses.replace(
+            testbed.parts,
             store=store,
-            archive=cast(Any, Meddled("archive", lab.outside, self)),
+            archive=cast(Any, Meddled("archive", testbed.outside, self)),
             **cast(dict[str, Any], wrapped),
         )
 
@@ -247,7 +250,7 @@ class World:
         trial.run_id = run_id
         self._by_run[run_id] = trial
         if trial.cell.phase.startswith("after the verdict"):
-            self.lab.cluster.folders[run_id, 0] = self.lab.folder
+            self.testbed.cluster.folders[run_id, 0] = self.testbed.folder
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -255,7 +258,7 @@ class World:
         for trial in self.trials:
             trial.dead = False
         async with AsyncExitStack() as stack:
-            await start_workers(stack, self.lab, threads=24)
+            await start_workers(stack, self.testbed, threads=24)
             try:
                 yield
             finally:
@@ -293,7 +296,7 @@ class World:
         place = HELD.get(cell.phase)
         if place is not None and cell.phase != "in a poll":
             trial.gates.append(Gate(*place))
-        trial.handle = await self.lab.start(self._request(cell), id=cell.id)
+        trial.handle = await self.testbed.start(self._request(cell), id=cell.id)
         if cell.phase == "before the first workflow task":
             return
         if cell.phase == "while children are being added":
@@ -341,10 +344,12 @@ class World:
         request = RunRequest(crawler="books")
         row, _ = await asyncio.to_thread(self.store.initiation.reserve_run, request, trial.cell.id)
         self.began(trial, row.run_id)
-        await Workflows(self.lab.client).start(
+        await Workflows(self.testbed.client).start(
             begin_request(row), own_workflow_id(row), row.run_uid
         )
-        handle = self.lab.client.get_workflow_handle(own_workflow_id(row), result_type=RunResult)
+        handle = self.testbed.client.get_workflow_handle(
+            own_workflow_id(row), result_type=RunResult
+        )
         trial.handle = dataclasses.replace(handle) if dataclasses.is_dataclass(handle) else handle
         self._by_workflow[own_workflow_id(row)] = trial
 
@@ -366,7 +371,7 @@ class World:
 
     async def _where(self, trial: Trial, condition: Callable[[RunSnapshot], Any]) -> None:
         assert trial.handle is not None
-        await self.lab.snapshot_where(trial.handle, condition, PATIENCE_S)
+        await self.testbed.snapshot_where(trial.handle, condition, PATIENCE_S)
 
     # --- the stop
 
@@ -411,7 +416,7 @@ class World:
             await self._refuses_tasks(trial)
 
     def _signalled(self, trial: Trial) -> int:
-        return sum(self.lab.cluster.signals(trial.run_id, index) for index in range(8))
+        return sum(self.testbed.cluster.signals(trial.run_id, index) for index in range(8))
 
     async def _signal(self, trial: Trial, name: str, request_id: str, *, seen: bool = True) -> None:
         assert trial.handle is not None
@@ -463,13 +468,13 @@ class World:
         """``POST …/stop`` in a gateway that shares the database with the dead workers."""
         trial.dead = False
         commands = Commands(
-            self.lab.parts.store.initiation,
-            self.lab.parts.store.additions,
-            self.lab.parts.store.stops,
-            self.lab.parts.store.runs,
-            self.lab.parts.store.deletion,
-            Workflows(self.lab.client),
-            Crawlers(self.lab.scheduler),
+            self.testbed.parts.store.initiation,
+            self.testbed.parts.store.additions,
+            self.testbed.parts.store.stops,
+            self.testbed.parts.store.runs,
+            self.testbed.parts.store.deletion,
+            Workflows(self.testbed.client),
+            Crawlers(self.testbed.scheduler),
         )
         body = StopRun(request_id="g", requested_by="ada")
         if trial.cell.refused:
@@ -520,11 +525,13 @@ class World:
         cell, run_id = trial.cell, trial.run_id
         row = self.store.runs.get_run(run_id)
         logged = self.store.runs.cancellations(run_id)
-        signals = [self.lab.cluster.signals(run_id, index) for index in range(8)]
+        signals = [self.testbed.cluster.signals(run_id, index) for index in range(8)]
         pushed = {
-            e.seq for e in self.lab.outside.pushed if (e.run_id, e.type) == (run_id, "run.stopped")
+            e.seq
+            for e in self.testbed.outside.pushed
+            if (e.run_id, e.type) == (run_id, "run.stopped")
         }
-        sent = {e.seq: e.body["status"] for e in self.lab.outside.sent if e.run_id == run_id}
+        sent = {e.seq: e.body["status"] for e in self.testbed.outside.sent if e.run_id == run_id}
         moves = [t for t in self.store.runs.transitions(run_id) if t.task_id is None]
         ends = [t.ended_at for t in self.store.tasks.list_tasks(run_id) if t.ended_at is not None]
         event = self.store.events.find_event(f"{row.ref}/1/run.stopped")
@@ -551,7 +558,7 @@ class World:
             "last status": (moves[-1].to_status, cell.status),
             "ended before its tasks": (any(end > moves[-1].committed_at for end in ends), False),
             "alive at the verdict": (trial.alive_at_verdict, []),
-            "alive now": (self.lab.cluster.alive(run_id), []),
+            "alive now": (self.testbed.cluster.alive(run_id), []),
             # A slow machine may poll late, which is on record as such.
             "corrections": (
                 [c for c in self.store.corrections.list_corrections(run_id) if c.kind != "late"],
@@ -566,54 +573,54 @@ class World:
         ]
 
     def _ever(self, run_id: int) -> list[tuple[int, int, int]]:
-        return [key for key in self.lab.cluster._tasks if key[0] == run_id]
+        return [key for key in self.testbed.cluster._tasks if key[0] == run_id]
 
 
-async def play(world: World) -> list[str]:
+async def play(harness: Harness) -> list[str]:
     """All trials at once; what is not as the table says, each line with its cell."""
     try:
-        await _play(world)
+        await _play(harness)
     except asyncio.CancelledError:
-        for trial in world.trials:
-            await world.give_up(trial)
+        for trial in harness.trials:
+            await harness.give_up(trial)
         raise
-    return [f"{t.cell.id}: {problem}" for t in world.trials for problem in t.problems]
+    return [f"{t.cell.id}: {problem}" for t in harness.trials for problem in t.problems]
 
 
-async def _play(world: World) -> None:
-    trials = world.trials
+async def _play(harness: Harness) -> None:
+    trials = harness.trials
     early = [t for t in trials if t.cell.phase == "before the first workflow task"]
     later = [t for t in trials if t not in early]
     here, there = ([t for t in later if t.cell.gateway == through] for through in (False, True))
     # Once for all starts: two of these that overlap leave time skipping off for every later test of
     # the session.
-    with world.env.with_time_skipping_disabled():
-        await _each(world, world.reach, early)
-    await _each(world, world.stop, early)
-    async with world.working():
-        with world.env.with_time_skipping_disabled():
-            await _each(world, world.reach, later)
-        await _each(world, world.stop, here)
-        await _each(world, world.finish, early + here)
+    with harness.env.with_time_skipping_disabled():
+        await _each(harness, harness.reach, early)
+    await _each(harness, harness.stop, early)
+    async with harness.working():
+        with harness.env.with_time_skipping_disabled():
+            await _each(harness, harness.reach, later)
+        await _each(harness, harness.stop, here)
+        await _each(harness, harness.finish, early + here)
     if there:
-        await _each(world, world.stop, there)
-        async with world.working():
-            await _each(world, world.finish, there)
+        await _each(harness, harness.stop, there)
+        async with harness.working():
+            await _each(harness, harness.finish, there)
 
 
-async def _each(world: World, step: Callable[[Trial], Any], trials: Sequence[Trial]) -> None:
+async def _each(harness: Harness, step: Callable[[Trial], Any], trials: Sequence[Trial]) -> None:
     """A step of every trial that has no trouble yet; one that gets into trouble is given up,
     alone.
     """
-    await asyncio.gather(*(_one(world, step, trial) for trial in trials if not trial.problems))
+    await asyncio.gather(*(_one(harness, step, trial) for trial in trials if not trial.problems))
 
 
-async def _one(world: World, step: Callable[[Trial], Any], trial: Trial) -> None:
+async def _one(harness: Harness, step: Callable[[Trial], Any], trial: Trial) -> None:
     try:
         async with asyncio.timeout(STEP_S) as bound:
             await step(trial)
     except Exception as error:
         text = f"{MISSED} {STEP_S:g} s" if bound.expired() else f"{type(error).__name__}: {error}"
-        trial.problems.append(f"{step.__name__}: {text}; tasks {world._tasks(trial)}")
+        trial.problems.append(f"{step.__name__}: {text}; tasks {harness._tasks(trial)}")
     if trial.problems:
-        await world.give_up(trial)
+        await harness.give_up(trial)

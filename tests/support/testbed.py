@@ -1,4 +1,4 @@
-"""A laboratory for the workflow: the real activities and the real store over fakes of everything
+"""A testbed for the workflow: the real activities and the real store over fakes of everything
 outside.
 """
 
@@ -186,8 +186,8 @@ class Outside:
 
 
 @dataclass
-class Lab:
-    """One test's world."""
+class WorkflowHarness:
+    """One test's harness."""
 
     client: Client
     parts: Parts
@@ -222,7 +222,7 @@ class Lab:
         handle: WorkflowHandle[Any, RunResult] = await self.client.start_workflow(
             names.LIFECYCLE_WORKFLOW,
             request,
-            id=id or f"lab/{self.count}",
+            id=id or f"testbed/{self.count}",
             task_queue=names.QUEUE_MAIN,
             result_type=RunResult,
             **more,
@@ -341,7 +341,7 @@ class Lab:
 
 
 @asynccontextmanager
-async def laboratory(
+async def open_testbed(
     client: Client,
     folder: Path,
     *,
@@ -350,17 +350,17 @@ async def laboratory(
     database: str | None = None,
     pools: Pools = NO_POOLS,
     retries: Retries = NO_RETRIES,
-) -> AsyncIterator[Lab]:
-    """A lab with its workers running; at the end every history is replayed and what is still open
-    is terminated.
+) -> AsyncIterator[WorkflowHarness]:
+    """A testbed with its workers running; at the end every history is replayed and what is still
+    open is terminated.
 
     ``database`` is the URL of an empty database; without it, the one that
     ``LIFECYCLE_TEST_DATABASE`` chooses.
     """
     with ExitStack() as opened:
         url = database or opened.enter_context(fresh_database(folder))
-        async with _laboratory(client, folder, url, workers, clock, pools, retries) as lab:
-            yield lab
+        async with _laboratory(client, folder, url, workers, clock, pools, retries) as testbed:
+            yield testbed
 
 
 @asynccontextmanager
@@ -372,7 +372,7 @@ async def _laboratory(
     clock: Callable[[], datetime],
     pools: Pools,
     retries: Retries,
-) -> AsyncIterator[Lab]:
+) -> AsyncIterator[WorkflowHarness]:
     make_tables(url)
     store = open_store(url, clock=clock, told=meters.committed, pools=pools)
     cluster = FakeCluster(clock=clock)
@@ -385,16 +385,16 @@ async def _laboratory(
     parts.webhooks = HttpWebhooks(WebhookRules(loopback=True), environment=ENVIRONMENT)
     parts.places = []  # a test adds some
     parts.retries = retries
-    lab = Lab(client, parts, cluster, scheduler, outside, folder)
+    testbed = WorkflowHarness(client, parts, cluster, scheduler, outside, folder)
     try:
         async with AsyncExitStack() as stack:
             if workers:
-                await stack.enter_async_context(lab.working())
+                await stack.enter_async_context(testbed.working())
             try:
-                yield lab
-                await lab.replay_all()
+                yield testbed
+                await testbed.replay_all()
             finally:  # a failed test leaves nothing open that the next one's workers would take up
-                for handle in lab.handles:
+                for handle in testbed.handles:
                     latest = client.get_workflow_handle(handle.id)
                     if (await latest.describe()).status is WorkflowExecutionStatus.RUNNING:
                         await _terminate(latest)
@@ -412,7 +412,7 @@ async def _terminate(handle: WorkflowHandle[Any, Any]) -> None:
 
 async def start_workers(
     stack: AsyncExitStack,
-    lab: Lab,
+    testbed: WorkflowHarness,
     *,
     threads: int = 8,
     roles: Sequence[str] = tuple(ROLES),
@@ -424,10 +424,10 @@ async def start_workers(
         queue = ROLES[role]
         executor = stack.enter_context(ThreadPoolExecutor(threads))
         worker = Worker(
-            lab.client,
+            testbed.client,
             task_queue=queue,
             workflows=workflows_of(role),
-            activities=[with_clock(a) for a in activities_of(role, lab.parts)],
+            activities=[with_clock(a) for a in activities_of(role, testbed.parts)],
             activity_executor=executor,
             max_concurrent_activities=threads,
             max_cached_workflows=cached,
@@ -437,7 +437,7 @@ async def start_workers(
             max_concurrent_activity_task_polls=2,
         )
         await stack.enter_async_context(worker)
-        lab.workers.append(worker)
+        testbed.workers.append(worker)
 
 
 def with_clock(method: Callable[..., Any]) -> Callable[..., Any]:

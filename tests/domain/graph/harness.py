@@ -104,7 +104,7 @@ class Call:
 
 
 @dataclass
-class World:
+class Harness:
     tape: Tape
     options: GraphOptions
     rows: list[Step] = field(default_factory=list)

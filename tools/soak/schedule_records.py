@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.e2e.world import moment
-from tools.soak.door import Told
+from tests.e2e.harness import moment
+from tools.soak.api_client import Told
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process, clock
 from tools.soak.schedules import EVERY_S, Wanted
-from tools.soak.world import SoakWorld
 
 #: A definition counts from the moment of its transaction, which a client knows within its own
 #: request only.
@@ -40,8 +40,8 @@ class Line:
         )
 
 
-def read_lines(world: SoakWorld) -> list[Line]:
-    rows = world.query(
+def read_lines(harness: SoakHarness) -> list[Line]:
+    rows = harness.query(
         "SELECT s.name, d.due_at, d.decision, d.reason, d.target_kind, d.target_id "
         "FROM schedule_due d JOIN schedule s ON s.schedule_id = d.schedule_id ORDER BY d.due_id"
     )
@@ -49,14 +49,14 @@ def read_lines(world: SoakWorld) -> list[Line]:
 
 
 def check_schedules(
-    world: SoakWorld,
+    harness: SoakHarness,
     lives: Sequence[tuple[str, float, float]],
     wanted: Sequence[Wanted],
     told: Sequence[Told],
     processes: Sequence[Process],
 ) -> Iterator[str]:
     """Every violation, as a sentence, when all of them were deleted and everything has ended."""
-    lines = read_lines(world)
+    lines = read_lines(harness)
     by_time = Counter((line.name, line.due_at) for line in lines)
     yield from (
         f"{name} has {times} lines for {clock(at)}"
@@ -66,7 +66,7 @@ def check_schedules(
     yield from _decided(lines)
     yield from _complete(by_time, lives)
     yield from _asked(lines, wanted)
-    yield from _once(world, lines, processes)
+    yield from _once(harness, lines, processes)
     for one in told:
         if one.status is None or one.status >= 500:
             yield f"nobody said yes or no: {one}"
@@ -106,7 +106,9 @@ def _asked(lines: Sequence[Line], wanted: Sequence[Wanted]) -> Iterator[str]:
             )
 
 
-def _once(world: SoakWorld, lines: Sequence[Line], processes: Sequence[Process]) -> Iterator[str]:
+def _once(
+    harness: SoakHarness, lines: Sequence[Line], processes: Sequence[Process]
+) -> Iterator[str]:
     """Nothing was begun twice, nothing without a line, and no task of it executed twice."""
     of = Counter((line.kind, line.target) for line in lines if line.target is not None)
     yield from (
@@ -114,15 +116,15 @@ def _once(world: SoakWorld, lines: Sequence[Line], processes: Sequence[Process])
         for (kind, target), times in of.items()
         if times > 1
     )
-    runs = world.query(
+    runs = harness.query(
         "SELECT run_id, request_id FROM run_history WHERE request_id LIKE ?", "schedule/%"
     )
     begun = [("run", *one) for one in runs]
     begun += [
         ("manager", *one)
-        for one in world.query("SELECT manager_id, flow_id FROM manager WHERE name = 'aside'")
+        for one in harness.query("SELECT manager_id, flow_id FROM manager WHERE name = 'aside'")
     ]
-    graphs = world.query(
+    graphs = harness.query(
         "SELECT graph_id, graph_key FROM graph WHERE graph_key LIKE ?", "schedule.%"
     )
     begun += [("graph", *one) for one in graphs]

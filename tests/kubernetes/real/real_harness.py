@@ -13,7 +13,7 @@ from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.stack.layout import Layout
 from crawler_lifecycle.cli.stack.stack import Stack
 from crawler_lifecycle.clusters.kubernetes import labels
-from tests.e2e.world import QUICK, TERMINAL, World, until
+from tests.e2e.harness import QUICK, TERMINAL, Harness, until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
 
@@ -53,7 +53,7 @@ def actor_image(folder: Path) -> Path:
     return images.with_python(folder / "actor.tar", ACTOR, [layer])
 
 
-class RealWorld(World):
+class RealHarness(Harness):
     """A stack whose crawls are Jobs of ``cluster`` in a namespace that enforces Pod Security
     "restricted".
     """

@@ -41,12 +41,12 @@ from crawler_lifecycle.clusters.kubernetes.client.connection import Api
 from crawler_lifecycle.clusters.kubernetes.client.errors import NoAnswer
 from crawler_lifecycle.clusters.kubernetes.client.objects import Pod, decode
 from crawler_lifecycle.clusters.kubernetes.polls.predicates import crawler_container, ended
-from tests.e2e.world import until
+from tests.e2e.harness import until
 from tests.kubernetes.cluster import images
 from tests.kubernetes.cluster.cluster import Cluster
-from tests.kubernetes.real.real_world import RUNNER, RealWorld
+from tests.kubernetes.real.real_harness import RUNNER, RealHarness
 
-IMAGE = "crawl.test/bench:1"
+IMAGE = "crawl.test/benchmark:1"
 RUNS_KWOK = size(60, 4)
 RUNS_REAL = size(20, 2)
 WIDE, ENDS, ENDS_PER_S = size(2_000, 20, "BENCHMARK_WIDE"), size(400, 5), 20
@@ -74,7 +74,7 @@ while (left := end - time.time()) > 0:
 """
 _ENTRY: dict[str, Any] = {
     "kind": "command",
-    "command": ["python3", "/app/bench.py"],
+    "command": ["python3", "/app/benchmark.py"],
     "image": IMAGE,
     "args": {"seconds": {"required": False}},
     "resources": {"cpu": "20m", "memory": "48Mi"},
@@ -89,7 +89,7 @@ CATALOGUE = [
 ]
 
 
-class BenchWorld(RealWorld):
+class BenchmarkHarness(RealHarness):
     """A stack with our crawlers, and a watch that notes when the API server showed the end of each
     pod.
     """
@@ -183,19 +183,19 @@ class BenchWorld(RealWorld):
 
 
 @contextlib.contextmanager
-def world(*, real: bool, kwok: int = 2, watched: bool = True) -> Iterator[BenchWorld]:
+def harness(*, real: bool, kwok: int = 2, watched: bool = True) -> Iterator[BenchmarkHarness]:
     """A cluster of one kind of node and the stack over it."""
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LIFECYCLE_WORKER__WAKE_UPS", str(watched).lower())
         folder, archives = Path(name), []
         if real:
-            (folder / "bench.py").write_text(_PROGRAM)
+            (folder / "benchmark.py").write_text(_PROGRAM)
             layer = images.Layer(
-                ((RUNNER, "opt/crawl-runner"), (folder / "bench.py", "app/bench.py"))
+                ((RUNNER, "opt/crawl-runner"), (folder / "benchmark.py", "app/benchmark.py"))
             )
-            archives.append(images.with_python(folder / "bench.tar", IMAGE, [layer]))
+            archives.append(images.with_python(folder / "benchmark.tar", IMAGE, [layer]))
         with Cluster(nodes=int(real), kwok=0 if real else kwok, images=archives) as cluster:
-            made = BenchWorld(folder / "state", cluster)
+            made = BenchmarkHarness(folder / "state", cluster)
             try:
                 made.start()
                 made.note_ends()
@@ -204,31 +204,31 @@ def world(*, real: bool, kwok: int = 2, watched: bool = True) -> Iterator[BenchW
                 made.end()
 
 
-def lag(world: BenchWorld, count: int, *, real: bool) -> None:
+def lag(harness: BenchmarkHarness, count: int, *, real: bool) -> None:
     """Ends at random moments, found by the observer alone."""
     chosen = random.Random(7)
     if real:
-        run_ids = world.begin_many(count, "held", [chosen.uniform(30, 60) for _ in range(count)])
+        run_ids = harness.begin_many(count, "held", [chosen.uniform(30, 60) for _ in range(count)])
     else:
-        run_ids = world.begin_many(count, "pretended")
+        run_ids = harness.begin_many(count, "pretended")
         for run_id in run_ids:
             time.sleep(chosen.uniform(0.0, 1.0))
-            world.end_pod(run_id)
-    rows = world.committed(run_ids, "SUCCEEDED")
+            harness.end_pod(run_id)
+    rows = harness.committed(run_ids, "SUCCEEDED")
     where = "real kubelet" if real else "kwok"
-    shown = [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids]
+    shown = [rows[run_id] - harness.shown[run_id, 0] for run_id in run_ids]
     _line(
         f"lag on {where}, from the API server showing the end -> row", shown, "p50 0.5 s, p99 1 s"
     )
     _line(
         f"lag on {where}, from finishedAt -> row",
-        [rows[r] - world.finished[r] for r in run_ids],
+        [rows[r] - harness.finished[r] for r in run_ids],
         "p99 3 s",
     )
-    asyncio.run(_steps(world, run_ids, statistics.median(shown)))
+    asyncio.run(_steps(harness, run_ids, statistics.median(shown)))
 
 
-def wide(world: BenchWorld, tasks: int, ends: int) -> None:
+def wide(harness: BenchmarkHarness, tasks: int, ends: int) -> None:
     """Ends of single tasks of one run, ``ENDS_PER_S`` a second, found by the observer."""
     request = {
         "crawler": "pretended",
@@ -236,28 +236,32 @@ def wide(world: BenchWorld, tasks: int, ends: int) -> None:
         "max_parallel_tasks": tasks,
         **NEVER,
     }
-    run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
+    run_id = int(harness.gateway.start(request, uuid.uuid4().hex)["run_id"])
     count = "SELECT COUNT(*) FROM task_history WHERE run_id = ? AND status = ?"
     until(
-        lambda: world.query(count, run_id, "RUNNING") == [(tasks,)],
+        lambda: harness.query(count, run_id, "RUNNING") == [(tasks,)],
         f"{tasks} tasks that execute",
         1200,
     )
     pods = {
-        int(pod["metadata"]["labels"][labels.TASK]): pod for pod in world.objects(run_id, "pods")
+        int(pod["metadata"]["labels"][labels.TASK]): pod for pod in harness.objects(run_id, "pods")
     }
     began = time.monotonic()
     for number, index in enumerate(random.Random(7).sample(sorted(pods), ends)):
         time.sleep(max(0.0, began + number / ENDS_PER_S - time.monotonic()))
-        world.end_container(pods[index])
+        harness.end_container(pods[index])
     until(
-        lambda: world.query(count, run_id, "SUCCEEDED") == [(ends,)], f"{ends} ends on record", 120
+        lambda: harness.query(count, run_id, "SUCCEEDED") == [(ends,)],
+        f"{ends} ends on record",
+        120,
     )
     sql = (
         "SELECT task_index, committed_at FROM status_transition JOIN task_history USING (task_id) "
         "WHERE task_history.run_id = ? AND to_status = 'SUCCEEDED'"
     )
-    lags = [_epoch(at) - world.shown[run_id, int(index)] for index, at in world.query(sql, run_id)]
+    lags = [
+        _epoch(at) - harness.shown[run_id, int(index)] for index, at in harness.query(sql, run_id)
+    ]
     what = (
         f"one run of {tasks} tasks on kwok, {ENDS_PER_S} ends a second, from the API server "
         "showing the end -> row"
@@ -265,34 +269,34 @@ def wide(world: BenchWorld, tasks: int, ends: int) -> None:
     _line(what, lags, "p99 2 s")
 
 
-def unwatched(world: BenchWorld, count: int) -> None:
+def unwatched(harness: BenchmarkHarness, count: int) -> None:
     """Ends at random moments, found by polls alone."""
     chosen = random.Random(7)
     seconds = [chosen.uniform(30, 30 + 2 * POLL_S) for _ in range(count)]
-    run_ids = world.begin_many(count, "held", seconds, poll_minutes=[POLL_S / 60])
-    rows = world.committed(run_ids, "SUCCEEDED")
+    run_ids = harness.begin_many(count, "held", seconds, poll_minutes=[POLL_S / 60])
+    rows = harness.committed(run_ids, "SUCCEEDED")
     what = (
         f"observer off on the real kubelet, a poll every {POLL_S:g} s, from the API server "
         "showing the end -> row"
     )
     _line(
         what,
-        [rows[run_id] - world.shown[run_id, 0] for run_id in run_ids],
+        [rows[run_id] - harness.shown[run_id, 0] for run_id in run_ids],
         f"never later than {POLL_S + 2:g} s",
     )
 
 
-async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) -> None:
+async def _steps(harness: BenchmarkHarness, run_ids: Sequence[int], committed: float) -> None:
     """Where the time went: the signal that the observer sent, and the poll that came of it."""
-    client = await Client.connect(str(world.stack.addresses["temporal"]))
+    client = await Client.connect(str(harness.stack.addresses["temporal"]))
     signals, polls, done = list[float](), list[float](), list[float]()
     for run_id in run_ids[:20]:
-        ((workflow_id,),) = world.query(
+        ((workflow_id,),) = harness.query(
             "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
         )
         poll = None
         async for event in client.get_workflow_handle(str(workflow_id)).fetch_history_events():
-            at = event.event_time.ToMicroseconds() / 1e6 - world.shown[run_id, 0]
+            at = event.event_time.ToMicroseconds() / 1e6 - harness.shown[run_id, 0]
             if at <= 0:
                 continue
             if event.HasField("workflow_execution_signaled_event_attributes") and len(
@@ -317,19 +321,19 @@ async def _steps(world: BenchWorld, run_ids: Sequence[int], committed: float) ->
     )
 
 
-def stop(world: BenchWorld, count: int) -> None:
+def stop(harness: BenchmarkHarness, count: int) -> None:
     """Runs in real containers that leave at once when they are told to."""
-    run_ids = world.begin_many(count, "held")
+    run_ids = harness.begin_many(count, "held")
     told, gone = [], []
     for run_id in run_ids:
-        (pod,) = world.objects(run_id, "pods")
-        log = world.path(pod) + f"/log?timestamps=true&container={labels.CONTAINER}"
-        until(lambda log=log: "ready" in world.cluster.admin.text(log), "a crawler at work")  # type: ignore[misc]
-        world.gateway.stop(run_id, reason="benchmark")
+        (pod,) = harness.objects(run_id, "pods")
+        log = harness.path(pod) + f"/log?timestamps=true&container={labels.CONTAINER}"
+        until(lambda log=log: "ready" in harness.cluster.admin.text(log), "a crawler at work")  # type: ignore[misc]
+        harness.gateway.stop(run_id, reason="benchmark")
         accepted = time.time()
-        at = until(lambda log=log: _told(world.cluster.admin.text(log)), "SIGTERM")  # type: ignore[misc]
+        at = until(lambda log=log: _told(harness.cluster.admin.text(log)), "SIGTERM")  # type: ignore[misc]
         told.append(max(0.0, at - accepted))
-        gone.append(world.committed([run_id], "CANCELLED")[run_id] - accepted)
+        gone.append(harness.committed([run_id], "CANCELLED")[run_id] - accepted)
     _line("stop on the real kubelet, 202 -> SIGTERM in the container", told, "p99 1.5 s")
     _line(
         "stop on the real kubelet, 202 -> proved gone and on record",
@@ -346,36 +350,36 @@ def _told(log: str) -> float | None:
     return datetime.fromisoformat(found[1] + "+00:00").timestamp() if found else None
 
 
-def many(world: BenchWorld, tasks: int, parallel: int) -> None:
+def many(harness: BenchmarkHarness, tasks: int, parallel: int) -> None:
     """One run of many tasks to its end."""
-    before, began = requests(world.cluster), time.monotonic()
+    before, began = requests(harness.cluster), time.monotonic()
     request = {
         "crawler": "brief",
         "tasks": [{"args": {}}] * tasks,
         "max_parallel_tasks": parallel,
         "poll_minutes": [1],
     }
-    run_id = int(world.gateway.start(request, uuid.uuid4().hex)["run_id"])
-    peak, pid = 0.0, world.stack.supervisor.pids()["worker"]
+    run_id = int(harness.gateway.start(request, uuid.uuid4().hex)["run_id"])
+    peak, pid = 0.0, harness.stack.supervisor.pids()["worker"]
 
     def over() -> bool:
         nonlocal peak
         status = Path(f"/proc/{pid}/status").read_text()
         peak = max(peak, int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024)  # type: ignore[index]
         time.sleep(1)
-        return world.status(run_id) in ("COMPLETED", "FAILED")
+        return harness.status(run_id) in ("COMPLETED", "FAILED")
 
     until(over, f"the end of a run of {tasks} tasks", 3600)
-    took, after = time.monotonic() - began, requests(world.cluster)
-    ((workflow_id,),) = world.query(
+    took, after = time.monotonic() - began, requests(harness.cluster)
+    ((workflow_id,),) = harness.query(
         "SELECT owner_workflow_id FROM run_history WHERE run_id = ?", run_id
     )
     events, payload, segments = asyncio.run(
-        _history(str(world.stack.addresses["temporal"]), str(workflow_id))
+        _history(str(harness.stack.addresses["temporal"]), str(workflow_id))
     )
     ours = _ours(before, after)
     print(
-        f"a run of {tasks} tasks, {parallel} at once, {world.tasks(run_id)}: {took:.0f} s; "
+        f"a run of {tasks} tasks, {parallel} at once, {harness.tasks(run_id)}: {took:.0f} s; "
         f"{segments} segments, "
         f"at most {events} events (reach 4096), largest payload {payload / 1024:.1f} KiB "
         "(reach 256); "
@@ -423,7 +427,7 @@ async def _history(address: str, workflow_id: str) -> tuple[int, int, int]:
 
 def on_kwok() -> None:
     """Lag and the long run."""
-    with world(real=False, kwok=8) as made:
+    with harness(real=False, kwok=8) as made:
         lag(made, RUNS_KWOK, real=False)
         wide(made, WIDE, ENDS)
         many(made, TASKS, PARALLEL)
@@ -431,10 +435,10 @@ def on_kwok() -> None:
 
 def on_the_kubelet() -> None:
     """Lag and stops."""
-    with world(real=True) as made:
+    with harness(real=True) as made:
         lag(made, RUNS_REAL, real=True)
         stop(made, STOPS)
-    with world(real=True, watched=False) as made:
+    with harness(real=True, watched=False) as made:
         unwatched(made, RUNS_REAL)
 
 

@@ -22,7 +22,7 @@ _USER = re.compile(r'User "[^"]*"')
 
 
 @dataclass
-class World:
+class Harness:
     """One of the two, with a namespace that is this scenario's own."""
 
     api: Api

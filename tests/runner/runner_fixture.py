@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
         time.sleep(0.01)
 
 
-class RunnerBench:
+class RunnerFixture:
     """One crawler's folders, and the runner around it."""
 
     def __init__(self, folder: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.world import TERMINAL
-from tools.soak.world import ANSWER_S, SoakWorld
+from tests.e2e.harness import TERMINAL
+from tools.soak.harness import ANSWER_S, SoakHarness
 
 Document = dict[str, Any]
 #: Workflows that last: audits come again and again, and a webhook has one for as long as it is
@@ -48,7 +48,7 @@ class Told:
         return f"{self.what}: {self.status} {json.dumps(self.answer)[:300]}"
 
 
-class Door:
+class ApiClient:
     """The gateway, as strangers knock at it."""
 
     def __init__(self, gateway: Callable[[], str]) -> None:
@@ -92,51 +92,51 @@ class Door:
             time.sleep(1.0)
 
 
-def left(world: SoakWorld) -> list[str]:
+def left(harness: SoakHarness) -> list[str]:
     """What has not come to its end: workflows, runs, managers, graphs, and lines of due times."""
-    workflows = world.cli_list(f"ExecutionStatus='Running' AND WorkflowType NOT IN {ENDLESS}")
+    workflows = harness.cli_list(f"ExecutionStatus='Running' AND WorkflowType NOT IN {ENDLESS}")
     found = [f"the workflow {one['execution']['workflowId']} is open" for one in workflows]
-    found += [f"run {run_id} is open" for run_id in world.open_runs()]
-    rows = world.query(
+    found += [f"run {run_id} is open" for run_id in harness.open_runs()]
+    rows = harness.query(
         f"SELECT manager_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}"
     )
     found += [
         f"manager {one} is {status}, waits for {why}, {error}" for one, status, why, error in rows
     ]
-    rows = world.query(
+    rows = harness.query(
         "SELECT graph_key, state, waiting_for FROM graph WHERE state IN ('draft', 'executing')"
     )
     found += [f"graph {key!r} is {state}, waits for {why}" for key, state, why in rows]
-    rows = waiting(world)
+    rows = waiting(harness)
     return found + [
         f"the due time {one} ({at}) is {decision} without a target" for one, at, decision in rows
     ]
 
 
-def waiting(world: SoakWorld) -> list[tuple[Any, ...]]:
+def waiting(harness: SoakHarness) -> list[tuple[Any, ...]]:
     """Due times that are to begin something, and have not."""
     begins = "decision IN ('started', 'queued') AND target_id IS NULL"
-    return world.query(f"SELECT due_id, due_at, decision FROM schedule_due WHERE {begins}")
+    return harness.query(f"SELECT due_id, due_at, decision FROM schedule_due WHERE {begins}")
 
 
-def open_tasks(world: SoakWorld) -> list[tuple[Any, ...]]:
+def open_tasks(harness: SoakHarness) -> list[tuple[Any, ...]]:
     """Tasks that have not ended. Those of a full pool run one after the other."""
     sql = "SELECT task_id FROM task_history WHERE superseded_by IS NULL AND status NOT IN "
-    return world.query(f"{sql} ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST')")
+    return harness.query(f"{sql} ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST')")
 
 
 def settled(
-    world: SoakWorld,
+    harness: SoakHarness,
     seconds: float = SETTLE_S,
-    in_line: Callable[[SoakWorld], list[tuple[Any, ...]]] = waiting,
+    in_line: Callable[[SoakHarness], list[tuple[Any, ...]]] = waiting,
 ) -> list[str]:
     """Wait until nothing is left; what is left after so long.
 
     What is ``in_line`` comes one after the other, such as due times that wait for each other's
     verdicts: each that leaves the line gives the others this time anew."""
-    end, fewest = time.monotonic() + seconds, len(in_line(world))
-    while found := left(world):
-        if (now := len(in_line(world))) < fewest:
+    end, fewest = time.monotonic() + seconds, len(in_line(harness))
+    while found := left(harness):
+        if (now := len(in_line(harness))) < fewest:
             end, fewest = time.monotonic() + seconds, now
         if time.monotonic() > end:
             return [f"{seconds:g} s after the faults ended {text}" for text in found]

@@ -15,12 +15,12 @@ from typing import Any
 from crawler_lifecycle.domain.names import graph_workflow_id, manager_workflow_id
 from crawler_lifecycle.features.graphs.domain.spec import StepKind, StepSpec, StepState
 from crawler_lifecycle.graphs.client import Gateway
-from tests.e2e.world import Row, moment
+from tests.e2e.harness import Row, moment
 from tools.soak.graph_plan import Command, GraphPlan
 from tools.soak.graph_steps import digest, grafted
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process, clock
 from tools.soak.strikes import Strike
-from tools.soak.world import SoakWorld
 
 #: Seconds after a strike in which calls are still lost by it: until a heartbeat is missed, and the
 #: next worker begins.
@@ -213,7 +213,7 @@ _MANAGER = ("manager_id", "name", "flow_id", "status", "outcome", "attempt")
 
 
 def read_case(
-    world: SoakWorld,
+    harness: SoakHarness,
     plan: GraphPlan,
     client: Gateway,
     processes: Sequence[Process],
@@ -224,15 +224,15 @@ def read_case(
 
     Raises ``KeyError`` when it is not there.
     """
-    graphs = _rows(world, "graph", _GRAPH, "graph_key = ?", plan.key)
+    graphs = _rows(harness, "graph", _GRAPH, "graph_key = ?", plan.key)
     if not graphs:
         raise KeyError(plan.key)
     graph = graphs[0]
-    steps = _rows(world, "graph_step", (*_STEP, *_TIMES), "graph_id = ?", graph["graph_id"])
-    runs = _rows(world, "run_history", _RUN, "parent = ?", f"graph/{plan.key}")
+    steps = _rows(harness, "graph_step", (*_STEP, *_TIMES), "graph_id = ?", graph["graph_id"])
+    runs = _rows(harness, "run_history", _RUN, "parent = ?", f"graph/{plan.key}")
     subject = f"graphs/{graph['graph_id']}-%"
     events = _rows(
-        world,
+        harness,
         "outbox_event",
         ("event_key", "attempt", "type"),
         "subject_uid = ?",
@@ -247,11 +247,11 @@ def read_case(
     mine = [process for process in processes if process.run_id in by_id]
     managers = {
         one["manager_id"]: one
-        for one in _rows(world, "manager", _MANAGER, "parent = ?", f"graph/{plan.key}")
+        for one in _rows(harness, "manager", _MANAGER, "parent = ?", f"graph/{plan.key}")
     }
     for one in managers.values():
         one["runs"] = _rows(
-            world,
+            harness,
             "run_history",
             _RUN,
             "parent = ?",
@@ -264,9 +264,9 @@ def read_case(
 
 
 def _rows(
-    world: SoakWorld, table: str, columns: Sequence[str], where: str, value: object
+    harness: SoakHarness, table: str, columns: Sequence[str], where: str, value: object
 ) -> list[Row]:
-    found = world.query(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", value)
+    found = harness.query(f"SELECT {', '.join(columns)} FROM {table} WHERE {where}", value)
     rows = [dict(zip(columns, row, strict=True)) for row in found]
     for row in rows:
         for name in row.keys() & set(_TIMES):

@@ -84,7 +84,7 @@ def never_asked(owner: Owner) -> bool:
 
 
 @dataclass
-class World:
+class Harness:
     """A store, its clock, and one run after another."""
 
     store: Store

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.world import TERMINAL, Row, moment
+from tests.e2e.harness import TERMINAL, Row, moment
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import clock
-from tools.soak.world import SoakWorld
 
 RUN = (
     "run_id, run_uid, request_id, status, stage, outcome, attempt, owner_workflow_id, stop_limit, "
@@ -35,7 +35,7 @@ EVENT = "seq, attempt, type, event_key"
 
 
 @dataclass
-class Book:
+class RunRecord:
     """One run.
 
     Times are seconds since the epoch; commits are in the order in which they were made.
@@ -142,11 +142,11 @@ TIMES = (
 )
 
 
-def _rows(world: SoakWorld, columns: str, rest: str, *values: object) -> list[Row]:
+def _rows(harness: SoakHarness, columns: str, rest: str, *values: object) -> list[Row]:
     names = [name.strip().rpartition(".")[2] for name in columns.split(",")]
     found = [
         dict(zip(names, row, strict=True))
-        for row in world.query(f"SELECT {columns} {rest}", *values)
+        for row in harness.query(f"SELECT {columns} {rest}", *values)
     ]
     for row in found:
         for name in TIMES:
@@ -155,25 +155,27 @@ def _rows(world: SoakWorld, columns: str, rest: str, *values: object) -> list[Ro
     return found
 
 
-def read_book(world: SoakWorld, run_id: int, *, shown: bool = True) -> Book:
+def read_record(harness: SoakHarness, run_id: int, *, shown: bool = True) -> RunRecord:
     """The run as it is on record now."""
     of = "WHERE run_id = ?"
-    (run,) = _rows(world, RUN, f"FROM run_history {of}", run_id)
-    return Book(
+    (run,) = _rows(harness, RUN, f"FROM run_history {of}", run_id)
+    return RunRecord(
         run=run,
-        tasks=_rows(world, TASK, f"FROM task_history {of} ORDER BY task_index, task_id", run_id),
-        transitions=_rows(world, TRANSITION, f"FROM status_transition {of} ORDER BY seq", run_id),
-        corrections=_rows(world, CORRECTION, f"FROM correction {of} ORDER BY id", run_id),
-        cancellations=_rows(world, CANCELLATION, f"FROM cancellation_log {of} ORDER BY id", run_id),
-        events=_rows(world, EVENT, f"FROM outbox_event {of} ORDER BY seq", run_id),
+        tasks=_rows(harness, TASK, f"FROM task_history {of} ORDER BY task_index, task_id", run_id),
+        transitions=_rows(harness, TRANSITION, f"FROM status_transition {of} ORDER BY seq", run_id),
+        corrections=_rows(harness, CORRECTION, f"FROM correction {of} ORDER BY id", run_id),
+        cancellations=_rows(
+            harness, CANCELLATION, f"FROM cancellation_log {of} ORDER BY id", run_id
+        ),
+        events=_rows(harness, EVENT, f"FROM outbox_event {of} ORDER BY seq", run_id),
         deliveries=_rows(
-            world,
+            harness,
             "e.event_key, d.sink, d.status, d.tries, d.error",
             "FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq WHERE e.run_id = ?",
             run_id,
         ),
-        exports=_rows(world, "attempt, status, error", f"FROM export_record {of}", run_id),
-        shown=world.gateway.run(run_id) if shown else {},
+        exports=_rows(harness, "attempt, status, error", f"FROM export_record {of}", run_id),
+        shown=harness.gateway.run(run_id) if shown else {},
     )
 
 

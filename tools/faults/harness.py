@@ -1,5 +1,5 @@
-"""The world of the bench: real servers and our services on loopback, toxiproxy before each, a small
-disk for the tasks.
+"""The harness of the fault tests: real servers and our services on loopback, toxiproxy before each,
+a small disk for the tasks.
 
 Temporal's production server on PostgreSQL, MariaDB, S3 by rclone; one scheduler service, two
 gateways, two workers of all roles on the local cluster. Nothing outlives the program: everything is
@@ -74,7 +74,7 @@ AUDITS = {
 }
 
 
-class World:
+class Harness:
     """Everything that is up. Parts are started by the main thread alone."""
 
     def __init__(
@@ -91,8 +91,8 @@ class World:
         self.ports: dict[str, int] = {}
         self.journals, self.disk, self.logs = folder / "journals", folder / "disk", folder / "logs"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        # The folder marks every process of this world, crawlers too: they get HOME, and folders of
-        # their own below it.
+        # The folder marks every process of this harness, crawlers too: they get HOME, and folders
+        # of their own below it.
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
         self._local, self.receiver, self.slots = threading.local(), Receiver(), SLOTS
@@ -112,8 +112,9 @@ class World:
         landed: str = "",
         dev: bool = False,
         slots: int = SLOTS,
-    ) -> Iterator[World]:
-        """A world that is up; ended afterwards. The folder stays, without the data of the servers.
+    ) -> Iterator[Harness]:
+        """A harness that is up; ended afterwards. The folder stays, without the data of the
+        servers.
 
         ``landed``: the commit of another build, of which the second gateway and the second worker
             are. ``dev``:
@@ -122,23 +123,23 @@ class World:
         folder = keep or Path(tempfile.mkdtemp(prefix="faults-"))
         folder.mkdir(exist_ok=True, parents=True)
         folder.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
-        world = cls(folder, say, folder / "landed" if landed else None, dev)
-        world.slots = slots
+        harness = cls(folder, say, folder / "landed" if landed else None, dev)
+        harness.slots = slots
         with ExitStack() as undo:
-            undo.callback(world._end)
-            world.make(undo)
-            if world.landed is not None:
-                world.landed.mkdir()
+            undo.callback(harness._end)
+            harness.make(undo)
+            if harness.landed is not None:
+                harness.landed.mkdir()
                 packed = ["git", "-C", str(ROOT), "archive", landed, "crawler_lifecycle", "workers"]
                 tar = subprocess.run(packed, capture_output=True, check=True).stdout
-                subprocess.run(["tar", "-x", "-C", str(world.landed)], input=tar, check=True)
-            undo.callback(world._copy_tasks)
-            undo.callback(world._end)
-            undo.enter_context(serving(world.receiver))
-            world.ports["webhook"] = int(world.receiver.url.rpartition(":")[2])
-            world._servers()
-            world._services()
-            yield world
+                subprocess.run(["tar", "-x", "-C", str(harness.landed)], input=tar, check=True)
+            undo.callback(harness._copy_tasks)
+            undo.callback(harness._end)
+            undo.enter_context(serving(harness.receiver))
+            harness.ports["webhook"] = int(harness.receiver.url.rpartition(":")[2])
+            harness._servers()
+            harness._services()
+            yield harness
 
     def make(self, undo: ExitStack) -> None:
         """The folders, and the small disk."""
@@ -165,7 +166,7 @@ class World:
             shutil.rmtree(self.folder / data, ignore_errors=True)
 
     def processes(self) -> list[int]:
-        """Every process of this world but this one: what has its folder in its environment."""
+        """Every process of this harness but this one: what has its folder in its environment."""
         mark, found = os.fsencode(self.folder), []
         for pid in pids():
             with suppress(OSError):

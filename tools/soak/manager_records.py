@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from crawler_lifecycle.cli.problems import CommandFailed
-from tests.e2e.world import TERMINAL, moment
+from tests.e2e.harness import TERMINAL, moment
 from tools.soak.checks import CLOCK_S
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Ask, Deeds, Process
 from tools.soak.manager_judge import most_at_once
 from tools.soak.plan import Plan, Step
-from tools.soak.world import SoakWorld
 
 #: Where the numbers of their runs begin, beside the numbers that a plan gives to runs of its own.
 FIRST = 100_000
@@ -22,30 +22,30 @@ FIRST = 100_000
 STOPS = ("stop", "leave")
 
 
-def managers(world: SoakWorld) -> dict[int, int]:
+def managers(harness: SoakHarness) -> dict[int, int]:
     """Managers of the plan that came to be: their number there, and on record."""
-    rows = world.query("SELECT flow_id, manager_id FROM manager")
+    rows = harness.query("SELECT flow_id, manager_id FROM manager")
     return {int(flow.removeprefix("M")): manager_id for flow, manager_id in rows}
 
 
-def runs_of_managers(world: SoakWorld) -> dict[int, int]:
+def runs_of_managers(harness: SoakHarness) -> dict[int, int]:
     """Their runs: a number for the judge -> the run."""
-    found = world.query("SELECT run_id FROM run_history WHERE request_id LIKE ?", "manager/%")
+    found = harness.query("SELECT run_id FROM run_history WHERE request_id LIKE ?", "manager/%")
     return {FIRST + run_id: run_id for (run_id,) in found}
 
 
-def asked_of_runs(world: SoakWorld) -> list[Ask]:
+def asked_of_runs(harness: SoakHarness) -> list[Ask]:
     """Stops of managers as stops of their runs: any of them may have been told, and none needs to
     have been.
     """
-    found, known = list[Ask](), world.deeds.asks
-    for number, manager_id in managers(world).items():
+    found, known = list[Ask](), harness.deeds.asks
+    for number, manager_id in managers(harness).items():
         stops = [
             ask
             for ask in known
             if ask.manager == number and ask.way in STOPS and ask.answer != "no"
         ]
-        runs = world.query(
+        runs = harness.query(
             "SELECT run_id, attempt FROM run_history WHERE request_id LIKE ?",
             f"manager/{manager_id}/%",
         )
@@ -68,18 +68,18 @@ def asked_of_runs(world: SoakWorld) -> list[Ask]:
     return [ask for ask in found if ask not in known]
 
 
-def let_go_on(world: SoakWorld) -> None:
+def let_go_on(harness: SoakHarness) -> None:
     """What was paused goes on: a plan may have asked for that while nobody could hear it."""
-    for (manager_id,) in world.query(
+    for (manager_id,) in harness.query(
         f"SELECT manager_id FROM manager WHERE paused AND status NOT IN {TERMINAL}"
     ):
         with suppress(CommandFailed):
-            world.gateway.post(f"/v1/managers/{manager_id}/resume")
+            harness.gateway.post(f"/v1/managers/{manager_id}/resume")
 
 
-def unsettled(world: SoakWorld) -> list[str]:
+def unsettled(harness: SoakHarness) -> list[str]:
     """Managers that have not ended."""
-    rows = world.query(
+    rows = harness.query(
         f"SELECT flow_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}"
     )
     return [
@@ -89,10 +89,10 @@ def unsettled(world: SoakWorld) -> list[str]:
 
 
 def check_managers(
-    world: SoakWorld, plan: Plan, deeds: Deeds, processes: Sequence[Process]
+    harness: SoakHarness, plan: Plan, deeds: Deeds, processes: Sequence[Process]
 ) -> Iterator[str]:
     """Every violation of a manager that has ended, as a sentence."""
-    known = managers(world)
+    known = managers(harness)
     asked = {step.more["manager"]: step for step in plan.steps if step.kind == "manage"}
     for ask in deeds.asks:
         if ask.kind == "manage" and ask.answer == "ok" and ask.manager not in known:
@@ -100,7 +100,7 @@ def check_managers(
     for number in known.keys() - asked.keys():
         yield f"manager M{number} is on record, and nobody started it"
     for number in known.keys() & asked.keys():
-        one = _Manager(world, known[number], asked[number], deeds, processes)
+        one = _Manager(harness, known[number], asked[number], deeds, processes)
         yield from (f"M{number} (manager {known[number]}): {text}" for text in one.violations())
 
 
@@ -109,22 +109,22 @@ class _Manager:
 
     def __init__(
         self,
-        world: SoakWorld,
+        harness: SoakHarness,
         manager_id: int,
         step: Step,
         deeds: Deeds,
         processes: Sequence[Process],
     ) -> None:
-        ((self.status, self.outcome, self.cause, ended_at, self.good, self.bad),) = world.query(
+        ((self.status, self.outcome, self.cause, ended_at, self.good, self.bad),) = harness.query(
             "SELECT status, outcome, cause, ended_at, good, bad FROM manager WHERE manager_id = ?",
             manager_id,
         )
         self.ended_at = moment(ended_at).timestamp() if ended_at is not None else 0.0
-        self.items = world.query(
+        self.items = harness.query(
             "SELECT seq, retry, state, run_id, outcome FROM manager_item WHERE manager_id = ?",
             manager_id,
         )
-        rows = world.query(
+        rows = harness.query(
             "SELECT run_id, request_id, status, outcome FROM run_history WHERE request_id LIKE ?",
             f"manager/{manager_id}/%",
         )

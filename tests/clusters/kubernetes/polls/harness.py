@@ -30,7 +30,7 @@ CRAWLER = CrawlerDefinition(
 )
 
 
-class World:
+class Harness:
     """A namespace, its server, and a clock that can be put forward.
 
     Nothing but a fault takes too long in it.

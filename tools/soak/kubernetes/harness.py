@@ -22,10 +22,10 @@ from crawler_lifecycle.domain.audits.audit import AuditReport
 from crawler_lifecycle.ports.runs import RunRow
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.kubernetes.cluster.processes import Part
-from tests.kubernetes.kube_lab import QUICK
+from tests.kubernetes.kube_testbed import QUICK
 from tests.kubernetes.test_troubled_cluster_kwok import Rights
 from tests.support.databases import fresh_database
-from tests.support.lab import Lab, laboratory
+from tests.support.testbed import WorkflowHarness, open_testbed
 from tools.soak.kubernetes.plan import Plan, PlannedRun
 from tools.soak.kubernetes.record import Recorder
 from tools.soak.kubernetes.services import Place
@@ -52,14 +52,14 @@ class LiveRun:
 
 
 @dataclass
-class World:
+class Harness:
     """Everything that a soak has to do with."""
 
     plan: Plan
     cluster: Cluster
     namespace: str
     rights: Rights
-    lab: Lab
+    testbed: WorkflowHarness
     recorder: Recorder
     services: dict[str, Part]
     runs: dict[int, LiveRun] = field(default_factory=dict)
@@ -82,18 +82,18 @@ class World:
 
     async def start(self, planned: PlannedRun) -> None:
         self.runs[planned.number] = LiveRun(planned)
-        await self.lab.start({**QUICK, **planned.request}, id=f"soak/{planned.number}")
+        await self.testbed.start({**QUICK, **planned.request}, id=f"soak/{planned.number}")
 
     def row(self, number: int) -> RunRow | None:
         """The row of a planned run, once it has one."""
-        found: RunRow | None = self.lab.store.runs.find_run(f"soak-{number}")
+        found: RunRow | None = self.testbed.store.runs.find_run(f"soak-{number}")
         return found
 
     async def signal(self, number: int, name: str, *args: object, force: bool = False) -> None:
         """Send a signal to the run's newest workflow; a stop is remembered."""
         run, before, error = self.runs[number], datetime.now(UTC), None
         try:
-            handle = self.lab.client.get_workflow_handle(
+            handle = self.testbed.client.get_workflow_handle(
                 await asyncio.to_thread(self.owner, number)
             )
             await handle.signal(name, *args)
@@ -105,7 +105,7 @@ class World:
                 run.stops.append(Asked(before, datetime.now(UTC), force, error))
 
     async def audit(self) -> AuditReport:
-        client = self.lab.client
+        client = self.testbed.client
         handle: WorkflowHandle[Any, AuditReport] = await client.start_workflow(
             names.AUDIT_WORKFLOW,
             {"repair": True},
@@ -113,7 +113,7 @@ class World:
             task_queue=names.QUEUE_AUDIT,
             result_type=AuditReport,
         )
-        self.lab.handles.append(handle)
+        self.testbed.handles.append(handle)
         report = await handle.result()
         self.audits.append(report)
         return report
@@ -172,7 +172,9 @@ def _may_know_where_it_is(cluster: Cluster, rights: Rights) -> None:
 
 
 @asynccontextmanager
-async def world(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> AsyncIterator[World]:
+async def harness(
+    client: Client, folder: Path, cluster: Cluster, plan: Plan
+) -> AsyncIterator[Harness]:
     """Services up, the recorder running, nothing started yet.
 
     ``cluster`` was started with ``record.flags``.
@@ -186,8 +188,8 @@ async def world(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> A
     async with AsyncExitStack() as stack:
         stack.callback(rights.api.close)
         url = stack.enter_context(fresh_database(folder))
-        lab = await stack.enter_async_context(
-            laboratory(client, folder, workers=False, clock=utc_now, database=url)
+        testbed = await stack.enter_async_context(
+            open_testbed(client, folder, workers=False, clock=utc_now, database=url)
         )
         kubeconfig = cluster.places.folder / f"kubeconfig-{account.replace(':', '-')}-{namespace}"
         place = Place(client.service_client.config.target_host, url, str(kubeconfig), namespace)
@@ -198,4 +200,4 @@ async def world(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> A
         for part in services.values():
             stack.callback(part.kill)
             part.start()
-        yield World(plan, cluster, namespace, rights, lab, recorder, services)
+        yield Harness(plan, cluster, namespace, rights, testbed, recorder, services)

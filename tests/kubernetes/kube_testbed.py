@@ -1,4 +1,4 @@
-"""A laboratory for the workflow on a real API server: real activities, store, deployer, cluster,
+"""A testbed for the workflow on a real API server: real activities, store, deployer, cluster,
 observer, release.
 """
 
@@ -41,7 +41,7 @@ from crawler_lifecycle.worker.recording import Recording
 from tests.kubernetes.cluster.admin import AdminError
 from tests.kubernetes.cluster.cluster import Cluster
 from tests.support.auditing import audit
-from tests.support.lab import NO_RETRIES, PATIENCE_S, Lab, laboratory
+from tests.support.testbed import NO_RETRIES, PATIENCE_S, WorkflowHarness, open_testbed
 
 #: A run that is polled every three seconds when nothing wakes it.
 QUICK: dict[str, Any] = {
@@ -73,10 +73,10 @@ class KubeScheduler:
 
 
 @dataclass
-class KubeLab:
-    """One test's world: a laboratory, and a namespace of a cluster."""
+class KubeTestbed:
+    """One test's harness: a testbed, and a namespace of a cluster."""
 
-    lab: Lab
+    testbed: WorkflowHarness
     cluster: Cluster
     namespace: str
     api: Api
@@ -87,7 +87,7 @@ class KubeLab:
     def knows(self, crawler: CrawlerDefinition) -> None:
         """From now on the catalogue has this crawler."""
         self.scheduler.crawlers_[crawler.name] = crawler
-        self.lab.scheduler.catalogue.crawlers[crawler.name] = crawler
+        self.testbed.scheduler.catalogue.crawlers[crawler.name] = crawler
 
     # --- the cluster as its administrator sees it
 
@@ -128,7 +128,7 @@ class KubeLab:
                     f"still held: {[(name, pods.get(name)) for name in held]}; {rows=}"
                 )
             if audited:
-                await audit(self.lab)
+                await audit(self.testbed)
             await asyncio.sleep(0.5)
 
     def delete_pod(self, name: str, **options: Any) -> None:
@@ -213,12 +213,12 @@ class KubeLab:
     # --- the database
 
     def run(self, run_id: int = 1) -> RunRow:
-        row: RunRow | None = self.lab.store.runs.get_run(run_id)
+        row: RunRow | None = self.testbed.store.runs.get_run(run_id)
         assert row is not None
         return row
 
     def tasks(self, run_id: int = 1, *, superseded: bool = False) -> list[TaskRow]:
-        rows: list[TaskRow] = self.lab.store.tasks.list_tasks(run_id, superseded=superseded)
+        rows: list[TaskRow] = self.testbed.store.tasks.list_tasks(run_id, superseded=superseded)
         return rows
 
     async def until_task(
@@ -229,19 +229,19 @@ class KubeLab:
         def there() -> TaskRow | None:
             rows = (
                 [t for t in self.tasks(run_id) if t.task_index == index]
-                if self.lab.store.runs.get_run(run_id)
+                if self.testbed.store.runs.get_run(run_id)
                 else []
             )
             return rows[0] if rows and rows[0].status == status else None
 
-        found: TaskRow = await self.lab.until(there, seconds)
+        found: TaskRow = await self.testbed.until(there, seconds)
         return found
 
     async def until_said(self, words: str, seconds: float = 150, run_id: int = 1) -> str:
         """Wait until the run or one of its tasks says these words."""
 
         def said() -> str | None:
-            row = self.lab.store.runs.get_run(run_id)
+            row = self.testbed.store.runs.get_run(run_id)
             texts = (
                 [row.waiting_for, row.look_error, *(t.reason for t in self.tasks(run_id))]
                 if row
@@ -249,7 +249,7 @@ class KubeLab:
             )
             return next((text for text in texts if text and words in text), None)
 
-        found: str = await self.lab.until(said, seconds)
+        found: str = await self.testbed.until(said, seconds)
         return found
 
 
@@ -258,7 +258,7 @@ def _is_of(pod: Json, run_id: int) -> bool:
 
 
 @asynccontextmanager
-async def kube_laboratory(
+async def open_kube_testbed(
     client: Client,
     folder: Path,
     cluster: Cluster,
@@ -270,7 +270,7 @@ async def kube_laboratory(
     pools: Pools = NO_POOLS,
     retries: Retries = NO_RETRIES,
     **more: Any,
-) -> AsyncIterator[KubeLab]:
+) -> AsyncIterator[KubeTestbed]:
     """Workers of all roles and what lets go of ends; with ``watched`` an observer as well.
 
     ``audit`` has the graces of audits, if not the usual ones. ``more`` are settings of the cluster.
@@ -284,24 +284,26 @@ async def kube_laboratory(
     )
     async with AsyncExitStack() as stack:
         stack.callback(own.close)
-        lab = await stack.enter_async_context(
-            laboratory(client, folder, workers=False, clock=utc_now, pools=pools, retries=retries)
+        testbed = await stack.enter_async_context(
+            open_testbed(client, folder, workers=False, clock=utc_now, pools=pools, retries=retries)
         )
         kubernetes = KubernetesCluster(own)
         deployer = KubernetesDeployer(own, settings)
         stack.callback(deployer.close)
         scheduler = KubeScheduler(deployer)
-        lab.parts.cluster, lab.parts.scheduler = kubernetes, scheduler
-        lab.parts.audit = audit or lab.parts.audit
-        releaser = Releaser(Finalizers(own), lab.store.tasks, turn_s=0.5)
+        testbed.parts.cluster, testbed.parts.scheduler = kubernetes, scheduler
+        testbed.parts.audit = audit or testbed.parts.audit
+        releaser = Releaser(Finalizers(own), testbed.store.tasks, turn_s=0.5)
         beside = await stack.enter_async_context(Beside())
         beside.start(releaser.run())
         if pools.counted:
-            beside.start(PoolCalls(lab.store.pools, Workflows(client).place_free).run())
+            beside.start(PoolCalls(testbed.store.pools, Workflows(client).place_free).run())
         observer = KubernetesObserver(own) if watched else None
         if observer is not None:
-            recorder = Recorder(lab.store.polls, lab.store.retries, kubernetes, lab.parts.policies)
+            recorder = Recorder(
+                testbed.store.polls, testbed.store.retries, kubernetes, testbed.parts.policies
+            )
             notify = Workflows(client).poll_recorded
-            beside.start(Recording(observer, lab.store.wake_ups, recorder, notify).run())
-        await stack.enter_async_context(lab.working())
-        yield KubeLab(lab, cluster, namespace, own, scheduler, releaser, observer)
+            beside.start(Recording(observer, testbed.store.wake_ups, recorder, notify).run())
+        await stack.enter_async_context(testbed.working())
+        yield KubeTestbed(testbed, cluster, namespace, own, scheduler, releaser, observer)

@@ -28,7 +28,7 @@ from crawler_lifecycle.cli.cluster_access import ClusterAccess
 from crawler_lifecycle.cli.machine import start_time
 from crawler_lifecycle.domain import names
 from examples.story_checks import run_folder
-from tests.e2e.world import TERMINAL, Row, World
+from tests.e2e.harness import TERMINAL, Harness, Row
 from tests.support.mariadb import MariaDb
 from tests.support.resets import reset
 from tools.soak.journal import Ask, Deeds, Name, read_journals
@@ -84,7 +84,7 @@ START_AGAIN_S = 60.0
 
 
 @dataclass
-class SoakWorld(World):
+class SoakHarness(Harness):
     """One stack, the journals beside it, and what was done to both."""
 
     deeds: Deeds = field(default_factory=Deeds)
@@ -125,12 +125,12 @@ class SoakWorld(World):
         with ExitStack() as undo:
             undo.enter_context(mock.patch.dict(os.environ, SETTINGS | settings))
             database = None if server is None else undo.enter_context(server.database())
-            world = cls(folder, database=database, server=server, kubernetes=kubernetes)
+            harness = cls(folder, database=database, server=server, kubernetes=kubernetes)
             try:
-                world.start()
-                yield world
+                harness.start()
+                yield harness
             finally:
-                world.end()
+                harness.end()
 
     # --- who is who -------------------------------------------------------------------------------
 

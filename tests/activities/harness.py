@@ -1,4 +1,4 @@
-"""A world for one activity: the real store (SQLite), fakes of everything else, and a clock that
+"""A harness for one activity: the real store (SQLite), fakes of everything else, and a clock that
 stands still.
 """
 
@@ -88,7 +88,7 @@ class Shelves(GeneratorCrawlManager):
             yield {"shelf": shelf}
 
 
-#: Where everything of a world comes from that is not its database.
+#: Where everything of a harness comes from that is not its database.
 FAKES = "tests.support.fakes."
 LOCKS: dict[type, Callable[[], Any]] = {
     type(threading.Lock()): threading.Lock,
@@ -145,7 +145,7 @@ class Breaker:
                 raise Crash(f"after {name}")
 
 
-class World:
+class Harness:
     """One run after another, brought to a state by the activities themselves, and everything that
     can be compared.
     """
@@ -156,7 +156,7 @@ class World:
         self.folder = folder
         self.store: Store = open_store(self.url, pool_size=2, clock=self.clock)
         self.runs_made = 0
-        self.store.initiation.new_uid = self._new_uid  # the same in every world
+        self.store.initiation.new_uid = self._new_uid  # the same in every harness
         self.cluster = FakeCluster(clock=self.clock, behaviour=Behaviour(executes=20))
         self.scheduler = FakeScheduler(CRAWLERS, self.cluster)
         self.notifier, self.sink, self.archive = FakeNotifier(), FakeSink(), FakeArchive()
@@ -169,20 +169,20 @@ class World:
         self.functions = FakeFunctions()
 
     @classmethod
-    def over(cls, folder: Path) -> World:
-        """A new world on an empty database."""
+    def over(cls, folder: Path) -> Harness:
+        """A new harness on an empty database."""
         folder.mkdir(parents=True)
         make_tables(f"sqlite:///{folder}/state.db")
         return cls(folder / "state.db", folder)
 
-    def twin(self, folder: Path) -> World:
-        """The same world once more, in a copy of its database and of all that is outside.
+    def twin(self, folder: Path) -> Harness:
+        """The same harness once more, in a copy of its database and of all that is outside.
 
         The store here is closed.
         """
         self.close()
         folder.mkdir(parents=True)
-        twin = World(Path(shutil.copy(self.file, folder / "state.db")), folder)
+        twin = Harness(Path(shutil.copy(self.file, folder / "state.db")), folder)
         twin.now, twin.runs_made = self.now, self.runs_made
         own = {
             name: part
@@ -380,7 +380,7 @@ class World:
         return TaskRef(task.task_id, task.task_index, task.attempt, task.cluster_uid)
 
     def tables(self) -> Tables:
-        """Every table, with the uids of the cluster made comparable between worlds."""
+        """Every table, with the uids of the cluster made comparable between harnesses."""
         with self.store.database.reading() as conn:
             found = {
                 name: [dict(row) for row in conn.execute(rows).mappings()]

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tools.soak.door import Told
+from tools.soak.api_client import Told
+from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process
 from tools.soak.odd_texts import Sent
-from tools.soak.world import SoakWorld
 
 #: What a crawl, a manager and a graph that were left alone end as, and those that were stopped.
 GOOD = {
@@ -38,21 +38,21 @@ TEXTS = {"run": ("flow_id", "parent"), "manager": ("flow_id", "parent"), "graph"
 
 
 def check_strangers(
-    world: SoakWorld, sent: Sequence[Sent], processes: Sequence[Process]
+    harness: SoakHarness, sent: Sequence[Sent], processes: Sequence[Process]
 ) -> Iterator[str]:
     """Every violation, as a sentence."""
     for one in sent:
-        yield from (f"{one.odd}: {text}" for text in _violations(world, one, processes))
+        yield from (f"{one.odd}: {text}" for text in _violations(harness, one, processes))
 
 
-def _violations(world: SoakWorld, one: Sent, processes: Sequence[Process]) -> Iterator[str]:
+def _violations(harness: SoakHarness, one: Sent, processes: Sequence[Process]) -> Iterator[str]:
     for told in (one.start, one.jobs, one.stop):
         if told is not None:
             yield from _answers(told, ordinary=not one.odd.texts and told is not one.stop)
     if not one.start.ok:
         return
     kind, texts = one.odd.kind, one.odd.texts
-    rows = world.query(SQL[kind], one.number)
+    rows = harness.query(SQL[kind], one.number)
     if len(rows) != 1:
         yield f"it was accepted, and {len(rows)} are on record"
         return

@@ -25,7 +25,7 @@ OWNER = Owner("benchmark", "benchmark")
 
 
 @dataclass
-class UiWorld:
+class UiHarness:
     """Servers and a browser."""
 
     folder: Path

@@ -219,7 +219,7 @@ def _there(row: Row | None) -> Row:
     return row
 
 
-class World:
+class Harness:
     """Everything around one gateway, and the workflow's part of the conversation with the store."""
 
     def __init__(self, store: Store, clock: Clock) -> None:

@@ -109,7 +109,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 150) -> None:
         time.sleep(0.01)
 
 
-class Bench:
+class Fixture:
     """One state folder; one run and one crawler at a time."""
 
     run = RUN
