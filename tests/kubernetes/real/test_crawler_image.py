@@ -54,7 +54,7 @@ SERVICES = CrawlerDefinition(
 )
 
 
-class _Door(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     """What the gateway does: tickets, for who shows the token."""
 
     bundles: S3Bundles
@@ -80,7 +80,7 @@ class _Door(BaseHTTPRequestHandler):
 
 @contextmanager
 def _stub(address: str, bundles: S3Bundles) -> Iterator[str]:
-    server = ThreadingHTTPServer((address, 0), type("StubGateway", (_Door,), {"bundles": bundles}))
+    server = ThreadingHTTPServer((address, 0), type("StubGateway", (_Handler,), {"bundles": bundles}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
