@@ -1,7 +1,6 @@
 """Activities of the specification, one module for each stage.
 
-Their classes are thin, and their fields are ports.
-
-Activities block, and run on thread pools. Each docstring describes what a second execution does:
-Temporal repeats an activity when its worker died after the effect and before the answer.
+Their classes are thin, and their fields are ports. Activities block, and run on thread pools. Each
+docstring describes what a second execution does, because Temporal repeats an activity whose worker
+died after the effect and before the answer.
 """

@@ -1,4 +1,4 @@
-"""Calls a function for many items, several at a time.
+"""Concurrent calls of a function for many items.
 
 A call that hangs does not delay the others.
 """
@@ -15,22 +15,20 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Maximum number of calls at the same time, not counting slow ones.
+#: Maximum number of concurrent calls, not counting slow ones.
 WIDTH = 16
-#: Seconds after which a call counts as slow. Another call may then start in its place, and nobody
+#: Seconds after which a call counts as slow. Another call can then start in its place, and nobody
 #: waits for the slow call at the end.
 SLOW_S = 5.0
-#: Maximum number of calls at the same time, including slow ones.
+#: Maximum number of concurrent calls, including slow ones.
 MOST = 200
 
 
 class Abreast(Generic[T, R]):
     """Calls ``do`` for each item.
 
-    At the end, ``slow`` is the number of calls that were not waited for.
-
-    Those calls continue in their own threads until their own time limits end them. Their results
-    are lost.
+    At the end, ``slow`` is the number of calls that nobody waited for. They continue in their own
+    threads until their own time limits end them, and their results are lost.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class Abreast(Generic[T, R]):
         def call() -> None:
             try:
                 answer: R | BaseException = self._do(item)
-            except BaseException as error:  # any error is returned as the answer of this call
+            except BaseException as error:  # any error becomes the answer of this call
                 answer = error
             self._answers.put((number, item, answer))
 
@@ -88,9 +86,8 @@ class Abreast(Generic[T, R]):
         threading.Thread(target=run, args=(call,), name=f"abreast-{number}", daemon=True).start()
 
     def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
-        """Wait up to ``seconds`` for one call.
-
-        Yield its answer, and the answers of all other calls that have ended.
+        """Wait up to ``seconds`` for one call, and yield the answers of all calls that have ended
+        by then.
         """
         try:
             found = self._answers.get(timeout=max(seconds, 0.001))

@@ -1,9 +1,9 @@
-"""Reads single files from a stored archive: only its directory and the requested members are
+"""Reading of single files from a stored archive: only its directory and the requested members are
 fetched.
 
-The contents of an archive come from a crawler, and its storage may belong to anybody. So only the
-two compression methods that we write are read, in pieces. A directory above ``DIRECTORY_MAX`` is
-refused.
+The contents of an archive come from a crawler, and its storage can belong to anybody. So only the
+two compression methods that we write are read, in pieces, and a directory above ``DIRECTORY_MAX``
+is refused.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run_data import FarFile
 from crawler_lifecycle.ports.protocols import FileArchive
 
-#: Largest directory that is read, in bytes: enough for about 20,000 files.
+#: Size of the largest directory that is read, in bytes. It is enough for about 20,000 files.
 DIRECTORY_MAX = 2 * 1024 * 1024
-#: Bytes of one request to the storage, and bytes of one piece for the caller.
+#: Size of one request to the storage, and of one piece for the caller, in bytes.
 BLOCK = 256 * 1024
 PIECE = 64 * 1024
 _MANIFEST = "manifest.json"
@@ -38,9 +38,8 @@ _BROKEN = (
 
 
 class ArchivedFiles:
-    """Lists and reads members of stored archives.
-
-    Methods block. All raise ``NotDelivered`` when an archive cannot be read.
+    """Lists and reads members of stored archives. Methods block. All raise ``NotDelivered`` if an
+    archive cannot be read.
     """
 
     def __init__(self, archive: FileArchive) -> None:
@@ -100,7 +99,7 @@ class _Far(io.BufferedReader):
             part = archive.part(url, offset, min(BLOCK, size - offset))
             if part.size != size or not part.data:
                 raise ValueError(
-                    f"it has {part.size:,} bytes, not {size:,}: it was replaced meanwhile"
+                    f"it has {part.size:,} bytes, not {size:,}: it was replaced in the meantime"
                 )
             return part.data
 
@@ -109,7 +108,7 @@ class _Far(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         """Read the next bytes.
 
-        Refuse more than ``DIRECTORY_MAX``: ``zipfile`` reads only a directory as a whole.
+        Refuse more than ``DIRECTORY_MAX``, because ``zipfile`` reads only a directory as a whole.
         """
         if size is not None and size > DIRECTORY_MAX:
             raise ValueError(f"its directory has more than {DIRECTORY_MAX:,} bytes")

@@ -1,7 +1,7 @@
 """Activities that stop a run. All of them run on the control queue.
 
-Tasks are asked to end page by page. The database records which tasks were asked, so the next
-execution continues there.
+Tasks are asked to end page by page. The database records which tasks were asked, and the next
+execution continues with the others.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 #: Number of tasks that one query reads or marks.
 STOP_PAGE = 1000
-#: Seconds after which no further task is asked. The activity then ends, and the next one continues
-#: from the record.
+#: Seconds after which no further task is asked. The activity then ends, and its next execution
+#: continues from the record.
 PASS_S = 20.0
-#: Longest time between two records, in seconds, so that requests are recorded soon after they were
+#: Maximum time between two records, in seconds, so that requests are recorded soon after they were
 #: sent.
 MARK_S = 2.0
 #: Seconds after which a killed task that still exists is killed again.
@@ -54,7 +54,7 @@ class StopReport:
     later.
     """
     more: bool = False
-    """True if the time was over before every task was asked."""
+    """True if the time was up before every task was asked."""
     asked_at: datetime | None = None
     """The latest time at which a task of the run was asked to end."""
     counts: Counts = field(default_factory=Counts)
@@ -63,8 +63,8 @@ class StopReport:
 class StopPass:
     """One pass over the tasks of a run.
 
-    Without ``force`` it asks each task that was not asked yet. With ``force`` it kills each task
-    that was not killed yet. Then it kills again each task that still exists ``AGAIN_S`` seconds
+    Without ``force``, it asks each task that was not asked yet. With ``force``, it kills each task
+    that was not killed yet, and then kills again each task that still exists ``AGAIN_S`` seconds
     after its kill.
     """
 
@@ -93,7 +93,7 @@ class StopPass:
     def run(self) -> StopReport:
         """Ask all tasks to end, within the time limit.
 
-        Raises the first error when no task could be asked.
+        Raises the first error if no task could be asked.
         """
         asking = Abreast[TaskRef, Details | None](self._kill if self._force else self._stop)
         errors = []
@@ -123,7 +123,7 @@ class StopPass:
         return StopReport(left, self._more, asked_at, counts)
 
     def _turns(self) -> Iterator[TaskRef]:
-        """Yield the tasks to ask next, until the time is over."""
+        """Yield the tasks to ask next, until the time is up."""
         yield from self._pages(None)
         if self._force and not self._more:
             yield from self._pages(self._clock() - timedelta(seconds=AGAIN_S))
@@ -155,11 +155,11 @@ class StopPass:
         """Return the log of a task before its stop, or ``None`` if it cannot be read.
 
         A later poll replaces it if the log still exists then. An error here does not prevent the
-        stop: a node that does not answer may be the reason for the stop.
+        stop, because the reason for the stop may be a node that does not answer.
         """
         try:
             return next(iter(self._cluster.details(self._fence.run, [task])), None)
-        except Exception as error:  # a reader may also fail on the output of a crawler
+        except Exception as error:  # reading can also fail because of the crawler's output
             log.warning("the log of task %s was not saved before its stop: %s", task.task_id, error)
             return None
 
@@ -176,7 +176,7 @@ class StopPass:
                 self._stops.mark_stopping(
                     self._fence, [task.task_id for task, _ in answered], killed=self._force
                 )
-            # The requests were sent, and are repeated after the row is repaired.
+            # The requests were sent, and will be repeated after the row is repaired.
             except RowUnreadable as error:
                 log.warning(
                     "%d stop requests of run %d are not recorded: %s",
@@ -188,7 +188,7 @@ class StopPass:
         self._marked_at = time.monotonic()
 
 
-#: Seconds for which ``record_stop`` asks or kills tasks. The next step, or its next try, continues.
+#: Seconds for which ``record_stop`` asks or kills tasks. The next step or the next try continues.
 AT_ONCE_S = 3.0
 
 
@@ -196,8 +196,8 @@ AT_ONCE_S = 3.0
 class HeardStop:
     """One stop as the workflow received it.
 
-    ``request_id`` names its row in the cancellation log. ``None``: the stop comes from a limit of
-    the run.
+    ``request_id`` names its row in the cancellation log. It is ``None`` if the stop comes from a
+    limit of the run.
     """
 
     intent: StopIntent
@@ -226,14 +226,13 @@ class CancellationActivities:
 
     @activity_named("record_stop")
     def record_stop(self, order: RecordStop) -> StopIntent | None:
-        """Record the stop, and then ask or kill the tasks at once.
+        """Record the stop, and then ask or kill the tasks at once. The run becomes STOPPING.
 
-        The run becomes STOPPING. Returns the recorded stop.
+        Return the recorded stop. On a busy Temporal server, the next step (``k8_stop_task``) can
+        come seconds later; it asks the remaining tasks and reports errors. If the row is
+        unreadable, ``RowUnreadable`` is raised, and the stop is recorded after the row is repaired.
 
-        On a busy Temporal server the next step (``k8_stop_task``) may come seconds later. It asks
-        the tasks that are left, and reports errors. If the row is unreadable, ``RowUnreadable`` is
-        raised. The stop is recorded after the row was repaired.
-        Second execution: the stop is recorded already, and only tasks that were not asked yet are
+        Second execution: the stop is already recorded, and only tasks that were not asked yet are
         asked.
         """
         stop = None
@@ -252,19 +251,19 @@ class CancellationActivities:
     def _end_at_once(self, fence: Fence, force: bool) -> None:
         try:
             StopPass(self, fence, force=force, seconds=AT_ONCE_S).run()
-        # The next step or the next try asks again, and reports what it meets.
+        # The next step or the next try asks again and reports its errors.
         except Exception as error:
             log.warning(
-                "the tasks of run %d were not asked at once to end: %s", fence.run_id, error
+                "the tasks of run %d were not asked to end at once: %s", fence.run_id, error
             )
 
     @activity_named("cancel_queued_tasks")
     def cancel_queued_tasks(self, fence: Fence) -> Counts:
         """Cancel the tasks that were never deployed.
 
-        A deployment call may have created a task without an answer to us. Such a task is cancelled
-        only after a poll has proved that it does not exist.
-        Second execution: the tasks are CANCELLED already.
+        A deployment call may have created a task although its answer did not reach us. Such a task
+        is cancelled only after a poll has proved that it does not exist. Second execution: the
+        tasks are already CANCELLED.
         """
         return Counts.of(self.stops.cancel_queued(fence, self.clock()))
 
@@ -281,10 +280,10 @@ class CancellationActivities:
 
     @activity_named("add_cancellation_log_to_db")
     def add_cancellation_log_to_db(self, order: RecordStop) -> None:
-        """Ensure that the cancellation log has a row for each stop by a person, with the time when
-        we acted on it.
+        """Ensure that the cancellation log has a row for each stop by a person, with the time at
+        which we acted on it.
 
-        Second execution: the rows exist already, and keep their times.
+        Second execution: the rows already exist and keep their times.
         """
         for heard in order.heard:
             if heard.request_id is not None:
@@ -295,7 +294,7 @@ class CancellationActivities:
 
     @activity_named("k8_stop_pod")
     def k8_stop_pod(self, fence: Fence) -> StopReport:
-        """End by force each active task of the run, with everything that it started.
+        """Kill each active task of the run, with everything that it started.
 
         Several tasks are killed at a time.
 
@@ -308,8 +307,9 @@ class CancellationActivities:
     def signal_pusher_stopped(self, fence: Fence) -> None:
         """Notify the front end that the run was stopped, so that it closes its dialog.
 
-        The event was recorded together with the verdict. It is also pushed when the run was resumed
+        The event was recorded together with the verdict. It is pushed even if the run was resumed
         in the meantime.
+
         Second execution: pushes the same event through the notifiers that have not delivered it.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_STOPPED))

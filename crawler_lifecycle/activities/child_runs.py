@@ -1,7 +1,7 @@
-"""Begins and stops runs for a manager, a graph or a schedule.
+"""Starts and stops of runs for a manager, a graph or a schedule.
 
-Also defines the ids and inputs of the workflows of runs, for all code that begins, stops or follows
-runs.
+The module also defines the ids and inputs of the workflows of runs, for all code that begins, stops
+or follows runs.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 J = TypeVar("J")
 
-#: Number of runs that are read at once, to begin or stop them.
+#: Number of runs that are read at once, in order to begin or stop them.
 WINDOW = 100
-#: Seconds after which no further run is begun or stopped. The activity then returns, and is called
+#: Seconds after which no further run is begun or stopped. The activity then returns and is called
 #: again.
 PASS_S = 20.0
-#: Longest recorded error message, in characters.
+#: Maximum length of a recorded error message.
 ERROR_MAX = 1000
 
 
@@ -61,29 +61,27 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class RecordParentStop:
-    """Input of ``record_manager_stop`` and ``record_graph_stop``: all received stops, combined into
-    one.
-    """
+    """Input of ``record_manager_stop`` and ``record_graph_stop``: all received stops, combined."""
 
     number: int
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """For a damaged row of a manager. True: raise the error, so that Temporal retries until the
-    repair. False: return the error, so that the runs can be stopped meanwhile.
+    """For a damaged row of a manager. If true, raise the error, so that Temporal retries until the
+    repair. If false, return the error, so that the runs can be stopped in the meantime.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StopRecorded:
-    """The recorded stop. ``stop`` is ``None`` when the manager or graph had already ended."""
+    """The recorded stop, or ``None`` if the manager or graph had already ended."""
 
     stop: StopIntent | None
     leave: bool = False
     status: RunStatus = RunStatus.STOPPING
     unreadable: str | None = None
-    """The defect of the row and its fix, when nothing could be recorded. The other fields are then
-    as requested.
+    """The defect of the row and its fix, if nothing could be recorded. The other fields are then as
+    requested.
     """
 
 
@@ -91,8 +89,8 @@ class StopRecorded:
 class StopRuns:
     """Input of ``stop_manager_runs`` and ``stop_graph_runs``.
 
-    For a graph, ``intent`` ``None`` means: stop only the runs of cancelled steps. All other runs
-    continue.
+    For a graph without an ``intent``, only the runs of cancelled steps are stopped, and all other
+    runs continue.
     """
 
     number: int
@@ -105,11 +103,13 @@ class BegunRuns:
 
     begun: int = 0
     refused: int = 0
-    """Number of jobs that can never be begun or were cancelled meanwhile. These jobs have ended."""
+    """Number of jobs that can never be begun or were cancelled in the meantime. These jobs have
+    ended.
+    """
     more: bool = False
-    """True if the time was over before every job was tried."""
+    """True if the time was up before every job was tried."""
     stopped: bool = False
-    """True if a stop is recorded: no further run is begun."""
+    """True if a stop is recorded, so that no further run is begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class RunsLeft:
     """Result of one pass that stops live runs."""
 
     live: int = 0
-    """Number of live runs. If ``more`` is true, it counts only the runs that were read."""
+    """Number of live runs. If ``more`` is true, only the runs that were read are counted."""
     more: bool = False
-    """True if the time was over before all runs were read."""
+    """True if the time was up before all runs were read."""
     trouble: str | None = None
     """The latest reason why a run could not be stopped."""
 
@@ -137,13 +137,13 @@ class ChildRuns:
 
     def crawlers(self) -> Sequence[CrawlerDefinition]:
         """Return the known crawlers."""
-        # An installation with its own scheduler service may have no catalogue here. Then that
-        # service is asked.
+        # An installation with its own scheduler service may have no catalogue here. Then ask that
+        # service.
         return self.catalogue.all() or self.scheduler.crawlers()
 
     @property
     def problem(self) -> str | None:
-        """The reason why the newest catalogue is not read."""
+        """The reason why the newest catalogue cannot be read."""
         return self.catalogue.problem or self.scheduler.problem
 
     def begin_all(
@@ -154,16 +154,16 @@ class ChildRuns:
         begun: Callable[[int, int | None, str | None], bool | None],
         stopped: Callable[[], StopIntent | None],
     ) -> BegunRuns:
-        """Begin the runs of all waiting jobs, until the time is over.
+        """Begin the runs of all waiting jobs until the time is up.
 
         A job that fails does not delay the others. The first such error is raised after all jobs
         were tried. An outage ends the pass at once.
 
         ``waiting(most)`` returns up to ``most`` jobs by number. ``begin(job)`` begins a run and
         returns its id, or ``None`` if it was stopped at once; it raises ``NeverBegun``.
-        ``begun(number, id, why)`` records the id, or the reason why the job can never have a run.
-        It returns ``False`` if the job was cancelled meanwhile. ``stopped()`` returns the stop that
-        prevents further runs.
+        ``begun(number, id, why)`` records the id, or the reason why the job can never have a run,
+        and returns ``False`` if the job was cancelled in the meantime. ``stopped()`` returns the
+        stop that prevents further runs.
         """
         until = time.monotonic() + PASS_S
         incidents = list[LifecycleError]()
@@ -197,9 +197,9 @@ class ChildRuns:
                             refused=done.refused + refused,
                         )
                 except QuotaReached as error:
-                    incidents.append(error)  # it waits, while jobs of other pools may begin
+                    incidents.append(error)  # it waits, while jobs of other pools can begin
                 except (StoreRefused, RowUnreadable, InvalidRequest) as error:
-                    log.error("job %d of %s cannot be begun now: %s", number, whose, error)
+                    log.error("job %d of %s cannot begin now: %s", number, whose, error)
                     incidents.append(error)
 
     def begin(
@@ -212,11 +212,9 @@ class ChildRuns:
     ) -> RunRow | None:
         """Create or find the run of this request, and start its workflow.
 
-        Return ``None`` if it was stopped before it executed.
-
-        As in the gateway, the row comes first and the workflow second. ``request()`` makes and
-        checks the request. ``stopped()`` returns the recorded stop that prevents new runs. Raises
-        ``NeverBegun``.
+        Return ``None`` if the run was stopped before it executed. As in the gateway, the row is
+        created before the workflow. ``request()`` creates and checks the request. ``stopped()``
+        returns the recorded stop that prevents new runs. Raises ``NeverBegun``.
         """
         run = self.runs.find_run(request_id)
         fresh = False
@@ -232,8 +230,8 @@ class ChildRuns:
             raise NeverBegun(
                 f"the request id {request_id!r} belongs to a run that {whose} does not own; end it"
             )
-        # A stop or the end may have come after the job was picked and before the run had a row.
-        # Then the new run must not execute. A later stop finds the row.
+        # A stop or the end may have come after the job was picked and before the run had a row. The
+        # new run must then not execute. A later stop finds the row.
         intent = stopped() if fresh else None
         if intent is not None:
             self.stop(run, whose, intent)
@@ -242,7 +240,7 @@ class ChildRuns:
         return run
 
     def carry(self, run: RunRow) -> None:
-        """Start the workflow of a run, if no workflow has claimed the run."""
+        """Start the workflow of a run if no workflow has claimed the run."""
         if run.owner_run_id is None and not run.status.terminal:
             self.directory.begin(
                 begin_request(run), next_workflow_id(run), run.run_uid, repair=True
@@ -254,7 +252,7 @@ class ChildRuns:
         """Stop each of these runs whose workflow has not acted on a stop yet, several at a time.
 
         ``whose`` is the prefix of the ids of these stops. ``page(after, most)`` returns up to
-        ``most`` live runs with higher ids than ``after``.
+        ``most`` live runs with ids above ``after``.
         """
         until = time.monotonic() + PASS_S
         after = 0
@@ -277,7 +275,7 @@ class ChildRuns:
                 return replace(left, more=True)
 
     def stop(self, run: RunRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a run. Then notify its workflow, or start one, as the gateway does."""
+        """Record the stop of a run. Then notify its workflow or start one, as the gateway does."""
         kind = "force_stop" if intent.force else "stop"
         request_id = f"{whose}/{run.attempt}/{kind}"
         run = self.stops.record_stop(run.run_id, intent, request_id)
@@ -305,23 +303,23 @@ def _to_notify(run: RunRow, intent: StopIntent) -> bool:
     """Return whether a run still needs this stop.
 
     It does if it has no stop, if its workflow has not acted on its stop, or if only the new stop is
-    by force.
+    forced.
     """
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 
 def own_workflow_id(row: RunRow) -> str:
-    """Return the plain workflow id of a run, made from its crawler and its request."""
+    """Return the plain workflow id of a run, which consists of its crawler and its request."""
     return workflow_id(row.crawler, row.request_id)
 
 
 def next_workflow_id(row: RunRow) -> str:
     """Return the id for the next workflow of this run.
 
-    An earlier attempt may still use the plain id to deliver its events. That can take hours while
-    the archive is unavailable. A start under that id would find the old workflow and begin nothing.
-    So the plain id is used only if no other workflow has it. Otherwise the id contains the next
-    attempt: a repeated call then starts no second workflow.
+    An earlier attempt may still use the plain id while it delivers its events, which can take hours
+    if the archive is unavailable. A start under that id would find the old workflow and begin
+    nothing. So the plain id is used only if no other workflow has it. Otherwise the id contains the
+    next attempt, so that a repeated call starts no second workflow.
     """
     own = own_workflow_id(row)
     if row.owner_run_id is None:
@@ -331,16 +329,17 @@ def next_workflow_id(row: RunRow) -> str:
 
 
 def workflow_ids(row: RunRow) -> list[str]:
-    """Return the ids of workflows that may work for this run: its recorded owner, then its next
+    """Return the ids of workflows that can work for this run: its recorded owner, then its next
     workflow.
     """
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
 
 
 def uid_there(row: RunRow, workflow_id: str) -> str | None:
-    """Return the run uid that a workflow with this id must have; ``None`` for the recorded owner.
+    """Return the run uid that a workflow with this id must have, or ``None`` for the recorded
+    owner.
 
-    The id is made from the request, so a workflow of another run may use it. That happens when a
+    The id is made from the request, so a workflow of another run can use it. That happens if a
     restore lost that run's row and its request was repeated.
     """
     owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id

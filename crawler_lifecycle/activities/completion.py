@@ -68,7 +68,7 @@ class RunEnded:
     stop: StopIntent | None = None
     """The recorded stop."""
     ended_by: str | None = None
-    """Who ended the run (``EndedBy``)."""
+    """The party that ended the run (``EndedBy``)."""
 
 
 @dataclass
@@ -124,12 +124,12 @@ class CompletionActivities:
 
     @activity_named("initiate_export_signal")
     def initiate_export_signal(self, fence: Fence) -> int:
-        """Notify data pipelines that the run ended and its data can be exported.
+        """Notify data pipelines that the run ended and its data can be exported, and return the
+        event's sequence number.
 
-        Returns the event's sequence number.
+        The event was recorded together with the verdict. It is delivered even if the run was
+        resumed in the meantime.
 
-        The event was recorded together with the verdict. It is delivered here, even when the run
-        was resumed meanwhile.
         Second execution: delivers the same event under the same id.
         """
         event = self.events.find_event(event_key(fence.run, fence.attempt, EVENT_RUN_ENDED))
@@ -142,10 +142,11 @@ class CompletionActivities:
 
     @activity_named("deliver_event")
     def deliver_event(self, key: str) -> None:
-        """Deliver a recorded event to the data pipelines: the end of a manager or a graph.
+        """Deliver a recorded event about the end of a manager or a graph to the data pipelines.
 
-        Second execution: delivers the same event under the same id. Raises ``InvalidRequest`` if no
-        such event is recorded.
+        Raises ``InvalidRequest`` if no such event is recorded.
+
+        Second execution: delivers the same event under the same id.
         """
         event = self.events.find_event(key)
         if event is None:
@@ -157,8 +158,8 @@ class CompletionActivities:
     def _send_earlier_ends(self, fence: Fence) -> None:
         """Deliver the end events of earlier attempts that are still undelivered.
 
-        A resume may come before the earlier workflow has delivered its event, and that workflow may
-        have failed. Audits check only the present attempt. A failure is recorded and not raised.
+        A resume can come before the earlier workflow has delivered its event, and that workflow can
+        have failed. Audits check only the current attempt. A failure is recorded and not raised.
         """
         if fence.attempt == 1:
             return
@@ -178,7 +179,7 @@ class CompletionActivities:
     def _sources(self, fence: Fence, tries: Sequence[Try], given_up: int) -> list[FileSource]:
         """Return the files of these tries.
 
-        For attempts whose files were removed, return entries that show this.
+        For attempts whose files were removed, return entries that state this.
         """
         refs = [(one.run_attempt, TaskRef.of(one)) for one in tries]
         gone = [ref for of, ref in refs if of <= given_up and ref.uid is not None]
@@ -192,9 +193,9 @@ class CompletionActivities:
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
         """Zip the supporting files of all tasks of the run into the archive.
 
-        Returns ``None`` when there are none.
+        Return ``None`` if there are none. Files of earlier attempts are included, because a resumed
+        crawl continues where they ended.
 
-        Files of earlier attempts are included, because a resumed crawl continues where they ended.
         Second execution: writes the same archive under the same key again.
         """
         try:
@@ -241,12 +242,12 @@ class CompletionActivities:
 
     @activity_named("resend_pushes")
     def resend_pushes(self, fence: Fence) -> int:
-        """Push the undelivered events of this attempt again.
+        """Push the undelivered events of this attempt again, and return their number.
 
-        Returns their number. A ``run.changed`` event is left out if a newer one exists.
+        A ``run.changed`` event is left out if a newer one exists. Raises ``NotDelivered`` at the
+        first event that fails again.
 
-        Second execution: pushes only the events that are still undelivered. Raises ``NotDelivered``
-        at the first event that fails again.
+        Second execution: pushes only the events that are still undelivered.
         """
         newest = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         ours = {notifier.name for notifier in self.notifiers}

@@ -1,4 +1,4 @@
-"""Deletes the data of a run: texts in rows, workflow executions with their histories, files and
+"""Deletion of a run's data: texts in rows, workflow executions with their histories, files and
 archives.
 """
 
@@ -31,20 +31,19 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.deletion import DeletionStore
     from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Temporal's lists may be out of date. Number of empty lists in a row that prove the deletion, and
-#: seconds between two lists.
+#: Temporal's lists can be out of date. These are the number of consecutive empty lists that prove
+#: the deletion, and the seconds between two lists.
 LISTS = 2
 LIST_S = 1.0
-#: Maximum number of lists in one try.
+#: Maximum number of lists that one try reads.
 LISTS_MAX = 300
 _HISTORIES = "Temporal histories"
 
 
 @dataclass
 class DeletionActivities:
-    """Steps of a recorded deletion.
-
-    Each step writes into the run's report what is gone, what remains, and why.
+    """Steps of a recorded deletion. Each step records in the run's report what is gone, what
+    remains, and why.
     """
 
     deletion: DeletionStore
@@ -67,11 +66,11 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)
     def delete_run_histories(self, run: RunRef) -> None:
-        """Delete all workflow executions of the run from Temporal, open ones included.
-
-        Second execution: deletes the rest.
+        """Delete all workflow executions of the run from Temporal, including open ones.
 
         Raises ``TemporalUnavailable`` while Temporal still lists some.
+
+        Second execution: deletes the rest.
         """
         row = self._row(run)
         empty = 0
@@ -88,11 +87,11 @@ class DeletionActivities:
     def delete_run_files(self, run: RunRef) -> bool | None:
         """Remove the run's archives and the files of its tasks.
 
-        After the deletion of the workflow executions, this ends the deletion. Second execution:
-        removes the rest.
+        After the deletion of the workflow executions, this ends the deletion. Return whether an
+        export can still write files; older builds return ``None``. Raises ``NotDelivered`` if
+        something remains.
 
-        Returns whether an export may still write files; older builds return ``None``. Raises
-        ``NotDelivered`` when something remains.
+        Second execution: removes the rest.
         """
         row = self._row(run)
         errors = list[LifecycleError]()
@@ -105,20 +104,20 @@ class DeletionActivities:
                 self.archive.remove(run)
             with self._noting(run, "rows", errors):
                 self.deletion.forget_former()
-            if errors:  # the errors may name a crawler's files: keep them out of our history
+            if errors:  # the errors may name a crawler's files, which must not get into our history
                 raise NotDelivered(
                     "not everything could be removed; the report of the run explains why"
                 )
             if _HISTORIES in (row.deletion or {})["gone"]:
                 self.deletion.note_deletion(run, {}, {}, ended=True)
-            # No export begins any more. One that is under way has an open workflow.
+            # No new export begins. An export that is under way has an open workflow.
             exporting = (*workflow_ids(row), export_workflow_id(run, row.attempt))
             return any(self.directory.state(one).open for one in exporting)
 
     def _row(self, run: RunRef) -> RunRow:
         """Return the row of exactly this run.
 
-        After a restore, another run may have its number; then ``Fenced`` is raised.
+        Raises ``Fenced`` if another run has its number, which can happen after a restore.
         """
         row = there(self.runs.get_run(run.run_id), f"run {run.run_id}")
         if row.run_uid != run.uid:
@@ -131,8 +130,8 @@ class DeletionActivities:
     ) -> Iterator[None]:
         """Record in the report that ``what`` is gone, or the error that prevents it.
 
-        With ``errors``, the error is added there instead of being raised, so that the next steps
-        are still tried.
+        If ``errors`` is given, the error is appended to it instead of being raised, so that the
+        next steps are still tried.
         """
         try:
             yield

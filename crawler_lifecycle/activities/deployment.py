@@ -1,4 +1,4 @@
-"""Stage 2, deployment: offers tasks to the scheduler service and waits until the main task has
+"""Stage 2, deployment: offering tasks to the scheduler service, and waiting until the main task has
 started.
 """
 
@@ -100,7 +100,7 @@ class MainJobReport:
     started_at: datetime | None
     ended: bool
     counts: Counts | None = None
-    """The run's task counts. ``None`` if the main task has ended."""
+    """The run's task counts, or ``None`` if the main task has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class DeploymentActivities:
     def deploy_queued_tasks(self, order: Deploy) -> DeployReport:
         """Deploy further QUEUED tasks, as many as the limit of active tasks allows.
 
-        Second execution: as for the first tasks.
+        Second execution: the same as for the first tasks.
         """
         row = self.runs.get_run(order.fence.run_id)
         return self._deploy(order, scheduled=row is not None and row.trigger == "scheduled")
@@ -166,7 +166,7 @@ class DeploymentActivities:
         fence = order.fence
         now = ordered_at()
         expires_at = self.clock() + timedelta(seconds=DEPLOYMENT_LIFE_S)
-        # The service that creates tasks and the poll that proves their absence may use different
+        # The service that creates tasks and the poll that proves their absence can use different
         # clocks.
         until = expires_at + timedelta(seconds=CLOCK_MARGIN_S)
         with (
@@ -175,7 +175,7 @@ class DeploymentActivities:
             self._noting_cluster_wait(fence),
         ):
             # The namespace is recorded before the tasks are created. While other tasks of the run
-            # may live in another namespace, ``place`` raises: no poll could find all of them.
+            # can be in another namespace, ``place`` raises, because no poll could find all of them.
             place = self.cluster.place(self.deployment.places(fence.run_id))
             handle = self.runs.request_of(fence.run_id)
             if fence.attempt > 1:
@@ -206,8 +206,8 @@ class DeploymentActivities:
                 resources=handle.resources,
                 limits=handle.limits,
                 expires_at=expires_at,
-                # The runs of a manager or a graph that a schedule started have its due time, and
-                # another trigger.
+                # The runs of a manager or a graph that a schedule started have the schedule's due
+                # time, but another trigger.
                 scheduled=scheduled or handle.due_at is not None,
                 due_at=handle.due_at,
                 priority=handle.priority,
@@ -222,7 +222,7 @@ class DeploymentActivities:
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
-                # Such a call created no task. Its offer must not stay, because its tasks may be
+                # Such a call created no task. Its offer must be withdrawn, because its tasks may be
                 # created in another namespace later.
                 if isinstance(error, MeantElsewhere | CallTooLarge):
                     self.deployment.withdraw_offer(fence, tasks, until)
@@ -243,11 +243,10 @@ class DeploymentActivities:
     def _sent(
         self, fence: Fence, call: Deployment, until: datetime
     ) -> tuple[Deployment, list[DeployedTask]]:
-        """Deploy as many tasks as the service accepts in one call.
+        """Deploy as many tasks as the service accepts in one call, and return that call and its
+        answers.
 
-        Return that call and its answers.
-
-        A call that is too large creates no task. Then the offer of half of its tasks is withdrawn,
+        A call that is too large creates no task. The offer of half of its tasks is then withdrawn,
         and the other half is tried. Raises ``CallTooLarge`` if even one task is too large.
         """
         while True:
@@ -285,7 +284,7 @@ class DeploymentActivities:
         """Record that the service refuses these tasks permanently.
 
         An earlier call may have created some of them, so a poll searches for them. A missing task
-        may still appear until the earlier call expires. After that the task is refused, too.
+        may still appear until the earlier call expires. After that, the task is refused as well.
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
@@ -303,8 +302,8 @@ class DeploymentActivities:
     def _adopt_late_ones(self, fence: Fence) -> None:
         """Find the tasks that a call of the previous attempt created late, after a resume.
 
-        The store offers such a task again only after that call has expired. This poll comes before,
-        so that no second one is created.
+        The store offers such a task again only after that call has expired. This poll precedes the
+        offer, so that no second task is created.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
         if any(
@@ -315,8 +314,8 @@ class DeploymentActivities:
     def _look_for_queued(self, fence: Fence, source: str) -> None:
         """Record the tasks that unanswered deployment calls have created.
 
-        It is a complete poll, because it is recorded as one: it also covers the tasks that were
-        deployed before.
+        The poll is recorded as a complete poll, so it also covers the tasks that were deployed
+        before.
         """
         step = PollStep(self.polls, self.cluster, fence, self.policies)
 
@@ -333,9 +332,8 @@ class DeploymentActivities:
 
         Until then the activity fails, and Temporal retries it.
 
-        So a long wait adds nothing to the workflow's history. Each try records in the database why
-        the run waits.
-        Second execution: asks again.
+        So a long wait adds nothing to the workflow's history. Each try records why the run waits in
+        the database. Second execution: asks again.
         """
         fence = order.fence
         with beating(), reporting(self.deployment.note_waiting, fence):
@@ -376,9 +374,9 @@ class DeploymentActivities:
     def _note_executing(self, fence: Fence) -> float | None:
         """Record which tasks execute, so that no outdated PENDING is visible in the first minute.
 
-        Also record missing tasks: two polls together prove that a task is gone. Return the seconds
-        until the second poll can prove it. The next poll records the ends of tasks, because it also
-        fetches their debugging information.
+        Also record missing tasks, because two polls together prove that a task is gone. Return the
+        seconds until the second poll can prove it. The next poll records the ends of tasks, because
+        it also fetches their debugging information.
         """
         try:
             state, poll = PollStep(self.polls, self.cluster, fence).poll()
@@ -402,9 +400,8 @@ class DeploymentActivities:
     ) -> ApplicationError:
         """Return the failure that makes Temporal retry after the interval of the specification.
 
-        It is expected, so it is benign.
-
-        ``again_s``: seconds after which the cluster can give the proof that is missing now.
+        The failure is expected, so it is marked as benign. ``again_s`` is the number of seconds
+        after which the cluster can give the missing proof.
         """
         delay = timedelta(seconds=max(_interval(start_check_s, again_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
@@ -447,11 +444,10 @@ class DeploymentActivities:
 
     @activity_named("requeue_ended_tasks")
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
-        """After a resume, insert new QUEUED rows for the tasks that did not succeed.
+        """After a resume, insert new QUEUED rows for the tasks that did not succeed. The old rows
+        point to the new ones.
 
-        The old rows point to the new ones.
-
-        Second execution: the old rows point to new ones already, and nothing changes.
+        Second execution: the old rows already point to new ones, and nothing changes.
         """
         return Counts.of(self.deployment.requeue_ended(order.fence, order.include_succeeded))
 
@@ -463,7 +459,7 @@ def _interval(start_check_s: float, again_s: float | None) -> float:
 
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
-    """Return whether a deployed task is missing or present now, and the database does not know that
+    """Return whether the presence or absence of a deployed task is not recorded in the database
     yet.
 
     A task that was seen waiting and disappears later must not be recorded as never created.

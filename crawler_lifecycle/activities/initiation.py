@@ -1,4 +1,4 @@
-"""Stage 1, initiation: records the run and the workflow that owns it."""
+"""Stage 1, initiation: recording the run and the workflow that owns it."""
 
 from __future__ import annotations
 
@@ -67,9 +67,10 @@ class InitiationActivities:
         reserved runs).
 
         If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest``
-        before anything is recorded. What a quota refuses is not tried again: the sender decides
-        when to try. From now on the steps of this workflow come before the first steps of others.
-        Second execution: returns the same answer to the same owner, and inserts nothing.
+        before anything is recorded. A request that a quota refuses is not retried, because the
+        sender decides when to try again. From now on, the steps of this workflow precede the first
+        steps of others. Second execution: returns the same answer to the same owner, and inserts
+        nothing.
         """
         self.directory.has_begun(order.owner.workflow_id)
         request = order.request
@@ -79,8 +80,7 @@ class InitiationActivities:
             )
         crawler = self.catalogue.get(request.crawler or "")
         if crawler is not None:
-            # The catalogue may have changed since the first execution. What that execution recorded
-            # stays valid.
+            # The catalogue may have changed since the first execution, whose record stays valid.
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
@@ -104,11 +104,12 @@ class InitiationActivities:
 
     @activity_named("add_tasks")
     def add_tasks(self, order: AddToRun) -> TasksAdded:
-        """Append child tasks to a live run. After the next poll they are deployed into free slots.
+        """Append child tasks to a live run. After the next poll, they are deployed into free slots.
 
-        Arguments that the crawler does not accept are refused here. Otherwise the scheduler service
-        would refuse all queued tasks of the same call. What a quota refuses is not tried again:
-        others wait for this call.
+        Arguments that the crawler does not accept are refused here, because the scheduler service
+        would otherwise refuse all queued tasks of the same call. A call that a quota refuses is not
+        retried, because others wait for it.
+
         Second execution: the same key gets the same tasks.
         """
         run_id = order.fence.run_id

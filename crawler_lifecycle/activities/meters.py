@@ -1,13 +1,12 @@
 """Metrics of runs: the table of instruments, and the functions that count.
 
-All values go through the SDK's meter: that of the activity, or that of the worker outside of
-activities. So one endpoint of a worker serves its own values and the SDK's. An activity that is
-executed outside of a worker counts nothing.
+All values go through the SDK's meter: that of the activity or, outside activities, that of the
+worker. So one endpoint of a worker serves both its own values and the SDK's. An activity that is
+executed outside a worker counts nothing.
 
-Metrics are for monitoring, not for accounts: an activity whose answer was lost counts twice. The
-database has the true numbers.
-
-Labels have a fixed set of values. An outcome that a crawler invented becomes ``other``.
+Metrics are for monitoring, not for accounting: an activity whose answer was lost counts twice. The
+database has the true numbers. Labels have a fixed set of values. An outcome that a crawler invented
+becomes ``other``.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from crawler_lifecycle.ports.polls import CommittedChanges, CorrectionRow
 
 log = logging.getLogger(__name__)
 
-#: Buckets in seconds: duration of a poll, duration of an export, time from a change on the cluster
-#: to its record.
+#: Buckets in seconds for the duration of a poll, the duration of an export, and the time from a
+#: change on the cluster to its record.
 POLL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0)
 EXPORT_BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
 LAG_BUCKETS = (
@@ -55,13 +54,13 @@ LAG_BUCKETS = (
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric. ``name`` is its name in the SDK; ``exposed`` is its name in Prometheus."""
+    """One metric. ``name`` is its name in the SDK, and ``exposed`` is its name in Prometheus."""
 
     name: str
     text: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Upper limits in seconds. A counter has none."""
+    """Upper bounds in seconds. A counter has none."""
 
     @property
     def exposed(self) -> str:
@@ -75,7 +74,7 @@ RUNS_ENDED = Instrument(
     "lifecycle_runs_ended", "Verdicts of runs", ("status", "outcome", "ended_by")
 )
 POLLS = Instrument(
-    "lifecycle_polls", "Polls the cluster; a failed poll is no observation", ("result",)
+    "lifecycle_polls", "Polls of the cluster; a failed poll is not an observation", ("result",)
 )
 POLL_TIME = Instrument("lifecycle_poll", "Duration of complete polls", (), POLL_BUCKETS)
 TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))
@@ -101,7 +100,7 @@ FAILURES = Instrument(
 
 AUDIT_FINDINGS = Instrument(
     "lifecycle_audit_findings",
-    "Findings of audits, counted each time that they are found",
+    "Findings of audits, counted each time they are found",
     ("kind", "repaired"),
 )
 
@@ -125,7 +124,7 @@ WEBHOOK_LAG = Instrument(
     LAG_BUCKETS,
 )
 
-#: Counted by the worker itself, outside of activities.
+#: Counted by the worker itself, outside activities.
 WAKE_UPS = Instrument(
     "lifecycle_wake_ups", "Changes that the observer noticed, by result", ("what",)
 )
@@ -159,9 +158,8 @@ def outcome_class(outcome: str | None) -> str:
 
 
 def error_class(error: BaseException) -> str:
-    """Return the stable type string of a domain error.
-
-    Return ``cancelled`` or ``other`` for any other error.
+    """Return the stable type string of a domain error, or ``cancelled`` or ``other`` for any other
+    error.
     """
     code = error.type if isinstance(error, ApplicationError) else getattr(error, "code", None)
     if isinstance(error, LifecycleError) or code in codes():
@@ -178,7 +176,10 @@ _outside: MetricMeter | None = None
 
 
 def outside(meter: MetricMeter | None) -> None:
-    """Set the meter for counts outside of activities. ``None``: count nothing there."""
+    """Set the meter for counts outside activities.
+
+    With ``None``, nothing is counted there.
+    """
     global _outside
     _outside = meter
 
@@ -210,11 +211,11 @@ def observer_up(up: bool) -> None:
 
 
 def stretched(factor: float) -> None:
-    """Record how many times its interval the next poll of the run that was just polled waits."""
+    """Record the stretch of the interval before the next poll of the run that was just polled."""
     if _outside is not None:
         text = (
-            "How many times its interval the next poll waits that was planned last; 1 while "
-            "polls come in time"
+            "Stretch of the interval before the poll that was planned last; 1 while polls are "
+            "on time"
         )
         _outside.create_gauge_float("lifecycle_poll_stretch", text).set(factor)
 
@@ -264,5 +265,8 @@ def corrected(written: Sequence[CorrectionRow]) -> None:
 
 
 def delivered(sink: str, error: str | None = None) -> None:
-    """Count one try to deliver an event. ``error`` is the reason why it failed."""
+    """Count one try to deliver an event.
+
+    ``error`` is the reason why it failed.
+    """
     count(DELIVERIES, sink=sink, result="failed" if error else "delivered")

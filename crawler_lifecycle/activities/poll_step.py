@@ -1,8 +1,8 @@
 """One poll of a run: ask the cluster, compare its answer with the rows, and record the changes that
 it proves.
 
-The workflow orders polls by activities, which stage the changes for the activities after them.
-``Recorder`` does a whole poll without the workflow: it records at once what an observer noticed.
+The workflow orders polls through activities, which stage the changes for subsequent activities.
+``Recorder`` does a whole poll without the workflow, and records at once what an observer noticed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Number of tasks whose debugging information is fetched and written at once.
 DETAILS_PAGE = 500
-#: How often a poll is done again because another poll or a stop was recorded meanwhile.
+#: Maximum number of repetitions of a poll because another poll or a stop was recorded in the
+#: meantime.
 TRIES = 3
 
 T = TypeVar("T")
@@ -48,9 +49,8 @@ T = TypeVar("T")
 def again_if_overtaken(poll: Callable[[], T]) -> T:
     """Return the result of ``poll``.
 
-    It is done again if something newer was recorded while it was under way.
-
-    Raises ``Overtaken`` after the last try.
+    It is repeated if something newer was recorded while it was under way. Raises ``Overtaken``
+    after the last try.
     """
     for _ in range(TRIES - 1):
         with suppress(Overtaken):
@@ -61,7 +61,7 @@ def again_if_overtaken(poll: Callable[[], T]) -> T:
 def ref_of(task: TaskState) -> TaskRef:
     """Return the reference by which the cluster is asked about a task."""
     stopping = task.status is TaskStatus.STOPPING
-    # A task that was never offered, or was deferred, is in no namespace.
+    # A task that was never offered, or that was deferred, is in no namespace.
     place = task.place if task.uid is not None or task.offered_until is not None else None
     return TaskRef(
         task.task_id, task.index, task.attempt, task.uid, stopping, task.missed_at, place
@@ -69,9 +69,8 @@ def ref_of(task: TaskState) -> TaskRef:
 
 
 class PollStep:
-    """One poll of a run.
-
-    Each step is one transaction or one call to the cluster, and can be repeated alone.
+    """One poll of a run. Each step is one transaction or one call to the cluster, and can be
+    repeated on its own.
     """
 
     def __init__(
@@ -87,9 +86,8 @@ class PollStep:
     def poll(self, few: Tasks = None) -> tuple[FoundState, Poll]:
         """Return the tasks from the database, and the cluster's present answer.
 
+        ``few`` limits the poll to these tasks if the run has many (``PollStore.found_state``).
         Raises ``ClusterUnavailable``.
-
-        ``few``: only these tasks, if the run has many (``PollStore.found_state``).
         """
         state = self._polls.found_state(self.fence, few)
         return state, self._cluster.poll(self.fence.run, [ref_of(task) for task in state.tasks])
@@ -108,10 +106,9 @@ class PollStep:
     ) -> PollReport:
         """Record the poll, and stage the changes that it proves.
 
-        Without ``ends``, stage no ends of tasks.
-
-        ``gap_s`` is the interval before the poll. ``next_look_at`` ``None``: the planned time
-        stays. ``stretch``: how many times its interval the next one lasts. Raises ``Overtaken``.
+        Without ``ends``, stage no ends of tasks. ``gap_s`` is the interval before the poll. If
+        ``next_look_at`` is ``None``, the planned time stays. ``stretch`` is the factor by which the
+        next interval is stretched. Raises ``Overtaken``.
         """
         found = self._compare(state, poll, gap_s, resumed)
         if not ends:
@@ -125,7 +122,7 @@ class PollStep:
     ) -> PollReport:
         """Record the poll and the changes that it proves in one transaction.
 
-        ``soon``: the time of the next poll if the run has just started. Raises ``Overtaken``.
+        ``soon`` is the time of the next poll if the run has just started. Raises ``Overtaken``.
         """
         found = self._compare(state, poll, 0.0, resumed=False)
         begun, at = started(poll, resumed=False)
@@ -149,10 +146,10 @@ class PollStep:
         apply: Callable[[], None],
     ) -> None:
         """Find the next tries of ended tasks that have no row, before anybody decides about these
-        ends. The cluster has such tries if the database was restored from a copy that is older than
-        their decision.
+        ends.
 
-        ``apply`` applies the changes that the poll found, if they are still staged.
+        The cluster has such tries if the database was restored from a copy that is older than that
+        decision. ``apply`` applies the changes that the poll found, if they are still staged.
         """
         known = {(task.index, task.attempt) for task in state.tasks}
         found = cluster.inventory(run_id=self.fence.run_id, limit=ID_MAX)
@@ -162,12 +159,11 @@ class PollStep:
             retries.take_up(self.fence, tries)
 
     def fetch_details(self) -> int:
-        """Stage debugging information (log tail, counters, memory) about the tasks that ended.
+        """Stage debugging information (log tail, counters, memory) about the tasks that ended, and
+        return their number.
 
-        Returns their number.
-
-        A task that has just begun has printed nothing that is worth a call; thousands may begin
-        between two polls. Of a task about which nothing can be read, that is recorded.
+        A task that has just begun has printed nothing that is worth a call, and thousands can begin
+        between two polls. If nothing can be read about a task, this is recorded.
         """
         ended = list[TaskRef]()
         page = self._polls.staged(self.fence, -1, DETAILS_PAGE)
@@ -179,8 +175,8 @@ class PollStep:
             after = page[-1].observation.index
             full = len(page) == DETAILS_PAGE
             page = self._polls.staged(self.fence, after, DETAILS_PAGE) if full else []
-        # In one call: a cluster may have to list all tasks of the run for it. What it yields is
-        # written in pages.
+        # Use a single call, because a cluster may have to list all tasks of the run for it. The
+        # results are written in pages.
         found = iter(self._cluster.details(self.fence.run, ended))
         missing = {task.task_id for task in ended}
         while details := list(islice(found, DETAILS_PAGE)):
@@ -191,7 +187,7 @@ class PollStep:
         return len(ended) - len(missing)
 
     def apply(self, source: str, poll: Poll) -> None:
-        """Apply what ``record`` has staged, with its details, in one go."""
+        """Apply what ``record`` has staged, together with its details."""
         self.fetch_details()
         self._polls.apply_details(self.fence)
         self._polls.apply_findings(self.fence, source, poll.observed_at)
@@ -255,13 +251,14 @@ class PollOutcome:
     again_s: float | None = None
     """Seconds after which the cluster requests another poll."""
     spares_poll: bool = True
-    """True if the workflow only has to count the tasks. A former build, which may return for a
-    while after an upgrade, polls again."""
+    """True if the workflow only has to count the tasks. An earlier build, which may still run for a
+    while after an upgrade, polls again.
+    """
 
 
 @dataclass
 class Recorder:
-    """Polls runs without their workflows, and records at once what has changed.
+    """Polls runs without their workflows, and records changes at once.
 
     Verdicts, deployments, retries and stops belong to the workflow, which has to be notified of
     changes.
@@ -276,11 +273,9 @@ class Recorder:
     def record(self, fence: Fence, source: str, few: Tasks = None) -> PollOutcome | None:
         """Do one poll of a run, and record what it proves.
 
-        Return ``None`` for a run whose workflow has to do that: it has just been resumed.
-
-        ``few``: the tasks that changed. In a run of many tasks, the poll is at these alone. Raises
-            ``LifecycleError``;
-        a later poll or the workflow then finds the change.
+        Return ``None`` for a run that has just been resumed, because its workflow has to do this
+        poll. ``few`` contains the tasks that changed. In a run with many tasks, only these tasks
+        are polled. Raises ``LifecycleError``; a later poll or the workflow then finds the change.
         """
         step = PollStep(self.polls, self.cluster, fence, self.policies)
         return again_if_overtaken(lambda: self._record(step, source, few))

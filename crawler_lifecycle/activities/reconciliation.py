@@ -2,7 +2,7 @@
 statuses.
 
 The activities of one round exchange the findings of a poll through the database. So nothing large
-travels through Temporal, and each activity can be repeated alone.
+is sent through Temporal, and each activity can be repeated on its own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PollOrder:
     resumed: bool = False
     stall_timeout_s: float | None = None
     late_s: float = 0.0
-    """How late a planned poll begins, by Temporal's clock."""
+    """The delay with which a planned poll begins, by Temporal's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,15 @@ class PollAnswer:
     stop: StopIntent | None = None
     stalled: bool = False
     started: bool = False
-    """True if a task executes. Unless the run was just resumed, also true if a task executed and
-    has ended.
+    """True if a task executes. Unless the run was just resumed, it is also true if a task executed
+    and has ended.
     """
     started_at: datetime | None = None
     """The earliest start of these tasks, if the cluster knows it."""
     truth_first: bool = False
-    """True if the changes are recorded before their debugging information is fetched. A former
-    build, which may return for a while after an upgrade, does it the other way round."""
+    """True if the changes are recorded before their debugging information is fetched. An earlier
+    build, which may still run for a while after an upgrade, uses the opposite order.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Sync:
     fence: Fence
     source: str = "look"
     observed_at: datetime | None = None
-    """The time of the poll whose findings are recorded. ``None``: the last poll."""
+    """The time of the poll whose findings are recorded. ``None`` stands for the last poll."""
     details_follow: bool = False
     """True if the debugging information of ended tasks is fetched after this
     (``PollAnswer.truth_first``).
@@ -147,11 +148,14 @@ class ReconciliationActivities:
     retries: RetryStore
     clock: Clock = utc_now
     policies: Policies | None = None
-    """How the ends of crawlers are read; ``None``: without the entries of the catalogue."""
+    """How the ends of crawlers are read. If ``None``, the entries of the catalogue are not used."""
 
     @activity_named("get_active_running_tasks")
     def get_active_running_tasks(self, run_id: int) -> ActiveReport:
-        """Return the run's tasks by status, from the database. Second execution: reads again."""
+        """Return the run's tasks by status, from the database.
+
+        Second execution: reads them again.
+        """
         return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
     @activity_named("get_history_statuses_to_sync")
@@ -159,8 +163,10 @@ class ReconciliationActivities:
         """Do one complete poll of the cluster, compare it with the database, and stage the
         differences.
 
-        A failed poll is no observation: its error is recorded and raised, and no status changes.
-        Second execution: polls again and stages again.
+        A failed poll is not an observation: its error is recorded and raised, and no status
+        changes.
+
+        Second execution: polls and stages again.
         """
         fence = order.fence
         with beating(), reporting(self._note_error, fence):
@@ -193,8 +199,8 @@ class ReconciliationActivities:
                 self.cluster, self.retries, state, lambda: step.apply(order.source, poll)
             )
         former = self.polls.rollback_possible()
-        # A former build polls again after a recorded poll, and fetches what is missing only if
-        # something has changed.
+        # An earlier build polls again after a recorded poll, and fetches missing information only
+        # if something has changed.
         missing = (
             self.polls.recorded_state(order.fence.run_id).details
             if former and not report.changed
@@ -215,13 +221,13 @@ class ReconciliationActivities:
         )
 
     def _note_error(self, fence: Fence, error: str) -> None:
-        """Record why a poll cannot be done or recorded, from its first try on."""
+        """Record why a poll cannot be done or recorded, beginning with its first try."""
         self.polls.record_poll_error(fence, error, ordered_at())
 
     @activity_named("get_bulk_task_history_data")
     def get_bulk_task_history_data(self, fence: Fence) -> int:
-        """Fetch debugging information (log tail, counters, memory) about the tasks that ended, and
-        stage it. Returns their number.
+        """Fetch debugging information (log tail, counters, memory) about the tasks that ended,
+        stage it, and return their number.
 
         Second execution: fetches and stages again.
         """
@@ -230,9 +236,8 @@ class ReconciliationActivities:
 
     @activity_named("reconcile_tasks")
     def reconcile_tasks(self, fence: Fence) -> int:
-        """Write the staged debugging information into the task history.
-
-        Returns the number of tasks.
+        """Write the staged debugging information into the task history, and return the number of
+        tasks.
 
         Second execution: writes the same values again.
         """
@@ -260,7 +265,7 @@ class ReconciliationActivities:
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
-        Second execution: pushes the event that is the newest by then.
+        Second execution: pushes the event that is then the newest.
         """
         event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
@@ -270,7 +275,7 @@ class ReconciliationActivities:
     def count_alive_tasks(self, run_id: int) -> AliveTasks:
         """Count the active and the queued tasks. If there are none, the run is over.
 
-        Second execution: counts again.
+        Second execution: counts them again.
         """
         state = self.polls.recorded_state(run_id)
         counts = Counts.of(state.counts)

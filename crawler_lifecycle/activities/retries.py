@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.retries import RetryStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: The most pages of ends about which one activity decides. Each page is one transaction.
+#: The maximum number of pages of ends about which one activity decides. Each page is one
+#: transaction.
 PAGES = 10
 
 
@@ -38,14 +39,15 @@ class RetryReport:
 
     counts: Counts
     ended: int
-    """The number of tasks that ended without success, and are not tried again. While further ends
-    are undecided, it is less than the number of these tasks."""
+    """The number of tasks that ended without success and are not retried. It is lower than the
+    final number while there are undecided ends.
+    """
     resting: Resting
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of ends and retries: the installation's, and those of crawlers."""
+    """The policies of ends and retries: those of the installation, and those of the crawlers."""
 
     retries: RetryStore
     catalogue: Catalogue
@@ -53,8 +55,8 @@ class Policies:
     ends: Ends = NO_ENDS
 
     def reading(self, crawler: str | None) -> Reading | None:
-        """Return how the ends of this crawler are read; ``None``: this worker does not know its
-        entry.
+        """Return how the ends of this crawler are read, or ``None`` if this worker does not know
+        its entry.
         """
         entry = self.catalogue.get(crawler or "")
         return (
@@ -64,9 +66,7 @@ class Policies:
         )
 
     def of(self, request: RunRequest) -> tuple[Retries, str | None]:
-        """Return the policy of a run, and the memory with which its tasks begin (``None``: it is
-        not set).
-        """
+        """Return the policy of a run, and the memory with which its tasks begin, if it is set."""
         crawler = self.catalogue.get(request.crawler or "")
         policy = resolved(
             request.retries, None if crawler is None else crawler.retries, self.installation
@@ -114,8 +114,8 @@ class RetryActivities:
 
     @activity_named("retry_ended_tasks")
     def retry_ended_tasks(self, fence: Fence) -> RetryReport:
-        """Insert QUEUED rows for the tasks that ended without success and that the policy tries
-        again: some pages.
+        """Insert QUEUED rows for tasks that ended without success and that the policy retries, for
+        a few pages of ends.
 
         Second execution: each end was decided once, and the next pages are decided.
         """
@@ -131,8 +131,8 @@ class RetryActivities:
                     policy, replace(end, memory=end.memory or memory), used, budget, ends
                 )
 
-            # Waits are measured by Temporal's clock alone: one that is set, or differs between
-            # workers, changes none.
+            # Waits are measured by Temporal's clock alone, so they do not depend on clocks that are
+            # set or that differ between workers.
             more: Any = {"remember": bool(policy.remember), "now": ordered_at()}
             for _ in range(PAGES):
                 done = self.retries.retry_ended(fence, decide, policy.max or 0, **more)

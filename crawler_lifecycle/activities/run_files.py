@@ -1,5 +1,5 @@
-"""Reads the supporting files of a run: from the folders of its tasks if readable here, else from
-its archives.
+"""Reading of a run's supporting files from the folders of its tasks or, if they are not readable
+here, from its archives.
 
 The files of a run are those of all tries that count (``domain/tries.py``). A try whose folder was
 removed is read from the newest archive that has its files.
@@ -39,26 +39,25 @@ if TYPE_CHECKING:
 #: Maximum number of files in one list, and in a list of a whole run.
 FILES_MAX = 2_000
 ALL_FILES = 20_000
-#: Maximum number of tries whose files are listed. For a list of a whole run, more tries or files
-#: are refused.
+#: Maximum number of tries whose files are listed. A list of a whole run with more tries or files is
+#: refused.
 TRIES_MAX = 10_000
-#: Seconds that one reader waits in total for archives, and seconds between two checks.
+#: Total time in seconds that one reader waits for archives, and seconds between two checks.
 WAIT_S = 30.0
 CHECK_S = 0.5
-#: Longest time of one read, in seconds. A piece far inside a compressed file takes longer.
+#: Maximum time of one read, in seconds. A piece far inside a compressed file takes longer.
 READ_S = 60.0
 #: Number of files that one reader can continue to read without starting again.
 OPEN_MAX = 8
-#: Bytes of one read from a file.
+#: Number of bytes in one read from a file.
 CHUNK = 64 * 1024
 _OF_TASK = re.compile(r"task-([0-9]{1,9})(?:-attempt-([0-9]{1,9}))?/(.+)", re.ASCII | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """A supporting file with its name in the archive.
-
-    ``task_id`` and ``path`` are set while its task has it.
+    """A supporting file with its name in the archive. ``task_id`` and ``path`` are set while its
+    task has the file.
     """
 
     name: str
@@ -76,7 +75,9 @@ class FileList:
     left_out: int = 0
     note: str | None = None
     archive: int | None = None
-    """The attempt whose archive has the files. ``None``: the folders of the tasks have them."""
+    """The attempt whose archive has the files. ``None`` means that the folders of the tasks have
+    them.
+    """
     items_missing: int = 0
     """The number of counted items whose files cannot be read here."""
 
@@ -89,12 +90,12 @@ class OpenedFile:
     pieces: Iterator[bytes]
     at: int = 0
     rest: bytes = b""
-    """Read, and not given yet."""
+    """Bytes that were read but not returned yet."""
 
     def part(self, first: int, end: int) -> Iterator[bytes]:
-        """Yield the bytes from ``first`` up to ``end``, without the byte at ``end``. Blocks.
+        """Yield the bytes from ``first`` up to, but not including, the byte at ``end``.
 
-        Each piece before ``first`` is yielded as an empty piece.
+        Blocks. Each piece before ``first`` is yielded as an empty piece.
         """
         while self.at < end and (piece := self.rest or next(self.pieces, b"")):
             begin = max(0, first - self.at)
@@ -106,9 +107,9 @@ class OpenedFile:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Reads files of runs. Methods block. They raise ``ClusterUnavailable`` and ``NotDelivered``.
+    """Reads files of runs. Methods block, and raise ``ClusterUnavailable`` and ``NotDelivered``.
 
-    ``elsewhere`` is a text for users. It names where tasks leave files that cannot be read here.
+    ``elsewhere`` is a text for users that names where tasks leave files that cannot be read here.
     """
 
     tasks: TaskReader
@@ -120,7 +121,7 @@ class RunFiles:
     def list(self, run: RunRow, of: TaskRef | None = None, *, whole: bool = False) -> FileList:
         """Return files of all tries of the run that count, or of those whose items one task counts.
 
-        ``whole``: use the higher limit.
+        With ``whole``, the higher limit applies.
         """
         most = ALL_FILES if whole else FILES_MAX
         tries = self.tasks.tries(run.run_id)
@@ -190,9 +191,10 @@ class RunFiles:
         return FileList(readable, files[:most], left_out, note, None if here else archive, missing)
 
     def open(self, run: RunRow, name: str, offset: int = 0) -> OpenedFile | None:
-        """Open the file with this name. Returns ``None`` if no such file can be read here.
+        """Open the file with this name.
 
-        The file may be opened at this offset, or before it.
+        Return ``None`` if no such file can be read here. The file can be opened at this offset or
+        before it.
         """
         if (live := self._live_file(run.ref, name, offset)) is not None:
             return live
@@ -207,7 +209,7 @@ class RunFiles:
     def of_task(self, run: RunRef, task: TaskRef, path: str, offset: int = 0) -> OpenedFile | None:
         """Open a task's file at this path, up to its present size.
 
-        Returns ``None`` if there is no such file.
+        Return ``None`` if there is no such file.
         """
         if (live := self.live) is None or (
             first := live.read(run, task, path, offset, CHUNK)
@@ -228,7 +230,7 @@ class RunFiles:
         )
 
     def _archives(self, run_id: int) -> Sequence[tuple[int, str, int]]:
-        """Return attempt, URL and size of the complete archives, the newest first."""
+        """Return the attempt, URL and size of each complete archive, the newest first."""
         if self.archived is None:
             return ()
         stored = [
@@ -246,7 +248,7 @@ class RunFiles:
         """Return the state of the archive of the run's newest attempt: ``exported``, ``empty`` or
         ``coming``.
 
-        ``None``: the run has not ended, or nobody tries to export the archive any more.
+        Return ``None`` if the run has not ended, or if nobody tries to export the archive any more.
         """
         records = {
             export["attempt"]: str(export["status"])
@@ -260,9 +262,10 @@ class RunFiles:
 
 
 class OpenedFiles:
-    """Keeps files open between two reads.
+    """A cache of open files between two reads.
 
-    Otherwise each read of an archive's member would decompress the member from its beginning again.
+    Without it, each read of an archive's member would decompress the member from its beginning
+    again.
     """
 
     def __init__(self, files: RunFiles) -> None:
@@ -285,21 +288,22 @@ class OpenedFiles:
 
 @dataclass
 class FileReading:
-    """Lists and reads files of runs, piece by piece. Methods block, and send heartbeats meanwhile.
+    """Lists and reads files of runs, piece by piece.
 
-    They raise the errors of ``RunFiles``. They also raise ``RunNotFound`` for an unknown run, and
-    ``InvalidRequest`` for a run that ``parent`` did not begin.
+    Methods block, and send heartbeats meanwhile. They raise the errors of ``RunFiles``. They also
+    raise ``RunNotFound`` for an unknown run, and ``InvalidRequest`` for a run that ``parent`` did
+    not begin.
     """
 
     runs: RunReader
     files: RunFiles
     parent: str
-    """The workflow whose runs may be read. For a graph: its id. For managers of one name in all
-    flows: ``manager/NAME/``.
+    """The workflow whose runs may be read: the id of a graph or, for managers of one name in all
+    flows, ``manager/NAME/``.
     """
     clock: Clock = utc_now
     late: bool = field(default=False, init=False)
-    """True when an archive was not ready in time."""
+    """True if an archive was not ready in time."""
     _waits_until: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -308,10 +312,9 @@ class FileReading:
     def list(self, run_id: int) -> list[RunFile]:
         """Return the files of a run.
 
-        Waits while its archive is not ready, for at most ``WAIT_S`` in total.
-
-        Raises ``NotYetDelivered`` after that time, and ``NotDelivered`` if no file of the run can
-        be read here.
+        Wait while its archive is not ready, for at most ``WAIT_S`` in total. Raises
+        ``NotYetDelivered`` after that time, and ``NotDelivered`` if no file of the run can be read
+        here.
         """
         with beating():
             while True:
@@ -329,9 +332,9 @@ class FileReading:
                 self._wait(run_id)
         if listed.left_out:
             raise InvalidRequest(
-                f"run {run_id}: the list of its files is cut, it has too many; download its archive"
+                f"run {run_id}: it has too many files to list; download its archive"
             )
-        # Without any file, the items may have gone elsewhere.
+        # If there is no file, the items may have been stored elsewhere.
         if listed.items_missing and listed.files:
             raise NotDelivered(f"run {run_id}: {listed.note}")
         return listed.files
@@ -342,7 +345,7 @@ class FileReading:
         Raises ``NotDelivered`` if the file or the rest of it is missing.
         """
         if type(offset) is not int or not 0 <= offset <= ID_MAX:
-            raise refusal("offset", offset, "give a whole number from 0 on")
+            raise refusal("offset", offset, "give a whole number that is not negative")
         file = f"{name!r:.300}"
         found = bytearray()
         until = time.monotonic() + READ_S
@@ -357,7 +360,9 @@ class FileReading:
                     )
                 found += piece
         if opened.at < min(offset + PIECE, opened.size):
-            raise NotDelivered(f"run {run_id}: {file} was removed while it was read; begin again")
+            raise NotDelivered(
+                f"run {run_id}: {file} was removed while it was being read; begin again"
+            )
         self._opened.keep(run_id, name, opened)
         return bytes(found)
 
@@ -413,8 +418,8 @@ def _pieces(
         # Otherwise the caller would take this part for the whole file.
         if now is None or not now.data:
             raise NotDelivered(
-                f"run {run.run_id}: {path!r:.300} was removed while it was read, or cut at byte "
-                f"{offset:,}; begin again"
+                f"run {run.run_id}: {path!r:.300} was removed while it was being read, or cut at "
+                f"byte {offset:,}; begin again"
             )
         data = now.data[: first.size - offset]
         yield data

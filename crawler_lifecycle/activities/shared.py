@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Seconds that one try of a push may take: three tries and their pauses take at most 5 s. A little
-#: more than a notifier may set for itself, so that its own error, which is more specific, comes
-#: first.
+#: Seconds that one try of a push may take. Three tries and their pauses take at most 5 s. The limit
+#: is slightly above the longest limit of a notifier, so that the notifier's own error, which is
+#: more specific, comes first.
 PUSH_S = 1.41
 
 
@@ -56,7 +56,7 @@ def activity_named(name: str) -> Callable[[F], F]:
     return activity.defn(name=name, no_thread_cancel_exception=True)
 
 
-#: For each class: the names of its activities, with the names of their methods.
+#: For each class, the names of its activities and of their methods.
 _DEFINED: dict[type, dict[str, str]] = {}
 
 
@@ -74,7 +74,7 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
-    """Return the answer of the method ``ask_<name>`` to users' code.
+    """Return the answer of the method ``ask_<name>`` to user code.
 
     Raises ``InvalidRequest`` for an unknown question or wrong arguments.
     """
@@ -88,16 +88,19 @@ def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
 
 
 def there(row: T | None, what: str) -> T:
-    """Return the row of ``what``, such as ``graph 7``. Raises ``RunNotFound`` if there is none."""
+    """Return the row of ``what``, such as ``graph 7``.
+
+    Raises ``RunNotFound`` if there is none.
+    """
     if row is None:
         raise RunNotFound(f"{what} does not exist; try crawlctl {what.partition(' ')[0]} list")
     return row
 
 
 def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:
-    """Record what users' code printed.
+    """Record the printed output of user code.
 
-    An error is only logged: the output is not part of the code's effects.
+    An error is only logged, because the output is not one of the code's effects.
     """
     try:
         if printed:
@@ -109,16 +112,14 @@ def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None
 def ordered_at() -> datetime | None:
     """Return the time at which this try was scheduled, by the clock of the Temporal server.
 
-    Later tries have later times.
-
-    Returns ``None`` outside of activities.
+    Later tries have later times. Return ``None`` outside activities.
     """
     return activity.info().current_attempt_scheduled_time if activity.in_activity() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of a run's tasks by status, as activities return them."""
+    """The numbers of a run's tasks by status, as activities return them."""
 
     by_status: dict[str, int] = field(default_factory=dict)
     active: int = 0
@@ -140,18 +141,17 @@ def alive(*details: object) -> None:
 
     Activities are never interrupted anywhere else (``no_thread_cancel_exception``). Otherwise the
     SDK could raise an exception in the thread at any instruction, for example just after the thread
-    took a lock. Then the lock would never be released, and every thread of the worker would wait
+    took a lock. The lock would then never be released, and every thread of the worker would wait
     for it.
     """
     _beat(*details)
     if activity.in_activity() and activity.is_cancelled():
-        raise CancelledError("cancelled, or the worker shuts down")
+        raise CancelledError("cancelled, or the worker is shutting down")
 
 
 def retry_while_unavailable(call: Callable[[], T], seconds: float) -> T:
-    """Return the result of the call.
-
-    Repeat the call while the database is unavailable, for at most ``seconds``.
+    """Return the result of the call, which is repeated while the database is unavailable, for at
+    most ``seconds``.
 
     Repeating the call must be harmless. Raises ``StoreUnavailable`` after that time, and
     ``CancelledError``.
@@ -173,7 +173,7 @@ def _beat(*details: object) -> None:
     """Send one heartbeat, if the worker's event loop accepts it.
 
     The SDK waits ten seconds for that, and then raises. This happens on a machine that was asleep
-    or is overloaded. It is no error of the activity, and the next heartbeat may succeed.
+    or is overloaded. It is not an error of the activity, and the next heartbeat may succeed.
     """
     if activity.in_activity():
         with suppress(TimeoutError):
@@ -182,12 +182,12 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Report an error that a retry alone cannot fix: a damaged row, a statement that the database
-    refused, or a bug of ours.
+    """Report an error that a retry alone cannot fix: a damaged row, a refused statement, or a bug
+    of ours.
 
     ``report`` records the text for the run. The activity is retried until somebody repairs the
-    cause. If the run's own row is damaged, nothing is recorded. For a bug only its type is
-    reported, because its text may contain secrets.
+    cause. If the run's own row is damaged, nothing is recorded. For a bug, only its type is
+    reported, because its text can contain secrets.
     """
     try:
         yield
@@ -246,9 +246,9 @@ def _record_try(events: EventStore, event: Event, sink: str, error: str | None =
 def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) -> None:
     """Push a recorded event through each notifier that has not delivered it, and record each try.
 
-    All push at the same time, and each has ``PUSH_S``, whatever its own limit. So several notifiers
-    take no longer than one, and one that hangs fails like one that refuses. Raises the first error
-    after all were tried.
+    All push at the same time, each for at most ``PUSH_S``, whatever its own limit. So several
+    notifiers take no longer than one, and one that hangs fails like one that refuses. Raises the
+    first error after all were tried.
     """
     done = events.delivered_by(event.seq)
     waiting = {notifier.name: notifier for notifier in notifiers if notifier.name not in done}

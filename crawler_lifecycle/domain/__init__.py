@@ -1,3 +1,3 @@
-"""The terms and rules of a crawl: pure Python with the standard library, without input, output or
+"""The terms and rules of crawls: pure Python with the standard library only, without I/O or
 Temporal.
 """

@@ -1,8 +1,8 @@
-"""Bounds of numbers, times and texts that come from callers and crawlers.
+"""Bounds of numbers, times and texts from callers and crawlers.
 
-The first part checks values of a caller (``LIMITS``); a wrong value is refused. The second part
-reads values of a crawler. There an impossible value becomes unknown, because a value that fits no
-column would break every poll.
+The first part checks values of a caller (``LIMITS``) and refuses wrong ones. The second part reads
+values of a crawler. There an impossible value becomes unknown, because a value that does not fit
+its column would break every poll.
 """
 
 from __future__ import annotations
@@ -21,48 +21,49 @@ from crawler_lifecycle.runner.reported import statistics as statistics
 from .errors import InvalidRequest
 from .names import CRAWLER_NAME, REQUEST_ID_MAX, TASKS_PER_RUN_MAX
 
-#: Ids of rows: the range of a BIGINT.
+#: The range of row ids, which is that of a BIGINT.
 ID_MAX = 2**63 - 1
-#: Attempts, exit codes: the range of an INTEGER.
+#: The range of attempts and exit codes, which is that of an INTEGER.
 INT_MAX = 2**31 - 1
-#: Times outside of these years are refused.
+#: Times outside these years are refused.
 FIRST_YEAR = 1970
 LAST_YEAR = 2100
 _TIME_FIX = (
-    f"give a time of the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as "
+    f"give a time in the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as "
     "2026-03-01T12:00:00Z"
 )
-#: The most processors of one task: more than any machine has.
+#: The maximum number of processors of one task, which exceeds that of any machine.
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
-#: The most open objects of each kind in one installation, by default (settings
+#: The default maximum number of open objects of each kind in one installation (settings
 #: ``LIFECYCLE_LIMITS__MANAGERS`` …). Each open webhook needs a thread of a worker.
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
-#: The most values in a body of JSON, with its arrays and objects, and in an input of a workflow.
-#: Even the shortest value takes time to validate.
+#: The maximum number of values, including arrays and objects, in a JSON body or in a workflow's
+#: input. Even the shortest value takes time to validate.
 VALUES_MAX = 150_000
 INPUT_VALUES_MAX = 30_000
-#: The most bytes of JSON of the tasks in one deployment call. With the fields that the tasks share,
-#: a call stays below one megabyte, a usual limit of proxies.
+#: The maximum size of the tasks in one deployment call, in bytes of JSON. With the fields that the
+#: tasks share, a call stays below one megabyte, a usual limit of proxies.
 OFFER_BYTES_MAX = 768 * 1024
-#: The most characters of a short text, such as ``requested_by`` or ``parent``. It is the length of
-#: their columns.
+#: The maximum length of a short text, such as ``requested_by`` or ``parent``, which is also the
+#: length of its column.
 SAID_MAX = 255
-#: The most bytes of such a text as JSON, as it is sent through Temporal. There a character outside
-#: of ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a search attribute of more than
-#: 2,048 bytes. As UTF-8 such a text has at most 765 bytes, and a workflow id may have 1,000.
+#: The maximum size of such a text as JSON, in bytes, when it is sent through Temporal. There a
+#: character outside ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a search attribute
+#: of more than 2,048 bytes. As UTF-8 such a text has at most 765 bytes, and a workflow id can have
+#: 1,000.
 TRAVEL_MAX = 2_000
 #: Unicode categories that are refused: control characters, surrogates and line separators.
 #: Databases, protobuf or logs would change them.
 _UNFIT = ("Cc", "Cs", "Zl", "Zp")
-#: The most characters of a task's name, uid and reason in an answer of the scheduler service.
+#: The maximum length of a task's name, uid and reason in an answer of the scheduler service.
 NAME_MAX = 255
 UID_MAX = 100
 REASON_MAX = 1000
 
 
-#: The configuration of classes that pydantic reads: a field that they do not know is an error.
+#: The configuration of classes that pydantic reads: it refuses unknown fields.
 STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
@@ -72,25 +73,25 @@ _QUOTED = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def values_in(text: bytes) -> int:
-    """Return the number of values in JSON, without parsing it.
+    """Return the number of values in a JSON text without parsing it.
 
     An empty array or object counts twice.
     """
     if text.count(b",") > INPUT_VALUES_MAX // 2:
-        text = _QUOTED.sub(b"", text)  # commas in texts separate nothing
+        text = _QUOTED.sub(b"", text)  # commas inside strings do not separate values
     return 1 + sum(map(text.count, (b",", b"[", b"{")))
 
 
 def check_values(field: str, text: bytes, most: int) -> None:
-    """Raise ``InvalidRequest`` for JSON of more values than ``most``."""
+    """Raise ``InvalidRequest`` for JSON with more than ``most`` values."""
     if (values := values_in(text)) > most:
         raise InvalidRequest(f"{field}: {values} values are too many; send at most {most} at once")
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it, at most 120 characters.
+    """Return a value as errors show it, with at most 120 characters.
 
-    Only the beginning of a long one is converted.
+    Only the beginning of a long value is converted.
     """
     if isinstance(value, int) and abs(value) >= 10**60:
         return "a very large number"
@@ -100,7 +101,9 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The allowed numbers of a field of a request. ``above``: ``least`` itself is not allowed."""
+    """The allowed numbers of a request field. If ``above`` is true, ``least`` itself is not
+    allowed.
+    """
 
     least: float
     most: float
@@ -108,12 +111,12 @@ class Bound:
     above: bool = False
     whole: bool = False
     or_none: bool = False
-    """True when the value may be ``None``."""
+    """True if the value may be ``None``."""
     fix: str = ""
     """Further advice, after the range in the message."""
 
     def fix_text(self) -> str:
-        """Return the advice after a wrong value, such as ``give a whole number from 1 to 5``."""
+        """Return the advice for a wrong value, such as ``give a whole number from 1 to 5``."""
         kind = "a whole number" if self.whole else "a number"
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
         to = "and at most" if self.above else "to"
@@ -124,18 +127,22 @@ class Bound:
         return f"give {kind} {least} {to} {most}{unit}{self.fix}"
 
     def holds(self, value: object) -> bool:
-        """Return whether the value is an allowed number. A boolean is no number."""
+        """Return whether the value is an allowed number.
+
+        A boolean is not a number here.
+        """
         if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
             return False
-        # Only floats: ``isfinite`` raises an error for an integer that is too large for a float.
+        # Only for floats: ``isfinite`` raises an error for an integer that is too large for a
+        # float.
         if isinstance(value, float) and not math.isfinite(value):
             return False
         return value <= self.most and (value > self.least if self.above else value >= self.least)
 
 
 _OPEN = ", or null for no limit"
-#: The bounds of all numbers of a request. Every input (HTTP, Temporal, catalogue, CLI) builds the
-#: dataclasses of ``domain.run``, and these use only this table.
+#: The bounds of all numbers in a request. Every input (HTTP, Temporal, catalogue, CLI) builds the
+#: dataclasses of ``domain.run``, which use only this table.
 LIMITS: Mapping[str, Bound] = {
     "run_id": Bound(1, ID_MAX, whole=True, or_none=True),
     "attempt": Bound(1, INT_MAX, whole=True),
@@ -143,7 +150,7 @@ LIMITS: Mapping[str, Bound] = {
     "max_parallel_tasks": Bound(
         1, TASKS_PER_RUN_MAX, whole=True, or_none=True, fix=", or leave it out for all"
     ),
-    # At least one poll a day: with fewer polls, the recorded status would be of little use.
+    # At least one poll per day: with fewer polls, the recorded status would be of little use.
     "poll_minutes": Bound(0, 1440, "minutes", above=True),
     "limits.start_check_s": Bound(0, 3600, "seconds"),
     "limits.start_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, fix=_OPEN),
@@ -155,12 +162,12 @@ LIMITS: Mapping[str, Bound] = {
 
 
 def refusal(field: str, value: object, fix: str) -> InvalidRequest:
-    """Return the error for a value that is not allowed. It names field, value and fix."""
+    """Return the error for a value that is not allowed, with the field, the value and the fix."""
     return InvalidRequest(f"{field}: {shown(value)} is not allowed; {fix}")
 
 
 def check_name(what: str, name: object, *, or_none: bool = False) -> None:
-    """Raise ``InvalidRequest`` unless this may be the name of a crawler, a pool or a project."""
+    """Raise ``InvalidRequest`` unless the text is a valid name for a crawler, pool or project."""
     if not (or_none and name is None) and not (
         isinstance(name, str) and CRAWLER_NAME.fullmatch(name)
     ):
@@ -172,8 +179,8 @@ def check_name(what: str, name: object, *, or_none: bool = False) -> None:
 
 
 def check_number(field: str, value: object, bound: Bound | None = None) -> None:
-    """Raise ``InvalidRequest`` unless the number is within its bound (by default the field's bound
-    in ``LIMITS``).
+    """Raise ``InvalidRequest`` unless the number is within its bound, by default that in
+    ``LIMITS``.
     """
     bound = bound or LIMITS[field]
     if not (bound.holds(value) or (value is None and bound.or_none)):
@@ -183,7 +190,7 @@ def check_number(field: str, value: object, bound: Bound | None = None) -> None:
 def storable(at: datetime) -> datetime:
     """Return the time in UTC.
 
-    Raises ``ValueError`` with the fix for a time outside of the years that we store.
+    Raises ``ValueError`` with the fix for a time outside the years that we store.
     """
     found = believable(at)
     if found is None:
@@ -192,7 +199,7 @@ def storable(at: datetime) -> datetime:
 
 
 def check_time(field: str, value: datetime | None) -> None:
-    """Raise ``InvalidRequest`` unless the time has a time zone and lies in the years that we
+    """Raise ``InvalidRequest`` unless the time has a time zone and lies within the years that we
     store.
     """
     if value is None:
@@ -208,8 +215,8 @@ def check_time(field: str, value: datetime | None) -> None:
 
 
 def travels(value: object, most: int = SAID_MAX) -> bool:
-    """Return whether databases, Temporal and workflow ids keep this text unchanged: 1 to ``most``
-    characters.
+    """Return whether databases, Temporal and workflow ids keep this text of 1 to ``most``
+    characters unchanged.
     """
     if (
         not isinstance(value, str)
@@ -223,39 +230,40 @@ def travels(value: object, most: int = SAID_MAX) -> bool:
 def check_text(field: str, value: object, most: int = SAID_MAX, *, needed: bool = False) -> None:
     """Raise ``InvalidRequest`` unless the text can be stored and sent.
 
-    ``None`` is allowed unless it is ``needed``.
+    ``None`` is allowed unless the text is ``needed``.
     """
     if (needed or value is not None) and not travels(value, most):
         fix = f"give a text of 1 to {most} characters without control characters"
         raise refusal(
             field,
             value,
-            f"{fix}, at most {TRAVEL_MAX} bytes as JSON (outside of ASCII, 6 or 12 for each)",
+            f"{fix}, at most {TRAVEL_MAX} bytes as JSON (6 or 12 for each character outside ASCII)",
         )
 
 
 def check_request_id(value: object) -> None:
-    """Raise ``InvalidRequest`` unless the text may be a request id. ``None`` is allowed.
+    """Raise ``InvalidRequest`` unless the text is a valid request id.
 
-    Spaces at the ends are refused: MySQL ignores spaces at the end when it compares.
+    ``None`` is allowed. Leading and trailing spaces are refused, because MySQL ignores trailing
+    spaces in comparisons.
     """
     check_text("request_id", value, REQUEST_ID_MAX)
     if isinstance(value, str) and value != value.strip():
-        raise refusal("request_id", value, "remove the spaces at its ends")
+        raise refusal("request_id", value, "remove the spaces at the beginning and the end")
 
 
 # --- values of a crawler --------------------------------------------------------------------------
 
-#: The highest number of a signal. Linux has 64 signals, some of its ports 128.
+#: The highest number of a signal. Linux has 64 signals, and some of its ports have 128.
 SIGNAL_MAX = 128
-#: The most characters that are kept of a text in a summary, and of a note about a resume.
+#: The maximum length of a text that is kept from a summary, and of a note about a resume.
 TEXT_MAX = 1000
 NOTE_MAX = 200
 
 
 def whole(value: object) -> int | None:
-    """Return the number that a text of decimal digits names; ``None``: no such text, or more than
-    ``ID_MAX``.
+    """Return the number in a text of decimal digits, or ``None`` for any other text or a number
+    above ``ID_MAX``.
     """
     if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19):
         return None
@@ -263,29 +271,29 @@ def whole(value: object) -> int | None:
 
 
 def count(value: object) -> int | None:
-    """Return a counter or bytes of memory: a whole number from 0 to ``COUNT_MAX``; ``None``: it is
-    no such number.
+    """Return a counter or a number of bytes: a whole number from 0 to ``COUNT_MAX``, or ``None``
+    for any other value.
     """
     return value if type(value) is int and 0 <= value <= COUNT_MAX else None
 
 
 def exit_code(value: object) -> int | None:
-    """Return the exit code of a process; ``None``: the value is no exit code that fits into its
-    column.
+    """Return the exit code of a process, or ``None`` for a value that is not an exit code or does
+    not fit its column.
     """
     return value if type(value) is int and -INT_MAX <= value <= INT_MAX else None
 
 
 def exit_signal(value: object) -> int | None:
-    """Return the number of a signal; ``None``: the value is no such number, or 0."""
+    """Return the number of a signal, or ``None`` for 0 and for any other value."""
     return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
-    """Return the text, cut to ``most`` characters, without characters that a database or Temporal
+    """Return the text, cut to ``most`` characters, without those that a database or Temporal
     refuses.
 
-    ``None``: the text is empty, or the value is no text.
+    Return ``None`` for an empty text and for any other value.
     """
     if not isinstance(value, str):
         return None
@@ -294,7 +302,7 @@ def words(value: object, most: int = TEXT_MAX) -> str | None:
 
 
 def cut_to_travel(text: str) -> str:
-    """Return the text, cut if it is too long for a search attribute of Temporal."""
+    """Return the text, truncated if it is too long for a search attribute of Temporal."""
     return (
         text
         if len(text) <= SAID_MAX and len(json.dumps(text)) <= TRAVEL_MAX
@@ -303,7 +311,9 @@ def cut_to_travel(text: str) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """Return an ISO 8601 time in UTC; ``None``: no such text, no zone, or a year that we do not
+    """Return an ISO 8601 time in UTC.
+
+    Return ``None`` for any other text, for a time without a zone, and for a year that we do not
     store.
     """
     if not isinstance(value, str):
@@ -316,7 +326,7 @@ def moment(value: object) -> datetime | None:
 
 
 def believable(at: datetime) -> datetime | None:
-    """Return the time in UTC; ``None``: it is outside of the years that we store."""
+    """Return the time in UTC, or ``None`` if it is outside the years that we store."""
     try:
         at = at if at.tzinfo is UTC else at.astimezone(UTC)
     except (ValueError, OverflowError):

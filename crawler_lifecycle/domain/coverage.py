@@ -1,5 +1,5 @@
-"""Judgement of what a run brought: items, pages, errors and fields of items, compared with runs
-before it.
+"""The judgement of what a run produced: its items, pages, errors and fields, compared with earlier
+runs.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from .ended_by import EndedBy
 from .quick import quick_dataclass
 from .run import COVERAGE, DROPPED, EMPTY, NO_ITEMS, UNMET, UNMET_OUTCOMES, RunStatus, Verdict
 
-#: The most fields of a task or a run, and of characters of a field's name. ``runner/feeds.py`` has
-#: the same limits.
+#: The maximum number of fields of a task or a run, and the maximum length of a field's name.
+#: ``runner/feeds.py`` has the same limits.
 FIELDS_MAX = 30
 FIELD_NAME_MAX = 60
-#: The most characters of a note. The first note of a task is the run's.
+#: The maximum length of a note. The first note of a task becomes the run's note.
 NOTE_MAX = 500
-#: The most field names that are summed over the tasks of a run.
+#: The maximum number of field names that are summed over the tasks of a run.
 NAMES_MAX = 1_000
-#: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them know the
+#: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them have the
 #: field.
 RUNS = 10
 RUNS_MIN = 3
 #: Numbers are compared with the last ``GOOD_RUNS`` good runs with items, among the last
-#: ``GOOD_AMONG`` completed runs. Without this limit the verdict about a crawler that never brings
-#: items would read all of its runs.
+#: ``GOOD_AMONG`` completed runs. Without the second limit, all runs of a crawler that never
+#: produces items would be read.
 GOOD_RUNS = 5
 GOOD_AMONG = 1_000
-#: The most fields that a cause describes.
+#: The maximum number of fields that a cause describes.
 SAID_MAX = 5
 _PART = Bound(0, 1, above=True, fix=": the required part of the usual share")
 _LEAST = Bound(0, ID_MAX, whole=True, fix=": the least number")
 _DROP = Bound(0, 1, fix=": the part of the usual number that may be missing")
 _SHARE = Bound(0, 1, fix=": the most errors for each page")
-#: Counter -> its rules. A field of items with such a name is named below ``fields``.
+#: Counter -> its rules. A field of items with the name of a counter is named below ``fields``.
 _RULES: Mapping[str, Mapping[str, Bound]] = {
     "items": {"min": _LEAST, "drop": _DROP},
     "pages": {"min": _LEAST, "drop": _DROP},
@@ -51,23 +51,23 @@ _RULES: Mapping[str, Mapping[str, Bound]] = {
 
 @quick_dataclass(frozen=True, slots=True)
 class Coverage:
-    """The share (0 to 1) of items that fill each field, and the number of all items that can be
-    read.
+    """The share (0 to 1) of items that have a value in each field, and the number of all readable
+    items.
     """
 
     items: int
-    """At least 1, or 0 with a note."""
+    """At least 1, or 0 if there is a note."""
     shares: Mapping[str, float]
     note: str | None = None
-    """Sentences about items that were counted or left in files, that cannot be read, and about
-    files not kept.
+    """Sentences about items that were only counted, left in files or unreadable, and about files
+    that were not kept.
     """
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
-        """Read a runner's report or the value of a row.
+        """Read a runner's report or the value of a row, without its impossible fields.
 
-        Leave out impossible fields. ``None``: it reports no items.
+        Return ``None`` if it reports no items.
         """
         if not isinstance(said, Mapping):
             return None
@@ -91,21 +91,21 @@ class Coverage:
         return cls(items, dict(islice(good, FIELDS_MAX)), note)
 
     def share(self, name: str) -> float | None:
-        """Return the share of items that fill a field.
+        """Return the share of items with a value in this field.
 
-        ``None``: unknown, only the most filled fields are kept.
+        Return ``None`` if it is unknown, because only the fields with the most values are kept.
         """
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
 
 
 @lru_cache(NAMES_MAX)  # all tasks of a run have the same field names
 def named(fields: tuple[str, ...]) -> bool:
-    """Return whether these may be the names of fields."""
+    """Return whether these are valid names of fields."""
     return all(travels(name, FIELD_NAME_MAX) for name in fields)
 
 
 class OnViolation(StrEnum):
-    """The consequence for a run that brought less than is expected."""
+    """The consequence for a run that produced less than expected."""
 
     ATTENTION = "attention"
     FAIL = "fail"
@@ -123,15 +123,17 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCoverage:
-    """The requirements of a run. ``parts``: the required part of the usual share for each field."""
+    """The requirements of a run. ``parts`` contains the required part of the usual share for each
+    field.
+    """
 
     parts: Mapping[str, float] = field(default_factory=dict)
     fail: bool = False
-    """True if a run that brought less fails."""
+    """True if a run that produced less than expected fails."""
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The rules of each counter, by the names in ``_RULES``."""
     watched: bool = False
-    """True if a run without items needs attention when runs before it had some, or when it had only
+    """True if a run without items needs attention when earlier runs had some, or when it had only
     errors.
     """
 
@@ -139,9 +141,9 @@ class ExpectedCoverage:
     def of(
         cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False
     ) -> ExpectedCoverage:
-        """Read the key ``expect`` of a crawler's entry, without a check.
+        """Read the key ``expect`` of a crawler's entry without checking it.
 
-        A plain number is the least number.
+        A plain number is a minimum.
         """
         parts = dict[str, Any]()
         numbers = dict[str, Any]()
@@ -155,8 +157,8 @@ class ExpectedCoverage:
         return cls(parts, fail, numbers, watched)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an unknown rule, too many fields, an invalid name or an
-        invalid number.
+        """Raise ``InvalidRequest`` for an unknown rule, too many fields, or an invalid name or
+        number.
         """
         for counter, given in self.numbers.items():
             rules = _RULES[counter]
@@ -179,8 +181,8 @@ class ExpectedCoverage:
 def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
     """Return the coverage of all tasks together, weighted by their items.
 
-    The result has at most ``FIELDS_MAX`` fields: the fields in ``first``, then the most filled
-    fields. ``None``: no task has a coverage.
+    The result has at most ``FIELDS_MAX`` fields: those in ``first``, then those with the most
+    values. It is ``None`` if no task has a coverage.
     """
     items = 0
     wanted = frozenset(first)
@@ -204,13 +206,11 @@ def judged(
     before: Sequence[Coverage],
     good: Sequence[Brought],
 ) -> Verdict:
-    """Return the verdict of a run after the comparison with what is expected.
+    """Return the verdict of a run after comparing it with the expectations.
 
-    Only a COMPLETED verdict can change.
-
-    ``before``: the coverages of its crawler's last ``RUNS`` completed runs, without runs that have
-        none. ``good``: what
-    its last ``GOOD_RUNS`` good runs with items brought.
+    Only a COMPLETED verdict can change. ``before`` contains the coverages of its crawler's last
+    ``RUNS`` completed runs that have one. ``good`` contains the counters of its last ``GOOD_RUNS``
+    good runs with items.
     """
     if verdict.status is not RunStatus.COMPLETED:
         return verdict
@@ -226,7 +226,9 @@ def judged(
     said = found[:SAID_MAX] + (
         [f"and {len(found) - SAID_MAX} more"] if len(found) > SAID_MAX else []
     )
-    if verdict.outcome != "finished":  # the crawler's own word, or what failed, may be the reason
+    if (
+        verdict.outcome != "finished"
+    ):  # the crawler's own outcome, or the failed tasks, may be the reason
         said.append(verdict.cause)
     word = min((word for word, _ in less), key=UNMET_OUTCOMES.index, default=COVERAGE)
     status = RunStatus.FAILED if expected.fail and less else RunStatus.COMPLETED
@@ -236,7 +238,7 @@ def judged(
 def _too_little(
     brought: Brought, expected: ExpectedCoverage, good: Sequence[Brought]
 ) -> Iterator[tuple[str, str]]:
-    """Yield an outcome and a sentence for each counter that is not as expected."""
+    """Yield an outcome and a sentence for each counter that does not meet the expectations."""
     pages = brought.pages
     items = brought.items
     errors = brought.errors
@@ -271,8 +273,8 @@ def _too_little(
 def _unknown(
     coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]
 ) -> Iterator[str]:
-    """Sentences about expected fields that no item had in this run or before: their names may be
-    wrong.
+    """Return sentences about expected fields that no item had in this run or before; their names
+    may be wrong.
     """
     for name in parts:
         if coverage.share(name) == 0 and all(earlier.share(name) == 0 for earlier in before):
@@ -296,7 +298,7 @@ def _violations(
             continue
         usual = median(known)
         least = part * usual
-        if least - share > 1e-9:  # a tolerance, because shares are rounded
+        if least - share > 1e-9:  # allow a tolerance, because shares are rounded
             digits = next((n for n in range(3) if round(100 * share, n) < round(100 * least, n)), 3)
             has, had, needs = (f"{100 * number:.{digits}f} %" for number in (share, usual, least))
             yield (

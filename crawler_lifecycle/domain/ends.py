@@ -1,7 +1,7 @@
-"""Ends: what the exit codes and the last words of a crawler's own program mean.
+"""Ends: the meaning of the exit codes and last words of a crawler's own program.
 
-There is one table of exit codes (``PRESETS``). An entry of the catalogue names a preset and adds
-codes of its own, and ``LIFECYCLE_ENDS`` does so for all entries without a preset.
+There is one table of exit codes (``PRESETS``). A catalogue entry names a preset and adds codes of
+its own. ``LIFECYCLE_ENDS`` does the same for all entries without a preset.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DISK_FULL = "diskusage_exceeded"
 BANNED = "banned"
 FINAL = "final"
 RETRY = "retry"
-#: Outcomes of exit codes that are successes.
+#: Outcomes of exit codes that mean success.
 SUCCESSES = (FINISHED, "size_limit", "time_limit")
 
 #: Preset -> exit code -> meaning: the outcome of the task, a failure that is never retried
-#: (``FINAL``), or one that is always worth a retry (``RETRY``). 0 is a success, and every code
+#: (``FINAL``), or a failure that is always retried (``RETRY``). 0 is a success, and every code
 #: without a meaning is a failure.
 PRESETS: Mapping[str, Mapping[int, str]] = {
     "plain": {},
@@ -38,24 +38,25 @@ PRESETS: Mapping[str, Mapping[int, str]] = {
         17: FINAL,
         18: BANNED,
     },
-    # Wrong arguments of Python and of Node.
+    # Wrong arguments for Python and Node.
     "crawlee": {2: FINAL, 9: FINAL},
-    # Wrong arguments, no network, wrong password.
+    # Wrong arguments, no network, or a wrong password.
     "wget": {2: FINAL, 4: RETRY, 6: FINAL},
-    # Wrong arguments or addresses; names, connections, partial files, timeouts and TLS.
+    # Wrong arguments or addresses; problems with names, connections, partial files, timeouts and
+    # TLS.
     "curl": dict.fromkeys((1, 2, 3, 4), FINAL)
     | dict.fromkeys((5, 6, 7, 18, 28, 35, 52, 55, 56), RETRY),
 }
-#: Codes with which shells, and our runner, report that a program cannot be executed or is not
-#: there.
+#: Codes with which shells, and our runner, report that a program cannot be executed or does not
+#: exist.
 _NOT_EXECUTED = {126: FINAL, 127: FINAL}
-#: Another word of a failure, of Scrapy.
+#: Another of Scrapy's words for a failure.
 _SCRAPY_WORDS = ("closespider_errorcount",)
-#: The word that stands for all others.
+#: The word that stands for all other words.
 ANY = "*"
 #: Key of ``ends`` -> the meaning of its codes.
 _KEYS = {"success": FINISHED, "final": FINAL, "retry": RETRY}
-#: The most codes and words of one key, and the most characters of a word.
+#: The maximum number of codes and words for one key, and the maximum length of a word.
 _MOST = 50
 _WORD_MAX = 200
 
@@ -65,7 +66,7 @@ class Reading:
     """The meanings of a crawler's exit codes and last words."""
 
     codes: Mapping[int, str]
-    """Exit code -> its meaning in ``PRESETS``."""
+    """Exit code -> its meaning, as in ``PRESETS``."""
     failed_words: Sequence[str]
 
     def fails(self, word: str | None) -> bool:
@@ -77,22 +78,23 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The keys of ``ends`` that one source gives. Raises ``InvalidRequest``."""
+    """The keys of ``ends`` from one source. Raises ``InvalidRequest``."""
 
     __pydantic_config__: ClassVar = STRICT
 
     like: str | None = None
     """The preset: a name of ``PRESETS``."""
     success: list[int] | None = None
-    """Exit codes of successes, besides 0."""
+    """Exit codes that mean success, in addition to 0."""
     final: list[int] | None = None
     """Exit codes of failures that are never retried."""
     retry: list[int] | None = None
-    """Exit codes of failures that are retried, also where ``retries.on`` does not name
-    ``failed``.
+    """Exit codes of failures that are retried, even if ``retries.on`` does not contain ``failed``.
     """
     failed_words: list[str] | None = None
-    """Last words of failures, whatever the exit code. ``*`` stands for all but ``finished``."""
+    """Last words that mean a failure, whatever the exit code. ``*`` stands for all except
+    ``finished``.
+    """
 
     def __post_init__(self) -> None:
         if self.like not in (None, *PRESETS):
@@ -105,13 +107,17 @@ class Ends:
                 check_number(f"ends.{name}", code, Bound(int(name != "success"), 255, whole=True))
                 if self.codes[code] != meaning:
                     raise refusal(
-                        f"ends.{name}", code, "it is in another list too; leave it out of one"
+                        f"ends.{name}",
+                        code,
+                        "it is also in another list; remove it from one of them",
                     )
         for word in self.failed_words or ():
             check_text("ends.failed_words", word, _WORD_MAX, needed=True)
 
     def check_scrapy(self) -> None:
-        """Raise ``InvalidRequest`` for keys that mean nothing for a crawler of kind ``scrapy``."""
+        """Raise ``InvalidRequest`` for keys that have no effect for a crawler of kind
+        ``scrapy``.
+        """
         if self.like not in (None, "scrapy") or self.codes:
             raise refusal(
                 "ends",
@@ -122,7 +128,7 @@ class Ends:
 
     @property
     def codes(self) -> dict[int, str]:
-        """The exit codes of this source with their meanings."""
+        """Return the exit codes of this source with their meanings."""
         return {
             code: meaning for name, meaning in _KEYS.items() for code in getattr(self, name) or ()
         }
@@ -134,8 +140,8 @@ NO_ENDS = Ends()
 def reading(entry: Ends, installation: Ends = NO_ENDS, *, scrapy: bool = False) -> Reading:
     """Return the meanings for a crawler.
 
-    The entry's codes come before those of the installation, and these before those of the preset.
-    An entry that names a preset takes no codes of the installation, and Scrapy has no codes of its
+    The entry's codes override those of the installation, which override those of the preset. An
+    entry that names a preset ignores the codes of the installation, and Scrapy has no codes of its
     own.
     """
     inherited = {} if scrapy or entry.like else installation.codes
@@ -150,6 +156,6 @@ def reading(entry: Ends, installation: Ends = NO_ENDS, *, scrapy: bool = False) 
     )
 
 
-#: How ends are read without an entry: those of our runner, and those of any other program.
+#: The meanings without an entry: those of our runner, and those of any other program.
 RUNNER = reading(NO_ENDS, scrapy=True)
 PLAIN = reading(NO_ENDS)

@@ -1,7 +1,7 @@
 """Errors of the domain, each with a stable type string.
 
-Temporal, problem documents and logs use the type string. Texts may change, type strings may not.
-After a retryable error a later try may succeed. After any other error every try fails in the same
+Temporal, problem documents and logs use the type strings, which must not change; texts may change.
+After a retryable error, a later try may succeed. After any other error, every try fails in the same
 way.
 """
 
@@ -13,9 +13,9 @@ from typing import ClassVar
 class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
-    ``code`` is the stable type string: the name of the class. A subclass in an adapter has the code
-    of its base class here. ``retryable``: a later try may succeed. ``retry_after_s``: the seconds
-    that the other side asked us to wait.
+    ``code`` is the stable type string, which is the name of the class. A subclass in an adapter has
+    the code of its base class here. If ``retryable`` is true, a later try may succeed.
+    ``retry_after_s`` is the number of seconds that the other side asked us to wait.
     """
 
     code: ClassVar[str] = "LifecycleError"
@@ -28,7 +28,7 @@ class LifecycleError(Exception):
 
 
 class InvalidRequest(LifecycleError, ValueError):
-    """A request that can never be carried out; the text names the field, the value and the fix."""
+    """A request that can never be carried out. The text names the field, the value and the fix."""
 
 
 class RunNotFound(LifecycleError):
@@ -39,8 +39,8 @@ class RowMissing(RunNotFound):
     """The row of a live run is missing: the database was restored from an older copy, or created
     again.
 
-    The run's workflow waits. It continues automatically after ``crawlctl audit --adopt`` has made
-    the row again.
+    The run's workflow waits. It continues automatically after ``crawlctl audit --adopt`` has
+    restored the row.
     """
 
     retryable = True
@@ -51,7 +51,7 @@ class DuplicateRequest(LifecycleError):
 
 
 class RunIsLive(LifecycleError):
-    """A workflow that is still open owns the run, so no other workflow may take it over."""
+    """An open workflow owns the run, so no other workflow may take it over."""
 
 
 class AlreadyCompleted(LifecycleError):
@@ -59,14 +59,13 @@ class AlreadyCompleted(LifecycleError):
 
 
 class Fenced(LifecycleError):
-    """The writer no longer owns the run: the row has another attempt or owner.
-
-    It must not write.
+    """The writer no longer owns the run, because the row has another attempt or owner. It must not
+    write.
     """
 
 
 class Overtaken(LifecycleError):
-    """A poll or a manager's cycle came too late: a later one is already recorded.
+    """A poll or a manager's cycle came too late, because a later one is already recorded.
 
     A retry reads the new state first.
     """
@@ -75,7 +74,7 @@ class Overtaken(LifecycleError):
 
 
 class NotInThisState(LifecycleError):
-    """The action does not fit the state of the run: for example, the resume of a run that has not
+    """The action does not fit the state of the run, such as a resume of a run that has not
     ended.
     """
 
@@ -88,13 +87,13 @@ class RunDeleted(NotInThisState):
 
 
 class TooManyOpen(NotInThisState):
-    """As many managers, graphs, schedules or webhooks are open as the installation allows; the text
+    """The installation's limit of open managers, graphs, schedules or webhooks is reached. The text
     names the limit.
     """
 
 
 class QuotaReached(LifecycleError):
-    """A quota is used up; the text names quota, use and when it is free.
+    """A quota is used up. The text names the quota, its use and when it will be free.
 
     ``retry_after_s`` is ``None`` if waiting never frees it. Managers, graphs and schedules try
     again.
@@ -108,7 +107,9 @@ class QuotaReached(LifecycleError):
 
 
 class DeploymentRefused(LifecycleError):
-    """The scheduler service refused the deployment permanently (unknown crawler, bad arguments)."""
+    """The scheduler service refused the deployment permanently, for example because of an unknown
+    crawler or bad arguments.
+    """
 
 
 class DeploymentExpired(LifecycleError):
@@ -118,8 +119,8 @@ class DeploymentExpired(LifecycleError):
 
 
 class IssuerUnavailable(LifecycleError):
-    """The issuer of people's tokens (OpenID Connect) cannot be reached, or its answers are no
-    use.
+    """The issuer of people's tokens (OpenID Connect) cannot be reached, or its answers cannot be
+    used.
     """
 
     retryable = True
@@ -132,11 +133,11 @@ class SchedulerUnavailable(LifecycleError):
 
 
 class MeantElsewhere(SchedulerUnavailable):
-    """The scheduler service uses another namespace than the caller reads, so it created no task."""
+    """The scheduler service uses a different namespace from the caller, so it created no task."""
 
 
 class CallTooLarge(SchedulerUnavailable):
-    """The scheduler service, or a proxy before it, refused the call for its size.
+    """The scheduler service, or a proxy in front of it, refused the call because of its size.
 
     This proves nothing about any task.
     """
@@ -152,23 +153,25 @@ class ClusterUnavailable(LifecycleError):
 
 
 class OtherPlace(ClusterUnavailable):
-    """The call concerns a task in another namespace, and nothing was done."""
+    """The call is about a task in another namespace, and nothing was done."""
 
 
 class NotStarted(LifecycleError):
-    """The main task waits on the cluster; the text explains why."""
+    """The main task waits on the cluster. The text explains why."""
 
     retryable = True
 
 
 class NothingDeployed(LifecycleError):
-    """The cluster has accepted none of the offered tasks yet (quota, too many waiting tasks)."""
+    """The cluster has not accepted any of the offered tasks yet, because of a quota or too many
+    waiting tasks.
+    """
 
     retryable = True
 
 
 class UserCodeUnknown(LifecycleError):
-    """A user-code worker still reads the module that a request names, so the request cannot be
+    """A user-code worker is still reading the module that a request names, so the request cannot be
     checked yet.
     """
 
@@ -176,18 +179,19 @@ class UserCodeUnknown(LifecycleError):
 
 
 class StoreUnavailable(LifecycleError):
-    """The database cannot be used now: unreachable, locked, read-only, or at another schema
-    version.
+    """The database cannot be used now because it is unreachable, locked, read-only, or at another
+    schema version.
     """
 
     retryable = True
 
 
 class StoreRefused(StoreUnavailable):
-    """The database works but refused one of our statements.
+    """The database works but refused one of our statements. The text names the statement but never
+    a value in it.
 
-    The text names the statement, and never a value in it. The error is retried: it is a bug of
-    ours, which a new build may fix, and no run may fail because of it.
+    The error is retried: it is a bug of ours that a new build may fix, and no run may fail because
+    of it.
     """
 
 
@@ -195,21 +199,20 @@ class RowUnreadable(LifecycleError):
     """A row has an impossible value because of a manual edit.
 
     The text names table, key, column, value and fix. The row is not overwritten. Work that waits
-    for the row continues automatically after a person has repaired it.
+    for it continues automatically after a person has repaired it.
     """
 
     retryable = True
 
 
 class RowEdited(RowUnreadable, Fenced):
-    """A manual edit changed the attempt or the owner alone; a takeover changes both.
-
+    """A manual edit changed only the attempt or only the owner, whereas a takeover changes both.
     Writers wait for the repair.
     """
 
 
 class TemporalUnavailable(LifecycleError):
-    """Temporal cannot be reached or cannot take the call now."""
+    """Temporal cannot be reached or cannot accept the call now."""
 
     retryable = True
 
@@ -224,11 +227,11 @@ class NotDelivered(LifecycleError):
 
 
 class NotYetDelivered(NotDelivered):
-    """The archive of a run is not delivered yet. Its files can be read only after that."""
+    """The archive of a run is not delivered yet. Its files can be read only after its delivery."""
 
 
 class CatalogueError(LifecycleError, ValueError):
-    """``crawlers.yaml`` cannot be used. The text names file, line, key and fix."""
+    """``crawlers.yaml`` cannot be used. The text names the file, the line, the key and the fix."""
 
 
 def _subclasses(cls: type[LifecycleError]) -> list[type[LifecycleError]]:

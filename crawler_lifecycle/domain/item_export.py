@@ -1,6 +1,5 @@
-"""Items as JSON Lines and CSV, in pieces of bytes.
-
-The memory does not grow with the number of items.
+"""Export of items as JSON Lines and CSV, in pieces of bytes. Memory use does not depend on the
+number of items.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from typing import Any, Final
 from .item_table import VALUE
 from .items import as_text, matching, plain
 
-#: The fields of the first items become the columns of a CSV file: of at most this many items or
+#: The columns of a CSV file are the fields of the first items, read up to this number of items or
 #: characters.
 HEAD_ITEMS = 1_000
 HEAD_CHARS = 2 * 1024 * 1024
-#: The most columns, and the name of one more column: it has the fields without a column, as JSON.
+#: The maximum number of columns, and the name of an additional column that has all further fields
+#: as JSON.
 COLUMNS_MAX = 1_000
 LEFT_OUT = "(left out)"
-#: The bytes of a piece. After ``PAUSE_ITEMS`` skipped items a piece is sent even if it is empty:
-#: sending it shows whether the reader is still there.
+#: The size of a piece in bytes. After ``PAUSE_ITEMS`` skipped items, a piece is sent even if it is
+#: empty, to find out whether the reader is still connected.
 PIECE = 64 * 1024
 PAUSE_ITEMS = 500
 PAUSE: Final = object()
-"""A mark in a stream of items, instead of skipped items."""
-#: Texts that a spreadsheet would execute as a formula, also behind a byte order mark, which readers
-#: of the first cell remove. Numbers with a sign are harmless.
+"""A mark in a stream of items that stands for skipped items."""
+#: Texts that a spreadsheet would execute as a formula, even after a byte order mark, which readers
+#: remove from the first cell. Numbers with a sign are harmless.
 _FORMULA = re.compile(
     r"\ufeff*(?:[=@\t\r\n\uff1d\uff0b\uff0d\uff20]|[+\-](?!\d[\d.,]*(?:[eE][+-]?\d+)?$))"
 )
@@ -44,9 +44,10 @@ def chosen(
     offset: int = 0,
     limit: int | None = None,
 ) -> Iterator[Any]:
-    """Yield the items with this text in this field (or in any field), with only these fields.
+    """Yield the items with this text in this field (or in any field), reduced to these fields.
 
-    ``offset`` and ``limit`` count matching items. ``PAUSE`` stands instead of many skipped items.
+    ``offset`` and ``limit`` count matching items. ``PAUSE`` is yielded in place of many skipped
+    items.
     """
     fits = matching(field, contains)
     matches = 0
@@ -62,7 +63,7 @@ def chosen(
 
 
 def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the items as JSON Lines: one item a line."""
+    """Yield the items as JSON Lines, with one item per line."""
     text = io.StringIO()
     return _pieces(items, text, lambda item: text.write(plain(item) + "\n"))
 
@@ -70,13 +71,14 @@ def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
 def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
     """Yield the items as CSV.
 
-    The first line has the names of the columns: ``fields``, or those of the first items.
+    The first line has the names of the columns, which are ``fields`` or the fields of the first
+    items.
     """
     source = iter(items)
     text = io.StringIO()
     head, columns, leaves_out = yield from read_head(source)
     rows = chain(head, source)
-    del head  # A generator keeps what its variables name while its reader waits.
+    del head  # A suspended generator keeps alive the objects that its variables refer to.
     names = list(dict.fromkeys(fields or columns))
     more = [LEFT_OUT] if fields is None and leaves_out else []
     writer = csv.writer(_Rows(text), lineterminator=_ROW_END)
@@ -91,10 +93,10 @@ def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Itera
 
 
 class _Rows:
-    """Takes rows of a ``csv.writer``, and ends each of them with a line feed alone.
+    """A target for rows of a ``csv.writer`` that ends each row with only a line feed.
 
-    The writer quotes a cell with a character of its own line end. Before Python 3.13 it quotes no
-    other carriage return, but readers end a row at one.
+    The writer quotes a cell that contains a character of the writer's own line end. Before Python
+    3.13, it quotes no other carriage return, but readers end a row at one.
     """
 
     def __init__(self, text: io.StringIO) -> None:
@@ -107,7 +109,10 @@ class _Rows:
 def _pieces(
     items: Iterable[Any], text: io.StringIO, write: Callable[[Any], object]
 ) -> Iterator[bytes]:
-    """Yield the text in pieces. ``write`` appends one item to ``text``."""
+    """Yield the text in pieces.
+
+    ``write`` appends one item to ``text``.
+    """
     for item in items:
         if item is not PAUSE:
             write(item)
@@ -121,7 +126,7 @@ def _pieces(
 def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], list[str], bool]]:
     """Read the first items, and yield an empty piece for each ``PAUSE``.
 
-    Returns the items, the columns for their fields, and whether an item may have fields without a
+    Return the items, the columns for their fields, and whether an item may have fields without a
     column.
     """
     head = list[Any]()
@@ -141,7 +146,10 @@ def read_head(items: Iterator[Any]) -> Generator[bytes, None, tuple[list[Any], l
 
 
 def fields_of(item: Any) -> dict[str, Any]:
-    """Return the fields of an item. An item that is no object becomes the field ``VALUE``."""
+    """Return the fields of an item.
+
+    An item that is not an object becomes the field ``VALUE``.
+    """
     return item if isinstance(item, dict) else {VALUE: item}
 
 

@@ -1,5 +1,5 @@
-"""Statistics of items in one pass: for each field how many items have it, distinct values, and
-lengths.
+"""Statistics of items, computed in one pass: for each field its number of values, distinct values
+and lengths.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 from .item_table import NAME_MAX, VALUE, visible
 from .items import as_text
 
-#: Fields that are followed, and hashes that are kept of each: up to this many distinct values the
-#: number is exact.
+#: The maximum number of fields with statistics, and the number of hashes kept for each field. The
+#: count of distinct values is exact up to this number.
 FIELDS_MAX = 200
 HASHES = 256
-#: The most characters of the name of a field that is followed, and names of further fields that are
-#: counted.
+#: The maximum length of the name of a field with statistics, and the maximum number of other fields
+#: that are counted.
 FIELD_NAME_MAX = 1_000
 LEFT_OUT_MAX = 100_000
-#: The most items that are counted together, and the fields and the bytes that end a batch.
+#: The maximum number of items that are counted together, and the number of fields and bytes after
+#: which a batch ends.
 BATCH = 1_000
 BATCH_FIELDS = 50_000
 BATCH_BYTES = 2 * 1024 * 1024
@@ -31,26 +32,26 @@ _EMPTY = {None, ""}
 
 @dataclass(frozen=True, slots=True)
 class FieldStats:
-    """A field: how many items have something in it, and its values as texts."""
+    """A field: the number of items that have a value in it, and its values as texts."""
 
     name: str
     filled: int
     coverage: float
-    """The share of all items, 0 to 1."""
+    """The share of all items, from 0 to 1."""
     distinct: int
-    """Different values; beyond 256 an estimate (some 6 % off)."""
+    """The number of different values. Above 256 it is an estimate, with an error of about 6 %."""
     shortest: int
-    """Characters of the shortest value; ``longest``: of the longest."""
+    """The length of the shortest value in characters; ``longest`` is that of the longest value."""
     longest: int
 
 
 @dataclass(frozen=True, slots=True)
 class ItemStats:
-    """All items of a run, or of one file."""
+    """The statistics of all items of a run, or of one file."""
 
     items: int
     fields: list[FieldStats]
-    """Those that most items have come first."""
+    """The fields, sorted by the number of items that have them, largest first."""
     fields_left_out: int = 0
     notes: list[str] = field(default_factory=list)
     """Sentences about what could not be read."""
@@ -59,12 +60,14 @@ class ItemStats:
 def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> ItemStats:
     """Return the statistics of these items.
 
-    ``read`` returns the bytes that were read for them so far: it bounds what is kept at once."""
+    ``read`` returns the number of bytes that were read for them so far, which limits the size of a
+    batch.
+    """
     fields: dict[str, _Field] = {}
     left_out: set[int] = set()
     source = iter(items)
     count = 0
-    # In batches the interpreter's own loops do the work: ten times as fast as value by value.
+    # The interpreter processes batches ten times as fast as single values.
     while batch := _batch(source, read):
         count += len(batch)
         for name in dict.fromkeys(chain.from_iterable(batch)):
@@ -82,7 +85,7 @@ def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> Ite
 
 
 def _batch(source: Iterator[Any], read: Callable[[], int]) -> list[dict[str, Any]]:
-    """Return the next items, each as fields."""
+    """Return the next items, each as a dictionary of fields."""
     batch: list[dict[str, Any]] = []
     end = read() + BATCH_BYTES
     count = 0
@@ -95,8 +98,8 @@ def _batch(source: Iterator[Any], read: Callable[[], int]) -> list[dict[str, Any
 
 
 class _Field:
-    """One field as it is kept: the smallest hashes of its values (k minimum values, Bar-Yossef et
-    al. 2002).
+    """The statistics of one field, with the smallest hashes of its values (k minimum values,
+    Bar-Yossef et al. 2002).
     """
 
     def __init__(self) -> None:
@@ -123,10 +126,10 @@ class _Field:
             else {value for value in different if type(value) is not str}
         )
         texts = different - numbers
-        # A number is hashed in a tuple: its own hash is the number itself.
+        # A number is hashed inside a tuple, because its own hash is the number itself.
         hashes = chain(map(hash, texts), map(hash, zip(numbers, strict=True)))
         if kinds == {int} and min(numbers) > 0:
-            numbers = {min(numbers), max(numbers)}  # The lengths of all others are between theirs.
+            numbers = {min(numbers), max(numbers)}  # All other lengths are between these two.
         lengths = set(map(len, chain(texts, map(str, numbers))))
         self.shortest, self.longest = min(self.shortest, *lengths), max(self.longest, *lengths)
         limit = self._limit
@@ -148,5 +151,5 @@ class _Field:
 
 
 def _text(value: Any) -> str | None:
-    """Return the value as a text; nothing where it is an empty list or object."""
+    """Return the value as a text, or ``None`` for null and for an empty list or object."""
     return as_text(value) if value or value is False else None

@@ -1,7 +1,7 @@
-"""A page of items as a table of texts.
+"""A page of items as a table.
 
-Any items give a table, and its memory does not grow with their number. Numbers keep the digits of
-the file. Every cell is a text.
+Any items can be shown, and memory use does not depend on their number. Every cell is a text, and
+numbers keep the digits of the file.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 
 from crawler_lifecycle.runner.item_reader import ItemDecoder
 
-#: The most columns of a table, and the most characters of a cell and of a column's name. A page
-#: ends early after ``CELLS_MAX`` cells; a long name counts as several.
+#: The maximum number of columns in a table, and the maximum length of a cell and of a column's
+#: name. A page ends early after ``CELLS_MAX`` cells; a long name counts as several cells.
 COLUMNS_MAX = 50
 CELL_MAX = 300
 NAME_MAX = 100
 CELLS_MAX = 50_000
-#: The most items after the page that are counted, and the most levels of nested lists that are
-#: written.
+#: The maximum number of items that are counted after the page, and the maximum depth of nested
+#: lists that is shown.
 COUNT_MAX = 50_000
 _DEPTH_MAX = 20
-#: The column of an item that is no object.
+#: The column for items that are not objects.
 VALUE = "(value)"
 
-#: Control characters -> the Unicode symbols for them. Tab and line feed stay.
+#: Control characters and the Unicode symbols for them. Tab and line feed stay unchanged.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
 
 
@@ -49,24 +49,23 @@ class ItemTable:
     columns: list[ItemColumn] = field(default_factory=list)
     rows: list[list[str | None]] = field(default_factory=list)
     next: int | None = None
-    """The offset of the next page; ``None``: no item follows."""
+    """The offset of the next page, or ``None`` if no item follows."""
     total: int | None = None
-    """The number of all items; ``None``: more follow than were counted."""
+    """The number of all items, or ``None`` if more items follow than were counted."""
     columns_left_out: int = 0
     notes: list[str] = field(default_factory=list)
-    """Sentences for the reader: about data that could not be read, and why there are no items."""
+    """Sentences for the reader about unreadable data, or about why there are no items."""
 
 
 class Number(str):
-    """A number as the text in the file, with all its digits."""
+    """A number, kept as the text in the file with all its digits."""
 
     __slots__ = ()
 
 
 class _Object(dict[str, Any]):
-    """A JSON object.
-
-    ``repeated``: a name occurs more than once in it, and the last value counts.
+    """A JSON object. If ``repeated`` is true, a name occurs more than once in it, and its last
+    value counts.
     """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
@@ -77,7 +76,7 @@ class _Object(dict[str, Any]):
 def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
     """Return one page of these items.
 
-    Read them with ``DIGITS``, which keeps the digits of numbers.
+    The items must be read with ``DIGITS``, which keeps the digits of numbers.
     """
     source = iter(items)
     passed = sum(1 for _ in islice(source, offset))
@@ -94,11 +93,11 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
         rows.append({name: cell(value) for name, value in fields.items()})
         cells += sum(1 + len(name) // CELL_MAX for name in fields)
     more = sum(1 for _ in islice(source, COUNT_MAX))
-    # The sort is stable: of equally filled columns the earlier one comes first.
+    # The sort is stable: of columns with the same count, the earlier one comes first.
     chosen = sorted(filled, key=lambda name: -filled[name])[:COLUMNS_MAX]
     columns = [ItemColumn(visible(name, NAME_MAX) or "(no name)", filled[name]) for name in chosen]
     shown = passed + len(rows)
-    notes = ["some items name a field twice; the last one is shown"] if repeated else []
+    notes = ["some items contain a field twice; the last value is shown"] if repeated else []
     return ItemTable(
         passed,
         columns,
@@ -124,8 +123,8 @@ DIGITS = ItemDecoder(object_pairs_hook=_Object, strict=False, **_numbers)
 
 
 def cell(value: Any) -> str | None:
-    """Return a value as the text of a cell: ``None`` for null, and JSON for anything that is no
-    text.
+    """Return a value as the text of a cell: ``None`` for null, and JSON for anything that is not a
+    string.
     """
     if value is None:
         return None

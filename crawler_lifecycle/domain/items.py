@@ -1,6 +1,6 @@
-"""Rules about items: which ones fit a filter, and their values as text.
+"""Rules about items: which items match a filter, and how values become text.
 
-``runner/item_reader.py`` reads them.
+``runner/item_reader.py`` reads the items.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-#: The most levels of nested lists that are written, if a value has too many levels for Python.
+#: The maximum depth of nested lists that is written if a value is nested too deeply for Python.
 _DEPTH_MAX = 50
 # ``json.dumps`` would create a new encoder for each value.
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
-    """Return a test of an item: whether this text is in the field, or in any field.
+    """Return a function that checks whether an item has this text in the field, or in any field.
 
-    Upper and lower case are equal.
-
-    Without a text, the test is whether the field has a value.
+    Upper and lower case are equal. Without a text, it checks whether the field has a value.
     """
     wanted = (contains or "").casefold()
 
@@ -34,15 +32,15 @@ def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: a text unchanged, an empty text for null, and JSON for any other
+    """Return a value as text: a string unchanged, an empty text for null, and JSON for any other
     value.
     """
     return value if isinstance(value, str) else "" if value is None else plain(value)
 
 
 def plain(value: Any) -> str:
-    """Return the value as standard JSON: NaN and infinity become null, and lists nested too deeply
-    become ``…``.
+    """Return the value as standard JSON, with null for NaN and infinity, and ``…`` for lists that
+    are nested too deeply.
     """
     try:
         return _encoder.encode(value)

@@ -1,9 +1,9 @@
 """Last words: the one line of a crawler's log that explains why the crawler failed, and its offset
 in the log.
 
-It is the last line that a logger, a language or a shell writes for an error. Stack traces and
-statistics may follow it. A record of a lower level is no error, whatever its text is. The functions
-are pure and accept any text.
+It is the last line with which a logger, a language or a shell reports an error. Stack traces and
+statistics can follow it. A record of a lower level is not an error, whatever its text. The
+functions are pure and accept any text.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 
 from .task import LOG_TAIL_BYTES, Change, End, TaskStatus
 
-#: The most characters of a short line. A longer line keeps its beginning and its end, with a hash
-#: of the whole between.
+#: The maximum length of a shortened line. A longer line keeps its beginning and its end, with a
+#: hash of the whole line between them.
 ERROR_MAX = 300
 _BEGIN = 200
 _END = 80
-#: The last characters of a line that are read.
+#: Only this many characters at the end of a line are read.
 _LINE_MAX = 16 * 1024
-#: The bytes of a log that are searched at once, and the most bytes of its end in which an error is
-#: searched.
+#: The number of bytes of a log that are searched at once, and the maximum number of bytes, counted
+#: from the end, that are searched for an error.
 _WINDOW = 1024 * 1024
 SEARCH_MAX = 32 * 1024 * 1024
-#: The bytes of a log before and after its last error that are kept, if the error is not near the
-#: end.
+#: The number of bytes that are kept before and after the last error of a log, if the error is not
+#: near the end.
 _BEFORE = 4000
 _AFTER = 2000
 
@@ -38,10 +38,10 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[
 _OURS = re.compile(r'\[runner\] |\{"crawl_(progress|stats)"')
 #: The frame of ``|`` and ``+`` that Python draws around groups of exceptions.
 _GROUP = re.compile(r"^\s+(?:[|+] |\+-[-+]*(?: \d+ -+)?$)")
-#: What may stand around a line and has no meaning.
+#: Characters around a line that have no meaning.
 _NOISE = " \ufffd"
 _TRACEBACK = "Traceback (most recent call last):"
-#: Patterns of lines that report an error. The group ``told`` is the part that is kept.
+#: Patterns of lines that report an error. The group ``told`` is the part to keep.
 _ERROR_LINES = (
     # Python, Node, Java, C#: shop.errors.PriceError: …, Error [ERR_X]: …, Caused by: …, Exception
     # in thread "main" …
@@ -62,8 +62,8 @@ _ERROR_LINES = (
 )
 _LOUD = "CRITICAL|CRIT|DPANIC|EMERGENCY|ERROR|ERR|FATAL|PANIC|SEVERE"
 _QUIET = "DEBUG|DBG|INFO|INF|NOTICE|TRACE|TRC|VERBOSE|WARNING|WARN|WRN"
-#: The level of a record, as loggers of Python, Node, Go, Java and Rust write it. The first one in a
-#: line counts.
+#: The level of a record, as loggers of Python, Node, Go, Java and Rust write it. The first level in
+#: a line counts.
 _LEVEL = re.compile(
     rf"(?<![^\s\[|<(:=\"])({_LOUD}|{_QUIET})(?![^\s\]|>):=/!,\"])"
     rf"|\[((?i:{_LOUD}|{_QUIET}))\s*\]"
@@ -71,13 +71,13 @@ _LEVEL = re.compile(
     rf"|^((?i:{_QUIET})):(?=\s)"
     r"|^([EFIWD])\d{4} [\d:.]+ +\d+ [^\]]*\]"  # klog of Go
 )
-#: What stands between a level and its message.
+#: Characters between a level and its message.
 _AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
-#: The first characters of a line in which a level is searched: dates and names of loggers stand
-#: before it.
+#: The level is searched in this many characters at the beginning of a line, because dates and names
+#: of loggers can precede it.
 _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
-#: Keys of JSON records. The least number of an error in the loggers of Node, and the highest one in
+#: Keys of JSON records, the lowest level of an error in the loggers of Node, and the highest one in
 #: syslog.
 _LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l")
 _TEXT_KEYS = ("msg", "message", "@m", "event")
@@ -85,7 +85,7 @@ _CAUSE_KEYS = ("err", "error", "exception", "exc_info")
 _NODE_ERROR = 50
 _SYSLOG_ERROR = 3
 
-#: Returns the bytes of a log from a position on, at most this many.
+#: Returns the bytes of a log from a position on, up to this number.
 Read = Callable[[int, int], bytes]
 _Lines = list[tuple[int, str]]
 
@@ -98,15 +98,15 @@ class Words:
     at: int
     """The offset of the line, in bytes from the beginning of the log."""
     sure: bool = True
-    """False: it belongs to a record of a lower level, after which the crawler continued."""
+    """False if it belongs to a record of a lower level, after which the crawler continued."""
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
     """Return the line that explains why a task failed: its runner's message, or the last words of
     its log.
 
-    The line may contain secrets. ``None``: the task did not fail, or somebody else ended it, so its
-    log does not explain why.
+    The line may contain secrets. Return ``None`` if the task did not fail, or if somebody else
+    ended it, so that its log does not explain why.
     """
     if end is None or change.after is not TaskStatus.FAILED:
         return None
@@ -116,15 +116,17 @@ def error_of(change: Change, end: End | None, log: str | None) -> str | None:
 
 
 def last_words(log: str, *, any_line: bool = True) -> str | None:
-    """Return the whole line that explains why a crawler failed; ``None``: no line does.
+    """Return the whole line that explains why a crawler failed, or ``None`` if there is no such
+    line.
 
-    ``any_line``: without a line that reports an error, return the last line that is not blank.
+    If no line reports an error and ``any_line`` is true, return the last line that is not blank.
     """
     lines = list(_lines(log.encode("utf-8", "replace")))
     found = _found(lines)
     if found is not None:
         return found.text
-    # Without an error, the last line is a guess, and no guess at all if its own logger denies it.
+    # Without an error, the last line is a guess. It is not even that if its own logger gave it a
+    # lower level.
     guess = lines[-1][1] if any_line and lines and _level(lines[-1][1]) is None else ""
     return guess.strip(_NOISE) or None
 
@@ -132,14 +134,14 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
 def last_error(read: Read, size: int) -> Words | None:
     """Return the last error in a log of this size.
 
-    It is searched from the end backwards, in ``SEARCH_MAX`` bytes.
+    The last ``SEARCH_MAX`` bytes are searched backwards from the end.
     """
     doubtful = None
     end = size
     while end > max(0, size - SEARCH_MAX):
         begin = max(0, end - _WINDOW)
-        # A trace that begins in this window ends in the later one. The first line may be cut, and
-        # is read next time.
+        # A trace that begins in this window ends in the window after it. The first line may be cut;
+        # the next window has all of it.
         part = read(begin, min(end + _LINE_MAX, size) - begin)
         lines = [(begin + at, line) for at, line in _lines(part) if at or not begin]
         found = _found(lines, ended=end == size)
@@ -152,7 +154,7 @@ def last_error(read: Read, size: int) -> Words | None:
 def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
     """Return the part of a log that is kept, at most ``LOG_TAIL_BYTES``.
 
-    This is the end of the log. If the crawler failed, the lines around its last error come first.
+    It is the end of the log. If the crawler failed, the lines around its last error precede it.
     """
     begin = max(0, size - LOG_TAIL_BYTES)
     end = read(begin, LOG_TAIL_BYTES)
@@ -168,7 +170,10 @@ def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
 
 
 def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
-    """Return the last line that reports an error. ``ended``: after these lines the log ends."""
+    """Return the last line that reports an error.
+
+    ``ended`` is true if the log ends after these lines.
+    """
     sure = doubtful = None
     quiet = frames = False
     last_record = -1
@@ -191,8 +196,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
             sure = (n, told)
         elif told and record is None:
             doubtful = (n, told)
-    # Lines after a record of a lower level belong to that record, unless the log ends with them:
-    # then the process crashed.
+    # Lines after a record of a lower level usually belong to that record. At the end of the log,
+    # they come from a crash instead.
     if ended and doubtful is not None and doubtful[0] > last_record:
         sure = doubtful
     best = sure or doubtful
@@ -207,7 +212,7 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
 def _level(line: str) -> tuple[bool, str] | None:
     """Return whether a record has a level below an error, and its message.
 
-    ``None``: the line is no record.
+    Return ``None`` if the line is not a record.
     """
     if line.startswith("{"):
         return _json_level(line)
@@ -241,7 +246,10 @@ def _json_level(line: str) -> tuple[bool, str] | None:
 
 
 def short(line: str) -> str:
-    """Return the line cut to ``ERROR_MAX`` characters. Different lines stay different."""
+    """Return the line cut to ``ERROR_MAX`` characters.
+
+    Lines that differ still differ after the cut.
+    """
     if len(line) <= ERROR_MAX:
         return line
     mark = hashlib.sha256(line.encode("utf-8", "replace")).hexdigest()[:6]
@@ -249,18 +257,20 @@ def short(line: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with a space instead of each character that is not printable."""
+    """Return the text with each character that is not printable replaced by a space."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def _lines(log: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the text of lines, as a terminal shows them, without blank lines and
-    those of our runner.
+    """Yield the offset and the text of each line, as a terminal shows it.
+
+    Blank lines and lines of our runner are left out.
     """
     at = 0
     for raw in log.split(b"\n"):
         text = raw[-_LINE_MAX:].decode("utf-8", "replace")
-        # A progress bar overwrites itself: only the text after its last carriage return is visible.
+        # A progress bar overwrites itself, so only the text after its last carriage return is
+        # visible.
         over = [part for part in _ANSI.sub("", text.replace("\0", "")).split("\r") if part.strip()]
         line = printable(_GROUP.sub("", over[-1])).rstrip() if over else ""
         if line.strip() and not _OURS.match(line):

@@ -1,4 +1,4 @@
-"""Addresses that can only mean this machine."""
+"""Detection of addresses that can only mean this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-#: A name or an address, with or without a port. The whole text must match:
+#: A host name or address, with or without a port. The whole text must match:
 #: ``localhost.example.com`` is another host.
 _HOST = re.compile(
     r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([a-z0-9.-]+))(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE
@@ -16,7 +16,7 @@ _HOST = re.compile(
 def is_loopback(host: str) -> bool:
     """Return whether this host name or address can only mean this machine.
 
-    It may have a port and nothing else.
+    Only a port may follow it.
     """
     found = _HOST.fullmatch(host)
     name = host if found is None else found[1] or found[2]

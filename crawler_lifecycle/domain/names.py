@@ -1,9 +1,9 @@
 """Names that other programs and people use: workflows, queues, signals, search attributes, events
 and objects.
 
-A change of such a name breaks users. Schedulers start the workflow type. Operators send the
-signals. Saved views in the Temporal UI use the search attributes. Reports join on the names of
-cluster objects.
+Changing such a name breaks users: schedulers start the workflow type. Operators send the signals.
+Saved views in the Temporal UI use the search attributes. Reports join on the names of cluster
+objects.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ if TYPE_CHECKING:
     from .run_ref import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
-#: Sends an ended run's deliveries again. A person starts it, hours or months after the run.
+#: Repeats an ended run's deliveries. A person starts it, hours or months after the run.
 EXPORT_WORKFLOW = "RunExportWorkflow"
-#: Deletes the data of a run. The run's row stays.
+#: Deletes the data of a run, but not its row.
 DELETION_WORKFLOW = "RunDeletionWorkflow"
-#: Delivers the event of the end of a manager or a graph, which does not wait for the delivery.
+#: Delivers the event about the end of a manager or a graph, which does not wait for the delivery.
 EVENT_WORKFLOW = "CrawlEventWorkflow"
-#: Compares database, cluster and Temporal.
+#: Compares the database, the cluster and Temporal.
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
-#: The id of the Temporal Schedule that starts audits, and of the workflow of an audit on demand.
+#: The id of the Temporal Schedule that starts audits, and of the workflow for an audit on demand.
 AUDIT_SCHEDULE = "crawl-audit"
-#: Starts the runs of a manager, one after the other (``features/managers``).
+#: Starts the runs of a manager, one after another (``features/managers``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
-#: Executes a graph (``features/graphs``). Executes one call of its functions, in a separate
-#: workflow.
+#: Workflows that execute a graph (``features/graphs``), and one call of its functions.
 GRAPH_WORKFLOW = "GraphWorkflow"
 GRAPH_BATCH_WORKFLOW = "GraphBatchWorkflow"
 
@@ -38,50 +37,51 @@ DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``features/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
-#: Header of all answers of the services of a ``crawlctl dev``: its id and its folder
+#: The header of all answers from the services of a ``crawlctl dev``, with its id and its folder
 #: (``dev_json.identity``).
 STACK_HEADER = "Crawlctl-Stack"
 
-#: The web UI uses this name in the path of the form for a new schedule or webhook. So none of them
-#: may have it.
+#: The name that the web UI uses in the path of the form for a new schedule or webhook. So none of
+#: them may have it.
 NAME_OF_FORM = "new"
 
 #: For workflows, and for activities that use the database or send notifications.
 QUEUE_MAIN = "crawler-lifecycle"
-#: For deployments and polls, which may hang on a slow cluster.
+#: For deployments and polls, which can hang on a slow cluster.
 QUEUE_CLUSTER = "crawler-lifecycle-cluster"
-#: For activities from a stop to the proof that nothing runs. So a stop never waits behind a poll
-#: that hangs.
+#: For the activities from a stop to the proof that nothing runs, so that a stop never waits behind
+#: a poll that hangs.
 QUEUE_CONTROL = "crawler-lifecycle-control"
-#: For the export of archives: zip and upload.
+#: For the export of archives, that is, zipping and uploading.
 QUEUE_EXPORT = "crawler-lifecycle-export"
-#: For audits, workflow and activities. They have their own threads and connections, so they never
-#: delay a run.
+#: For audits, both workflow and activities. They have their own threads and connections, so they
+#: never delay a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
-#: For users' code: cycles of managers. A worker with a manager's process also serves
+#: For user code: cycles of managers. A worker with a manager's process also serves
 #: ``user_code_queue``.
 QUEUE_USER_CODE = "crawler-lifecycle-plans"
-#: For functions of graphs. So a cycle of a manager never waits behind hundreds of functions.
+#: For functions of graphs, so that a cycle of a manager never waits behind hundreds of functions.
 QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
-#: For deliveries to webhooks. Only workers of this queue call the addresses that users name.
+#: For deliveries to webhooks. Only workers of this queue call addresses given by users.
 QUEUE_WEBHOOKS = "crawler-lifecycle-webhooks"
 
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_POLL_NOW = "poll_now"
-#: The former name of this signal. Our services send it, because runs of earlier builds know no
-#: other.
+#: The former name of this signal. Our services still send it, because runs of earlier builds know
+#: no other name.
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_PLACE_FREE = "place_free"
 SIGNAL_RUN_ENDED = "run_ended"
 SIGNAL_MANAGER_ENDED = "manager_ended"
 SIGNAL_GRAPH_ENDED = "graph_ended"
-#: Notifies a graph that a call in its own workflow has returned. The payload is the call's number.
+#: Notifies a graph that a call in its own workflow has returned. The payload is the number of the
+#: call.
 SIGNAL_BATCH_ENDED = "batch_ended"
 #: Makes the workflow of a manager, a graph or a webhook read its rows now. It has no payload.
 SIGNAL_WAKE = "wake"
-#: Notifies a manager that the worker with its object shuts down. Another worker has to build the
-#: object again.
+#: Notifies a manager that the worker with its object is shutting down. Another worker has to build
+#: the object again.
 SIGNAL_MOVED = "moved"
 #: An internal signal that nobody can send. Its payload is the number of further unknown signals in
 #: the same step of the workflow.
@@ -94,8 +94,8 @@ UPDATE_CANCEL_STEPS = "cancel_steps"
 UPDATE_RETRY_STEPS = "retry_steps"
 UPDATE_APPEND_STEPS = "append_steps"
 
-#: Search attribute name -> indexed type, as the operator service and `temporal operator
-#: search-attribute` spell it.
+#: Search attributes with their indexed types, as the operator service and `temporal operator
+#: search-attribute` spell them.
 _KEYWORDS = ("RunUid", "Crawler", "Trigger", "Stage", "Status", "Outcome", "Flow", "Parent", "Name")
 SEARCH_ATTRIBUTES = {"CrawlRunId": "Int", **{f"Crawl{name}": "Keyword" for name in _KEYWORDS}}
 
@@ -104,11 +104,10 @@ PROPERTY_WORKFLOW_ID = "workflow_id"
 #: The history property with the time at which the removal of an attempt's files began
 #: (``crawlctl cluster gc``).
 PROPERTY_FILES_REMOVED = "files_removed"
-#: The history property with the last removed event of an attempt, and the time of the removal
+#: The history property with the last removed event of an attempt and the time of the removal
 #: (``crawlctl db prune``).
 PROPERTY_PRUNED = "pruned"
-#: The history property with the chain of executions that owned an attempt before another one took
-#: it over.
+#: The history property with the chain of executions that owned an attempt before a takeover.
 PROPERTY_FORMER_OWNER = "former_owner"
 
 EVENT_RUN_STARTED = "run.started"
@@ -118,7 +117,7 @@ EVENT_RUN_STOPPED = "run.stopped"
 WAITING_FOR_START = "the main task's start"
 
 EVENT_RUN_ENDED = "run.ended"
-#: A run ended and needs attention; it brought nothing; it brought less than usual.
+#: A run ended and needs attention, produced nothing, or produced less than usual.
 EVENT_RUN_ATTENTION = "run.attention"
 EVENT_RUN_EMPTY = "run.empty"
 EVENT_RUN_DROPPED = "run.dropped"
@@ -128,12 +127,12 @@ EVENT_GRAPH_CHANGED = "graph.changed"
 EVENT_GRAPH_ENDED = "graph.ended"
 EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
-#: A recorded status was untrue. The poll of a run is overdue. The workflow of a run cannot
+#: A recorded status was untrue, the poll of a run is overdue, or the workflow of a run cannot
 #: continue.
 EVENT_CORRECTION_MADE = "correction.made"
 EVENT_RUN_STALE = "run.stale"
 EVENT_RUN_BLOCKED = "run.blocked"
-#: A webhook was paused, by a person or after failed deliveries. Events were removed before a
+#: A webhook was paused by a person or after failed deliveries, or events were removed before a
 #: webhook received them.
 EVENT_WEBHOOK_PAUSED = "webhook.paused"
 EVENT_WEBHOOK_MISSED = "webhook.missed"
@@ -162,7 +161,7 @@ EVENT_TYPES = frozenset(
         EVENT_SCHEDULE_SKIPPED,
     }
 )
-#: Events that occur at most once in an attempt. Their id needs no sequence number.
+#: Events that occur at most once per attempt. Their ids need no sequence number.
 EVENTS_ONCE = frozenset(
     {
         EVENT_RUN_STARTED,
@@ -176,15 +175,15 @@ EVENTS_ONCE = frozenset(
     }
 )
 
-#: The highest run number that is accepted from outside of the database. A thousand new runs a
-#: second reach it after 31 years. A foreign folder may have a larger number as its name, such as a
-#: time in milliseconds. New run numbers must not continue from there.
+#: The highest run number that is accepted from outside the database. A thousand new runs per second
+#: reach it after 31 years. A foreign folder may have a larger number as its name, such as a time in
+#: milliseconds. New run numbers must not continue from there.
 RUN_NUMBER_MAX = 10**12
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
 REQUEST_ID_MAX = 120
 TASKS_PER_RUN_MAX = 100_000
-#: A Temporal server refuses longer fairness keys.
+#: The maximum length, in bytes, of fairness keys that a Temporal server accepts.
 FAIRNESS_BYTES_MAX = 64
 
 
@@ -194,16 +193,14 @@ def workflow_id(crawler: str, request_id: str) -> str:
 
 
 def request_of_workflow(workflow_id: str) -> str | None:
-    """Return the request id in a ``workflow_id``; ``None``: it is no workflow id of a run that we
-    started.
-    """
+    """Return the request id in a ``workflow_id``, or ``None`` for any other id."""
     kind, _, rest = workflow_id.partition("/")
     request_id = rest.partition("/")[2]
     return request_id if kind == "crawl" and request_id else None
 
 
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
-    """Return the workflow id of one attempt, for use while an earlier attempt may still have
+    """Return the workflow id for a later attempt, because an earlier attempt may still use
     ``workflow_id``.
     """
     return f"{workflow_id(crawler, request_id)}/{attempt}"
@@ -217,26 +214,30 @@ def uid_workflow_id(workflow_id: str, run_uid: str) -> str:
 
 
 def fairness_key(whose: str) -> str:
-    """Return the key by which a fair task queue takes turns: at most ``FAIRNESS_BYTES_MAX``
+    """Return the key by which a fair task queue takes turns, with at most ``FAIRNESS_BYTES_MAX``
     bytes.
     """
     return whose.encode()[:FAIRNESS_BYTES_MAX].decode(errors="ignore")
 
 
 def user_code_queue(worker_id: str) -> str:
-    """Return the task queue of one worker process of the role ``user-code``: the process with the
-    user's object.
+    """Return the task queue of the worker process (of the role ``user-code``) that has the user's
+    object.
     """
     return f"{QUEUE_USER_CODE}/{worker_id}"
 
 
 def functions_queue(pool: str | None) -> str:
-    """Return the task queue of a pool of workers for functions; ``None``: the common pool."""
+    """Return the task queue for a pool of workers for functions, or for the common pool if it is
+    ``None``.
+    """
     return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_USER_CODE}-{pool}"
 
 
 def pool_of(queue: str) -> str | None:
-    """Return the pool of a task queue of ``functions_queue``; ``None``: the common pool."""
+    """Return the pool in a name that ``functions_queue`` returned, or ``None`` for the common
+    pool.
+    """
     return None if queue == QUEUE_FUNCTIONS else queue.removeprefix(f"{QUEUE_USER_CODE}-")
 
 
@@ -246,7 +247,7 @@ def manager_workflow_id(name: str, flow_id: str) -> str:
 
 
 def names_of_workflow(workflow_id: str) -> tuple[str, str] | None:
-    """Return the name and the flow id in a manager's workflow id; ``None``: it is no such id."""
+    """Return the name and the flow id in a manager's workflow id, or ``None`` for any other id."""
     kind, _, rest = workflow_id.partition("/")
     name, _, flow_id = rest.partition("/")
     return (name, flow_id) if kind == "manager" and name and flow_id else None
@@ -258,20 +259,20 @@ def graph_workflow_id(key: str) -> str:
 
 
 def graph_key_of(workflow_id: str) -> str | None:
-    """Return the key of the graph in a workflow id; ``None``: it is no workflow id of a graph."""
+    """Return the key of the graph in a graph's workflow id, or ``None`` for any other id."""
     kind, _, key = workflow_id.partition("/")
     return key if kind == "graph" and key else None
 
 
 def graph_batch_workflow_id(key: str, batch: int) -> str:
-    """Return the workflow id of one call of a graph's functions that has its own workflow."""
+    """Return the id of the workflow that executes one call of a graph's functions."""
     return f"graph-batch/{key}/{batch}"
 
 
 def export_workflow_id(run: RunRef, attempt: int) -> str:
-    """Return the id of the workflow that sends an attempt's deliveries again.
+    """Return the id of the workflow that repeats an attempt's deliveries.
 
-    Only one may be open at a time.
+    Only one such workflow can be open at a time.
     """
     return f"crawl-export/{run}/{attempt}"
 
@@ -279,16 +280,15 @@ def export_workflow_id(run: RunRef, attempt: int) -> str:
 def deletion_workflow_id(run: RunRef) -> str:
     """Return the id of the workflow that deletes a run's data.
 
-    This workflow has no search attributes of the run, because it deletes every workflow that has
-    them.
+    This workflow does not have the search attributes of the run, because it deletes every workflow
+    that has them.
     """
     return f"crawl-delete/{run}"
 
 
 def ended_key(kind: str, id: int, uid: str, attempt: int) -> str:
-    """Return the id of the event that a manager or a graph (``kind``) has ended.
-
-    It occurs once in an attempt.
+    """Return the id of the event about the end of a manager or a graph (``kind``), which occurs
+    once per attempt.
     """
     return f"{kind}s/{id}-{uid}/{attempt}/{kind}.ended"
 
@@ -299,18 +299,19 @@ def event_workflow_id(key: str) -> str:
 
 
 def cluster_name(run_id: int, index: int, attempt: int) -> str:
-    """Return the name of a task on its cluster, the same for every retry of its deployment.
+    """Return the name of a task on its cluster, which is the same for every retry of its
+    deployment.
 
-    It is a DNS-1123 label of at most 52 characters. Kubernetes adds a suffix for the pod (63
-    characters in all).
+    It is a DNS-1123 label of at most 52 characters, because Kubernetes adds a suffix for the pod
+    (63 characters in all).
     """
     return f"crawl-{run_id}-{index}-{attempt}"
 
 
 def run_number(name: str) -> int:
-    """Return the run number at the beginning of a folder's name or a key; 0: there is none.
+    """Return the run number at the beginning of a folder's name or a key, or 0 if there is none.
 
-    A number above ``RUN_NUMBER_MAX`` is not the number of a run.
+    A number above ``RUN_NUMBER_MAX`` is not a run's number.
     """
     digits = re.match(r"[1-9][0-9]{0,12}(?![^-])", name, re.ASCII)
     number = int(digits.group()) if digits is not None else 0
@@ -318,25 +319,24 @@ def run_number(name: str) -> int:
 
 
 def request_fingerprint(text: str) -> str:
-    """Return a short, stable hash of a request's canonical text.
-
-    A repeated request has the same hash.
+    """Return a short, stable hash of a request's canonical text, which is the same for a repeated
+    request.
     """
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def event_key(run: RunRef, attempt: int, type: str) -> str:
-    """Return the stable id of an event that occurs once in an attempt.
+    """Return the stable id of an event that occurs once per attempt.
 
-    Receivers recognise repeated deliveries by this id. So it contains the unique name of the run.
+    Receivers recognise repeated deliveries by this id, so it contains the unique name of the run.
     """
     return f"{run}/{attempt}/{type}"
 
 
 def verdict_events(attention: object) -> list[str]:
-    """Return the types of the events about a verdict, the most specific one first.
+    """Return the types of the events about a verdict, the most specific type first.
 
-    ``attention``: the reason why the run needs attention (``Verdict.attention``).
+    ``attention`` is the reason why the run needs attention (``Verdict.attention``).
     """
     types = [f"run.{attention}", EVENT_RUN_ATTENTION] if attention else []
     return [type for type in (*types, EVENT_RUN_ENDED) if type in EVENT_TYPES]
@@ -371,7 +371,7 @@ def files_prefix(index: int, attempt: int) -> str:
 
 
 def bundle_key(run: RunRef, index: int, attempt: int, name: str) -> str:
-    """Return the key of an object that a task's pod stores, below the prefix of
+    """Return the key of an object that a task's pod stores, below the prefix in
     ``LIFECYCLE_CLUSTER__FILES_URL``.
     """
     return f"{run}/{index}/{attempt}/{name}"

@@ -1,5 +1,5 @@
-"""The times between polls of the cluster: the polling schedule 1, 2, 3, 5, 8, 15 minutes, and its
-rules.
+"""The polling schedule, that is, the times between polls of the cluster (1, 2, 3, 5, 8, 15
+minutes), and its rules.
 
 All functions are pure. They take and return seconds, except for ``poll_minutes``.
 """
@@ -12,35 +12,36 @@ from collections.abc import Sequence
 POLLING_MINUTES: tuple[float, ...] = (1, 2, 3, 5, 8, 15)
 #: Seconds between polls while a stop waits for its proof; the last value repeats.
 STOP_POLLING_SECONDS: tuple[float, ...] = (1, 2, 3, 5, 8, 15, 30, 60)
-#: No two polls of one run are closer together than this.
+#: The minimum time between two polls of a run.
 MIN_GAP_SECONDS = 1.0
-#: The largest stretch of an interval, and the seconds beyond which none is stretched: the polling
-#: schedule's longest interval.
+#: The largest factor by which an interval is stretched, and the longest stretched interval in
+#: seconds, which is the longest one of the polling schedule.
 STRETCH_MAX = 10.0
 STRETCHED_MAX_SECONDS = POLLING_MINUTES[-1] * 60.0
-#: A poll that begins this many seconds late shows that the workers or Temporal have too much to do.
+#: A poll that begins this many seconds late shows that the workers or Temporal are overloaded.
 OVERLOADED_S = 0.25
-#: The share of its interval by which such a poll is late at least. A minute is not doubled because
-#: of a moment.
+#: To count as late, a poll must also be late by this share of its interval, so that a short delay
+#: does not double a whole minute.
 OVERLOADED_SHARE = 0.2
-#: What such a poll multiplies the run's stretch with. Any other poll gives back this part of the
-#: planned rate. Doubled intervals and small steps back lead all runs to about the same stretch.
+#: A late poll multiplies the run's stretch by the first number. Any other poll restores this part
+#: of the planned rate. Doubled intervals and small steps back lead all runs to about the same
+#: stretch.
 STRETCH_GROWS = 2.0
 RATE_GROWS = 0.1
-#: A change that is found within this many seconds after its due poll is lag. Found later, it is a
-#: correction.
+#: A change that is found within this many seconds after its due poll is lag. If it is found later,
+#: it is a correction.
 LATE_TOLERANCE_SECONDS = 5.0
 
 
 def interval(step: int, polling_schedule: Sequence[float]) -> float:
-    """Return the value at the position ``step`` of a polling schedule. The last value repeats."""
+    """Return the value at the position ``step`` of a polling schedule, whose last value repeats."""
     return polling_schedule[min(step, len(polling_schedule) - 1)]
 
 
 def poll_interval(
     step: int, poll_minutes: Sequence[float] | None, last_poll_seconds: float = 0.0
 ) -> float:
-    """Return the seconds to wait before the poll of the position ``step``.
+    """Return the seconds to wait before the poll at the position ``step``.
 
     ``last_poll_seconds`` is the duration of the last poll. The wait is at least twice as long, so
     that polls do not load a slow cluster all the time. It is also at least ``MIN_GAP_SECONDS``.
@@ -50,12 +51,12 @@ def poll_interval(
 
 
 def stretched(gap_s: float, before: float, late_s: float) -> float:
-    """Return the seconds to the next poll, where ``gap_s`` are planned: more after a poll that came
+    """Return the seconds to the next poll: the planned ``gap_s``, or more after a poll that came
     ``late_s`` late.
 
-    ``before`` is the stretch of the run's last interval; 1: none. Each poll changes it by one step.
-    So an outage, after which all polls come at once, stretches each interval a little, and a
-    lasting overload as far as it needs.
+    ``before`` is the stretch of the run's last interval, where 1 means none. Each poll changes it
+    by one step. So an outage, after which all polls come at once, stretches each interval only a
+    little, and a lasting overload stretches it as far as necessary.
     """
     overloaded = late_s >= max(OVERLOADED_S, gap_s * OVERLOADED_SHARE)
     factor = before * STRETCH_GROWS if overloaded else 1 / (1 / before + RATE_GROWS)
@@ -68,9 +69,10 @@ def stop_interval(step: int, last_poll_seconds: float) -> float:
 
 
 def start_check_interval(tries: int, start_check_s: float) -> float:
-    """Return the seconds between two checks whether the main task has started.
+    """Return the seconds between two checks of whether the main task has started.
 
-    The first ten waits take ``start_check_s``. Then each wait is 1.5 times as long, up to a minute.
+    The first ten waits take ``start_check_s``. Each further wait is 1.5 times as long as the one
+    before, up to a minute.
     """
     if tries <= 10:
         return max(start_check_s, 0.05)

@@ -1,13 +1,12 @@
-"""Pools: which task gets the next slot.
+"""Pools: the rules about which task gets the next slot.
 
-A task holds a slot from its offer to the scheduler service until a poll records its end. Slots
-are counted from the rows of tasks, and never by a counter. The order is: pools below their reserve,
-then the priority of the run, then the pool with the smallest share for its weight. Within a pool,
-runs of the same priority take turns.
+A task holds a slot from its offer to the scheduler service until a poll records its end. Slots are
+counted from the rows of tasks, and never kept in a counter. Pools below their reserve come first.
+Then come the runs with the highest priority, and then the pool with the smallest share for its
+weight. Within a pool, runs of the same priority take turns.
 
-The share of a pool is a virtual time, as in weighted fair queueing: it advances by the
-slot-seconds that the pool used, divided by its weight. A pool that waits for nothing earns no
-credit.
+The share of a pool is a virtual time, as in weighted fair queueing: it advances by the slot-seconds
+that the pool used, divided by its weight. A pool that waits for nothing earns no credit.
 """
 
 from __future__ import annotations
@@ -26,29 +25,30 @@ from .errors import InvalidRequest
 from .names import CRAWLER_NAME
 from .projects import only
 
-#: The pool of runs whose request and crawler name none.
+#: The pool of runs whose request and crawler name no pool.
 DEFAULT = "default"
-#: Names of pools have the same rule as those of crawlers.
+#: Names of pools follow the same rule as those of crawlers.
 POOL_NAME = CRAWLER_NAME
-#: The most pools of an installation. One decision reads the first waiting runs of each.
+#: The maximum number of pools in an installation. One decision reads the first waiting runs of each
+#: pool.
 POOLS_MAX = 100
-#: The most slots that one decision gives.
+#: The maximum number of slots that one decision gives.
 BATCH = 100
-#: Seconds for which a run keeps the slots that it was called for. After that the next run gets
-#: them.
+#: Seconds for which slots are reserved for a run after it was called for them. Then the next run
+#: gets them.
 CALL_S = 10.0
-#: Seconds after which a run that did not come is called again.
+#: Seconds after which a run that did not respond is called again.
 RECALL_S = 30.0
-#: Seconds in which older use loses most of its weight (1/e): "the last hour".
+#: Seconds in which older use decays to 1/e, called "the last hour".
 WINDOW_S = 3600.0
-#: The longest time between two samples that counts, in seconds. A clock that was set forward
-#: changes no more than this.
+#: The maximum time between two samples that counts, in seconds. It limits the effect of a clock
+#: that was set forward.
 STEP_MAX_S = 60.0
-#: Seconds after which one more slot is tried beyond the number with which the cluster refused a
-#: task. The number of tries doubles each time.
+#: Seconds after which one slot is tried beyond the number at which the cluster refused a task. The
+#: number of additional slots then doubles each time.
 PROBE_S = 15.0
-#: The expected seconds for which a task holds its slot, if no pool has a history. This and the
-#: mean of all pools count as one task each in the mean of a pool.
+#: The expected seconds for which a task holds its slot if no pool has a history. This value and the
+#: mean of all pools each count as one task in the mean of a pool.
 _HOLD_S = 30.0
 
 
@@ -57,14 +57,14 @@ class Pool:
     """The settings of one pool."""
 
     max: int | None = None
-    """Most slots at once."""
+    """The maximum number of slots at once."""
     weight: float = 1.0
     reserved: int = 0
-    """Slots that other pools leave free for it."""
+    """The number of slots that other pools leave free for it."""
     queue: str | None = None
-    """The Kueue queue of its Jobs. Kueue then decides, and we count nothing."""
+    """The Kueue queue of its Jobs. Kueue then decides, and our slots are not counted."""
     project: str | None = None
-    """The only project whose runs may be in it; ``None``: every project's."""
+    """The only project whose runs may be in it, or ``None`` if runs of every project may."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,15 @@ class Pools:
 
     named: Mapping[str, Pool] = field(default_factory=dict)
     slots: int | None = None
-    """Tasks that the cluster executes at once; ``None``: unknown."""
+    """The number of tasks that the cluster executes at once, or ``None`` if unknown."""
     surplus: int = 0
-    """Tasks of each priority that may wait on the cluster itself, so that a free slot is never
-    idle. None if a pool has a reserve: they would take its slots."""
+    """The number of tasks of each priority that may wait on the cluster itself, so that a free slot
+    is never idle. It is 0 if a pool has a reserve, whose slots they would take.
+    """
     window: int | None = None
-    """Without pools: tasks of a run that may wait on a full cluster, whose scheduler then chooses
-    among as many of each run; ``None``: any number."""
+    """Without pools, the number of tasks of a run that may wait on a full cluster, so that its
+    scheduler chooses among equally many tasks of each run. ``None`` means any number.
+    """
 
     def __post_init__(self) -> None:
         if reserved := sum(pool.reserved for pool in self.named.values()):
@@ -99,18 +101,18 @@ class Pools:
 
     @property
     def counted(self) -> bool:
-        """True if slots are given by us: the installation has pools."""
+        """True if the installation has pools, so that we give out the slots."""
         return bool(self.named)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A short text that differs for other pools."""
+        """A short text that changes whenever the pools change."""
         named = {name: asdict(pool) for name, pool in self.named.items()}
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
     def serving(self, name: str, project: str | None = None) -> str:
-        """Return the pool that serves runs of this pool: ``default`` if this project does not have
-        it any more.
+        """Return the pool that serves runs of this pool, which is ``default`` if the project no
+        longer has it.
         """
         return name if name in self.of_project(project).named else DEFAULT
 
@@ -119,22 +121,23 @@ class Pools:
         return self.named.get(name, _PLAIN)
 
     def of_project(self, project: str | None) -> Pools:
-        """Return the pools that this project may use; ``None``: all pools."""
+        """Return the pools that this project may use, or ``None`` for all pools."""
         if project is None or not self.counted:
             return self
-        # It stays counted, even if the project has no other pool.
+        # ``default`` is included, so slots stay counted if the project has no other pool.
         named = {DEFAULT: _PLAIN, **self.named}
         return replace(self, named={n: p for n, p in named.items() if p.project in (None, project)})
 
     def told(self, name: str) -> bool:
-        """Return whether the present caller may know all use of a pool: no project that it does not
-        see is in it.
+        """Return whether the present caller may see the whole use of a pool.
+
+        The pool must not contain runs of projects that are hidden from the caller.
         """
         return only() in (None, self.of(name).project)
 
     def shut(self, name: str) -> bool:
-        """Return whether other pools reserve every slot, so that no task of this pool ever
-        begins.
+        """Return whether other pools reserve every slot, so that tasks of this pool can never
+        begin.
         """
         others = sum(pool.reserved for known, pool in self.named.items() if known != name)
         return (
@@ -144,8 +147,9 @@ class Pools:
         )
 
     def check(self, name: str | None, project: str | None = None) -> None:
-        """Raise ``InvalidRequest`` unless runs of this project (``None``: of any) may be started in
-        this pool.
+        """Raise ``InvalidRequest`` unless runs of this project may be started in this pool.
+
+        ``None`` stands for any project.
         """
         known = {DEFAULT, *self.of_project(project).named}
         if name is not None and name not in known:
@@ -173,12 +177,12 @@ class Ticket:
     wanted: int
     """The number of slots that it needs."""
     called_at: datetime | None = None
-    """The time at which it was called, if it has not come since."""
+    """The time at which it was called, if it has not responded since."""
 
     @property
     def order(self) -> tuple[int, datetime, int]:
-        """The position in the line of the pool: among the most urgent runs, the one that has waited
-        longest.
+        """The position in the line of the pool: among the most urgent runs, the run that has waited
+        longest comes first.
         """
         return self.priority, self.since, self.run_id
 
@@ -189,18 +193,18 @@ class Ticket:
 
 @dataclass(slots=True)
 class PoolUsage:
-    """The slots that one pool holds now."""
+    """The slots that one pool currently holds."""
 
     executing: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
-    """Priority -> tasks that were offered or created, and do not execute yet."""
+    """Priority -> the number of tasks that were offered or created and do not execute yet."""
 
     @property
     def all(self) -> int:
         return self.executing + sum(self.waiting.values())
 
     def until(self, priority: int) -> int:
-        """Return the slots without those of less urgent tasks that do not execute yet."""
+        """Return the number of slots without those of less urgent tasks that do not execute yet."""
         return self.executing + sum(
             count for level, count in self.waiting.items() if level <= priority
         )
@@ -208,30 +212,30 @@ class PoolUsage:
 
 @dataclass(slots=True)
 class Share:
-    """The use of one pool until now."""
+    """The use of one pool so far."""
 
     clock: float = 0.0
-    """The virtual time: slot-seconds divided by the weight, beyond those of the pool that is
-    furthest behind.
+    """The virtual time: slot-seconds divided by the weight, relative to the pool that is furthest
+    behind.
     """
     used: float = 0.0
-    """Slot-seconds of the last hour; older ones count less and less."""
+    """Slot-seconds of the last hour, with a weight that decreases with age."""
     given: float = 0.0
-    """Slots that were given in the last hour, in the same way."""
+    """Slots that were given in the last hour, with the same weights."""
 
 
 @dataclass(slots=True)
 class Gate:
-    """The state in which slots are given: who holds how many, and who used how much."""
+    """The state from which slots are given: the slots that each pool holds and has used."""
 
     pools: Pools
     shares: dict[str, Share] = field(default_factory=dict)
     held: dict[str, PoolUsage] = field(default_factory=dict)
     sampled_at: datetime | None = None
     refused: tuple[int, datetime] | None = None
-    """The number of slots with which the cluster last refused a task, and the time."""
+    """The number of slots at which the cluster last refused a task, and the time."""
     fingerprint: str | None = None
-    """Those pools by which slots were given last."""
+    """The pools with which slots were last given."""
 
     def share(self, pool: str) -> Share:
         return self.shares.setdefault(pool, Share())
@@ -240,9 +244,9 @@ class Gate:
         return self.held.setdefault(pool, PoolUsage())
 
     def busy(self, priority: int = 5) -> int:
-        """Return the slots of the cluster that tasks of this urgency find taken.
+        """Return how many slots of the cluster are taken from the view of tasks with this priority.
 
-        What Kueue holds back takes none.
+        Tasks that Kueue holds back take no slots.
         """
         pools = self.pools
         return sum(
@@ -261,15 +265,16 @@ class Gate:
         }
 
     def _ended(self, pool: str) -> float:
-        """Return the slots of the last hour that are free again.
+        """Return the number of slots given in the last hour that are free again.
 
-        With all use until now this gives the mean time of a task, also while tasks execute."""
+        Together with all use until now, it gives the mean time of a task, even while tasks execute.
+        """
         return max(self.share(pool).given - self.holds(pool).all, 0.0)
 
     def sample(self, now: datetime, waiting: Collection[str]) -> None:
-        """Charge each pool for the slots that it holds since the last sample.
+        """Charge each pool for the slots that it has held since the last sample.
 
-        ``waiting``: see ``rivals``.
+        ``waiting`` contains the pools that ``rivals`` returned.
         """
         passed = (now - self.sampled_at).total_seconds() if self.sampled_at else 0.0
         step = min(max(passed, 0.0), STEP_MAX_S)
@@ -289,8 +294,8 @@ class Gate:
             share.clock += count * step / weight
         behind = min((self.share(name).clock for name in waiting), default=math.inf)
         for name, share in self.shares.items():
-            # Nobody saves up time: a pool that waits for nothing is as far as the one that waits
-            # longest.
+            # No credit is saved up: a pool that waits for nothing is set to the level of the
+            # waiting pool that is furthest behind.
             share.clock = 0.0 if behind == math.inf else share.clock - behind
             if name not in waiting:
                 share.clock = max(share.clock, 0.0)
@@ -303,9 +308,9 @@ class Gate:
     def rivals(self, tickets: Sequence[Ticket]) -> set[str]:
         """Return the pools among which the shares decide now.
 
-        A pool at its ``max``, or with less urgent runs only, is not behind: it would never catch
-        up, and each pool that begins to wait would start at the same level, and take all slots
-        until it has caught up with the others.
+        A pool that is at its ``max`` or has only less urgent runs does not count as behind. It
+        would never catch up, and each pool that begins to wait would start at its level and take
+        all slots until it has caught up with the others.
         """
         most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
         may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
@@ -313,7 +318,9 @@ class Gate:
         return {ticket.pool for ticket in may if ticket.priority == best}
 
     def places(self, now: datetime) -> int | None:
-        """Return the slots of the cluster; ``None``: unknown, so none is refused."""
+        """Return the number of slots of the cluster, or ``None`` if it is unknown and thus
+        unlimited.
+        """
         if self.refused is None:
             return self.pools.slots
         count, at = self.refused
@@ -322,7 +329,7 @@ class Gate:
         return learned if self.pools.slots is None else min(learned, self.pools.slots)
 
     def free(self, now: datetime) -> int:
-        """Return the most slots that one decision can give."""
+        """Return the maximum number of slots that one decision can give."""
         places = self.places(now)
         surplus = self.pools.surplus
         return (
@@ -334,9 +341,9 @@ class Gate:
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
         """Give free slots to tickets in turns.
 
-        Return the number for each run. The slots count as held.
+        Return the number of slots for each run. These slots then count as held.
         """
-        # Priority, slots given in this decision, time, run, ticket.
+        # Entries are: priority, slots given in this decision, time, run, ticket.
         lines: dict[str, list[tuple[int, int, datetime, int, Ticket]]] = {}
         for ticket in tickets:
             heapq.heappush(
@@ -352,7 +359,7 @@ class Gate:
             line = lines[heapq.heappop(heads)[-1]]
             priority, count, *_, best = line[0]
             if not room.fits(best):
-                continue  # the rest of its pool does not fit either: free slots only become fewer
+                continue  # the rest of its pool does not fit either: free slots only decrease
             most -= 1
             given[best.run_id] = count + 1
             self.take(best.pool, best.priority)
@@ -372,8 +379,8 @@ class Gate:
     def _turn(self, ticket: Ticket, hold_s: float) -> tuple[bool, int, float, datetime, int, str]:
         pool = self.pools.of(ticket.pool)
         held = self.holds(ticket.pool).all
-        # What its tasks will use counts now. Otherwise the pool that is behind would take all free
-        # slots at once.
+        # The expected use of its tasks counts already. Otherwise the pool that is behind would take
+        # all free slots at once.
         ahead = self.share(ticket.pool).clock + (held + 1) * hold_s / pool.weight
         return (
             held >= pool.reserved,
@@ -386,12 +393,12 @@ class Gate:
 
 
 class _Room:
-    """The free slots, while they are given one after the other."""
+    """The free slots while they are given out one by one."""
 
     def __init__(self, gate: Gate, now: datetime) -> None:
         self._gate = gate
         self._places = gate.places(now)
-        # Tasks that wait on the cluster itself are in nobody's way who is more urgent.
+        # Tasks that wait on the cluster itself do not delay more urgent tasks.
         urgencies = range(1, 6) if gate.pools.surplus else [5]
         self._busy = {urgency: gate.busy(urgency) for urgency in urgencies}
         self._kept = {
@@ -401,8 +408,8 @@ class _Room:
         self._kept_in_all = sum(self._kept.values())
 
     def fits(self, ticket: Ticket) -> bool:
-        """Return whether its pool may have one more slot, and the cluster has one that is reserved
-        for no other.
+        """Return whether the pool may have one more slot, and the cluster has one that is not
+        reserved for others.
         """
         most = self._gate.pools.of(ticket.pool).max
         if most is not None and self._gate.holds(ticket.pool).all >= most:

@@ -1,8 +1,8 @@
-"""Projects: their names, and the only project that the present caller may see and touch.
+"""Projects: their names, and the only project that the present caller may see and change.
 
-One context variable limits a caller. The store reads it wherever it loads a row by a number or a
-name, and in every list. So something of another project does not exist for the caller, whatever
-asks for it. Nobody else is limited: workers, and the work that a service does on its own.
+One context variable limits a caller. The store reads it in every list, and wherever it loads a row
+by number or name. So objects of another project do not exist for the caller, whatever code asks for
+them. Workers, and work that a service does on its own, are not limited.
 """
 
 from __future__ import annotations
@@ -14,25 +14,30 @@ from contextvars import ContextVar
 from .bounds import check_name
 from .errors import InvalidRequest
 
-#: The project of everything for which nobody names another one.
+#: The project of everything for which no other project is given.
 DEFAULT = "default"
-#: The project of a token that sees and touches everything, and of a webhook that gets the events of
-#: every project.
+#: The project of a token that can see and change everything, and of a webhook that receives the
+#: events of every project.
 ALL = "*"
-#: No project has this name: a caller who is limited to it sees nothing.
+#: No project has this name, so a caller who is limited to it sees nothing.
 NONE = ""
 
 _ONLY: ContextVar[str | None] = ContextVar("project", default=None)
 
 
 def only() -> str | None:
-    """Return the only project that the present caller sees; ``None``: it sees all projects."""
+    """Return the only project that the present caller sees, or ``None`` for a caller of all
+    projects.
+    """
     return _ONLY.get()
 
 
 @contextmanager
 def limited(project: str | None) -> Iterator[None]:
-    """Limit everything in this block to one project. ``None``: nothing is limited."""
+    """Limit everything in this block to one project.
+
+    ``None`` means no limit.
+    """
     token = _ONLY.set(project)
     try:
         yield
@@ -42,7 +47,7 @@ def limited(project: str | None) -> Iterator[None]:
 
 @contextmanager
 def narrowed(project: str | None) -> Iterator[None]:
-    """Limit this block to the project that a filter names, if it names one.
+    """Limit this block to the project that a filter names, if any.
 
     Raises ``InvalidRequest``.
     """
@@ -51,7 +56,7 @@ def narrowed(project: str | None) -> Iterator[None]:
 
 
 def chosen(wanted: str | None, default: str = DEFAULT) -> str:
-    """Return the project of something new: the caller's own, or the one that a caller of all
+    """Return the project of a new object: the caller's own, or the project that a caller of all
     projects wants.
 
     Raises ``InvalidRequest``.
@@ -61,6 +66,7 @@ def chosen(wanted: str | None, default: str = DEFAULT) -> str:
     own = only()
     if own is not None and wanted not in (None, own):
         raise InvalidRequest(
-            f"project: {wanted!r} is not allowed; this token is of project {own!r}, so leave it out"
+            f"project: {wanted!r} is not allowed; this token belongs to project {own!r}, so leave "
+            "it out"
         )
     return own if own is not None else wanted or default

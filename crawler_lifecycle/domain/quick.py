@@ -1,4 +1,4 @@
-"""Dataclasses of which a poll makes tens of thousands."""
+"""Dataclasses of which one poll creates tens of thousands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ else:
     from dataclasses import dataclass
 
     def quick_dataclass(*, frozen: bool, slots: bool) -> Any:
-        """Frozen for the type checker alone: to make one that is frozen at runtime takes four times
-        as long.
+        """Make a dataclass that is frozen for the type checker only.
+
+        Creating an instance that is frozen at runtime takes four times as long.
         """
         return dataclass(unsafe_hash=frozen, slots=slots)

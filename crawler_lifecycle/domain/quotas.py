@@ -1,8 +1,8 @@
-"""Quotas: the most starts and tasks of a token, of a pool or of a project.
+"""Quotas: the maximum starts and tasks of a token, a pool or a project.
 
-What is used is counted from the rows of runs and tasks (``store/runs/quotas.py``), and never by a
-counter. A start is counted for an hour, also after its run was deleted. A repeat of a request is no
-other start.
+Use is counted from the rows of runs and tasks (``store/runs/quotas.py``), and never kept in a
+counter. A start counts for an hour, even after its run was deleted. A repeat of a request does not
+count as another start.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Literal
 
 from .errors import InvalidRequest, QuotaReached
 
-#: Kind of holder -> column of the run with the holder's name.
+#: Kind of holder -> the column of the run with the holder's name.
 KINDS: Mapping[str, str] = {"token": "caller", "pool": "pool", "project": "project"}
-#: Keys of the setting: KIND:NAME, and KIND:* for every name without an entry of its own.
+#: Keys of the setting: KIND:NAME, or KIND:* for every name without its own entry.
 QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|(oidc:)?[A-Za-z0-9][A-Za-z0-9._@+|=-]{{0,63}})$"
 #: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not
-#: execute yet; of a project also what may be open.
+#: execute yet. For a project, also the number of open objects.
 What = Literal[
     "starts_per_hour",
     "live_tasks",
@@ -31,20 +31,22 @@ What = Literal[
     "schedules",
     "webhooks",
 ]
-#: Limits of a project only. They are counted when one more is opened, and not at the start of a
+#: Limits that only projects have. They are checked when an object is opened, not at the start of a
 #: run.
 OPEN = ("managers", "graphs", "schedules", "webhooks")
-#: The highest quota, because a start counts up to as many rows; and the most keys of the setting.
+#: The highest quota, because checking a start counts up to as many rows, and the maximum number of
+#: keys in the setting.
 QUOTA_MAX = 1_000_000
 QUOTAS_MAX = 1_000
 #: The time for which a start counts.
 WINDOW = timedelta(hours=1)
-#: Seconds after which to ask again for tasks. It is an estimate: nobody knows when a task ends.
+#: Seconds after which to ask for tasks again. It is an estimate, because nobody knows when a task
+#: will end.
 AGAIN_S = 60.0
 #: The beginning of every sentence about a quota that is used up.
 QUOTA = "quota "
 
-#: The quotas of an installation: key of the setting -> what is limited -> the most.
+#: The quotas of an installation: key of the setting -> limited kind -> maximum.
 Quotas = Mapping[str, Mapping[What, int]]
 NO_QUOTAS: Quotas = {}
 
@@ -53,8 +55,8 @@ NO_QUOTAS: Quotas = {}
 class Limit:
     """One limit of one holder, and its use.
 
-    ``used`` is counted up to ``max``, or one more; ``None``: it is not counted. ``free_at`` is the
-    time of the next start if none is free.
+    ``used`` is counted up to ``max`` or one more, and is ``None`` if it is not counted. ``free_at``
+    is the time at which the next start is free if none is free now.
     """
 
     kind: str
@@ -77,14 +79,16 @@ class Limit:
             raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
 
     def check(self, tasks: int, now: datetime, *, told: bool = True) -> None:
-        """Raise ``QuotaReached`` unless one more start, or so many more tasks, are free.
+        """Raise ``QuotaReached`` unless one more start, or this many more tasks, are free.
 
-        ``told``: the text contains the use.
+        If ``told`` is true, the text contains the use.
         """
         used = self.used or 0
         if used + (1 if self.what == "starts_per_hour" else tasks) <= self.max:
             return
-        text = f"{self}: {used} of {self.max} in use" if told else f"{self}: no room for this now"
+        text = (
+            f"{self}: {used} of {self.max} in use" if told else f"{self}: no capacity for this now"
+        )
         if not self.max:
             raise QuotaReached(
                 f"{text}; nothing is free until the operator raises it (LIFECYCLE_QUOTAS)"
@@ -98,19 +102,19 @@ class Limit:
                 seconds,
             )
         raise QuotaReached(
-            f"{text}, and {tasks} more wanted; free when tasks end: try again in {AGAIN_S:g} s",
+            f"{text}, and {tasks} more requested; tasks must end first: try again in {AGAIN_S:g} s",
             AGAIN_S,
         )
 
 
 def quota_of(quotas: Quotas, project: str, what: str) -> int | None:
-    """Return the most of this that a project may have open; ``None``: there is no quota."""
+    """Return how many of these a project may have open, or ``None`` without a quota."""
     limits = quotas.get(f"project:{project}", quotas.get("project:*", {}))
     return next((most for name, most in limits.items() if name == what), None)
 
 
 def check_quota_keys(quotas: Quotas) -> None:
-    """Raise ``ValueError`` for a limit of what only projects have."""
+    """Raise ``ValueError`` for a limit that only projects can have."""
     for key, limits in quotas.items():
         wrong = [what for what in limits if what in OPEN and not key.startswith("project:")]
         if wrong:
@@ -120,7 +124,7 @@ def check_quota_keys(quotas: Quotas) -> None:
 
 
 def limits_of(quotas: Quotas, run: Mapping[str, object]) -> list[Limit]:
-    """Return the limits that hold for a run with these columns."""
+    """Return the limits that apply to a run with these columns."""
     # The name of a token is the part after its project (``Caller.key``).
     holders = [
         (kind, str(run[of]).rpartition("/")[2])

@@ -23,7 +23,7 @@ class Resources:
         parse_memory(self.memory)
 
     def over(self, base: Resources) -> Resources:
-        """Return these values, with those of ``base`` instead of missing ones."""
+        """Return these values, with those of ``base`` in place of missing ones."""
         return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
 
 
@@ -32,10 +32,9 @@ _BINARY |= {unit: 10 ** (3 * n) for n, unit in enumerate("kMGTPE", 1)}
 
 
 def parse_memory(text: str | None, field: str = "resources.memory") -> int | None:
-    """Return the bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``); ``None``
-    stays ``None``.
+    """Return the bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``).
 
-    Raises ``InvalidRequest`` if the text is no such quantity.
+    ``None`` stays ``None``. Raises ``InvalidRequest`` for any other text.
     """
     if text is None:
         return None
@@ -53,7 +52,7 @@ def parse_memory(text: str | None, field: str = "resources.memory") -> int | Non
 def parse_cpu(text: str | None) -> float | None:
     """Return the processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``).
 
-    Raises ``InvalidRequest``.
+    Raises ``InvalidRequest`` for any other text.
     """
     if text is None:
         return None

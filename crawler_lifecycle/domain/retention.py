@@ -1,8 +1,8 @@
 """Retention: the rules about which data may be removed, and when. Other modules carry them out.
 
-Data that may still be useful stays. The ages come first. Then come the rules for rows of the
-database, for files of runs on the cluster volume and in object storage, for folders of the local
-cluster, and for unfinished uploads.
+Data that can still be useful is kept. The ages come first, followed by the rules for rows of the
+database, files of runs on the cluster volume and in object storage, folders of the local cluster,
+and unfinished uploads.
 """
 
 from __future__ import annotations
@@ -30,49 +30,50 @@ class Retention:
 
 
 #: The database: ``crawlctl db prune`` removes rows of the tables in ``GOES``
-#: (store/retention/pruning.py). Audits compare runs that ended within three days. Deliveries are
-#: retried for one day. A reader of events that returns after a long weekend should find all events.
+#: (store/retention/pruning.py). Audits compare runs that ended within three days, and deliveries
+#: are retried for one day. A reader of events that returns after a long weekend should find all
+#: events.
 DATABASE = Retention(
-    90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need younger data"
+    90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need more recent data"
 )
 #: The access log, which has an age of its own: ``crawlctl db prune --access-older-than``.
 ACCESS = Retention(
-    365 * DAY_S, 7 * DAY_S, "people read the access log to find out what was done last week"
+    365 * DAY_S, 7 * DAY_S, "people use the access log to find out what was done last week"
 )
-#: The cluster volume and bundles in object storage: ``crawlctl cluster gc`` removes files and
-#: saved state of runs that ended and were exported (clusters/volume.py,
-#: adapters/archive/bundles.py). One try of an export may read files for six hours.
+#: The cluster volume and bundles in object storage: ``crawlctl cluster gc`` removes files and saved
+#: state of runs that ended and were exported (clusters/volume.py, adapters/archive/bundles.py). One
+#: try of an export can read files for six hours.
 FILES = Retention(
     14 * DAY_S,
     12 * 3600.0,
-    "an export may read files for hours, and a run that just ended may be resumed",
+    "an export can read files for hours, and a run that has just ended may be resumed",
 )
 #: Object storage: before and after its own upload, each export removes unfinished uploads of the
-#: same archive to which nothing was added for this time (adapters/archive/s3/upload.py). It is
-#: below an export's heartbeat timeout (30 s).
+#: same archive that have not grown for this time (adapters/archive/s3/upload.py). It is shorter
+#: than the heartbeat timeout of an export (30 s).
 UPLOADS = Retention(20.0)
 
 
 # --- rows of the database -------------------------------------------------------------------------
 
 
-#: The tables from which rows are removed, in this order, and a description of these rows.
+#: The tables from which rows are removed, in this order, each with a description of these rows.
 GOES: Mapping[str, str] = {
     "outbox_event": "events about objects that ended long ago",
     "outbox_delivery": "pushes and webhook deliveries of these events",
-    "task_log": "ends of the logs of tasks, in runs that ended long ago",
-    "task_stats": "final statistics of crawlers, in runs that ended long ago",
-    "task_observation": "observations that were not applied, of runs that ended long ago",
-    "task_finding": "prepared changes that were not applied, of these runs",
+    "task_log": "tails of task logs in runs that ended long ago",
+    "task_stats": "final statistics of crawlers in runs that ended long ago",
+    "task_observation": "unapplied observations of runs that ended long ago",
+    "task_finding": "unapplied changes of these runs",
     "manager_item": "jobs of managers that ended long ago; a resume begins without them",
     "manager_addition": "pages of jobs that were added to such managers",
     "graph_page": "pages of old drafts that never became a graph",
-    "graph_result": "results of steps, of graphs that ended long ago",
+    "graph_result": "results of steps in graphs that ended long ago",
     "graph_step": "all steps of a graph together, after its results were removed",
     "graph_log": "the last output of their functions",
-    "schedule_due": "old due times whose run, manager or graph has its verdict",
+    "schedule_due": "old due times whose run, manager or graph has a verdict",
     "audit_finding": "findings that were closed long ago",
-    "access_log": "what people and tokens did long ago",
+    "access_log": "old actions of people and tokens",
 }
 
 #: All other tables, and the reason why nothing is removed from them.
@@ -87,8 +88,8 @@ NEVER: Mapping[str, str] = {
     "task_addition": "a resume needs it to count tasks",
     "export_record": "the locations of archives",
     "pool_gate": "one row: the shares of pools",
-    "crawler_memory": "a row for each crawler that ended for lack of memory and remembers it",
-    "pool_ticket": "a row leaves when its run has all its slots or ends",
+    "crawler_memory": "a row for each crawler that ran out of memory, with its new memory",
+    "pool_ticket": "a row is removed when its run has all its slots or ends",
     "outbox_counter": "one row: the number of the newest event",
     "manager": "the record of managers; a resume continues from it",
     "manager_log": "at most 16 KiB for each manager: the last output of its class",
@@ -96,7 +97,7 @@ NEVER: Mapping[str, str] = {
     "graph_change": "empty between two transactions",
     "plan": "the list of user code that may be started",
     "access_token": "the record of tokens; a revoked token keeps its row",
-    "process_note": "a note leaves when its time is over and another one comes",
+    "process_note": "an expired note is removed when another note is added",
     "webhook": "the record of webhooks; a deleted webhook keeps its number",
     "schedule": "the record of schedules",
     "audit_report": "audits themselves remove reports after 30 days",
@@ -106,11 +107,11 @@ NEVER: Mapping[str, str] = {
 
 
 class Stays(StrEnum):
-    """The reason why data stays. Functions return ``None`` for data that may be removed."""
+    """The reason why data is kept. Functions return ``None`` for data that may be removed."""
 
     LIVE = "its run, manager or graph is live"
     RECENT = "too recent"
-    ONCE = "occurs once in an attempt; timeline, describe and export --resend need it"
+    ONCE = "occurs once per attempt; timeline, describe and export --resend need it"
     UNSENT = "its push failed; crawlctl export RUN --resend may still send it"
     OPEN = "the finding is open"
     UNREADABLE = "its run cannot be read; crawlctl describe RUN names the fix"
@@ -128,12 +129,12 @@ def stays(
     moments: Iterable[object],
     before: datetime,
 ) -> Stays | None:
-    """Return the reason why data of a run, a manager or a graph stays; ``None``: it may be removed.
+    """Return the reason why data of a run, a manager or a graph is kept, or ``None`` if it may be
+    removed.
 
-    ``state``: its state, or ``None`` if the row does not exist. ``words``: all states. ``over``:
-        the states after the
-    end. ``moments``: the time of the end and the time of the last change. Both count, because an
-    end may have been recorded late.
+    ``state`` is its state, or ``None`` if the row does not exist. ``words`` contains all states,
+    and ``over`` those after the end. ``moments`` contains the time of the end and the time of the
+    last change. Both count, because an end can be recorded late.
     """
     if state is None:
         return Stays.UNKNOWN
@@ -150,10 +151,10 @@ def stays(
 def event_stays(
     run: Stays | None, key: object, created_at: object, before: datetime
 ) -> Stays | None:
-    """Return the reason why an event stays; ``None``: it may be removed.
+    """Return the reason why an event is kept, or ``None`` if it may be removed.
 
-    ``run``: the reason why its run's data stays, if any. ``key``: the key of an event that occurs
-        once in an attempt.
+    ``run`` is the reason why its run's data is kept, if any. ``key`` is the key of an event that
+    occurs once per attempt.
     """
     if run is not None:
         return run
@@ -165,7 +166,7 @@ def event_stays(
 def finding_stays(
     run: Stays | None, status: object, moments: Iterable[object], before: datetime
 ) -> Stays | None:
-    """Return the reason why an audit's finding stays; ``None``: it may be removed.
+    """Return the reason why an audit's finding is kept, or ``None`` if it may be removed.
 
     Its run may not exist.
     """
@@ -180,7 +181,7 @@ def finding_stays(
 
 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
-    """Return the reason why a firing stays; ``None``: it may be removed.
+    """Return the reason why a firing is kept, or ``None`` if it may be removed.
 
     The row of the target is never removed, and the id of the target contains the due time. So the
     target does not begin twice, even after the firing is removed.
@@ -190,27 +191,27 @@ def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) ->
     return None if isinstance(decided_at, datetime) and decided_at < before else Stays.RECENT
 
 
-#: The number for a damaged mark: all events may have been removed.
+#: The number for a damaged mark, which means that all events may have been removed.
 _ALL = ID_MAX
 
 
 def mark(through: int, now: datetime) -> str:
-    """Return the mark of an attempt: the last removed event, and the time.
+    """Return the mark of an attempt: the number of the last removed event, and the time.
 
-    0: only rows without events were removed.
+    The number 0 means that only rows without events were removed.
     """
     return f"{through} {now.isoformat()}"
 
 
 def marked_through(value: object) -> int:
-    """Return the event number in a mark."""
+    """Return the number of the event in a mark."""
     number = whole(str(value).partition(" ")[0])
     return _ALL if number is None else number
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
-    """Return the number up to which events of the run may have been removed; ``None``: none were
-    removed.
+    """Return the number up to which events of the run may have been removed, or ``None`` if none
+    were removed.
     """
     marks = [marked_through(row["value"]) for row in properties if row["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
@@ -220,25 +221,23 @@ def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
 
 
 class RetentionState(StrEnum):
-    """The state of a run with files: it decides whether they may be removed."""
+    """The state of a run with files, which decides whether they may be removed."""
 
     OLD = "old"
-    """The run ended and was exported, both longer ago than files are kept."""
+    """The run ended and was exported, and both are longer ago than files are kept."""
     RECENT = "recent"
     LIVE = "live"
     NOT_EXPORTED = "not exported"
     INCOMPLETE = "archive incomplete"
     REMOVED = "removed"
-    """Its files were removed. Files that are still found belong to no run, or could not be
-    removed.
-    """
+    """Its files were removed. Any remaining files belong to no run, or could not be removed."""
     UNKNOWN = "unknown"
     """The database has no such run."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedRun:
-    """A run of the database, with the fields that decide about the files of its current attempt."""
+    """A run in the database, with the fields that decide about the files of its current attempt."""
 
     run_id: int
     run_uid: str
@@ -247,15 +246,15 @@ class RetainedRun:
     attempt: int
     ended_at: datetime | None
     export: str | None = None
-    """``exported``, ``empty`` or ``failed``; ``None``: no export was tried yet."""
+    """``exported``, ``empty`` or ``failed``, or ``None`` if no export was tried yet."""
     export_note: str | None = None
-    """A text: the files that the archive lacks, or why a later try failed."""
+    """A text about files that are missing from the archive, or about the failure of a later try."""
     exported_at: datetime | None = None
     """The time at which an export last began or ended."""
     given_up: bool = False
-    """True when the removal of its files has begun, so nobody may read them."""
+    """True if the removal of its files has begun, so that nobody may read them."""
     removed: bool = False
-    """True when all its files were removed."""
+    """True if all its files were removed."""
 
 
 def stand_of(
@@ -263,9 +262,9 @@ def stand_of(
 ) -> tuple[RetentionState, str]:
     """Return the state of the run, and a text about it.
 
-    Files may be removed only in the state ``RetentionState.OLD``: the run ended and was exported
-    before ``before``.
-    ``incomplete``: an archive that lacks files counts as complete.
+    Files may be removed only in the state ``RetentionState.OLD``, that is, if the run ended and was
+    exported before ``before``. If ``incomplete`` is true, an archive that lacks files counts as
+    complete.
     """
     if run is None:
         return RetentionState.UNKNOWN, "the database has no such run"
@@ -291,12 +290,12 @@ def stand_of_name(
 ) -> tuple[RetentionState, str]:
     """Return the result of ``stand_of`` for files under a name.
 
-    ``ref``: the run that the name means, if any. ``run``: the row with its number.
+    ``ref`` is the run to which the name refers, if any. ``run`` is the row with its number.
     """
     if ref is None:
         return RetentionState.UNKNOWN, "this is not the name of a run"
     if run is not None and not ref.owns(run.run_uid):
-        # The files are older than a restore of the database, or belong to another installation: we
+        # The files are older than a restore of the database, or belong to another installation, so
         # keep them.
         return RetentionState.UNKNOWN, "the database has another run with this number"
     return stand_of(run, before, incomplete=incomplete)
@@ -306,12 +305,11 @@ def stand_of_name(
 
 
 def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
-    """Return whether the folders of a local run may be removed: it has tasks, and all of them ended
-    before ``before``.
+    """Return whether the folders of a local run may be removed.
 
-    ``tasks``: for each deployed task its end in seconds since 1970 (``None``: no end, or unknown),
-        and whether its
-    supervisor process lives. The folders stay if one task executes or was lost.
+    The run must have tasks, all of which ended before ``before``. ``tasks`` contains, for each
+    deployed task, its end in seconds since 1970 (``None`` without a known end) and whether its
+    supervisor process is alive. The folders are kept if a task executes or was lost.
     """
     any_task = False
     for ended_at, supervised in tasks:
@@ -322,7 +320,8 @@ def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> boo
 
 
 def upload_goes(newest: datetime, now: datetime, quiet_s: float) -> bool:
-    """Return whether an unfinished upload may be removed: nothing was added in ``quiet_s`` seconds
-    since ``newest``.
+    """Return whether an unfinished upload may be removed.
+
+    It must not have grown in the ``quiet_s`` seconds since ``newest``.
     """
     return now - newest >= timedelta(seconds=quiet_s)

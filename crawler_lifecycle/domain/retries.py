@@ -1,8 +1,9 @@
-"""Retries of tasks: which ends another try follows, when, how often, and with how much memory.
+"""Retries of tasks: which ends are followed by another try, when, how often, and with how much
+memory.
 
-The policy is merged key by key: the request's keys first, then those of the crawler's entry, then
-the installation's. A try is decided from recorded facts alone, so deciding twice gives the same
-answer.
+The policy is merged key by key from the request, the crawler's entry and the installation, in this
+order of precedence. A try is decided from recorded facts alone, so repeating the decision gives the
+same answer.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from .ended_by import EndedBy
 from .ends import FINAL, PLAIN, RETRY, Reading
 from .resources import parse_memory
 
-#: Word of a policy -> who ended the task, and the outcome; ``None``: any other outcome. No policy
-#: retries other ends: a person, another limit or a service ended the task, or another try would end
-#: in the same way.
+#: Word of a policy -> who ended the task, and the outcome, where ``None`` means any other outcome.
+#: Policies retry no other ends: either a person, another limit or a service ended the task, or
+#: another try would end in the same way.
 WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
     "interrupted": (EndedBy.CLUSTER, "interrupted"),
     "evicted": (EndedBy.CLUSTER, "evicted"),
@@ -28,7 +29,7 @@ WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
     "banned": (EndedBy.CRAWLER, "banned"),
     "failed": (EndedBy.CRAWLER, None),
 }
-#: Limits of a crawler's own that it reports. Another try would reach them again.
+#: A crawler's own limits that it reports. Another try would reach them again.
 NEVER = ("memusage_exceeded", "diskusage_exceeded")
 _NUMBERS: Mapping[str, Bound] = {
     "max": Bound(0, 100, whole=True, or_none=True),
@@ -41,19 +42,17 @@ _NUMBERS: Mapping[str, Bound] = {
 }
 _LABELS_MAX = 20
 _EXITS_MAX = 50
-#: The end of a note about a task that no try follows because of its exit code.
+#: The end of a note about a task that is not retried because of its exit code.
 IS_FINAL = " is final"
-#: The most bytes of memory without a cap, and the most characters of a try's memory: those of its
-#: column.
+#: The maximum memory in bytes without a cap, and the maximum length of the text for a try's memory,
+#: which is that of its column.
 _MEMORY_MOST = 2**62
 _MEMORY_TEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNodes:
-    """Nodes for later tries: those with these labels, from the try after ``after`` failed tries
-    on.
-    """
+    """Nodes for later tries: those with these labels, after ``after`` failed tries."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -72,38 +71,40 @@ class OtherNodes:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A policy of retries, or the keys of it that one source gives.
+    """A policy of retries, or the keys of it from one source.
 
-    ``None``: the next source decides.
-
-    Raises ``InvalidRequest``.
+    ``None`` leaves a key to the next source. Raises ``InvalidRequest``.
     """
 
     __pydantic_config__: ClassVar = STRICT
 
     max: int | None = None
-    """The most tries after the first one, for each task and attempt of the run. 0: none."""
+    """The maximum number of tries after the first one, for each task and attempt of the run. 0
+    means none.
+    """
     on: list[str] | None = None
-    """The ends that another try follows (``WORDS``)."""
+    """The kinds of ends that are retried (``WORDS``)."""
     backoff_s: float | None = None
-    """Seconds from the end to the next try. Each further wait is ``factor`` times longer, at most
+    """Seconds from the end to the next try. Each further wait is ``factor`` times longer, up to
     ``cap_s``.
     """
     factor: float | None = None
     cap_s: float | None = None
     jitter: float | None = None
-    """The part of the wait by which it varies, so that many tasks do not come at once."""
+    """The share by which the wait varies, so that many tasks do not start at the same time."""
     budget: int | None = None
-    """The most tries of all tasks together, in one attempt of the run. Without it: two for each
-    task, at least 10.
+    """The maximum number of tries of all tasks together in one attempt of the run. The default is
+    two for each task, but at least 10.
     """
     memory_factor: float | None = None
-    """After ``oom``, the next try has so many times the memory, at most ``memory_cap``."""
+    """After ``oom``, the memory of the next try is multiplied by this, up to ``memory_cap``."""
     memory_cap: str | None = None
     remember: bool | None = None
-    """True: later runs of the crawler begin with the memory that was needed."""
+    """True if later runs of the crawler begin with the memory that was needed."""
     final_exits: list[int] | None = None
-    """Exit codes that are never retried, besides those that the crawler's ``ends`` call final."""
+    """Exit codes that are never retried, in addition to those that are final in the crawler's
+    ``ends``.
+    """
     retry_on: OtherNodes | None = None
 
     def __post_init__(self) -> None:
@@ -114,7 +115,7 @@ class Retries:
             raise refusal(
                 "retries.on",
                 unknown[0] if unknown else self.on,
-                f"give words of {', '.join(WORDS)}, each once",
+                f"give each of these words at most once: {', '.join(WORDS)}",
             )
         for code in (self.final_exits or ())[: _EXITS_MAX + 1]:
             check_number("retries.final_exits", code, Bound(1, 255, whole=True))
@@ -127,7 +128,7 @@ class Retries:
         parse_memory(self.memory_cap, "retries.memory_cap")
 
     def check(self, memory: str | None = None) -> None:
-        """Raise ``InvalidRequest`` for keys that contradict each other, or the memory of the first
+        """Raise ``InvalidRequest`` for keys that contradict each other or the memory of the first
         try.
         """
         if self.budget is not None and self.max is not None and self.budget < self.max:
@@ -153,14 +154,14 @@ class Retries:
             )
 
     def over(self, base: Retries) -> Retries:
-        """Return this policy with the keys of ``base`` where this one has none."""
+        """Return this policy with the keys of ``base`` for those that it does not set."""
         return replace(
             base,
             **{f.name: own for f in fields(self) if (own := getattr(self, f.name)) is not None},
         )
 
 
-#: The policy if nothing else is configured: what the cluster caused is retried automatically.
+#: The policy if nothing else is configured: ends caused by the cluster are retried automatically.
 DEFAULT = Retries(
     max=3,
     on=["interrupted", "evicted", "lost"],
@@ -174,18 +175,18 @@ DEFAULT = Retries(
 
 @dataclass(frozen=True, slots=True)
 class EndedTry:
-    """The recorded end of a task's try."""
+    """The recorded end of one try of a task."""
 
     outcome: str | None
     exit_code: int | None
     retry: int
-    """The number of tries before this one, in this attempt of the run."""
+    """The number of tries before this one in this attempt of the run."""
     key: str
-    """A text that identifies the try. The jitter depends on it."""
+    """A text that identifies the try and determines its jitter."""
     ended_by: str | None = EndedBy.CRAWLER
-    """``None``: an older build recorded the end, so its outcome alone decides."""
+    """``None`` if an older build recorded the end, so that only its outcome decides."""
     memory: str | None = None
-    """The memory with which it executed; ``None``: unknown."""
+    """The memory with which it executed, or ``None`` if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class NextTry:
 
     wait_s: float
     memory: str | None = None
-    """More memory than the try before had; ``None``: as much."""
+    """More memory than the previous try had, or ``None`` for the same amount."""
 
 
 def next_try(
@@ -202,8 +203,9 @@ def next_try(
 ) -> NextTry | str:
     """Return the next try, or the reason why there is none.
 
-    ``policy`` is a whole one (``resolved``). ``used``: tries of the run's budget so far. ``ends``
-    defines which exit codes are final, and which are always worth a try.
+    ``policy`` must be complete (``resolved``). ``used`` is the number of tries that were already
+    taken from the run's budget. ``ends`` defines which exit codes are final, and which are always
+    retried.
     """
     outcome = end.outcome or "failed"
     most = policy.max or 0
@@ -228,14 +230,14 @@ def next_try(
     memory = _more_memory(policy, end.memory) if word == "oom" else None
     if memory is not None and memory == end.memory:
         return (
-            "it had all the memory that retries.memory_cap allows "
+            "it already had all the memory that retries.memory_cap allows "
             f"({policy.memory_cap or _MEMORY_MOST})"
         )
     return NextTry(_wait_s(policy, end), memory)
 
 
 def budget_of(policy: Retries, tasks: int) -> int:
-    """Return the most tries of all tasks of the run together."""
+    """Return the maximum number of tries of all tasks of the run together."""
     return (
         policy.budget
         if policy.budget is not None
@@ -244,20 +246,22 @@ def budget_of(policy: Retries, tasks: int) -> int:
 
 
 def _wait_s(policy: Retries, end: EndedTry) -> float:
-    """Return the wait. It is computed from the try, so a repeated decision gives the same wait."""
+    """Return the wait in seconds.
+
+    It is computed from the try, so a repeated decision gives the same wait.
+    """
     wait = min(
         policy.cap_s or 0, (policy.backoff_s or 0) * (policy.factor or 1) ** min(end.retry, 100)
     )
-    part = zlib.crc32(end.key.encode()) / 2**32  # spread evenly from 0 to 1
+    part = zlib.crc32(end.key.encode()) / 2**32  # evenly distributed between 0 and 1
     return float(wait * (1 + (policy.jitter or 0) * (2 * part - 1)))
 
 
 def _more_memory(policy: Retries, memory: str | None) -> str | None:
-    """Return the memory of the next try, in whole MiB or as the cap; ``None``: that of this try is
-    unknown.
+    """Return the memory of the next try, in whole MiB or as the cap.
 
-    The text is short, whatever the policy and the request contain: at most ``_MEMORY_TEXT``
-    characters.
+    Return ``None`` if the memory of this try is unknown. The text has at most ``_MEMORY_TEXT``
+    characters, whatever the policy and the request contain.
     """
     now = parse_memory(memory)
     cap = parse_memory(policy.memory_cap) or _MEMORY_MOST
@@ -272,9 +276,9 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
 
 
 def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:
-    """Return the whole policy of a run.
+    """Return the complete policy of a run.
 
-    Keys of different sources may contradict each other. Then the smaller number holds: ``budget``,
-    ``cap_s``.
+    If keys from different sources contradict each other, the smaller number applies, for example
+    for ``budget`` and ``cap_s``.
     """
     return (request or Retries()).over(crawler or Retries()).over(installation).over(DEFAULT)

@@ -1,8 +1,8 @@
-"""A run: its request, its statuses, its answers, and the verdict from its tasks.
+"""A run: its request, its statuses, its answers, and the verdict derived from its tasks.
 
 The dataclasses here are sent as JSON through Temporal and HTTP and stored in the database. Unknown
-fields are refused: pydantic reads ``extra: forbid``. This module itself needs only the standard
-library.
+fields are refused, because pydantic is configured with ``extra: forbid``. This module itself needs
+only the standard library.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .retries import Retries
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
-#: The most bytes of JSON of one task's arguments and settings together. Its Job contains them, and
-#: its pod again. We read lists in pages of 500 objects, and such a page may have at most 64 MiB
-#: (docs/kubernetes.md).
+#: The maximum size of one task's arguments and settings together, in bytes of JSON. Both its Job
+#: and its pod contain them. We read lists in pages of 500 objects, and such a page may have at most
+#: 64 MiB (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
-#: The most tags of one run, and the most characters of a tag.
+#: The maximum number of tags of one run, and the maximum length of a tag.
 TAGS_MAX = 50
 TAG_MAX = 200
-#: The most intervals between polls.
+#: The maximum number of intervals between polls.
 POLLS_MAX = 100
-#: Seconds for which the delivery of the event and of the files of an ended run is tried.
+#: Seconds for which the delivery of an ended run's event and files is tried.
 DELIVERY_S = 24 * 3600.0
 
 
@@ -67,7 +67,7 @@ class Stage(StrEnum):
 class RunStatus(StrEnum):
     """Status of a run.
 
-    A terminal status is final for its attempt. Only a resume (a new attempt) changes it.
+    A terminal status is final for its attempt, and only a resume (a new attempt) changes it.
     """
 
     INITIALIZING = "INITIALIZING"
@@ -81,19 +81,20 @@ class RunStatus(StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
-#: The outcomes of the limits of a request that stop a run.
+#: The outcomes for those limits of a request that stop a run.
 LIMIT_STOPS = ("start_timeout", "timed_out", "cancelled (stalled)")
-#: Outcomes of runs that did what they could and brought less than is expected
-#: (``domain/coverage.py``), the worst one first: no items; fewer than usual; too few of something,
-#: or too many errors; items that fill a field too rarely.
+#: Outcomes of runs that ended normally but produced less than expected (``domain/coverage.py``),
+#: the worst first: no items; fewer than usual; too few of something, or too many errors; items that
+#: have values in a field too rarely.
 EMPTY = "empty"
 DROPPED = "dropped"
 UNMET = "unmet"
 COVERAGE = "coverage"
 UNMET_OUTCOMES = (EMPTY, DROPPED, UNMET, COVERAGE)
-#: What a good run lacks that has no items though runs before it had some: it resolves nothing.
+#: What a run lacks if it succeeded without items although earlier runs had some. It resolves no
+#: earlier problem.
 NO_ITEMS = "items"
-#: All outcomes that we set ourselves (docs/lifecycle.md, "Outcomes of tasks"). Crawlers may report
+#: All outcomes that we set ourselves (docs/lifecycle.md, "Outcomes of tasks"). Crawlers can report
 #: others.
 OUTCOMES = frozenset({
     "finished", "cancelled", "cancel_timeout", "start_timeout", "timed_out",
@@ -106,8 +107,9 @@ _ORDER = list(RunStatus)
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
-    """Return whether a run may change from ``current`` to ``new`` in one attempt: only forwards,
-    not after an end.
+    """Return whether a run may change from ``current`` to ``new`` within an attempt.
+
+    It only moves forward, and never after an end.
     """
     return not current.terminal and _ORDER.index(new) > _ORDER.index(current)
 
@@ -119,7 +121,7 @@ class Limits:
     __pydantic_config__: ClassVar = STRICT
 
     start_check_s: float = 6.0
-    """The first interval between checks whether the main task has started."""
+    """The first interval between checks of whether the main task has started."""
     start_timeout_s: float | None = None
     """The run is stopped as ``start_timeout`` if no task has started after this many seconds."""
     run_timeout_s: float | None = None
@@ -129,7 +131,7 @@ class Limits:
     life.
     """
     stop_grace_s: float = 30.0
-    """The time from a crawler's stop signal to its end by force."""
+    """The time from a crawler's stop signal until it is killed."""
     force_stop_after_s: float | None = 300.0
     """The time from the last request to end a task until the stop becomes a forced stop."""
 
@@ -155,7 +157,7 @@ def check_sizes(
     """Raise ``InvalidRequest`` if the arguments and settings of a task are larger than
     ``TASK_BYTES_MAX``.
 
-    ``tasks``: the own arguments of each task. The error names the task by its position.
+    ``tasks`` contains each task's own arguments. The error names the task by its position.
     """
     shared = _json_bytes(args)
     set_ = _json_bytes(settings)
@@ -205,8 +207,8 @@ def check_tags(where: str, tags: Sequence[object]) -> None:
 class AddTasks:
     """The input of the update ``add_tasks``: a page of child tasks for a live run.
 
-    A repeat with the same ``request_id`` adds nothing; the default is the id of the update. Raises
-    ``InvalidRequest``.
+    A repeat with the same ``request_id`` adds nothing; by default, it is the id of the update.
+    Raises ``InvalidRequest``.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -235,7 +237,7 @@ class AddedTask:
 
 @dataclass(frozen=True, slots=True)
 class TasksAdded:
-    """The answer of the update ``add_tasks``, in the order of the tasks sent."""
+    """The answer of the update ``add_tasks``, in the order in which the tasks were sent."""
 
     run_id: int
     tasks: list[AddedTask]
@@ -245,7 +247,7 @@ class TasksAdded:
 class RunRequest:
     """The request for a run: the single input of ``CrawlerLifecycleWorkflow``.
 
-    Raises ``InvalidRequest`` (a ``ValueError``) naming the field, the value and the fix.
+    Raises ``InvalidRequest`` (a ``ValueError``), which names the field, the value and the fix.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -308,7 +310,7 @@ class RunRequest:
             )
         check_name("crawler", self.crawler, or_none=True)
         if self.rerun and self.run_id is None:
-            raise refusal("rerun", self.rerun, "it needs the run_id of the completed run")
+            raise refusal("rerun", self.rerun, "rerun needs the run_id of the completed run")
         check_request_id(self.request_id)
         check_name("pool", self.pool, or_none=True)
         check_name("project", self.project)
@@ -333,9 +335,9 @@ class RunRequest:
 
 
 def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request as sent, with ``run_id`` in our spelling and as a number.
+    """Return a request as sent, with ``run_id`` spelled our way and as a number.
 
-    The specification calls it ``RunID``. Some senders have digits as a text, or only floats.
+    The specification calls it ``RunID``. Some senders have numbers as texts, or have only floats.
     """
     found = {
         "run_id" if name == "RunID" and "run_id" not in request else name: request[name]
@@ -349,7 +351,7 @@ def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """The payload of the signals ``stop`` and ``force_stop``. Every field may be left out."""
+    """The payload of the signals ``stop`` and ``force_stop``. All fields are optional."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -363,9 +365,9 @@ class StopRequest:
 class StopIntent:
     """A recorded stop of a run, by a person, by one of the run's limits or by an audit.
 
-    ``limit``: the outcome of the limit (``LIMIT_STOPS``), or the one that an audit gives; ``None``:
-        a person stopped
-    it. A person's stop has precedence over others. ``escalated``: a plain stop became a forced one.
+    ``limit`` is the outcome of the limit (``LIMIT_STOPS``) or the outcome that an audit gives.
+    ``None`` means that a person stopped it. A person's stop takes precedence over others.
+    ``escalated`` is true if a plain stop became a forced one.
     """
 
     requested_at: datetime
@@ -377,7 +379,7 @@ class StopIntent:
 
     @property
     def ended_by(self) -> EndedBy:
-        """The one who ended what this stop ends."""
+        """The party that ended the tasks that this stop ends."""
         if self.limit is None:
             return EndedBy.PERSON
         return EndedBy.LIMIT if self.limit in LIMIT_STOPS else EndedBy.SERVICE
@@ -389,10 +391,10 @@ class StopIntent:
         return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
 
     def merged(self, later: StopIntent) -> StopIntent:
-        """Return both stops as one.
+        """Return both stops merged into one.
 
-        It is forced if one of them is. Its time is that of the first stop. Its reason is that of
-        the first stop, unless the first came from a limit and the later one from a person.
+        It is forced if one of them is. It has the time and the reason of the first stop. If the
+        first stop came from a limit and the later one from a person, it has the person's reason.
         """
         reasons = later if self.limit is not None and later.limit is None else self
         force = self.force or later.force
@@ -409,15 +411,15 @@ class ExportResult:
     files: int
     sha256: str
     note: str | None = None
-    """A text about the tasks whose files are missing or incomplete in the archive."""
+    """A text about tasks whose files are missing or incomplete in the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
     """The answer of the query ``status``: the state that the workflow itself knows.
 
-    The statuses and counters of a live run are left out until the verdict. They are in the
-    database, where others write them too, and the workflow's values may be older.
+    The statuses and counters of a live run are left out until the verdict, because others also
+    write them to the database and the workflow's values can be older.
     """
 
     run_id: int | None
@@ -427,22 +429,22 @@ class RunSnapshot:
     trigger: Trigger
     stage: Stage
     status: RunStatus | None = None
-    """The status with which this attempt ended; ``None`` before the end: the database has the
-    status.
+    """The status with which this attempt ended. It is ``None`` before the end, when the database
+    has it.
     """
     outcome: str | None = None
     ended_by: str | None = None
     cause: str | None = None
     stop: StopIntent | None = None
     tasks: dict[str, int] | None = None
-    """The number of tasks by status; ``None`` before the end, as with ``status``."""
+    """The number of tasks by status. Like ``status``, it is ``None`` before the end."""
     step: int = 0
     last_poll_at: datetime | None = None
     next_poll_at: datetime | None = None
     polls: int = 0
     waiting_for: str | None = None
     waiting: str | None = None
-    """A sentence about what the run waits for, without durations. The gateway's sentence has
+    """A sentence without durations about what the run waits for. The gateway's sentence has
     durations.
     """
     notes: list[str] = field(default_factory=list)
@@ -464,21 +466,20 @@ class RunResult:
     errors: int | None = None
     export: ExportResult | None = None
     ended_by: str | None = None
-    """Who ended it (``EndedBy``); ``None``: an older build ended it."""
+    """The party that ended it (``EndedBy``), or ``None`` if an older build ended it."""
 
 
-#: The shortest time, in seconds, for which an average is computed. Before that it would change too
-#: much.
+#: The minimum time for an average, in seconds. Over a shorter time it would vary too much.
 PACE_LEAST_S = 1.0
 
 
 def pages_per_minute(
     pages: int | None, started_at: datetime | None, until: datetime | None
 ) -> float | None:
-    """Return the average from the start to ``until``: the end, or the newest progress of a run that
-    has not ended.
+    """Return the average from the start to ``until``.
 
-    ``None``: a value is unknown, or less than ``PACE_LEAST_S`` has passed.
+    ``until`` is the end or, for a run that has not ended, its latest progress. Return ``None`` if a
+    value is unknown, or if less than ``PACE_LEAST_S`` has passed.
     """
     if pages is None or pages < 0 or started_at is None or until is None:
         return None
@@ -488,7 +489,7 @@ def pages_per_minute(
 
 @dataclass(frozen=True, slots=True)
 class EndedTasks:
-    """The number of tasks with the same status, outcome and ``ended_by``, with their most frequent
+    """The number of tasks with the same status, outcome and ``ended_by``, and their most frequent
     cause.
     """
 
@@ -497,9 +498,9 @@ class EndedTasks:
     count: int
     cause: str | None = None
     alike: int = 0
-    """The number of tasks with this cause; 0: not counted."""
+    """The number of tasks with this cause, or 0 if not counted."""
     ended_by: EndedBy | None = None
-    """``None``: an older build recorded the end."""
+    """``None`` if an older build recorded the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,16 +511,16 @@ class Verdict:
     outcome: str
     cause: str
     ended_by: EndedBy | None = EndedBy.CRAWLER
-    """``None``: an older build recorded the ends of its tasks."""
+    """``None`` if an older build recorded the ends of its tasks."""
     lacks: str | None = None
-    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``; ``None``: it brought what is expected, or it was
-    not judged.
+    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``. ``None`` means that it produced what is expected,
+    or was not judged.
     """
 
     @property
     def attention(self) -> str | None:
-        """The reason why somebody should deal with the run: what it lacks, or ``failed``; ``None``:
-        nobody has to.
+        """The reason why the run needs attention: what it lacks, or ``failed``. ``None`` means that
+        it needs none.
         """
         if self.lacks in UNMET_OUTCOMES:
             return self.lacks
@@ -539,9 +540,10 @@ def verdict(
 
     - All tasks succeeded: COMPLETED.
     - A person stopped the run: FAILED, outcome ``cancelled``.
-    - Some tasks succeeded: outcome ``partial``, COMPLETED for a crawler with ``partial_ok`` and
-      else FAILED.
-    - No task succeeded: FAILED, with the common outcome of the tasks or else ``failed``.
+    - Some tasks succeeded: outcome ``partial``, COMPLETED for a crawler with ``partial_ok``, and
+      FAILED otherwise.
+    - No task succeeded: FAILED, with the common outcome of the tasks, if they have one, or
+      ``failed``.
 
     ``ended_by`` is that of the tasks that the cause names.
 

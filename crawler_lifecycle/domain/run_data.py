@@ -1,7 +1,7 @@
-"""Files and items of runs for users' code.
+"""Files and items of runs for user code.
 
-Users' processes hold no credentials. They read files piece by piece from a ``DataSource``, and this
-module parses the bytes.
+Processes of user code hold no credentials. They read files piece by piece from a ``DataSource``,
+and this module parses the bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from crawler_lifecycle.runner.item_reader import SkippedData
 
 from .bounds import INT_MAX, refusal
 
-#: The most bytes of a file that one call reads.
+#: The maximum number of bytes that one call reads from a file.
 PIECE = 1024 * 1024
-#: The most field names that a caller may request.
+#: The maximum number of field names that a caller may request.
 FIELDS_MAX = 1000
 
 
@@ -47,11 +47,15 @@ class DataSource(Protocol):
         """Return the supporting files of all tries that count (``domain/tries.py``)."""
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
-        """Return at most ``PIECE`` bytes from this offset on; none at the end of the file."""
+        """Return at most ``PIECE`` bytes from this offset on, and no bytes at the end of the
+        file.
+        """
 
 
 class AskedFiles:
-    """A ``DataSource`` that asks a worker (``activities.run_files.FileQuestions``)."""
+    """A ``DataSource`` that sends questions to a worker
+    (``activities.run_files.FileQuestions``).
+    """
 
     def __init__(self, ask: Callable[..., Any]) -> None:
         self._ask = ask
@@ -74,7 +78,7 @@ class HeldFiles:
     def leave(
         self, run_id: int, items: Iterable[Any] | None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Give a run these items, and other files by their names."""
+        """Give a run these items, and other files by name."""
         lines = (
             None if items is None else "".join(f"{json.dumps(item)}\n" for item in items).encode()
         )
@@ -91,21 +95,21 @@ class HeldFiles:
 
 
 class Which(TypedDict, total=False):
-    """The options of ``Items``: which items to read."""
+    """The options of ``Items``, which select the items to read."""
 
     task: int | None
-    """Only items of the task with this index."""
+    """Read only items of the task with this index."""
     offset: int
     limit: int | None
     fields: Collection[str] | None
-    """Only these fields of each item."""
+    """Read only these fields of each item."""
 
 
 class Items:
-    """The items of runs, one after the other. You can iterate over them several times.
+    """The items of runs, one after another.
 
-    ``skipped`` has sentences about data that the last iteration could not read, such as
-    ``3 lines were no JSON``.
+    You can iterate over them several times. ``skipped`` contains sentences about data that the last
+    iteration could not read, such as ``3 lines were no JSON``.
     """
 
     def __init__(
@@ -118,10 +122,13 @@ class Items:
         limit: int | None = None,
         fields: Collection[str] | None = None,
     ) -> None:
-        """Check the options, which ``Which`` explains. Raises ``InvalidRequest``."""
+        """Check the options, which ``Which`` describes.
+
+        Raises ``InvalidRequest``.
+        """
         for name, value in (("task", task), ("offset", offset), ("limit", limit)):
             if value is not None and (type(value) is not int or not 0 <= value <= INT_MAX):
-                raise refusal(name, value, "give a whole number from 0 on")
+                raise refusal(name, value, "give a whole number that is not negative")
         if fields is not None and (isinstance(fields, str) or len(fields) > FIELDS_MAX):
             raise refusal("fields", fields, f"give a list of at most {FIELDS_MAX} names")
         self._source = source
@@ -157,7 +164,7 @@ class Items:
 def open_file(source: DataSource, runs: Sequence[int], name: str) -> BinaryIO:
     """Open the file of this name for reading.
 
-    Raises ``InvalidRequest`` if no run or several runs have it.
+    Raises ``InvalidRequest`` unless exactly one run has it.
     """
     found = [file for run_id in runs for file in source.run_files(run_id) if file.name == name]
     if len(found) != 1:
@@ -181,9 +188,9 @@ def _pieces(source: DataSource, files: Mapping[str, RunFile], name: str) -> Iter
 
 
 class FarFile(io.RawIOBase):
-    """A remote file as a Python file.
+    """A remote file as a Python file object.
 
-    ``read`` returns bytes from an offset on, and chooses how many.
+    ``read`` returns bytes from an offset on, and decides how many.
     """
 
     def __init__(self, read: Callable[[int], bytes], size: int) -> None:

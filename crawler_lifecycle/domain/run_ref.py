@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """The identity of a run outside of its database.
+    """The identity of a run outside its database.
 
     Names of objects contain the run's number. A restored or new database may use the same number
-    again. The uid is created with the row and never used again: only an object with this uid
+    again. The uid is created with the row and never used again, so only an object with this uid
     belongs to the run.
     """
 
@@ -19,14 +19,14 @@ class RunRef:
     uid: str
 
     def __str__(self) -> str:
-        """Return the unique name of the run. No other run of any database has it."""
+        """Return the unique name of the run, which no other run of any database has."""
         return f"{self.run_id}-{self.uid}"
 
     @classmethod
     def named(cls, name: str) -> RunRef | None:
-        """Return the run with this name (``str(run)``); ``None``: the text is no such name.
+        """Return the run with this name (``str(run)``), or ``None`` for any other text.
 
-        ``007-…`` is no such name, because our numbers have no leading zeros.
+        ``007-…`` is not such a name, because our numbers have no leading zeros.
         """
         found = _NAME.fullmatch(name)
         number = int(found[1]) if found else 0
@@ -40,7 +40,7 @@ class RunRef:
         return uid == self.uid
 
     def foreign(self, what: str, uid: str | None) -> str:
-        """Return a text, with the fix, about an object with this run's number that belongs to
+        """Return a text, with the fix, about an object that has this run's number but belongs to
         another run.
         """
         whose = (
@@ -56,7 +56,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
 RUN_ID_MAX = 2**63 - 1
 
 
-#: A text for people: the reason why two runs have the same number, and the fix.
+#: The text about why two runs have the same number, and the fix.
 FOREIGN_FIX = (
     "the database was restored or created again, and used the number twice; the object is not "
     "changed; an audit lists "

@@ -1,14 +1,14 @@
-"""Stall detection: it measures for how long an executing run has shown no sign of life.
+"""Stall detection: measuring for how long an executing run has shown no sign of life.
 
-Only time that polls confirm counts. Two successful polls in a row confirm the time between them if
-the run executed at both and no counter changed. They confirm at most the planned time. If nobody
-could poll (no worker, no answer of the cluster), the state is unknown, and no run is stopped
-because of that. Any progress resets the time to zero.
+Only time that polls confirm counts. Two consecutive successful polls confirm the time between them,
+up to the planned time, if the run executed at both and no counter changed. If nobody could poll (no
+worker, or no answer from the cluster), the state is unknown, and no run is stopped because of that.
+Any progress resets the time to zero.
 
 A run with counters is judged by its counters alone, because many crawlers write a log line every
 minute without any progress. A run without counters is judged by the output of its crawlers, which
-their runners watch. If that is unknown for one of them, or one never wrote anything, the run never
-stalls.
+their runners watch. If the output of one of them is unknown, or if one never wrote anything, the
+run never stalls.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Reading:
 
     observed_at: datetime
     executing: bool
-    """True when a task executes and the poll could read its signs of life."""
+    """True if a task executes and the poll could read its signs of life."""
     moved: bool
-    """True when a counter has changed since the previous poll."""
+    """True if a counter has changed since the previous poll."""
     counted: bool
-    """True when a counter was above zero at any poll."""
+    """True if a counter was above zero at any poll."""
     silent: timedelta | None = None
-    """The time for which no executing task has written anything; ``None``: unknown for one of
-    them.
+    """The time for which no executing task has written anything, or ``None`` if it is unknown for
+    one of them.
     """
 
 
@@ -45,12 +45,11 @@ def quiet_time(
     failed: bool,
     now: Reading,
 ) -> timedelta:
-    """Return the confirmed time without progress up to the poll ``now``; never negative.
+    """Return the confirmed time without progress up to the poll at ``now``.
 
-    ``before``: the result at the previous poll. ``last_poll_at``: the time of that poll.
-        ``planned_at``: the time for
-    which it planned this poll. ``failed``: a poll has failed since then, so the time between is not
-    counted.
+    It is never negative. ``before`` is the result at the previous poll, ``last_poll_at`` is the
+    time of that poll, and ``planned_at`` is the time for which it planned this poll. If ``failed``
+    is true, a poll has failed since then, so the time between is not counted.
     """
     if now.moved or not now.executing:
         return timedelta(0)
@@ -67,8 +66,8 @@ def quiet_time(
 
 
 def stalled(quiet: timedelta, stall_timeout_s: float | None) -> bool:
-    """Return whether a run that was quiet for so long has to be stopped.
+    """Return whether a run that was quiet for this long has to be stopped.
 
-    ``stall_timeout_s`` ``None``: never.
+    If ``stall_timeout_s`` is ``None``, it never has to be.
     """
     return stall_timeout_s is not None and quiet >= timedelta(seconds=stall_timeout_s)

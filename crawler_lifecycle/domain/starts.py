@@ -1,4 +1,4 @@
-"""Ids of what users' code starts while it executes, and who starts it.
+"""Ids of graphs that user code starts while it executes, and the platform that starts them.
 
 The code of a step or a hook may be executed again. So an id is derived from a key of that
 execution, which is the same each time.
@@ -19,9 +19,9 @@ _offers: list[Callable[[], Any]] = []
 
 @contextmanager
 def once(key: str | None) -> Iterator[None]:
-    """Derive the ids of what the block starts from ``key``.
+    """Derive the ids of the graphs that the block starts from ``key``.
 
-    ``None``: the block has no key, and must give ids.
+    ``None`` means that the block has no key, so its code must give the ids.
     """
     _keys.append((key, itertools.count(1)))
     try:
@@ -31,7 +31,8 @@ def once(key: str | None) -> Iterator[None]:
 
 
 def derived_id() -> str | None:
-    """Return the id of what the executing code starts next; ``None`` outside of steps and hooks.
+    """Return the id for the next graph that the executing code starts, or ``None`` outside steps
+    and hooks.
 
     Raises ``InvalidRequest`` in code of a manager that has no key.
     """
@@ -48,10 +49,10 @@ def derived_id() -> str | None:
 
 
 def offer(platform: Callable[[], Any]) -> None:
-    """Let graphs of this process be started by what ``platform`` returns."""
+    """Use the object that ``platform`` returns to start graphs in this process."""
     _offers[:] = [platform]
 
 
 def offered() -> Any:
-    """Return the platform that starts graphs in this process; ``None`` if none was offered."""
+    """Return the platform that starts graphs in this process, or ``None`` if none was offered."""
     return _offers[0]() if _offers else None

@@ -1,6 +1,4 @@
-"""Words that people see instead of recorded statuses. Lists show them, and their filters take
-them.
-"""
+"""Words that people see in place of recorded statuses. Lists show them, and filters accept them."""
 
 from __future__ import annotations
 
@@ -10,13 +8,13 @@ from typing import Any
 from .ended_by import EndedBy
 
 Words = Mapping[str, tuple[Sequence[str], str, object]]
-"""Each word with its statuses, and with the field that must have this value."""
-#: The words for runs. ``FAILED`` looks like an error, which a stop by a person is not.
+"""Each word with its statuses, and with the field and the value that it also requires."""
+#: The words for runs. ``FAILED`` looks like an error, but a stop by a person is not an error.
 RUN_WORDS: Words = {"stopped": (("FAILED",), "ended_by", EndedBy.PERSON)}
 #: The words for managers.
 MANAGER_WORDS: Words = {**RUN_WORDS, "paused": (("INITIALIZING", "PROCESSING"), "paused", True)}
-#: The words for states of graphs and steps, which have the names that Oban uses; in the order of a
-#: step's life.
+#: The words for states of graphs and steps, in the order of a step's life. The states have the
+#: names that Oban uses.
 STATE_WORDS = {
     "suspended": "waiting",
     "scheduled": "scheduled",
@@ -30,5 +28,5 @@ STATE_WORDS = {
 
 
 def state_word(state: Any) -> Any:
-    """Return the word for a state of a graph or a step, and every other value as it is."""
+    """Return the word for a state of a graph or a step, and any other value unchanged."""
     return STATE_WORDS.get(state, state)

@@ -1,5 +1,5 @@
-"""A task: its statuses, its observations, and the rules that turn an end into status, outcome and
-cause.
+"""A task: its statuses, its observations, and the rules that turn an end into a status, an outcome
+and a cause.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .quick import quick_dataclass
 from .retries import NEVER
 from .run import StopIntent
 
-#: What is kept of a task's log. MariaDB and MySQL store it in pages of 16 KiB with headers; this
-#: much takes one page.
+#: The kept part of a task's log, in bytes. MariaDB and MySQL store it in pages of 16 KiB with
+#: headers, and this much fits into one page.
 LOG_TAIL_BYTES = 16_000
 
 
@@ -64,23 +64,26 @@ _RANK = {TaskStatus.QUEUED: 0, TaskStatus.PENDING: 1, TaskStatus.RUNNING: 2, Tas
 
 
 def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
-    """Return whether a task may change from ``current`` to ``new``: only forwards, and never after
-    an end.
+    """Return whether a task may change from ``current`` to ``new``.
+
+    It only moves forward, and never after an end.
     """
     return not current.terminal and _RANK.get(new, 4) > _RANK[current]
 
 
 class Phase(StrEnum):
-    """The state of a task that a poll found on the cluster."""
+    """The state of a task as a poll found it on the cluster."""
 
     ABSENT = "absent"
-    """The task is not on the cluster, but its deployment may still continue. This is no end."""
+    """The task is not on the cluster, but its deployment may still be under way. This is not an
+    end.
+    """
     WAITING = "waiting"
-    """The task exists, and waits for capacity, an image or a slot."""
+    """The task exists and waits for capacity, an image or a slot."""
     EXECUTING = "executing"
     ENDED = "ended"
     GONE = "gone"
-    """It is proved that the task is gone. There is no evidence of its outcome."""
+    """The task is proved to be gone, without evidence of its outcome."""
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ class Counters:
     bytes: int | None = None
 
 
-#: Reasons of ends before the crawler's program began: two of Kubernetes, and ours for a failed init
-#: container.
+#: Reasons of ends before the crawler's program began: two from Kubernetes, and ours for a failed
+#: init container.
 INIT_FAILED = "InitContainerFailed"
 START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
 #: The pod failed although its crawler ended with exit 0. This is a success only if the crawler's
@@ -104,42 +107,42 @@ POD_FAILED = "PodFailed"
 
 @quick_dataclass(frozen=True, slots=True)
 class End:
-    """The evidence of an end. Both kinds of cluster use Kubernetes' words."""
+    """The evidence of an end. Both kinds of clusters use the terms of Kubernetes."""
 
     exit_code: int | None = None
-    """The crawler's own exit code, or that of the runner if only that is known."""
+    """The crawler's own exit code, or that of the runner if it is the only known one."""
     signal: int | None = None
     reason: str | None = None
-    """Kubernetes' reason: Completed, Error, OOMKilled, Evicted, ContainerCannotRun,
+    """The reason in Kubernetes: Completed, Error, OOMKilled, Evicted, ContainerCannotRun,
     DeadlineExceeded …
     """
     message: str | None = None
     finished_at: datetime | None = None
     finish_reason: str | None = None
-    """The reason in the crawler's summary; ``None`` when there was no summary."""
+    """The reason in the crawler's summary, or ``None`` if there was no summary."""
     runner: bool = True
-    """True when our runner started the crawler. A missing summary is then a sign of a failure."""
+    """True if our runner started the crawler. A missing summary is then a sign of a failure."""
     disruption: str | None = None
     """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler
-    requested that; ``lost`` if the cluster only reports that it does not know the task any more.
+    requested that; ``lost`` if the cluster only reports that it no longer knows the task.
     """
     memory_limit: str | None = None
     by_itself: bool = False
-    """True when a runner on another machine reports that it received no stop signal. The clocks of
-    two machines alone may not show whether a stop came before the end.
+    """True if a runner on another machine reports that it received no stop signal. The clocks of
+    two machines alone cannot always show whether a stop came before the end.
     """
     stopped: bool | None = None
-    """True or false: the evidence itself shows whether our stop ended the task. ``None``: times
-    have to decide.
+    """True or false if the evidence itself shows whether our stop ended the task. If ``None``,
+    times have to decide.
     """
     if_not_stopped: str | None = None
     """A text for a task that was deleted while we also requested its end. It applies if our stop
-    came after the end: then somebody else deleted the task.
+    came after the end, because somebody else then deleted the task.
     """
     verdict: int | None = None
     """The exit code of our runner (``runner/contract.py``), if it is not the crawler's own."""
     told: bool = False
-    """True when our runner passed a stop signal on before the crawler's end."""
+    """True if our runner passed on a stop signal before the crawler's end."""
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -154,26 +157,28 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """A text for people: why the task waits, or its problem while it executes."""
+    """A text for people about why the task waits, or about its problem while it executes."""
     changed_at: datetime | None = None
-    """The cluster's own time of the last change of phase."""
+    """The time of the last change of phase, by the cluster's clock."""
     started_at: datetime | None = None
     counters: Counters = field(default_factory=Counters)
     progress_at: datetime | None = None
     """The time at which the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """The time since the executing task last wrote anything; ``None``: it never wrote, or this is
+    """The time since the executing task last wrote anything, or ``None`` if it never did or this is
     unknown.
     """
     peak_memory: int | None = None
     resumed: bool | None = None
-    """For a task of a later attempt: whether it continued from saved state. ``None``: a first
-    attempt, or unknown.
+    """For a task of a later attempt, whether it continued from saved state. ``None`` for a first
+    attempt, or if unknown.
     """
     resume_note: str | None = None
-    """A text about the resume: for example, why the task could not continue from saved state."""
+    """A text about the resume, such as the reason why the task could not continue from saved state.
+    """
     fields: Coverage | None = None
-    """The fields that its items fill, if the task has ended and its runner reports them."""
+    """The fields in which its items have values, if the task has ended and its runner reports them.
+    """
     end: End | None = None
 
 
@@ -186,26 +191,26 @@ class TaskState:
     attempt: int
     status: TaskStatus
     since: datetime
-    """The time at which the task entered this status, as far as is known."""
+    """The time at which the task entered this status, as far as it is known."""
     uid: str | None = None
     ever_seen: bool = False
-    """True when a poll has found the task on the cluster at least once."""
+    """True if at least one poll has found the task on the cluster."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
-    """Until this time, by any machine's clock, a deployment call may still create the task. Its
-    absence before that time proves nothing.
+    """A deployment call can still create the task until this time, by any machine's clock. Before
+    that time, its absence proves nothing.
     """
     reason: str | None = None
-    """A text for people: why the task waits."""
+    """A text for people about why the task waits."""
     missed_at: datetime | None = None
-    """The time of the first of the latest polls that did not find the task; ``None``: the last poll
-    found it.
+    """The time of the first poll in the latest series that did not find the task, or ``None`` if
+    the last poll found it.
     """
     run_attempt: int = 1
     """The attempt of the run to which this try belongs."""
     place: str | None = None
-    """The namespace in which the task was created. ``None``: it was not created, or the cluster has
-    no namespaces.
+    """The namespace in which the task was created, or ``None`` if it was not created or the cluster
+    has no namespaces.
     """
 
 
@@ -217,7 +222,8 @@ class Ending:
     outcome: str
     cause: str
     retryable: bool = False
-    """True when another try may succeed: no evidence shows that it would end in the same way."""
+    """True if another try can succeed, because no evidence shows that it would end in the same way.
+    """
     ended_by: EndedBy = EndedBy.CRAWLER
 
 
@@ -232,9 +238,9 @@ class Change:
     outcome: str | None = None
     cause: str | None = None
     correction: str | None = None
-    """The kind of the correction; ``None``: the change is normal lag."""
+    """The kind of the correction, or ``None`` if the change is normal lag."""
     ended_by: EndedBy | None = None
-    """``None``: it is no end."""
+    """``None`` if the change is not an end."""
 
 
 def signal_name(number: int | None) -> str:
@@ -252,12 +258,12 @@ def signal_name(number: int | None) -> str:
 def told_exit(
     code: int | None, runners: int | None, crawlers: int | None, told: bool
 ) -> tuple[int | None, int | None]:
-    """Return ``exit_code`` and ``verdict`` of an end, from the exit code of a process that has our
-    runner in front.
+    """Return ``exit_code`` and ``verdict`` of an end, from the exit code of a process that our
+    runner started.
 
-    ``runners``, ``crawlers`` and ``told``: what its summary reports, if there is one (``exit``,
-    ``own_exit``, ``told_to_stop``). Without the crawler's own code, the runner may have chosen the
-    code.
+    ``runners``, ``crawlers`` and ``told`` are the values ``exit``, ``own_exit`` and
+    ``told_to_stop`` of its summary, if there is one. Without the crawler's own code, the code may
+    be the runner's choice.
     """
     if runners != code or crawlers is None:
         return code, code if code in _VERDICTS else None
@@ -280,7 +286,7 @@ _LIMIT_WORDS = {
 def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
     """Return the stop, or ``None`` if it did not cause the end because the end came first.
 
-    Kubernetes cuts its times to whole seconds, so a stop within the same second counts as the
+    Kubernetes truncates its times to whole seconds, so a stop within the same second counts as the
     cause. If the crawler received no stop signal (``by_itself``), the stop counts only if it
     certainly came before the end.
     """
@@ -301,7 +307,7 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
 def _unasked(end: End) -> End:
     """Return the evidence of an end that our stop did not cause.
 
-    If the task was deleted, somebody else deleted it.
+    If the task was deleted, it was deleted by somebody else.
     """
     if end.if_not_stopped is None or end.disruption is not None:
         return end
@@ -311,9 +317,10 @@ def _unasked(end: End) -> End:
 def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = None) -> Ending:
     """Return the status, the outcome and the cause of an end.
 
-    The first matching rule of the table in docs/lifecycle.md, "Outcomes of tasks", applies. There
-    is a result for any evidence. ``stop`` is the recorded stop of the run. ``ends`` defines how
-    exit codes and last words of the crawler are read; ``None``: its catalogue entry is not known.
+    The first matching rule of the table in docs/lifecycle.md, "Outcomes of tasks", applies. Any
+    evidence leads to a result. ``stop`` is the recorded stop of the run. ``ends`` defines how exit
+    codes and last words of the crawler are read, and is ``None`` if its catalogue entry is not
+    known.
     """
     stop = stop_counts(end, stop)
     how = _how(end)
@@ -361,9 +368,7 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
 
 
 def _beside(end: End) -> str:
-    """Return words about a problem that came along with a crawler's own success; empty: there was
-    none.
-    """
+    """Return words about a problem that accompanied a crawler's own success, or an empty text."""
     if end.reason == "OOMKilled":
         return ", although the kernel killed one of its processes for memory"
     if end.disruption is not None:
@@ -376,19 +381,19 @@ def _beside(end: End) -> str:
     return ""
 
 
-#: The verdicts of our runner after it passed a stop on (stopped in order, and not), and all of
-#: them.
+#: The verdicts of our runner after it passed on a stop (whether or not the crawler stopped in
+#: order), and all its verdicts.
 _STOPPED = (11, 13)
 _VERDICTS = (0, 1, 3, 4, *_STOPPED)
 
 
 def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
-    """Return the ending for the lower half of the table: ends without a stop and without a
+    """Return the ending for the lower half of the table, for ends without a stop or a
     disruption.
     """
-    # Its word does not prove that somebody stopped it.
+    # The word ``shutdown`` does not prove that somebody stopped the crawler.
     said = None if end.finish_reason == "shutdown" else end.finish_reason
-    # A verdict of our runner is no code of the crawler.
+    # A verdict of our runner is not a code of the crawler.
     code = end.exit_code if end.verdict is None else end.verdict
     meaning = (ends if end.verdict is None else RUNNER).codes.get(code or 0)
     detail = f": {end.message}" if end.message else ""
@@ -426,7 +431,7 @@ def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
 
 
 def _read_zero(end: End, detail: str) -> Ending:
-    """Return the ending for exit 0 without a word about the reason: a success only if our runner
+    """Return the ending for exit 0 without a reported reason, which is a success only if our runner
     did not start it.
     """
     if end.reason == POD_FAILED:
@@ -449,12 +454,13 @@ def reconcile(
     resumed: bool = False,
     ends: Reading | None = None,
 ) -> Change | None:
-    """Return the change of one task that follows from one observation; ``None``: no change.
+    """Return the change of one task that follows from one observation, or ``None`` if nothing
+    changes.
 
     The function is pure and idempotent: after the change is applied, the same observation gives
     ``None``. After a task has ended on the cluster, every order of observations leads to the same
-    end. ``due_at``: the time by which a poll should have found a change. ``resumed``: this is the
-    first poll of a resumed run. ``ends``: see ``read_end``.
+    end. ``due_at`` is the time by which a poll should have found a change. ``resumed`` is true for
+    the first poll of a resumed run. For ``ends``, see ``read_end``.
     """
     if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
@@ -471,7 +477,7 @@ def reconcile(
             cause = "It was recorded as deployed but never existed on the cluster"
         if stop is not None and not foreign:
             return _stopped_without_trace(task, seen, stop)
-        # The times of another object with the same name prove nothing about the end of ours.
+        # The times of another object with the same name prove nothing about our object's end.
         when = None if foreign else seen.changed_at
         return Change(
             task.task_id, task.status, TaskStatus.LOST, when, "lost", cause, kind, EndedBy.CLUSTER
@@ -492,7 +498,7 @@ def reconcile(
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
     """Return the change of a task that is gone after our own stop.
 
-    This end is no loss and no correction.
+    This end is neither a loss nor a correction.
     """
     status = TaskStatus.CANCELLED
     cause = "Stopped and gone"
@@ -509,12 +515,12 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
 def _correction(
     end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool
 ) -> str | None:
-    """Return the kind of correction if this end shows that the recorded status was untrue; else
-    ``None``.
+    """Return the kind of correction if this end shows that the recorded status was untrue, and
+    otherwise ``None``.
     """
     asked = stop_counts(end, stop) is not None
     end = end if asked else _unasked(end)
-    # If the cluster ended the task, the crawler's own report ``shutdown`` does not change that.
+    # If the cluster ended the task, the crawler's own word ``shutdown`` does not change that.
     by_force = end.signal is not None and end.finish_reason is None
     taken_away = end.disruption is not None and end.finish_reason in (None, "shutdown")
     if (by_force or taken_away) and not asked and end.reason != "OOMKilled":

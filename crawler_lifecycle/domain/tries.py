@@ -1,9 +1,8 @@
-"""The tries that count: the items of a run are those of all tries of its tasks that no later try
-replaced.
+"""The tries that count: a run's items come from all tries of its tasks that no later try replaced.
 
-A try that continues the earlier one (``resumed`` is true) adds to it. A try that started from the
-beginning (false) replaces all earlier tries of its task. A try that does not report it (``None``)
-replaces nothing: it may not have begun, and items that come twice are better than lost ones.
+A try that continues the earlier try (``resumed`` is true) adds to it. A try that started from the
+beginning (false) replaces all earlier tries of its task. A try that does not report this (``None``)
+replaces nothing: it may not have begun, and duplicate items are better than lost ones.
 
 Counters of a try continue from those of the tries that it continues (docs/contract.md). So the
 counters of a run are sums over the last tries of its tasks, while its files are those of all tries
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 
 class Try(NamedTuple):
-    """One try of a task, and its counter of items, which includes those of the tries that it
+    """One try of a task, with its counter of items, which includes those of the tries that it
     continues.
     """
 
@@ -33,9 +32,9 @@ class Try(NamedTuple):
 
 
 def counting(tries: Sequence[Try]) -> list[Try]:
-    """Return those of these tries that count, by id.
+    """Return those of these tries that count, sorted by id.
 
-    ``tries``: all of the run up to a moment, by id.
+    ``tries`` contains all tries of the run up to a moment, sorted by id.
     """
     later = {attempt.task_id: attempt for attempt in tries}
     found: dict[int, Try] = {}
@@ -47,9 +46,9 @@ def counting(tries: Sequence[Try]) -> list[Try]:
 
 
 def own_items(tries: Iterable[Try]) -> dict[int, int]:
-    """Return how many items each try counted itself, by its id.
+    """Return the number of items that each try itself counted, by its id.
 
-    ``tries``: all that count, by id.
+    ``tries`` contains all tries that count, sorted by id.
     """
     sums = Counter[int]()
     own: dict[int, int] = {}

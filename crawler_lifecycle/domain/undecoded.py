@@ -1,4 +1,4 @@
-"""A value that could not be decoded, and the reason."""
+"""Values that could not be decoded, and the reasons."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UndecodedPayload:
-    """The stand-in for a payload that cannot be read."""
+    """A stand-in for a payload that cannot be read."""
 
     why: str
     locked: bool = False
-    """True when the payload is encrypted and this process does not have the key."""
+    """True if the payload is encrypted and this process does not have the key."""
 
     def __str__(self) -> str:
         return self.why

@@ -1,4 +1,4 @@
-"""Names of fields that do not exist: what was probably meant."""
+"""Advice about names of fields that do not exist, with the name that was probably meant."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def advise(name: object, known: Collection[str]) -> str:
-    """Return the advice for a name that does not exist: the known one that is almost the same, else
-    all known ones.
+    """Return the advice for a name that does not exist: the most similar known name, or else all
+    known names.
     """
     alike = {_bare(each): each for each in known}
-    # Comparing takes time for each character. A name that is cut here is longer than all known
-    # ones.
+    # Comparing takes time for each character. A truncated name is still longer than all known
+    # names.
     for close in difflib.get_close_matches(_bare(str(name)[:60]), alike, 1, cutoff=0.75):
         return f"did you mean {alike[close]}?"
     return f"known are {', '.join(known)}" if known else "leave it out"
@@ -26,7 +26,10 @@ def _bare(name: str) -> str:
 def names_at(
     schema: Mapping[str, Any], path: Sequence[str | int], whole: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Return the names of the fields that an object has at a path. ``schema`` is a JSON schema."""
+    """Return the names of the fields that an object has at a path.
+
+    ``schema`` is a JSON schema.
+    """
     whole = schema if whole is None else whole
     if "$ref" in schema:
         return names_at(whole["$defs"][schema["$ref"].rpartition("/")[2]], path, whole)

@@ -1,7 +1,7 @@
-"""The encoding of inputs and results of graph steps: JSON, and some more Python types.
+"""The encoding of inputs and results of graph steps: JSON with some additional Python types.
 
-A datetime, date, time, timedelta, Decimal, UUID or bytes becomes a dictionary with one key:
-``{"$date": "2026-11-22"}``. If a user's dictionary looks like this, its key gets another ``$``.
+A datetime, date, time, timedelta, Decimal, UUID or bytes becomes a dictionary with one key, such as
+``{"$date": "2026-11-22"}``. If a user's dictionary has this form, its key gets another ``$``.
 Tuples are decoded as lists.
 """
 
@@ -16,14 +16,14 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-#: The most bytes of one encoded value (the settings of a worker may allow less), and of one
+#: The maximum size of one encoded value in bytes (a worker's settings can allow less), and of each
 #: compressed part of it.
 RESULT_MAX = 64 * 1024 * 1024
 RESULT_PART = 1024 * 1024
-#: The deepest nesting of lists and dictionaries.
+#: The maximum nesting of lists and dictionaries.
 DEPTH_MAX = 100
-#: The most bits of an integer. Python refuses to read integers with more digits than its limit
-#: (4,300).
+#: The maximum size of an integer in bits. Python refuses to read integers with more digits than its
+#: limit (4,300).
 _BITS_MAX = 14_000
 _CHUNK = 256 * 1024
 
@@ -62,9 +62,9 @@ def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
     """Encode a value as plain JSON: dictionaries, lists, strings, numbers, ``True``, ``False`` and
     ``None``.
 
-    Raises ``NoValue`` naming the position, which begins with ``name``. ``limit`` is
-    the most bytes, by a low estimate. It also stops a value that contains the same list a great
-    many times.
+    Raises ``NoValue`` with the position, which begins with ``name``. ``limit`` is the maximum size
+    in bytes, by a low estimate. It also stops a value that contains the same list a great many
+    times.
     """
     return _Tree(name, limit).plain(value, ())
 
@@ -81,7 +81,7 @@ def of_json(tree: object) -> Any:
 def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes:
     """Encode a value as one line of ASCII.
 
-    Raises ``NoValue``, also for more bytes than ``limit``.
+    Raises ``NoValue``, also if it has more than ``limit`` bytes.
     """
     data = json.dumps(to_json(value, name, limit), allow_nan=False, separators=(",", ":")).encode()
     if len(data) > limit:
@@ -97,7 +97,7 @@ def decode(data: bytes) -> Any:
     try:
         return json.loads(data, object_hook=_untagged, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
-        raise NoValue(f"it is no value that this version can read: {error}") from None
+        raise NoValue(f"this version cannot read the value: {error}") from None
 
 
 def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -115,7 +115,10 @@ def packed(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unpacked(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Decompress the parts of ``packed``. Raises ``NoValue`` if parts are missing or damaged."""
+    """Decompress the parts that ``packed`` returned.
+
+    Raises ``NoValue`` if parts are missing or damaged.
+    """
     unsqueeze = zlib.decompressobj()
     try:
         for part in parts:
@@ -155,7 +158,7 @@ class _Tree:
             return int(value)
         if isinstance(value, float):
             if value - value != 0:
-                raise self._no(path, f"{float(value)} is no number in JSON; give None")
+                raise self._no(path, f"{float(value)} is not a number in JSON; give None")
             return float(value)
         if isinstance(value, list | tuple | Mapping):
             return self._container(value, path)
@@ -198,7 +201,7 @@ class _Tree:
                 f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name} cannot be encoded; {fix}",
             )
         if isinstance(value, Decimal) and not value.is_finite():
-            raise self._no(path, f"{value} is no number; give None")
+            raise self._no(path, f"{value} is not a number; give None")
         if isinstance(value, time) and value.tzinfo is not None and value.utcoffset() is None:
             raise self._no(
                 path, "a time of a named zone has no offset without a date; give a datetime"
@@ -210,7 +213,7 @@ class _Tree:
 
     def _key(self, key: object, path: tuple[str | int, ...]) -> str:
         if not isinstance(key, str):
-            raise self._no(path, f"the key {key!r:.60} is no text; give str(key)")
+            raise self._no(path, f"the key {key!r:.60} is not a string; give str(key)")
         return self._text(key, path)
 
     def _text(self, value: str, path: tuple[str | int, ...]) -> str:
@@ -220,7 +223,7 @@ class _Tree:
         except UnicodeEncodeError:
             fix = "give value.encode(errors='replace').decode()"
             raise self._no(
-                path, f"{value[:60]!r} has a lone surrogate and is no valid text; {fix}"
+                path, f"{value[:60]!r} has a lone surrogate and is not valid text; {fix}"
             ) from None
         return str.__str__(value)
 
@@ -230,7 +233,7 @@ class _Tree:
 
 
 def _untagged(found: dict[str, Any]) -> Any:
-    """Return the value that a decoded dictionary stands for."""
+    """Return the value that a decoded dictionary represents."""
     if len(found) != 1:
         return found
     ((key, value),) = found.items()
@@ -243,11 +246,11 @@ def _untagged(found: dict[str, Any]) -> Any:
     except (KeyError, TypeError, ValueError, ArithmeticError):
         known = ", ".join(_OF_TEXT)
         raise NoValue(
-            f"{{{key!r:.40}: {value!r:.60}}} is no value; a single key that begins with $ must "
+            f"{{{key!r:.40}: {value!r:.60}}} is not a value; a single key that begins with $ must "
             "name a type "
             f"({known}); put another $ before any other such key"
         ) from None
 
 
 def _refused(text: str) -> object:
-    raise NoValue(f"{text} is no number in JSON")
+    raise NoValue(f"{text} is not a number in JSON")

@@ -1,6 +1,5 @@
-"""The environment variables that a reference ``env:NAME`` may name.
-
-The values of all others are not passed on.
+"""The environment variables to which a reference ``env:NAME`` may refer. The values of all others
+are not passed on.
 """
 
 from __future__ import annotations
@@ -8,14 +7,14 @@ from __future__ import annotations
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 REFERENCE = "env:"
-#: The prefixes of our own settings. Their values are never passed on, even if a setting allows such
+#: The prefixes of our own settings, whose values are never passed on, even if a setting allows such
 #: a prefix.
 OURS = ("LIFECYCLE_", "TEMPORAL_")
-#: The default prefixes of the variables for crawlers and for webhooks.
+#: The default prefixes of variables for crawlers and for webhooks.
 OF_CRAWLERS = "CRAWL_"
 OF_WEBHOOKS = "CRAWL_HOOK"
-#: Variables of the process contract, which tasks and users' code receive (docs/crawlers.md). A
-#: reference may not name them: if a task started this process, they have that task's values.
+#: Variables of the process contract, which tasks and user code receive (docs/crawlers.md). A
+#: reference may not name them: if this process was started by a task, they have that task's values.
 CONTRACT = frozenset(
     f"CRAWL_{name}"
     for name in (
@@ -61,7 +60,7 @@ def check_variable(
     """Raise ``InvalidRequest`` for a reference to a variable that may not be passed on.
 
     A variable may be passed on if its name begins with ``prefix`` and not with ``but``. ``setting``
-    names the setting of the prefix, for the message.
+    is the name of the setting for the prefix, which the message contains.
     """
     name = reference.removeprefix(REFERENCE)
     if name == reference:

@@ -1,5 +1,4 @@
-"""The sentence about why a run waits, for the gateway's answers, the command line and Temporal's
-UI.
+"""The sentence about why a run waits, for the gateway, the command line and Temporal's UI.
 
 It uses only recorded data. A failed poll proves nothing about any task. So the sentence then states
 that the cluster does not answer, for how long, and why. It also reports an overdue poll.
@@ -19,17 +18,17 @@ from crawler_lifecycle.domain.bounds import moment
 from .plurals import count
 from .run import LIMIT_STOPS
 
-#: Prefixes of ``waiting_for``: the service that does not answer. The error follows.
+#: Prefixes of ``waiting_for`` that name the service that does not answer. The error follows.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
-#: Prefix of ``waiting_for`` while the run is in the line of its pool.
+#: Prefix of ``waiting_for`` while the run waits in the line of its pool.
 SLOT_WAIT = "a slot in pool "
 #: Beginning of ``waiting_for`` while a run is polled less often than its schedule requires.
 POLLS = "polls "
-#: Beginning of a task's reason while no node of the cluster has room for it.
+#: Beginning of a task's reason while no node of the cluster has capacity for it.
 NO_ROOM = "No node has capacity for it"
-#: Beginning of a task's reason while it waits for its next try, and of the run's while it waits for
-#: the first one.
+#: Beginning of a task's reason while it waits for its next try, and of its run's while that waits
+#: for the earliest of these tries.
 RETRY = "retry "
 RETRY_AT = "retrying at "
 #: Advice if no worker takes the run, and the seconds after which the sentence contains it.
@@ -37,10 +36,10 @@ ASK_DOCTOR = "; crawlctl doctor shows whether there is one"
 UNTAKEN_S = 10
 #: The character before and after a time that the reader replaces by a duration.
 MARK = "\x1f"
-#: The most tasks that the sentence names.
+#: The maximum number of tasks that the sentence names.
 NAMED_MAX = 5
 
-#: Prefixes of errors about a row of our database. They are not about the cluster.
+#: Prefixes of errors that are about a row of our database, and not about the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
@@ -54,7 +53,7 @@ _POSITION = re.compile(rf"({SLOT_WAIT}\S+) \([^)]*\)")
 
 
 class Wait(StrEnum):
-    """The thing that a live run waits for. A run waits for one of these, or for none."""
+    """The kinds of things that a live run can wait for. A run waits for at most one of them."""
 
     POOL = "pool"
     CLUSTER = "cluster"
@@ -76,12 +75,12 @@ class Standing:
     created_at: datetime | None = None
     """The time at which the current attempt was accepted."""
     owned: bool = True
-    """True when a workflow owns the run."""
+    """True if a workflow owns the run."""
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     line: str | None = None
-    """Its position in the line of its pool now (``position_in_line``), instead of the one that was
-    recorded.
+    """Its current position in the line of its pool (``position_in_line``), which replaces the
+    recorded position.
     """
     look_error: str | None = None
     look_error_since: datetime | None = None
@@ -91,24 +90,24 @@ class Standing:
     """The person or limit that stopped it."""
     stop_force: bool = False
     stop_heard: bool = True
-    """True when a workflow has begun to carry out the stop."""
+    """True if a workflow has begun to carry out the stop."""
     tasks: Mapping[str, int] | None = None
-    """The number of tasks by status; ``None``: unknown."""
+    """The number of tasks by status, or ``None`` if unknown."""
     unproved: Sequence[int] = ()
-    """Indexes of active tasks, or of the first ones."""
+    """Indexes of active tasks, perhaps only of the first ones."""
     reason: str | None = None
     """The reason why one of the tasks waits on the cluster."""
     max_parallel: int | None = None
     moments: bool = False
-    """True when each duration is written as its start time between two ``MARK``. The web UI
-    computes the durations.
+    """True if each duration is written as its start time between two ``MARK`` characters. The web
+    UI then computes the durations.
     """
     undelivered: Sequence[str] = field(default_factory=tuple)
-    """For an ended run: texts about deliveries that have not succeeded yet."""
+    """For an ended run, texts about deliveries that have not succeeded yet."""
 
 
 def waiting(s: Standing) -> str | None:
-    """Return the sentence; ``None``: the run waits only for its next planned poll."""
+    """Return the sentence, or ``None`` if the run waits only for its next planned poll."""
     if s.status in _ENDED:
         return "; ".join(s.undelivered) or None
     stretched = s.waiting_for if (s.waiting_for or "").startswith(POLLS) else None
@@ -130,18 +129,19 @@ class InLine:
     urgent: int = 0
     """Tasks of more urgent runs of the pool that come first."""
     older: int = 0
-    """Tasks of the same priority that come first: one of each run that has waited longer."""
+    """Tasks of the same priority that come first: one task of each run that has waited longer."""
     about_s: float | None = None
-    """The expected seconds until its first slot; ``None``: unknown."""
+    """The expected seconds until its first slot, or ``None`` if unknown."""
     shut: bool = False
-    """True if other pools reserve all slots, so that it never gets one."""
+    """True if other pools reserve all slots, so that the run never gets one."""
     shared: bool = False
-    """True if the counts are those of the reader's project alone."""
+    """True if only the runs of the reader's project are counted."""
 
 
 def position_in_line(line: InLine) -> str:
-    """Return the thing for which a run in the line of its pool waits, without what is zero or
-    unknown.
+    """Return the text about a run's position in the line of its pool.
+
+    Zero and unknown values are left out.
     """
     ahead = [
         f"{tasks} {word}"
@@ -165,28 +165,31 @@ def position_in_line(line: InLine) -> str:
 
 
 def stretch_words(stretch: float) -> str | None:
-    """Return a note about polls whose intervals last this many times as long as planned; ``None``:
-    none is needed.
+    """Return a note about polls at longer intervals than planned, or ``None`` if none is needed.
+
+    ``stretch`` is the factor by which they are longer.
     """
     times = f"{stretch:.1f}".removesuffix(".0")
     return None if times == "1" else f"{POLLS}{times} times their interval"
 
 
 def stretch_of(waiting_for: str | None) -> float:
-    """Return the stretch that ``stretch_words`` wrote; 1 for any other text."""
+    """Return the stretch in a text from ``stretch_words``, or 1 for any other text."""
     found = _STRETCHED.fullmatch(waiting_for or "")
     return float(found[1]) if found else 1.0
 
 
 def retry_wait(at: datetime, reason: str) -> str:
-    """Return the thing for which a run waits before its next try. ``reason``: that of the task."""
+    """Return the text about a run that waits for its next try.
+
+    ``reason`` is that of the task.
+    """
     return f"{RETRY_AT}{at:%Y-%m-%dT%H:%M:%SZ} {reason.removeprefix(RETRY)}"
 
 
 def ageless(sentence: str) -> str:
-    """Return the sentence without durations and positions.
-
-    The result changes only if the reason changes.
+    """Return the sentence without durations and positions, so that it changes only if the reason
+    changes.
     """
     return _SPAN.sub(r"\1\3", _POSITION.sub(r"\1", sentence))
 
@@ -210,7 +213,7 @@ def _for(s: Standing, since: datetime | None, form: str = "for {}") -> str:
 
 
 def _poll(s: Standing) -> str | None:
-    """Return the reason why the current state of the run is unknown; ``None``: it is known."""
+    """Return the reason why the current state of the run is unknown, or ``None`` if it is known."""
     if s.look_error is not None and s.look_error.startswith(_ROWS):
         return f"polls have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
@@ -246,8 +249,8 @@ def _stop(s: Standing) -> str | None:
 
 
 def _start(s: Standing) -> str | None:
-    """Return the reason why the run does not start, or why its next tasks are not deployed;
-    ``None``: no reason.
+    """Return the reason why the run does not start or its next tasks are not deployed, or
+    ``None``.
     """
     if s.waiting_for is None:
         if s.status != "INITIALIZING":
@@ -287,7 +290,7 @@ def _start(s: Standing) -> str | None:
 
 
 def _retry(s: Standing, queued: int) -> str | None:
-    """Return the sentence about the next try. Before its time it contains the remaining time."""
+    """Return the sentence about the next try, which contains the remaining time before that try."""
     if s.tasks is not None and not queued:
         return None
     said, _, why = (s.waiting_for or "").removeprefix(RETRY_AT).partition(" ")
@@ -299,7 +302,7 @@ def _retry(s: Standing, queued: int) -> str | None:
 
 
 def _capacity(s: Standing) -> str | None:
-    """Return what the waiting tasks of a started run wait for; ``None``: no task waits."""
+    """Return what the waiting tasks of a started run wait for, or ``None`` if no task waits."""
     if s.tasks is None:
         return None
     queued = s.tasks.get("QUEUED", 0)

@@ -1,11 +1,10 @@
-"""Runs that changed, and the workflows that are notified of it: at most one poll and one signal of
-a run at a time.
+"""Runs that changed, and the signals to their workflows.
 
-A change that is noticed while the run is polled leads to one more poll. So a thousand changes a
-second lead to no more polls than the rest between two polls allows. No rule here compares the
-clocks of two machines.
+A run has at most one poll and one signal at a time. A change that is noticed while the run is
+polled leads to one more poll. So even a thousand changes per second lead to no more polls than the
+rest between two polls allows. No rule here compares the clocks of two machines.
 
-``now`` is a clock in seconds that only goes forward. The classes are not thread-safe.
+``now`` is a clock in seconds that only moves forward. The classes are not thread-safe.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from datetime import datetime
 from crawler_lifecycle.domain.audits.overdue import verification_due
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: The shortest rest between two polls a run, in seconds. It is at least twice as long as the
+#: The minimum rest between two polls of a run, in seconds. It is also at least twice as long as the
 #: poll.
 REST_S = 0.2
-#: The shortest time between two signals to a run, in seconds.
+#: The minimum time between two signals to a run, in seconds.
 SIGNAL_GAP_S = 1.0
 #: The first and the longest wait after failed tries, in seconds. The wait doubles after each try.
 RETRY_S = 0.5
 RETRY_MAX_S = 30.0
-#: Seconds between two polls a run that fail, when polls other runs succeed again.
+#: Seconds between two failing polls of a run while polls of other runs succeed again.
 AGAIN_S = 1.0
 
 
@@ -49,7 +48,7 @@ class WakeUpState:
         return verification_due(self.next_look_at, self.verified_at, self.look_gap_ms)
 
 
-#: Tasks by index and attempt; ``None``: any task of the run.
+#: Tasks by index and attempt, or ``None`` for any task of the run.
 Tasks = frozenset[tuple[int, int]] | None
 _NO_TASK: Tasks = frozenset()
 
@@ -59,7 +58,7 @@ class Change:
     """Changes of one run that were noticed since its last poll."""
 
     at: datetime | None = None
-    """When the newest change had happened; ``None``: only a poll is overdue."""
+    """The time by which the newest change had happened, or ``None`` if only a poll is overdue."""
     tasks: Tasks = _NO_TASK
     """The tasks that changed."""
 
@@ -73,7 +72,7 @@ class Change:
 @dataclass(slots=True)
 class _Run:
     due_at: float = math.inf
-    """When the run may be polled; infinity: nothing new is known."""
+    """The time from which the run may be polled, or infinity if nothing new is known."""
     change: Change = Change()
     busy: bool = False
     rests_until: float = -math.inf
@@ -81,12 +80,12 @@ class _Run:
     failed_at: float = -math.inf
 
     def idle(self, now: float) -> bool:
-        """Return whether nothing has to be remembered about the run."""
+        """Return whether nothing about the run has to be remembered."""
         return self.due_at == math.inf and not self.busy and self.rests_until <= now
 
 
 class Changes:
-    """The runs that changed, until each is polled."""
+    """The changed runs that are not polled yet."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _Run] = {}
@@ -95,12 +94,12 @@ class Changes:
         return len(self._runs)
 
     def noticed(self, run_id: int, change: Change, now: float, delay: float = 0.0) -> bool:
-        """Remember a change. Return whether it leads to a poll of its own.
+        """Remember a change, and return whether it leads to a separate poll.
 
-        ``delay``: seconds in which another observer may be faster.
+        ``delay`` is the number of seconds in which another observer may be faster.
         """
         run = self._runs.setdefault(run_id, _Run())
-        if change.at is None and run.busy:  # a poll that was overdue is under way
+        if change.at is None and run.busy:  # an overdue poll is already under way
             return False
         run.change = run.change.joined(change)
         fresh = run.due_at == math.inf
@@ -109,9 +108,10 @@ class Changes:
         return fresh
 
     def take(self, now: float, limit: int) -> list[tuple[int, Change]]:
-        """Return the runs to poll now, the longest waiting first, each with what changed.
+        """Return the runs to poll now with their changes, the longest waiting first.
 
-        The caller reports each with ``polled`` or ``failed``. Forget runs that rested.
+        The caller reports each poll with ``polled`` or ``failed``. Runs whose rest is over are
+        forgotten.
         """
         self._runs = {run_id: run for run_id, run in self._runs.items() if not run.idle(now)}
         due = sorted(
@@ -127,15 +127,15 @@ class Changes:
         return taken
 
     def next_at(self) -> float:
-        """Return the next time at which ``take`` returns a run; infinity: never."""
+        """Return the next time at which ``take`` returns a run, or infinity if it never does."""
         return min((run.due_at for run in self._runs.values() if not run.busy), default=math.inf)
 
     def polled(
         self, run_id: int, now: float, seconds: float = 0.0, again_s: float | None = None
     ) -> None:
-        """Note that a poll is done, and took ``seconds``.
+        """Note that a poll is done and took ``seconds``.
 
-        ``again_s``: another poll is needed after these seconds.
+        If ``again_s`` is given, another poll is needed after this many seconds.
         """
         run = self._runs[run_id]
         run.busy = False
@@ -147,10 +147,9 @@ class Changes:
         run.due_at = max(run.due_at, run.rests_until)
 
     def failed(self, run_id: int, change: Change, now: float) -> bool:
-        """Note that a poll failed.
+        """Note that a poll failed, and return whether it is the first failure of a series.
 
-        The next one comes after a wait that doubles each time. Return whether it is the first
-        failure of a series.
+        The next poll comes after a wait that doubles each time.
         """
         run = self._runs[run_id]
         run.busy, run.change = False, run.change.joined(change)
@@ -160,9 +159,9 @@ class Changes:
         return run.failures == 1
 
     def retry_now(self, now: float) -> None:
-        """Make the polls that failed due, because their cause may have ended.
+        """Make failed polls due now, because their cause may have gone.
 
-        A run whose polls always fail is polled once in ``AGAIN_S`` at most.
+        A run whose polls always fail is polled at most once in ``AGAIN_S``.
         """
         for run in self._runs.values():
             if run.failures and not run.busy:
@@ -176,13 +175,13 @@ class Signal:
     run_id: int
     workflow_id: str
     recorded: bool
-    """True if a poll was recorded, so that the workflow only counts. Otherwise the workflow has to
-    poll.
+    """True if a poll was recorded, so that the workflow only has to count tasks. Otherwise the
+    workflow has to poll.
     """
 
 
 class Signals:
-    """The signals that are not delivered yet: at most one for each run."""
+    """The signals that are not delivered yet, at most one for each run."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Signal] = {}
@@ -194,14 +193,14 @@ class Signals:
     def add(self, signal: Signal) -> None:
         """Add a signal.
 
-        A signal that waits already is replaced; a requested poll stays requested.
+        It replaces a signal that is already waiting, but a requested poll stays requested.
         """
         known = self._waiting.pop(signal.run_id, None)
         recorded = signal.recorded and (known is None or known.recorded)
         self._waiting[signal.run_id] = Signal(signal.run_id, signal.workflow_id, recorded)
 
     def due(self, now: float, limit: int) -> list[Signal]:
-        """Return signals to send now, the longest waiting first.
+        """Return the signals to send now, the longest waiting first.
 
         The caller reports each delivery with ``sent``.
         """
@@ -211,7 +210,7 @@ class Signals:
         ]
 
     def next_at(self) -> float:
-        """Return the next time at which ``due`` returns a signal; infinity: never."""
+        """Return the next time at which ``due`` returns a signal, or infinity if it never does."""
         return min(
             (self._sent.get(run_id, -math.inf) + SIGNAL_GAP_S for run_id in self._waiting),
             default=math.inf,

@@ -1,8 +1,8 @@
-"""Ports of the cluster where tasks execute, each as small as its user needs.
+"""Ports of the cluster where tasks execute, each as small as its users need.
 
 All methods raise ``ClusterUnavailable`` when they get no answer from the cluster, unless they state
 otherwise. An object that has the number of a run but another uid is foreign (``RunRef.foreign``).
-It is reported, and it is never used, changed or ended for the run.
+It is reported, but never used, changed or ended for the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .files import FilePart, FileSource, LogPart, SavedOutcome, TaskFileList
 from .polls import Details, LiveCounters, ObserverHealth, Poll
 from .runs import DeployedTask, Deployment, TaskRecord, TaskRef
 
-#: Called with the number of a run, a time, and the index and attempt of each task that changed; see
+#: Called with the number of a run, a time, and the index and attempt of each changed task; see
 #: ``Observer.watch``.
 Changed = Callable[[int, datetime, frozenset[tuple[int, int]] | None], None]
 
@@ -29,9 +29,11 @@ class TaskDetails(Protocol):
     """The debugging information about tasks."""
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> Iterable[Details]:
-        """Return debugging information about the tasks, perhaps read only while it is iterated.
+        """Return debugging information about the tasks, which may be read only during the
+        iteration.
 
-        A task is left out when nothing can be read about it."""
+        A task is left out if nothing can be read about it.
+        """
 
 
 class TaskPolls(TaskDetails, Protocol):
@@ -40,29 +42,28 @@ class TaskPolls(TaskDetails, Protocol):
     def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         """Return a complete reading of these tasks: exactly one observation for each task.
 
-        They may be a few of the run's tasks: then the poll reads only what is theirs, and its
-        observations are those of a poll of all tasks.
+        They can be only some of the run's tasks. The poll then reads only the data of these tasks,
+        with the same observations as a poll of all tasks.
 
-        A task that is missing here may have been created in another namespace (``TaskRef.place``).
+        A task that is missing here can have been created in another namespace (``TaskRef.place``).
         Its absence then proves nothing, and the poll raises ``ClusterUnavailable``.
         """
 
 
 class TaskPlaces(TaskPolls, Protocol):
-    """The namespace in which tasks are created, and polls tasks that a deployment may have
+    """The namespace in which tasks are created, and polls of tasks that a deployment may have
     created.
     """
 
     kind: str
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """Return the namespace in which tasks are created and read; ``None`` when there is only
+        """Return the namespace in which tasks are created and read, or ``None`` if there is only
         one.
 
-        The text has at most 200 characters, and only the cluster understands it. It is recorded
-        with a task before the task is requested. ``beside`` are the namespaces of earlier tasks.
-        Raises ``ClusterUnavailable`` also when a poll here could not find tasks of these
-        namespaces.
+        The text has at most 200 characters, and only the cluster interprets it. It is recorded with
+        a task before the task is requested. ``beside`` contains the namespaces of earlier tasks.
+        Also raises ``ClusterUnavailable`` if a poll here could not find tasks of these namespaces.
         """
 
 
@@ -70,26 +71,27 @@ class TaskStops(TaskDetails, Protocol):
     """The part of a cluster that stops tasks."""
 
     log_fades: bool
-    """True when a task's output may disappear soon after its stop. The output must then be read
+    """True if a task's output can disappear soon after its stop. The output must then be read
     before the stop.
     """
 
     def stop(self, run: RunRef, task: TaskRef) -> None:
-        """Ask the task to end. A second call sends no second signal.
+        """Ask the task to end.
 
-        A missing task is no error, unless it may live in another namespace. An object with the same
-        name but another uid than ``task.uid`` is not touched.
+        A second call sends no second signal. A missing task is not an error unless it may be in
+        another namespace. An object with the same name but a different uid from ``task.uid`` is not
+        touched.
         """
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """End the task and everything that it started, at once.
+        """End the task and everything that it started at once.
 
         An object with the same name but another uid is not touched.
         """
 
 
 class TaskInventory(Protocol):
-    """The tasks that the cluster has, even if the database does not know them."""
+    """The tasks that exist on the cluster, even if the database does not have them."""
 
     kind: str
 
@@ -100,14 +102,15 @@ class TaskInventory(Protocol):
         after: tuple[int, int, int] | None = None,
         limit: int = 500,
     ) -> list[ClusterTask]:
-        """Return all our waiting and executing tasks, of all owners, in the order of run, index and
+        """Return all our waiting and executing tasks, whoever owns them, sorted by run, index and
         attempt.
 
-        ``run_id`` limits the list to one run. ``after`` is the last task of the page before.
+        ``run_id`` limits the list to one run. ``after`` is the last task of the previous page.
         """
 
     def task_records(self, run: RunRef) -> list[TaskRecord]:
-        """Return records of all tasks of exactly this run that left data on the cluster, by index.
+        """Return records of all tasks of exactly this run that left data on the cluster, sorted by
+        index.
 
         Ended tasks are included. If an index was deployed in several attempts, only the latest is
         returned. The list has at most 100,000 records.
@@ -119,7 +122,7 @@ class RunPolls(TaskInventory, TaskPolls, Protocol):
 
 
 class AuditedCluster(TaskInventory, TaskPolls, TaskStops, Protocol):
-    """The parts of a cluster that an audit needs to find tasks, poll them and end them."""
+    """The parts of a cluster that an audit needs to find, poll and end tasks."""
 
 
 class Cluster(AuditedCluster, TaskPlaces, Protocol):
@@ -127,16 +130,15 @@ class Cluster(AuditedCluster, TaskPlaces, Protocol):
 
 
 class TaskFiles(Protocol):
-    """The supporting files of tasks, for the archive.
-
-    The methods need no connection to the cluster itself.
+    """The supporting files of tasks for the archive. The methods need no connection to the cluster
+    itself.
     """
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
         """Return the files that these tasks left.
 
-        A task without files may be left out. The source reports it when files are missing that
-        should exist.
+        A task without files can be left out. If files are missing that should exist, the source
+        reports this.
         """
 
 
@@ -144,15 +146,15 @@ class EvidenceKeeper(Protocol):
     """The evidence of ended tasks that a cluster keeps until the ends are recorded."""
 
     def kept(self) -> list[SavedOutcome]:
-        """Return all our ended tasks that are not released yet, of all owners."""
+        """Return all our ended tasks that are not released yet, whoever owns them."""
 
     def release(self, run: RunRef, tasks: Sequence[TaskRef]) -> None:
         """Allow the cluster to remove the evidence of these tasks, because their ends were
         committed.
 
         Later polls need not find the tasks any more. Logs and files stay as long as the cluster
-        keeps them. It is no error when a task was released before, is gone, or has a name that
-        another object uses now.
+        keeps them. It is not an error if a task was released before, is gone, or has a name that
+        another object now uses.
         """
 
 
@@ -164,31 +166,29 @@ class Deployer(Protocol):
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         """Start the tasks.
 
-        Each (run, attempt, index) is started at most once, even by concurrent calls.
-
-        Raises ``DeploymentExpired`` when ``expires_at`` passed before a task was created. Tasks
-        that were created before stay.
+        Each (run, attempt, index) is started at most once, even by concurrent calls. Raises
+        ``DeploymentExpired`` if ``expires_at`` passes before all tasks are created; the tasks
+        created before then remain.
         """
 
 
 class Observer(Protocol):
     """A watcher that notices changes on a cluster at once.
 
-    It only saves time: polls decide what is true, and they find all changes later.
-
-    Any number of observers may watch one cluster. Each of them notices every change.
+    It only saves time: polls decide what is true, and find all changes later. Any number of
+    observers can watch one cluster, and each of them notices every change.
     """
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
         """Call ``changed(run_id, at, tasks)`` for every start, end or disappearance of a task,
         until ``over`` is set.
 
-        ``tasks`` are the index and the attempt of each task that changed; ``None``: perhaps any
-        task of the run. The change happened at ``at`` or before. A poll that observed at ``at`` or
-        later has seen it. Changes that may have happened before the watch are reported first; some
-        of these reports may be needless. Raises nothing: an observer that cannot watch reports this
-        by ``health`` and tries again. May be called again afterwards. ``changed`` must return at
-        once.
+        ``tasks`` contains the index and the attempt of each changed task, or is ``None`` if any
+        task of the run may have changed. The change happened at ``at`` or before, so a poll that
+        observed at ``at`` or later has seen it. Possible changes before the watch are reported
+        first, perhaps needlessly. Never raises: an observer that cannot watch reports this through
+        ``health`` and tries again. The method can be called again afterwards. ``changed`` must
+        return at once.
         """
 
     def health(self) -> ObserverHealth:
@@ -199,43 +199,41 @@ class Observer(Protocol):
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of executing crawlers that can be read in a few seconds.
 
-        If there are very many crawlers, each call reads some of them in turn. A crawler without
-        counters is left out. Raises an error only when the cluster gives no answer.
+        If there are very many crawlers, each call reads some of them in turn. Crawlers without
+        counters are left out. Raises an error only if the cluster gives no answer.
         """
 
 
 class TaskLogs(Protocol):
-    """The output of tasks that can be read here.
+    """The output of tasks that can be read here. Raises ``ClusterUnavailable`` without an answer.
 
-    Raises ``ClusterUnavailable`` when it gets no answer.
-
-    The output of a crawler is never trusted: it is bytes of any kind and number.
+    The output of a crawler is never trusted: it can be any number of any bytes.
     """
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
         """Return at most ``limit`` bytes of a task's log, from the position ``after`` on.
 
-        ``None`` as ``after`` reads the end of the log.
-
-        If the position is beyond the end, the log was cut since the last call, and reading
-        continues at its beginning. Returns ``None`` when there is no log here: the task has not
-        begun, executes on another machine, or was removed.
+        If ``after`` is ``None``, return the end of the log. If the position is beyond the end, the
+        log was truncated since the last call, and reading continues at its beginning. Return
+        ``None`` if there is no log here, because the task has not begun, executes on another
+        machine, or was removed.
         """
 
 
 class LiveFiles(Protocol):
     """Supporting files of ended and executing tasks that can be read from here.
 
-    Raises ``ClusterUnavailable``. The crawler chooses the names and the contents, which may be
-    bytes of any kind. A call never returns more than its limit.
+    Raises ``ClusterUnavailable``. The crawler chooses the names and the contents, which can be any
+    bytes. A call never returns more than its limit.
     """
 
     def list(self, run: RunRef, task: TaskRef, most: int) -> TaskFileList | None:
-        """Return at most ``most`` files of a task; ``None`` when its folder is not here."""
+        """Return at most ``most`` files of a task, or ``None`` if its folder is not here."""
 
     def read(
         self, run: RunRef, task: TaskRef, path: str, place: int, limit: int
     ) -> FilePart | None:
-        """Return at most ``limit`` bytes of a file from the offset ``place`` on; ``None`` when
-        there is no regular file at ``path``.
+        """Return at most ``limit`` bytes of a file from the offset ``place`` on.
+
+        Return ``None`` if there is no regular file at ``path``.
         """

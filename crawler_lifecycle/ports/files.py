@@ -1,4 +1,4 @@
-"""Values for files and logs of tasks, and for ended tasks whose evidence a cluster keeps."""
+"""Values about files and logs of tasks, and about ended tasks whose evidence a cluster keeps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class SavedOutcome:
     attempt: int
     uid: str | None = None
     run_uid: str | None = None
-    """The uid of the run that the task names."""
+    """The uid of the run that the task belongs to, according to the task."""
     ran: bool = True
-    """True when the crawler of the task executed, so that an exit code has to be recorded."""
+    """True if the crawler of the task executed, so that an exit code has to be recorded."""
     ended_at: datetime | None = None
 
     @property
@@ -29,9 +29,8 @@ class SavedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of a task's log.
-
-    ``next`` is the position after this part. ``ended`` is true when the log will not grow any more.
+    """A part of a task's log. ``next`` is the position after this part. ``ended`` is true if the
+    log will not grow any more.
     """
 
     data: bytes
@@ -41,34 +40,34 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class TaskFileList:
-    """Supporting files of a task, sorted by path.
-
-    Each has its path below the folder of the task, and its size in bytes.
+    """Supporting files of a task, sorted by path. Each has its path below the folder of the task
+    and its size in bytes.
     """
 
     files: list[tuple[str, int]]
     left_out: int
-    """Number of names that are not listed: they are no readable file, or exceed the limit."""
+    """The number of names that are not listed because they are not readable files or exceed the
+    limit.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A part of a file, and the size of the whole file at this moment."""
+    """A part of a file, and the current size of the whole file."""
 
     data: bytes
     size: int
 
 
 class FilesMissing(Exception):
-    """The supporting files of one task are missing or incomplete; the text explains why.
-
-    The storage itself works.
+    """The supporting files of a task are missing or incomplete. The text explains why. The storage
+    itself works.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """The files that one task left. They go into an archive under ``prefix``.
+    """The files that one task left, for an archive in which they are stored under ``prefix``.
 
     Exactly one of ``folder``, ``bundle`` and ``missing`` is given. Missing files are listed in the
     archive, and never treated as an empty folder.
@@ -77,11 +76,12 @@ class FileSource:
     prefix: str
     folder: Path | None = None
     bundle: Callable[[], Iterator[bytes]] | None = None
-    """Opens a ``tar.gz`` that the task uploaded. Opening and reading raise ``FilesMissing`` when
-    bytes are missing, and ``NotDelivered`` when they cannot be read now."""
+    """Opens a ``tar.gz`` that the task uploaded. Opening and reading raise ``FilesMissing`` if
+    bytes are missing, and ``NotDelivered`` if they cannot be read now.
+    """
     missing: str | None = None
     """The reason why the task has no files."""
     root: Path | None = None
-    """A folder above ``folder`` that only we can change. Crawlers may write below it, so no link
+    """A folder above ``folder`` that only we can change. Crawlers can write below it, so no link
     there is followed.
     """

@@ -23,28 +23,29 @@ class ObserverHealth:
     watched: int = 0
     """The number of tasks that it watches."""
     place: int = 0
-    """The number of observers of the same cluster that come before this one. Earlier observers wake
-    runs at once; later ones wait a moment for them."""
+    """The number of observers that precede this one on the same cluster. Earlier observers wake
+    runs at once, and later ones wait a moment for them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCounters:
-    """The present counters of the crawler of one executing task, read between polls."""
+    """The current counters of one executing task's crawler, read between polls."""
 
     run: RunRef
     attempt: int
     index: int
     counters: Counters
     at: datetime | None = None
-    """The time when the crawler last wrote its counters; ``None``: the crawler does not report it.
+    """The time at which the crawler last wrote its counters, or ``None`` if it does not report
+    this.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One complete reading of the cluster for one run.
-
-    An incomplete reading is an error, not a poll.
+    """One complete reading of the cluster for one run. An incomplete reading is an error, not a
+    poll.
     """
 
     observed_at: datetime
@@ -65,20 +66,20 @@ class Details:
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
     statistics: Mapping[str, int | float] | None = None
-    """The statistics that the crawler reported at its end, cut to their limits; ``None``: it
-    reported none.
+    """The statistics that the crawler reported at its end, cut to their limits, or ``None`` without
+    a report.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """The changes that a poll found, as the store has staged them, and the state of the run."""
+    """The changes that a poll found, as staged by the store, and the state of the run."""
 
     changed: int
     active: int
     queued: int
     stop: StopIntent | None = None
-    """The recorded stop intent. The gateway may have recorded it without the workflow."""
+    """The recorded stop intent. The gateway can have recorded it without the workflow."""
     quiet: timedelta = timedelta(0)
     """The time without progress that polls have confirmed (``domain.stall``)."""
     pages: int | None = None
@@ -90,7 +91,7 @@ class PollReport:
 
 @dataclass(frozen=True, slots=True)
 class RecordedState:
-    """The recorded state of a run, for its workflow."""
+    """The recorded state of a run, as its workflow needs it."""
 
     counts: TaskCounts
     started: bool
@@ -100,9 +101,9 @@ class RecordedState:
     """The number of ended tasks whose debugging information is not written yet."""
 
 
-#: The number of recorded polls, stops and changes of tasks of a run, and the time of its last poll.
-#: It orders the polls of two processes, whatever their clocks show. The time is compared because
-#: builds before migration 0008 count no polls.
+#: The number of recorded polls, stops and task changes of a run, and the time of its last poll. It
+#: orders the polls of two processes, whatever their clocks show. The time is compared because
+#: builds before migration 0008 do not count polls.
 Revision = tuple[int, datetime | None]
 
 
@@ -111,7 +112,7 @@ class Start:
     """The start of a run, as a poll found it."""
 
     at: datetime | None
-    """The earliest start of a task; ``None``: the cluster does not know it."""
+    """The earliest start of a task, or ``None`` if the cluster does not know it."""
     next_look_at: datetime | None
 
 
@@ -127,7 +128,7 @@ class FoundState:
     crawler: str
     revision: Revision = (0, None)
     complete: bool = True
-    """False if ``tasks`` are only some tasks of the run."""
+    """False if ``tasks`` contains only some tasks of the run."""
     poll_minutes: Sequence[float] | None = None
     resuming: bool = False
     """True if the run was resumed and its ended tasks are not queued again yet."""
@@ -170,21 +171,25 @@ class Correction:
 
     ``CorrectionStore.record_corrections`` records the correction.
 
-    ``believed`` is the recorded status and ``truth`` is the true one. Either may be another word of
-    at most 20 characters.
+    ``believed`` is the recorded status, and ``truth`` is the true status. Either can also be
+    another word of at most 20 characters.
     """
 
     kind: CorrectionKind
     believed: str
     truth: str
     task_id: int | None = None
-    """The task that had the untrue status; ``None``: the run itself had it."""
+    """The task that had the untrue status, or ``None`` if the run itself had it."""
     attempt: int | None = None
-    """The attempt; ``None``: the attempt of the task, or the present attempt of the run."""
+    """The attempt. ``None`` stands for the attempt of the task, or for the current attempt of the
+    run.
+    """
     believed_since: datetime | None = None
-    """The time when the untrue status was recorded; ``None``: the database finds this time."""
+    """The time at which the untrue status was recorded. If ``None``, the database finds this
+    time.
+    """
     truth_since: datetime | None = None
-    """The time since which the status ``truth`` is true; ``None``: unknown."""
+    """The time since which the status ``truth`` is true, or ``None`` if unknown."""
     evidence: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -195,12 +200,12 @@ class TaskChanged:
     status: str
     source: str
     lag_ms: int | None
-    """Milliseconds from the time of the change on the cluster to ``committed_at`` of the row."""
+    """Milliseconds from the change on the cluster to ``committed_at`` of the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedCorrection:
-    """One correction as it was committed, and the cause that its task has now."""
+    """One correction as it was committed, and the present cause of its task."""
 
     row: CorrectionRow
     cause: str | None = None
@@ -245,7 +250,7 @@ class CorrectionSummary:
     def worst_ms(self) -> int | None:
         """Return the longest time for which a recorded status was untrue, in milliseconds.
 
-        ``None``: no status was untrue, or the time is unknown.
+        Return ``None`` if no status was untrue, or if the time is unknown.
         """
         return max(
             (total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None
@@ -260,8 +265,8 @@ class FindingRow:
     subject: str
     kind: str
     status: str
-    """``open``, ``repaired``, or ``gone``: later audits did not find the fault, and nobody repaired
-    it.
+    """``open``, ``repaired``, or ``gone`` if later audits did not find the fault and nobody
+    repaired it.
     """
     run_id: int | None
     task_id: int | None
@@ -273,4 +278,4 @@ class FindingRow:
     repair: str | None
     repaired_at: datetime | None
     tries: int
-    """The number of unsuccessful takeovers in a row."""
+    """The number of consecutive takeovers without success."""

@@ -1,4 +1,4 @@
-"""Values about pools that cross the store and the gateway."""
+"""Values about pools that are exchanged between the store and the gateway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """One pool: its settings, who holds its slots and who waits for them."""
+    """One pool: its settings, the holders of its slots, and the runs that wait for them."""
 
     name: str
     max: int | None
@@ -22,10 +22,10 @@ class PoolRow:
     waiting_runs: int
     waiting_tasks: int
     oldest_wait_at: datetime | None
-    """The time since which the oldest of its waiting runs waits."""
+    """The time since which the oldest of its waiting runs has waited."""
     share: float | None
-    """Its part of all slot-seconds of the last hour; ``None``: no pool used any, or the caller is
-    of one project.
+    """Its share of all slot-seconds in the last hour. ``None`` if no pool used any, or if the
+    caller is limited to one project.
     """
     problem: str | None = None
     """A sentence for operators, with the fix."""

@@ -21,29 +21,27 @@ from .runs import DeployedTask, Deployment, Event, Fence, Owner, Ticket
 
 
 class KnowsRuns(Protocol):
-    """A system outside of the database that knows run numbers.
-
-    It may know numbers that the database has lost.
+    """A system outside the database that has run numbers, perhaps some that the database has
+    lost.
     """
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run number in this system, or ``above`` when no higher number exists.
+        """Return the highest run number in this system, or ``above`` if no higher number exists.
 
-        Numbers over ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain when
-        the system gives no answer, or when it has too many objects to read them all.
+        Numbers above ``names.RUN_NUMBER_MAX`` belong to no run. Raises an error of the domain if
+        the system gives no answer, or if it has too many objects to read them all.
         """
 
 
 class SchedulerClient(Protocol):
     """The scheduler service.
 
-    Raises ``DeploymentRefused`` when a repeated call cannot succeed, and ``SchedulerUnavailable``
-    when it may. The subclass ``MeantElsewhere`` of ``SchedulerUnavailable`` states that the call
-    certainly created nothing.
+    Raises ``DeploymentRefused`` if a repeated call cannot succeed, and ``SchedulerUnavailable`` if
+    it can. Its subclass ``MeantElsewhere`` states that the call certainly created nothing.
     """
 
     problem: str | None
-    """The reason why the crawlers of the last answer are those of an older catalogue."""
+    """The reason why the last answer contains the crawlers of an older catalogue."""
 
     def deploy(self, deployment: Deployment) -> list[DeployedTask]: ...
 
@@ -56,20 +54,18 @@ class RowOrder(Protocol):
     WORKFLOW: ClassVar[str]
     """The name of the workflow."""
     WAKES: ClassVar[bool]
-    """True if an open workflow reads its row again."""
+    """True if the workflow, when it is already open, must read its row again."""
 
 
 class WorkflowDirectory(KnowsRuns, Protocol):
-    """The workflows in Temporal: queries, starts, signals and ends.
-
-    All methods raise ``TemporalUnavailable``.
+    """The workflows in Temporal, with queries, starts, signals and ends. All methods raise
+    ``TemporalUnavailable``.
     """
 
     def has_begun(self, workflow_id: str) -> None:
-        """Let further steps of this workflow come before the first steps of others, if the server
-        can.
+        """Let further steps of this workflow precede the first steps of others, if the server can.
 
-        Raises nothing.
+        Never raises.
         """
 
     def is_open(self, owner: Owner) -> bool:
@@ -80,36 +76,38 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
         """Return whether the workflow is open, and how it closed.
 
-        With ``first_run_id`` only the chain of executions that began with it counts.
+        With ``first_run_id``, only the chain of executions that began with it counts.
         """
 
     def open_runs(
         self, after: str | None = None, limit: int = 100
     ) -> tuple[list[OpenWorkflow], str | None]:
         """Return a page of the open workflows of runs and managers, and the position of the next
-        page (``None``: this page is the last).
+        page.
 
-        The answer may be some seconds old: call ``confirm`` for each workflow before a decision.
+        The position is ``None`` on the last page. The answer can be a few seconds old, so call
+        ``confirm`` for each workflow before a decision.
         """
 
     def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
-        """Return the present state of this workflow; ``None`` when it is not open any more."""
+        """Return the present state of this workflow, or ``None`` if it is no longer open."""
 
     def of_run(self, run: RunRef) -> OpenWorkflow | None:
         """Return the open lifecycle workflow that works for exactly this run.
 
-        The answer may be some seconds old.
+        The answer can be a few seconds old.
         """
 
     def ended_runs(self) -> list[int]:
-        """Return runs with a workflow that failed or was ended from outside in the last minutes.
+        """Return runs whose workflow failed or was ended from outside in the last minutes.
 
-        The answer may be some seconds old."""
+        The answer can be a few seconds old.
+        """
 
     def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """Return the row of the run as its workflow knows it.
 
-        A worker must run to answer this query.
+        The query can be answered only while a worker runs.
         """
 
     def begin(
@@ -117,9 +115,8 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     ) -> object:
         """Start a workflow for the stored run with this uid, or find it open.
 
-        ``repair``: the workflow replaces a lost one. If the workflow of another run is open under
-            this id, a part of
-        the uid is added to the id.
+        If ``repair`` is true, the workflow replaces a lost workflow. If the workflow of another run
+        is open under this id, a part of the uid is added to the id.
         """
 
     def begin_for(self, order: RowOrder, workflow_id: str) -> object:
@@ -128,65 +125,66 @@ class WorkflowDirectory(KnowsRuns, Protocol):
     def wake(self, workflow_id: str) -> bool:
         """Make the workflow of a manager or a graph read its rows now.
 
-        Returns ``False`` when no workflow of this id is open.
+        Return ``False`` if no workflow with this id is open.
         """
 
     def stop(self, workflow_id: str, stop: StopRequest, *, run_uid: str | None = None) -> bool:
         """Signal a stop to a workflow.
 
-        Returns ``False`` when no workflow of this id is open, or when it works for another run.
+        Return ``False`` if no workflow with this id is open, or if it works for another run.
         """
 
     def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
         """Delete executions of exactly this run with their histories, and executions of these
         workflows that belong to no run.
 
-        Each call deletes some of them. Returns the number of listed executions, which may be some
+        Each call deletes some of them. Return the number of listed executions, which can be a few
         seconds old.
         """
 
     def hurry(self, owner: Owner) -> None:
         """Request a poll of the run now, even if a step of the run waits for its next retry.
 
-        A closed chain is no error.
+        A closed chain is not an error.
         """
 
     def deliver_again(self, fence: Fence, *, event: bool, files: bool) -> object:
-        """Start the repeated delivery for an ended attempt, or find it in progress."""
+        """Start the repeated delivery for an ended attempt, or find it under way."""
 
     def deliver_event(self, key: str) -> None:
-        """Start the separate delivery of the event with this key, or find it in progress."""
+        """Start the separate delivery of the event with this key, or find it under way."""
 
     def end(self, workflow: OpenWorkflow, reason: str) -> None:
-        """Terminate this execution, and record the reason. A closed execution is no error."""
+        """Terminate this execution and record the reason.
+
+        A closed execution is not an error.
+        """
 
 
 class Notifier(Protocol):
-    """Pushes events to the front end.
-
-    A push that fails is not repeated, and it never fails a run.
-    """
+    """Pushes events to the front end. A failed push is not repeated, and never fails a run."""
 
     name: str
 
     sends: bool
-    """True when ``push`` sends anything; otherwise it need not be called."""
+    """True if ``push`` sends anything. Otherwise it need not be called."""
 
     def push(self, event: Event) -> None:
         """Deliver one event.
 
-        Raises ``NotDelivered``. It needs a time limit: after 1.4 s nobody waits for its end.
+        Raises ``NotDelivered``. The call needs a time limit, because after 1.4 s nobody waits for
+        its end.
         """
 
     def check(self) -> str:
         """Return a text that names the receiver of the pushes.
 
-        Raises ``NotDelivered`` with the reason and the fix when the receiver cannot be reached.
+        Raises ``NotDelivered`` with the reason and the fix if the receiver cannot be reached.
         """
 
 
 class EventSink(Protocol):
-    """The bus or the file from which data pipelines read events."""
+    """The bus or file from which data pipelines read events."""
 
     name: str
 
@@ -199,12 +197,12 @@ class EventSink(Protocol):
     def check(self) -> str:
         """Return a text that names the receiver of the events, without sending an event.
 
-        Raises ``NotDelivered`` when the receiver cannot be used.
+        Raises ``NotDelivered`` if the receiver cannot be used.
         """
 
 
 class FileArchive(Protocol):
-    """The archive that keeps the zips of supporting files."""
+    """The archive that keeps the zips with supporting files."""
 
     def store(
         self,
@@ -217,11 +215,9 @@ class FileArchive(Protocol):
     ) -> ExportResult:
         """Write one zip under ``key``, either completely or not at all.
 
-        A second call with the same key replaces it.
-
-        The zip has at most ``files_max`` files. Its manifest names the files that are left out.
-        ``progress`` is called with the numbers of files and bytes that are written. Raises
-        ``NotDelivered``.
+        A second call with the same key replaces it. The zip has at most ``files_max`` files, and
+        its manifest names the files that are left out. ``progress`` is called with the numbers of
+        files and bytes written so far. Raises ``NotDelivered``.
         """
 
     def open(self, url: str) -> Iterator[bytes]:
@@ -229,7 +225,9 @@ class FileArchive(Protocol):
 
     def part(self, url: str, place: int, limit: int) -> FilePart:
         """Return at most ``limit`` bytes of a stored archive from the offset ``place`` on, and the
-        size of the archive. The position must be before its end. Raises ``NotDelivered``.
+        size of the archive.
+
+        The offset must be less than the size. Raises ``NotDelivered``.
         """
 
     def remove(self, run: RunRef) -> None:
@@ -251,12 +249,12 @@ class TaskBundles(Protocol):
     def ticket(
         self, run: RunRef, index: int, attempt: int, part: int | None, size: int, md5: str
     ) -> Ticket:
-        """Return the permission to write one part of a task's bundle: ``size`` bytes with this
+        """Return the permission to write one part of a task's bundle, with ``size`` bytes and this
         digest.
 
         ``part`` is ``None`` for the end of the bundle. ``md5`` is in base64. Raises
-        ``InvalidRequest`` when the part is too large or there are too many parts, and
-        ``NotDelivered`` when nothing can be signed now.
+        ``InvalidRequest`` if the part is too large or there are too many parts, and
+        ``NotDelivered`` if nothing can be signed now.
         """
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
@@ -269,9 +267,8 @@ class TaskBundles(Protocol):
 class FilesPlace(Protocol):
     """A location where tasks leave files, with the methods that remove them.
 
-    It names runs as ``RunRef`` does, with their uid.
-
-    Raises ``ClusterUnavailable`` and ``NotDelivered``.
+    It identifies runs by ``RunRef``, including the uid. Raises ``ClusterUnavailable`` and
+    ``NotDelivered``.
     """
 
     @property
@@ -279,7 +276,10 @@ class FilesPlace(Protocol):
         """The location, as a text for people."""
 
     def runs(self) -> set[str]:
-        """Return the names of all folders of runs. A name may have any form."""
+        """Return the names of all folders of runs.
+
+        A name can have any form.
+        """
 
     def put_aside(self, run: RunRef) -> None:
         """Move the files of the run away at once, so that no later attempt resumes from its saved
@@ -289,13 +289,13 @@ class FilesPlace(Protocol):
     def remove(self, run: RunRef, attempt: int) -> None:
         """Remove the files of the run's attempts up to this one.
 
-        A second call removes files that are left.
+        A second call removes the files that are left.
         """
 
     def finish(self) -> list[str]:
-        """Remove files that interrupted calls had moved away.
+        """Remove files that interrupted calls moved away.
 
-        Returns the files that could not be removed, with reasons.
+        Return the files that could not be removed, with the reasons.
         """
 
 
@@ -304,7 +304,7 @@ class Catalogue(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """The reason why the newest definitions are not read, so that older ones are in use."""
+        """The reason why the newest definitions cannot be read, so that older ones are in use."""
 
     def get(self, name: str) -> CrawlerDefinition | None: ...
 
@@ -312,102 +312,103 @@ class Catalogue(Protocol):
 
 
 class UserCodeProcess(Protocol):
-    """The process that runs users' code: it holds the object of a manager's class.
+    """The process that runs user code and holds the object of a manager's class.
 
-    It takes one call at a time.
-
-    During a call the class may send questions. ``answer`` is then called with the name of the
-    question and its arguments. Raises ``UserCodeFailed``. The form and the size of its return
-    values are checked, but not their contents.
+    It handles one call at a time. During a call the class can send questions; ``answer`` is then
+    called with the name of the question and its arguments. Raises ``UserCodeFailed``. The form and
+    the size of its return values are checked, but not their contents.
     """
 
     fingerprint: str
-    """The fingerprint of the source code of the class that is loaded."""
+    """The fingerprint of the loaded class's source code."""
     on_code_change: str
-    """The choice of the class when its source code differs from the recorded code: ``replay``,
-    ``continue`` or ``fail``."""
+    """The class's choice if its source code differs from the recorded code: ``replay``,
+    ``continue`` or ``fail``.
+    """
     on_item_error: str
-    """The choice of the class for a yield that is no valid job: ``stop`` or ``skip``."""
+    """The class's choice for a yield that is not a valid job: ``stop`` or ``skip``."""
     on_hook_error: str
-    """The choice of the class for an end with errors in its hooks: ``fail`` or ``complete``."""
+    """The class's choice if errors occurred in its hooks: ``fail`` or ``complete``."""
     failed_outcomes: frozenset[str]
     """The outcomes that the object treats as failures; empty until ``begin``."""
     generation: int | None
-    """The generation that the process has for its writes; ``None`` until ``begin``."""
+    """The generation that the process uses in its writes, or ``None`` until ``begin``."""
     settled: bool
-    """True when all decisions of the process are recorded. The caller that commits them sets it. A
+    """True if all decisions of the process are recorded. The caller that commits them sets it. A
     process that is not settled is discarded.
     """
 
     @property
     def at(self) -> str | None:
-        """The method of the class that executes, or executed last; ``None``: no method was
+        """The method of the class that executes or executed last, or ``None`` if no method was
         called.
         """
 
     @property
     def done(self) -> Decision | None:
         """The decision of the hooks that ended in the last ``cycle``, even if the cycle itself
-        failed; ``None``: unknown. It is committed when the decision of the cycle cannot be
+        failed, or ``None`` if unknown. It is committed if the decision of the cycle cannot be
         committed.
         """
 
     def begin(
         self, start: Start, generation: int, answer: Callable[[str, Mapping[str, Any]], Any]
     ) -> object:
-        """Make the object: call ``__init__``, ``on_start`` and the resume hooks."""
+        """Create the object: call ``__init__``, ``on_start`` and the resume hooks."""
 
     def page(self, after: int, answer: Callable[[str, Mapping[str, Any]], Any]) -> Page:
-        """Return the yields of the source after this position."""
+        """Return the values that the source yields after this position."""
 
     def cycle(self, facts: Facts, answer: Callable[[str, Mapping[str, Any]], Any]) -> Decision:
-        """Call ``workflow_loop`` once, and return its decision.
+        """Call ``workflow_loop`` once and return its decision.
 
-        The caller must commit the whole decision, or discard the process.
+        The caller must commit the whole decision or discard the process.
         """
 
     def finish(
         self, reason: str | None, answer: Callable[[str, Mapping[str, Any]], Any]
     ) -> Decision:
-        """Call ``on_close``, and return its decision.
+        """Call ``on_close`` and return its decision.
 
-        After the last cycle the decision also contains the decision of the cycle, and replaces it.
-        After a stop it has the close reason ``reason``, unless the class set a reason.
+        After the last cycle, the decision includes and replaces that of the cycle. After a stop, it
+        has the close reason ``reason`` unless the class set a reason.
         """
 
 
 class UserCodeProcesses(Protocol):
-    """The processes of one worker that run users' code. Each process belongs to one manager."""
+    """The processes of one worker that run user code. Each process belongs to one manager."""
 
     @property
     def queue(self) -> str | None:
-        """The task queue that only this worker serves; ``None`` when the worker shuts down."""
+        """The task queue that only this worker serves, or ``None`` if the worker is shutting
+        down.
+        """
 
     def use(
         self, plan: str, manager_id: int, attempt: int, generation: int, alive: Callable[[], None]
     ) -> AbstractContextManager[UserCodeProcess]:
         """Return the process of this manager, reserved for the caller until the block ends.
 
-        If there is no process of this attempt and generation, a new one is started.
-
-        ``alive`` is called repeatedly during each wait. An error that it raises ends the wait and
-        the process. A process that is not settled also ends when the block raises an error. Raises
-        ``UserCodeFailed`` when the class cannot be loaded.
+        If there is no process of this attempt and generation, a new process is started. ``alive``
+        is called repeatedly during each wait, and an error that it raises ends the wait and the
+        process. A process that is not settled also ends if the block raises an error. Raises
+        ``UserCodeFailed`` if the class cannot be loaded.
         """
 
     def drop(self, manager_id: int) -> None:
         """End the manager's process, if there is one."""
 
     def printed(self, manager_id: int) -> str:
-        """Return the output of the manager's processes since the last call: at most 16 KiB, for
-        people, without secrets. Output of a process in use is not included.
+        """Return the output of the manager's processes since the last call.
+
+        It has at most 16 KiB, is meant for people, and contains no secrets. Output of a process in
+        use is not included.
         """
 
 
 class FunctionHost(Protocol):
-    """A process that calls functions of graphs, one after the other.
-
-    Its return values are checked and limited.
+    """A process that calls functions of graphs, one after another. Its return values are checked
+    and limited.
     """
 
     def call(
@@ -416,22 +417,20 @@ class FunctionHost(Protocol):
         answer: Callable[[str, Mapping[str, Any]], Any],
         alive: Callable[[], None],
     ) -> FunctionReply:
-        """Execute the function once, and return its outcome.
+        """Execute the function once and return its outcome.
 
         ``answer`` is called with each question of the function. ``alive`` is called repeatedly, and
-        an error that it raises ends the process. Raises ``UserCodeFailed``. With ``missing`` this
-        worker cannot call the function, but another worker may. With ``for_good`` no worker can
-        call it. Otherwise the function failed, and its process ended unless ``lives`` is set.
-        Raises ``WorkerLeaves`` when the worker ended all its processes.
+        an error that it raises ends the process. Raises ``UserCodeFailed``: with ``missing``, this
+        worker cannot call the function but another may; with ``for_good``, no worker can call it.
+        Otherwise the function failed, and its process ended unless ``lives`` is set. Raises
+        ``WorkerLeaves`` if the worker ended all its processes.
         """
 
     def give(self, values: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]]) -> int:
         """Pass values to the function, each with its description.
 
-        Returns their size, which the answer must contain.
-
-        Raises ``InvalidRequest`` when a process cannot hold them, and ``UserCodeFailed`` when this
-        machine has no space.
+        Return their size, which the answer must contain. Raises ``InvalidRequest`` if a process
+        cannot hold them, and ``UserCodeFailed`` if this machine has no space.
         """
 
     def taken(self, size: int) -> list[bytes]:
@@ -444,7 +443,10 @@ class FunctionHost(Protocol):
         """Send SIGTERM to the process, so that it ends soon."""
 
     def printed(self) -> str:
-        """Return the output since the last call: at most 16 KiB, for people, without secrets."""
+        """Return the output since the last call.
+
+        It has at most 16 KiB, is meant for people, and contains no secrets.
+        """
 
 
 class FunctionHosts(Protocol):
@@ -453,9 +455,8 @@ class FunctionHosts(Protocol):
     def use(self, graph: str) -> AbstractContextManager[FunctionHost]:
         """Return a process that is reserved for the caller until the block ends.
 
-        It runs only code of this graph.
-
-        Raises ``UserCodeFailed`` when no process can be started, and ``WorkerLeaves``.
+        It runs only code of this graph. Raises ``UserCodeFailed`` if no process can be started, and
+        ``WorkerLeaves``.
         """
 
 
@@ -466,16 +467,16 @@ class FunctionCall:
     function: str
     """The function, as ``module:qualname``."""
     graph: str
-    """The key of the graph that has the step."""
+    """The key of the graph to which the step belongs."""
     job: Mapping[str, Any]
     """The step, as ``graphs.job.Job.of`` reads it."""
     limit_s: float
-    """The most seconds that the function may take."""
+    """The maximum number of seconds for the function."""
     graft: bool = False
     given: Iterable[tuple[Mapping[str, Any], Iterable[bytes]]] = ()
-    """The input of a cascade. First come the contexts, from the outermost graph inwards, with an
-    empty ``path``. Then come the records of its dependencies, each with its ``path`` relative to
-    the level of the step.
+    """The input of a cascade. First come the contexts, from the outermost graph inwards, each with
+    an empty ``path``. Then come the records of the step's dependencies, each with its ``path``
+    relative to the level of the step.
     """
 
 
@@ -485,7 +486,8 @@ class FunctionReply:
 
     kind: str
     """``done`` (no result), ``value`` (a result), ``cancel`` (it returned ``Cancel``) or ``snooze``
-    (it returned ``Snooze``)."""
+    (it returned ``Snooze``).
+    """
     result: Sequence[bytes] | None = None
     """The result, encoded and packed (``domain.values``)."""
     result_bytes: int = 0
@@ -494,17 +496,15 @@ class FunctionReply:
 
 
 class WorkerLeaves(Exception):
-    """This worker shuts down and ends its processes.
-
-    The calls in these processes have not failed.
+    """This worker is shutting down and ends its processes. The calls in these processes have not
+    failed.
     """
 
 
 @dataclass(eq=False, repr=False)
 class UserCodeFailed(Exception):
-    """Users' code failed.
-
-    The text names the error, its position in the code, and the fix if there is one.
+    """User code failed. The text names the error, its position in the code and, if there is one,
+    the fix.
     """
 
     text: InitVar[str]
@@ -512,13 +512,13 @@ class UserCodeFailed(Exception):
     item_id: int | None = None
     """The job whose hooks were executing."""
     lives: bool = False
-    """True when the process still runs."""
+    """True if the process still runs."""
     for_good: bool = False
-    """True when another try fails in the same way until the code or the options change."""
+    """True if every further try fails in the same way until the code or the options change."""
     missing: bool = False
-    """True when this worker could not load the class. Another worker may have it."""
+    """True if this worker could not load the class. Another worker may have it."""
     struck: bool = False
-    """True when somebody else ended the process (SIGKILL, SIGTERM)."""
+    """True if somebody else ended the process (SIGKILL, SIGTERM)."""
 
     def __post_init__(self, text: str) -> None:
         super().__init__(text)

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.tries import Try
 from crawler_lifecycle.domain.waiting import Wait
 
-#: The most runs or tasks in one call of the store, and the most crawlers in one call of
+#: The maximum number of runs or tasks in one call of the store, and of crawlers in one call of
 #: ``recent_runs``.
 ROWS_MAX = 2_000
 CRAWLERS_MAX = 200
@@ -25,9 +25,8 @@ CRAWLERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The workflow that owns a run: its id, and the first run id of its chain.
-
-    Both survive continue-as-new.
+    """The workflow that owns a run: its id, and the first run id of its chain. Both survive
+    continue-as-new.
     """
 
     workflow_id: str
@@ -36,9 +35,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right of a writer to change a run.
-
-    A write counts only while exactly this run has this attempt and this owner.
+    """The right of a writer to change a run. A write counts only while exactly this run has this
+    attempt and this owner.
     """
 
     run_id: int
@@ -63,10 +61,10 @@ class RunHandle:
     """The stored request, without its task list."""
     multi: bool
     resumed: bool
-    """True when this attempt continues the work of an earlier attempt."""
+    """True if this attempt continues the work of an earlier attempt."""
     rerun: bool = False
     repair: bool = False
-    """True when the workflow that claims the run replaces a lost workflow."""
+    """True if the workflow that claims the run replaces a lost workflow."""
     stop: StopIntent | None = None
 
 
@@ -85,18 +83,20 @@ class RunRow:
     created_at: datetime
     updated_at: datetime
     attempt_at: datetime | None = None
-    """The time when the present attempt was accepted; ``None``: it is the first attempt."""
+    """The time at which the current attempt was accepted, or ``None`` for the first attempt."""
     owner_workflow_id: str | None = None
-    """The workflow that owns the run. While ``owner_run_id`` is ``None``, it has not claimed the
-    attempt yet.
+    """The workflow that owns the run. While ``owner_run_id`` is ``None``, no workflow has claimed
+    the attempt yet.
     """
     owner_run_id: str | None = None
     pool: str = DEFAULT
     outcome: str | None = None
     ended_by: str | None = None
-    """Who ended the run (``EndedBy``); ``None``: it lives, or an older build ended it."""
+    """The party that ended the run (``EndedBy``), or ``None`` if it is live or an older build ended
+    it.
+    """
     lacks: str | None = None
-    """What it lacks of what is expected (``domain.run.Verdict``)."""
+    """What the run lacks compared with what is expected (``domain.run.Verdict``)."""
     cause: str | None = None
     request: Mapping[str, object] = field(default_factory=dict)
     multi: bool = False
@@ -106,12 +106,12 @@ class RunRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     waiting_since: datetime | None = None
-    """The time when the present wait of the run began."""
+    """The time at which the present wait of the run began."""
     stop_acted_at: datetime | None = None
-    """The time when a workflow acted on the recorded stop."""
+    """The time at which a workflow acted on the recorded stop."""
     look_error: str | None = None
     look_error_since: datetime | None = None
-    """The time since which every poll fails; ``None``: the last poll succeeded."""
+    """The time since which every poll has failed, or ``None`` if the last poll succeeded."""
     verified_at: datetime | None = None
     next_look_at: datetime | None = None
     last_progress_at: datetime | None = None
@@ -121,17 +121,18 @@ class RunRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deleted_at: datetime | None = None
-    """The time when somebody requested the deletion of the data of the run."""
+    """The time at which somebody requested the deletion of the run's data."""
     deletion_ended_at: datetime | None = None
     deletion: Mapping[str, Any] | None = None
     """The report of the deletion: the requester, the removed data (``gone``), and the remaining
-    data with reasons (``left``)."""
+    data with reasons (``left``).
+    """
     fields: Coverage | None = None
-    """The fields that the items of the run fill; known after the verdict."""
+    """The fields in which the items of the run have values; known after the verdict."""
     pages_per_minute: float | None = None
-    """The average from the start of the run to its end. Before the end, the average until
-    ``last_progress_at``. ``None`` when the average is unknown, and for a resumed run, whose
-    counters belong to several attempts. Each row of a task has its own average.
+    """The average from the start of the run to its end or, before the end, to ``last_progress_at``.
+    ``None`` if the average is unknown, and for a resumed run, whose counters belong to several
+    attempts. Each row of a task has its own average.
     """
 
     @property
@@ -141,7 +142,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RecentRun:
-    """The result and the counters of one of the last runs of a crawler."""
+    """The result and the counters of one of a crawler's last runs."""
 
     run_id: int
     crawler: str
@@ -160,7 +161,7 @@ class RecentRun:
 
 @dataclass(frozen=True, slots=True)
 class BriefRun(RecentRun):
-    """A run with the facts that a page about many runs shows, without its request."""
+    """A run with the data that a page about many runs shows, without its request."""
 
     cause: str | None = None
     parent: str | None = None
@@ -169,8 +170,8 @@ class BriefRun(RecentRun):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The runs of a crawler that were created since a time and have ended: how many of each status,
-    and why.
+    """The runs of a crawler that were created since a time and have ended: their numbers by status,
+    and the reasons.
     """
 
     completed: int
@@ -178,15 +179,15 @@ class Ends:
     stopped: int
     """The number of FAILED runs that a person stopped."""
     failures: Sequence[tuple[int, BriefRun]]
-    """The most frequent outcomes of FAILED runs that nobody stopped: their numbers of runs, and the
-    newest run of each."""
+    """The most frequent outcomes of FAILED runs that nobody stopped, each with the number of its
+    runs and the newest of them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRuns:
-    """The live runs that wait for the same thing, and the oldest of them.
-
-    ``pool``: the pool whose slots they want.
+    """The live runs that wait for the same thing, and the oldest of them. ``pool`` is the pool
+    whose slots they want.
     """
 
     wait: Wait
@@ -197,15 +198,15 @@ class WaitingRuns:
 
 @dataclass(frozen=True, slots=True)
 class LiveRuns:
-    """The runs that have not ended: how many have each status, what they wait for, and the pace of
-    those that run.
+    """The runs that have not ended: their numbers by status, what they wait for, and the pace of
+    those that execute.
     """
 
     by_status: Mapping[str, int]
     waits: Sequence[WaitingRuns]
     pages_per_minute: float
     items_per_minute: float
-    """The sums of the averages of all PROCESSING runs whose average is known."""
+    """The sums of all known averages of PROCESSING runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,7 @@ class TaskRow:
     """The attempt of the run to which this try belongs."""
     superseded_by: int | None = None
     retry: int = 0
-    """The number of tries by the policy of retries before this one, in this attempt of the run."""
+    """The number of earlier tries by the policy of retries in this attempt of the run."""
     not_before: datetime | None = None
     """The time before which this try does not begin."""
     retry_note: str | None = None
@@ -230,8 +231,8 @@ class TaskRow:
     ended_by: str | None = None
     cause: str | None = None
     error: str | None = None
-    """The line of its log or its runner that explains why the task failed; ``None``: it did not
-    fail, or no line explains why.
+    """The line of its log or its runner that explains why the task failed. ``None`` if it did not
+    fail, or if no line explains why.
     """
     args: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
@@ -246,24 +247,24 @@ class TaskRow:
     errors: int | None = None
     peak_memory: int | None = None
     resumed: bool | None = None
-    """True when the task continued from the saved state of an earlier attempt; ``None``: it belongs
-    to the first attempt, or it is unknown."""
+    """True if the task continued from the saved state of an earlier attempt. ``None`` for the first
+    attempt, or if unknown.
+    """
     resume_note: str | None = None
     deployed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     last_progress_at: datetime | None = None
-    """The time when its counters changed last."""
+    """The time at which its counters last changed."""
     pages_per_minute: float | None = None
-    """The average from its start to its end; before its end, to ``last_progress_at``. ``None`` when
-    it is unknown.
+    """The average from its start to its end or, before the end, to ``last_progress_at``. ``None``
+    if unknown.
     """
 
 
 class DrawnTask(NamedTuple):
-    """The few columns of a task that a page needs to draw it as a square.
-
-    A page may draw thousands of tasks.
+    """The few columns of a task that a page needs to draw it as a square. A page can draw thousands
+    of tasks.
     """
 
     task_id: int
@@ -306,7 +307,7 @@ class TransitionRow:
 
 @dataclass(frozen=True, slots=True)
 class LostRun:
-    """A run whose row is missing in the database, with all data about it from other sources."""
+    """A run whose row is missing from the database, with all data about it from other sources."""
 
     run: RunRef
     attempt: int
@@ -319,8 +320,8 @@ class LostRun:
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """The number of tasks that its workflow counted last; 0 if it counted after the loss. Records
-    may contain more.
+    """The number of tasks in its workflow's last count, or 0 if it counted after the loss. Records
+    can contain more.
     """
     stop: StopIntent | None = None
 
@@ -351,7 +352,7 @@ class TaskCounts:
 @dataclass(frozen=True, slots=True)
 class Resting:
     """The number of QUEUED tasks whose next try may not begin yet, and the seconds until the first
-    may.
+    of these tries.
     """
 
     tasks: int = 0
@@ -360,9 +361,8 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class RetriedTasks:
-    """The tasks of a run after decisions about retries.
-
-    ``ended``: tasks that ended without success and stay so.
+    """The tasks of a run after decisions about retries. ``ended`` is the number of tasks that ended
+    without success and are not retried.
     """
 
     counts: TaskCounts
@@ -374,12 +374,12 @@ class RetriedTasks:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """The facts about the tasks of a run that a list of runs shows."""
+    """The data about the tasks of a run that a list of runs shows."""
 
     counts: TaskCounts
     reason: str | None = None
-    """The reason why a task is PENDING. It is taken from the first few PENDING tasks; the first
-    known reason counts.
+    """The reason why a task is PENDING: the first known reason among the first few PENDING
+    tasks.
     """
 
 
@@ -391,28 +391,27 @@ class QueuedTask:
     index: int
     args: Mapping[str, str]
     offered_until: datetime | None = field(default=None, compare=False)
-    """The time until which an earlier call of this attempt may still create the task; ``None``: no
-    other call may.
+    """The time until which an earlier call of this attempt can still create the task, or ``None``
+    if no call can.
     """
     attempt: int = 1
-    """The try of this index, over all attempts of the run. It is part of the task's name on the
-    cluster.
+    """The number of this try among all tries of the index, over all attempts of the run. It is part
+    of the task's name on the cluster.
     """
     retry: int = 0
-    """The number of tries by the policy of retries before this one."""
+    """The number of earlier tries by the policy of retries."""
     memory: str | None = None
-    """The memory of this try, if an earlier one had too little."""
+    """The memory of this try, if an earlier try had too little."""
     avoid_node: str | None = None
-    """The node of the try before, which this one should avoid."""
+    """The node of the previous try, which this try should avoid."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that its node must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedTask:
-    """The answer of the scheduler service for one task.
-
-    ``state`` is created, existing, deferred or refused.
+    """The answer of the scheduler service for one task. ``state`` is created, existing, deferred or
+    refused.
     """
 
     index: int
@@ -438,20 +437,21 @@ class Deployment:
     scheduled: bool = False
     due_at: datetime | None = None
     priority: int = 3
-    """The priority of the run: 1 is first, 5 is last."""
+    """The priority of the run, where 1 is first and 5 is last."""
     pool: str = DEFAULT
     """The pool that serves the run."""
     queue: str | None = None
-    """The Kueue queue of this pool, for crawlers that name none."""
+    """The Kueue queue of this pool, for crawlers that name no queue."""
     resume: bool = False
-    """True when resumable crawlers should continue from the state of the attempt before."""
+    """True if resumable crawlers should continue from the state of the previous attempt."""
     place: str | None = None
     """The namespace in which the caller will look for the tasks (``Cluster.place``). The tasks must
     not be created in another namespace.
     """
     record: Mapping[str, object] = field(default_factory=dict)
     """Further columns of the run's row (``domain.audits.adoption``). The cluster keeps them with
-    each task, because the database may lose the row."""
+    each task, because the database can lose the row.
+    """
 
     @property
     def run_id(self) -> int:
@@ -468,54 +468,51 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """The record that a cluster keeps of a deployed task.
-
-    The task may still execute or have ended.
-    """
+    """The record that a cluster keeps of a deployed task, which may still execute or have ended."""
 
     index: int
     attempt: int
     task_id: int
     crawler: str
     args: Mapping[str, str]
-    """The complete arguments: from the run, the task and the catalogue."""
+    """The complete arguments, from the run, the task and the catalogue."""
     settings: Mapping[str, str]
     name: str
     uid: str
     place: str | None = None
     record: Mapping[str, object] = field(default_factory=dict)
-    """The value of ``Deployment.record``; empty when it is missing or unreadable."""
+    """The value of ``Deployment.record``, or empty if it is missing or unreadable."""
 
 
 @quick_dataclass(frozen=True, slots=True)
 class TaskRef:
-    """The facts by which a cluster identifies a task."""
+    """The data by which a cluster identifies a task."""
 
     task_id: int
     index: int
     attempt: int
     uid: str | None = None
     stopping: bool = False
-    """True when we asked the task to end. Its absence is expected then."""
+    """True if we asked the task to end. Its absence is then expected."""
     missed_at: datetime | None = None
-    """The time of the first poll that did not find the task, if no later poll found it; ``None``:
-    the last poll found it."""
+    """The time of the first poll in the latest series that did not find the task, or ``None`` if
+    the last poll found it.
+    """
     place: str | None = None
-    """The namespace of the task (``Cluster.place``); ``None``: not recorded. Its absence from
+    """The namespace of the task (``Cluster.place``), or ``None`` if not recorded. Its absence from
     another namespace proves nothing.
     """
 
     @classmethod
     def of(cls, one: Try) -> TaskRef:
-        """Return the facts about the task of this try."""
+        """Return the reference to the task of this try."""
         return cls(one.task_id, one.task_index, one.attempt, one.cluster_uid)
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The permission to write one object until ``expires_at``.
-
-    The request must have exactly these headers, and the bytes that were announced.
+    """The permission to write one object until ``expires_at``. The request must have exactly these
+    headers and the announced bytes.
     """
 
     url: str
@@ -529,10 +526,10 @@ class Event:
 
     seq: int
     run_id: int | None
-    """The run that the event is about; ``None``: it is about no run."""
+    """The run that the event is about, if any."""
     subject_uid: str
-    """The uid of the subject. Its number alone is not unique: a restored database gives a number
-    out again.
+    """The uid of the subject. Its number alone is not unique, because a restored database can use a
+    number again.
     """
     attempt: int
     type: str
@@ -543,9 +540,8 @@ class Event:
 
     @property
     def key(self) -> str:
-        """The unique key of the event, made of subject, uid, attempt and type.
-
-        It is also unique among databases.
+        """The unique key of the event, made of subject, uid, attempt and type. It is unique even
+        across databases.
         """
         number = self.subject.partition("/")[2]
         prefix = "" if self.run_id is not None else self.subject.removesuffix(number)

@@ -9,10 +9,10 @@
 5. Schedules are compared with Temporal's copies, and their due times with the recorded firings.
 6. Due times that have not begun their target, and webhooks, are compared with their workflows.
 7. Open workflows are compared with the rows of runs, managers and graphs.
-8. For runs that ended lately, deliveries are checked, and recorded ends are compared with the
+8. For runs that ended recently, deliveries are checked, and recorded ends are compared with the
    evidence.
 
-Each source is compared alone. If one cannot be read, the report shows this, and the others are
+Each source is compared alone. If a source cannot be read, the report shows this, and the others are
 still compared. The workflow carries only counts and the most urgent findings. All findings are in
 the database.
 """
@@ -44,7 +44,7 @@ from .requests import read_carried, workflow_input
 
 _K = FindingKind
 #: The sources. If all sources of a kind were compared, all findings of that kind are known.
-#: Histories depend on their order, and so on the order of ``FEATURES``.
+#: Histories depend on their order, and thus on the order of ``FEATURES``.
 _SOURCES: tuple[Source, ...] = (
     ("cluster_tasks", AuditActivities.audit_cluster, "", (_K.ORPHAN, _K.STILL_ALIVE)),
     ("open_runs", AuditActivities.audit_runs, "", (*LOST, _K.NOT_COUNTED, _K.UNREADABLE)),
@@ -61,11 +61,11 @@ _SOURCES: tuple[Source, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class AuditOrder:
-    """The input of an audit. Without ``repair`` it only reports.
+    """The input of an audit.
 
-    ``unknown``: a person's decision about runs, managers and graphs that the database does not
-        know. It is carried out
-    without ``repair`` and without a grace period.
+    Without ``repair``, it only reports. ``unknown`` is a person's decision about runs, managers and
+    graphs that are missing from the database. It is carried out without ``repair`` and without a
+    grace period.
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -76,9 +76,8 @@ class AuditOrder:
 
 @dataclass
 class AuditState:
-    """The progress of an audit, which continue-as-new passes on.
-
-    New fields need a default; none may be removed.
+    """The progress of an audit, which continue-as-new passes on. New fields need a default, and
+    none may be removed.
     """
 
     report: AuditReport | None = None
@@ -120,9 +119,8 @@ class CrawlAuditWorkflow(WithoutSignals):
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> AuditReport:
         """Compare all sources, page by page.
 
-        After continue-as-new, an interrupted page is compared again.
-
-        Starters send only ``order``: an ``AuditOrder``, or nothing.
+        After continue-as-new, an interrupted page is compared again. Starters send only ``order``,
+        which is an ``AuditOrder``, or nothing.
         """
         if self._refused is not None:
             raise self._refused
@@ -150,7 +148,7 @@ class CrawlAuditWorkflow(WithoutSignals):
         return report
 
     async def _compare(self, order: AuditOrder, report: AuditReport) -> AuditReport:
-        """Compare one page of the current source. After an error, continue to the next source."""
+        """Compare one page of the current source. After an error, continue with the next source."""
         s = self._s
         name, method, what, kinds = _SOURCES[s.source]
         page = AuditPage(order.repair, s.after, order.unknown, what)

@@ -1,4 +1,4 @@
-"""Calls of activities and pauses of a workflow. A stop can always interrupt them.
+"""Calls of activities and pauses of a workflow, which a stop can always interrupt.
 
 The workflow continues as new long before its history reaches a limit of the server (``MustLeave``).
 """
@@ -22,33 +22,32 @@ from crawler_lifecycle.domain.names import QUEUE_CONTROL
 from .policies import Options, config
 from .requests import read_answer
 
-#: The longest wait before an activity is called again because its answer could not be read, in
-#: seconds.
+#: The maximum wait, in seconds, before an activity is called again because its answer could not be
+#: read.
 ASK_AGAIN_MAX_S = 60.0
-#: The same for activities on the control queue. They are shorter because a stop needs these
+#: The same limits for activities on the control queue. They are shorter because a stop needs these
 #: activities.
 ASK_AGAIN_STOPPING_S = 15.0
 A = TypeVar("A")
 R = TypeVar("R")
-#: Something that a workflow waits for.
+#: A value for which a workflow waits.
 Condition = Callable[[], bool]
 
 
-#: The number of events after which a workflow continues as new at its next step. A worker without
-#: it in its cache replays all events, at 0.1 to 0.2 ms each. The current step may add some hundred
-#: events. The server suggests continue-as-new at 4,096 events by default.
+#: The number of events after which a workflow continues as new at its next step. A worker that does
+#: not have the workflow in its cache replays all events, at 0.1 to 0.2 ms each. The current step
+#: can add a few hundred events. By default, the server suggests continue-as-new at 4,096 events.
 HISTORY_MAX = 400
 #: The numbers of events and bytes after which a workflow continues as new at once. The next
-#: execution repeats the interrupted step. After 10,000 signals the server accepts no more signals,
-#: not even a stop. It ends an execution with a history of 50 MiB.
+#: execution repeats the interrupted step. After 10,000 signals, the server accepts no further
+#: signals, not even a stop. It ends an execution with a history of 50 MiB.
 HISTORY_MOST = 7_200
 HISTORY_BYTES_MOST = 16 * 2**20
 
 
 class StepInterrupted(Exception):
-    """Something more important came while a step waited for an activity.
-
-    The step is repeated later.
+    """Something more important came up while a step waited for an activity. The step is repeated
+    later.
     """
 
 
@@ -60,8 +59,8 @@ class MustLeave(Exception):
 
 
 def history_full(most: int | None = None) -> bool:
-    """Return whether the workflow should continue as new at its next step: after ``most`` events
-    (``HISTORY_MAX``).
+    """Return whether the workflow should continue as new at its next step, that is, after ``most``
+    events (``HISTORY_MAX``).
     """
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.get_current_history_length() >= (
@@ -72,7 +71,7 @@ def history_full(most: int | None = None) -> bool:
 def must_leave() -> bool:
     """Return whether the workflow must continue as new at once.
 
-    Every call and pause checks this, because somebody may send very many signals.
+    Every call and pause checks this, because somebody can send very many signals.
     """
     info = workflow.info()
     return (
@@ -82,7 +81,7 @@ def must_leave() -> bool:
 
 
 def may_leave(most: int | None = None) -> bool:
-    """Return whether to continue as new now: the history is full, and no update is unanswered.
+    """Return whether to continue as new now: the history is full, and every update is answered.
 
     While an update hangs, polls, deployments and stops continue in this execution.
     """
@@ -90,7 +89,9 @@ def may_leave(most: int | None = None) -> bool:
 
 
 class NotTaken(Exception):
-    """No worker took an activity in time, or the only worker of the queue failed with it."""
+    """No worker took an activity in time, or the only worker of the queue failed while executing
+    it.
+    """
 
 
 def never() -> bool:
@@ -102,7 +103,7 @@ def start(
     method: Callable[[Any, A], R], arg: A, **options: Unpack[Options]
 ) -> workflow.ActivityHandle[R]:
     """Start an activity with the options of the policy table."""
-    # The result stays raw: if the SDK could not read it, the workflow task would fail, and our code
+    # The result stays raw. If the SDK could not read it, the workflow task would fail, and our code
     # could not retry.
     handle: workflow.ActivityHandle[Any] = workflow.start_activity(
         method.__name__, arg, result_type=RawValue, **config(method.__name__, **options)
@@ -122,13 +123,13 @@ async def call(
 
     Raises ``StepInterrupted`` as soon as ``wake()`` returns true or ``seconds`` have passed. Raises
     ``MustLeave`` if the workflow must continue as new at once. Raises ``NotTaken`` if no worker
-    took the activity in ``taken_s``, or if the worker of ``queue`` died or failed with it. An error
-    of the domain keeps its type.
+    took the activity within ``taken_s``, or if the worker of ``queue`` died or failed while
+    executing it. An error of the domain keeps its type.
 
     An interrupted activity is asked to cancel, and nobody waits for it, because it may hang. It
     does no harm later, because activities are idempotent and fenced. If an answer cannot be read
-    (from another build or a foreign worker), a note reports this and the activity is called again,
-    without a limit.
+    (because it is from another build or a foreign worker), a note reports this, and the activity is
+    called again without a limit.
     """
     tries = 0
     left = seconds
@@ -173,7 +174,8 @@ async def _answer(
 ) -> R:
     """Return the answer of an activity.
 
-    ``elsewhere``: for retryable errors raise ``NotTaken``; the caller then uses another queue.
+    If ``elsewhere`` is true, raise ``NotTaken`` for retryable errors, so that the caller uses
+    another queue.
     """
     try:
         raw: RawValue | None = await handle
@@ -233,10 +235,8 @@ async def pause(seconds: float | None, wake: Condition, summary: str | None = No
 class WithoutSignals:
     """The base class of workflows without signals.
 
-    Signals are counted and ignored, and the first one is logged.
-
-    Without a handler the SDK would keep every signal in memory, for a handler that might be added
-    later.
+    Signals are counted and ignored, and the first signal is logged. Without a handler, the SDK
+    would keep every signal in memory for a handler that might be added later.
     """
 
     unknown_signals = 0
@@ -253,7 +253,7 @@ class WithoutSignals:
 
 
 def reason(error: FailureError) -> str:
-    """Return the message of a failure: that of an activity's own error if there is one."""
+    """Return the message of a failure, which is that of an activity's own error if there is one."""
     if isinstance(error, ActivityError) and error.cause is not None:
         return str(getattr(error.cause, "message", None) or error.cause)
     return error.message or str(error)
@@ -278,9 +278,8 @@ def look_away(task: asyncio.Task[Any]) -> None:
 
 
 class Beside:
-    """Coroutines that run in parallel with the main loop of a workflow.
-
-    Their results are ignored.
+    """Coroutines that run in parallel with the main loop of a workflow. Their results are
+    ignored.
     """
 
     def __init__(self) -> None:
@@ -295,10 +294,10 @@ class Beside:
 
 
 class Alarm:
-    """An alarm: ``rang`` becomes true at a given time. The workflow resets it.
+    """An alarm: ``rang`` becomes true at a given time, and the workflow resets it.
 
-    If the time moves to later, the old timer still runs to its end. A new timer for each wait would
-    add two events to the history each time.
+    If the time is moved to later, the old timer still runs to its end. A new timer for each wait
+    would add two events to the history each time.
     """
 
     def __init__(self, at: Callable[[], datetime | None], summary: str) -> None:
@@ -314,7 +313,7 @@ class Alarm:
             if at is None:
                 continue
             left = (at - workflow.now()).total_seconds()
-            if left > 0.002:  # the server's timers have whole milliseconds
+            if left > 0.002:  # the server's timers have a resolution of one millisecond
                 await pause(
                     left,
                     lambda at=at: (now := self._at()) is None or now < at,  # type: ignore[misc]

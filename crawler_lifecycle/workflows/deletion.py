@@ -2,9 +2,9 @@
 
 The run's row stays and keeps the report of the deletion.
 
-Each step is tried until it succeeds. The order prevents new data: first the rows, which then accept
-no more data of the run; then files and archives; then the workflow executions, so that none of them
-continues; last the files of an export that was under way.
+Each step is tried until it succeeds. The order prevents new data. First come the rows, which then
+accept no more data of the run, then files and archives, then the workflow executions, so that none
+of them continues, and finally the files of an export that was under way.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .requests import workflow_input
 #: Seconds after which an export notices that its workflow is gone. An export sends a heartbeat
 #: every half minute.
 STRAY_S = 60.0
-#: The patch of executions that do not let files wait for the deletion of histories.
+#: The patch for executions that delete files before histories.
 FILES_FIRST = "files-first"
 
 
 @workflow.defn(name=names.DELETION_WORKFLOW)
 class RunDeletionWorkflow(WithoutSignals):
-    """The workflow of one deletion. Its input is a ``RunRef``; it fails for any other input."""
+    """The workflow of one deletion. Its input is a ``RunRef``, and it fails for any other input."""
 
     @workflow.run
     async def run(self, run: Any = None, *surplus: Any) -> None:

@@ -21,10 +21,9 @@ Wave = Callable[[DeploymentActivities, Deploy], DeployReport]
 class Deploying:
     """The waves of a run, one at a time.
 
-    A wave sends page after page of tasks while more tasks may be deployed.
-
-    In an outage of the scheduler service, the one unanswered call is retried, so the history does
-    not grow. Tasks that the cluster did not accept are sent again after the next poll.
+    A wave sends page after page of tasks while more tasks may be deployed. In an outage of the
+    scheduler service, the one unanswered call is retried, so the history does not grow. Tasks that
+    the cluster did not accept are sent again after the next poll.
     """
 
     def __init__(self, state: RunState) -> None:
@@ -44,32 +43,36 @@ class Deploying:
     def begin(self) -> None:
         """Begin a wave if more tasks may be deployed.
 
-        The previous wave must have ended, before a later poll.
+        The previous wave must have ended, and ``allow`` must have been called since.
         """
         s = self._s
         if self._task is None and self._may_begin and s.room:
             self._may_begin = False
-            # After the first call, tasks may be on the cluster even without an answer. So a poll is
+            # After the first call, tasks can be on the cluster even without an answer. So a poll is
             # planned now.
             s.next_look_at = s.next_look_at or workflow.now() + timedelta(seconds=gap(s))
             self._task = asyncio.create_task(self._wave())
 
     def allow(self) -> None:
-        """Allow a new wave, after a poll or when the pool has a slot: the cluster may accept tasks
-        now.
+        """Allow a new wave after a poll, or when the pool has a slot, because the cluster may now
+        accept tasks.
         """
         self._may_begin = True
 
     def settle(self) -> None:
-        """Handle the end of a wave. Raises the error with which it failed."""
+        """Handle the end of a wave.
+
+        Raises the error with which it failed.
+        """
         if self._task is not None and self._task.done():
             task, self._task = self._task, None
             task.result()
 
     async def leave(self) -> None:
-        """Cancel the present wave. A later wave makes its call again.
+        """Cancel the present wave.
 
-        The scheduler service creates no task after the time in the cancelled call.
+        A later wave repeats its call. The scheduler service creates no task after the expiry time
+        of the cancelled call.
         """
         self._left = True
         if self._task is not None:
@@ -95,7 +98,7 @@ class Deploying:
                 s.deployed = True
                 s.counts = report.counts
                 s.pages_deployed += 1
-                if s.looks > looks:  # the counts of a poll of the same time may be newer
+                if s.looks > looks:  # the counts of a poll at the same time can be newer
                     s.counts = await call(
                         ReconciliationActivities.count_alive_tasks, s.run_id, wake=self._pointless
                     )

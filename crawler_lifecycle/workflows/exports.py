@@ -1,8 +1,8 @@
 """``RunExportWorkflow``: delivers an ended run's event and archive again.
 
-A run's own workflow gives up its deliveries after 24 hours. A person may request the archive again
-months later. This workflow uses the same activities, keys and records, so the repeat of a
-successful delivery does no harm.
+A run's own workflow gives up its deliveries after 24 hours. A person can request the archive again
+months later. This workflow uses the same activities, keys and records, so repeating a successful
+delivery does no harm.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from .state import RUN_ID, RUN_UID
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """The result of the deliveries.
-
-    ``failed`` has a sentence for each delivery that was given up.
+    """The result of the deliveries. ``failed`` contains a sentence for each delivery that was given
+    up.
     """
 
     run_id: int
@@ -41,20 +40,22 @@ class ExportReport:
 
 @dataclass(frozen=True, slots=True)
 class ExportOrder:
-    """The deliveries to repeat: ``event`` is the event ``run.ended`` with the failed pushes,
-    ``files`` the archive.
+    """The deliveries to repeat: ``event`` is the event ``run.ended`` with the failed pushes, and
+    ``files`` is the archive.
     """
 
     fence: Fence
     event: bool = True
     files: bool = True
     done: int = 0
-    """The number of deliveries that earlier executions finished. ``report`` has their results."""
+    """The number of deliveries that earlier executions finished. ``report`` contains their
+    results.
+    """
     report: ExportReport | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers: a number that no search attribute accepts would fail the workflow task
-        for ever.
+        """Check the numbers, because a number that no search attribute accepts would fail the
+        workflow task for ever.
         """
         check_number("fence.run_id", self.fence.run_id, LIMITS["run_id"])
         check_number("fence.attempt", self.fence.attempt, LIMITS["attempt"])
@@ -71,8 +72,8 @@ class RunExportWorkflow(WithoutSignals):
     async def run(self, order: Any = None, *surplus: Any) -> ExportReport:
         """Deliver the event, the pushes and the files, in this order.
 
-        ``order`` is an ``ExportOrder``; the workflow fails for any other input. Further arguments
-        are ignored. After continue-as-new, the unfinished delivery begins again.
+        ``order`` is an ``ExportOrder``, and the workflow fails for any other input. Further
+        arguments are ignored. After continue-as-new, the unfinished delivery begins again.
         """
         order = workflow_input(ExportOrder, order)
         fence = order.fence

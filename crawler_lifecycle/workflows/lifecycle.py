@@ -78,12 +78,12 @@ from .steps import (
     until_turn,
 )
 
-#: The longest wait between polls for the proof that an unanswered deployment call created no task,
-#: in seconds.
+#: The maximum wait, in seconds, between polls for the proof that an unanswered deployment call
+#: created no task.
 QUEUED_PROOF_S = 5.0
 
-#: How often repeated stops are recorded before the verdict. Later ones are logged in parallel with
-#: it.
+#: The maximum number of times that repeated stops are recorded before the verdict. Later stops are
+#: logged in parallel with it.
 LATE_ROUNDS = 10
 
 R = TypeVar("R")
@@ -135,7 +135,10 @@ class CrawlerLifecycleWorkflow:
         description="A page of child tasks for this run ({tasks, request_id})",
     )
     async def add_tasks(self, page: Any = None) -> TasksAdded:
-        """Append tasks to the live run. A poll follows at once, and then their deployment."""
+        """Append tasks to the live run.
+
+        A poll follows at once, and then their deployment.
+        """
         s = self._s
         order = read_update(AddTasks, page)
 
@@ -160,7 +163,7 @@ class CrawlerLifecycleWorkflow:
 
     @workflow.query(name=names.QUERY_STATUS, description="The run as its workflow sees it now")
     def status(self) -> RunSnapshot:
-        """Return the state of the run that its workflow knows."""
+        """Return the state of the run as the workflow knows it."""
         return self._s.snapshot()
 
     @workflow.query(
@@ -168,15 +171,18 @@ class CrawlerLifecycleWorkflow:
         description="The data of the run's row, for a database that lost it",
     )
     def record(self) -> WorkflowRecord:
-        """Return the data of the run's row that the workflow knows."""
+        """Return the data of the run's row as the workflow knows it."""
         return self._s.record()
 
     def note(self, text: str) -> None:
-        """Add a note for people, in the snapshot and in Temporal's UI."""
+        """Add a note for people, both in the snapshot and in Temporal's UI."""
         self._s.inbox.note(text)
 
     async def _live(self, request: RunRequest) -> RunResult | None:
-        """Carry out the steps. Return the result; ``None``: continue as new."""
+        """Carry out the steps.
+
+        Return the result, or ``None`` to continue as new.
+        """
         try:
             return await self._steps(request)
         except MustLeave:
@@ -251,13 +257,13 @@ class CrawlerLifecycleWorkflow:
         """Do one turn of a live run: deploy tasks, wait for the first event, and poll if it is
         time.
 
-        Deployment and reconciliation use the same turns: polls begin as soon as a task may be on
-        the cluster.
+        Deployment and reconciliation use the same turns, because polls begin as soon as a task may
+        be on the cluster.
         """
         s = self._s
         if s.undecided:
             await self._retry()
-            if s.undecided:  # more ends than one activity decides about
+            if s.undecided:  # there are more ends than one activity decides about
                 return
         if s.counted and not s.counts.alive:
             if s.started_at is None:  # no task was ever seen on the cluster
@@ -281,7 +287,7 @@ class CrawlerLifecycleWorkflow:
             await self._poll()
 
     async def _retry(self) -> None:
-        """Ask the policy of retries about the tasks that ended without success."""
+        """Let the policy of retries decide about the tasks that ended without success."""
         s = self._s
         report = await call(RetryActivities.retry_ended_tasks, s.fence, wake=s.stop_wanted)
         s.counts = report.counts
@@ -301,7 +307,7 @@ class CrawlerLifecycleWorkflow:
         publish(s)
 
     def _woken(self) -> bool:
-        """Return whether something else comes before the planned poll."""
+        """Return whether something else takes precedence over the planned poll."""
         inbox = self._s.inbox
         poll = inbox.look_now or inbox.look_recorded
         return (
@@ -331,10 +337,8 @@ class CrawlerLifecycleWorkflow:
     async def _watch_start(self) -> bool:
         """Check the main task until it executes or the next poll is due.
 
-        Return whether it has already ended.
-
-        One activity checks again and again by its retries. For a run with only one task, these
-        checks replace polls.
+        Return whether it has already ended. One activity repeats the check through its retries. For
+        a run with only one task, these checks replace polls.
         """
         s = self._s
         alone = not s.multi and not s.counts.queued
@@ -367,14 +371,14 @@ class CrawlerLifecycleWorkflow:
         led_by = gap(s)
         source = "wake" if s.inbox.look_now else "look"
         s.inbox.look_now = False
-        s.rung += source == "look"  # a poll after a wake-up is no step of the schedule
+        s.rung += source == "look"  # a poll after a wake-up is not a step of the schedule
         found = await poll_round(s, source, led_by, gap(s))
         self._deploying.allow()
         if s.started_at is None and (found.started or (found.changed and not s.counts.alive)):
             await self._has_started(found.started_at)
 
     async def _catch_up(self) -> None:
-        """Take over what a poll without the workflow has recorded."""
+        """Adopt what a poll without the workflow has recorded."""
         s = self._s
         found = await catch_up(s)
         self._deploying.allow()
@@ -384,7 +388,7 @@ class CrawlerLifecycleWorkflow:
     async def _has_started(self, at: datetime | None) -> None:
         """Record that a task has started.
 
-        The polling schedule of polls begins again, and ``run_timeout_s`` begins.
+        The polling schedule restarts, and ``run_timeout_s`` begins.
         """
         s = self._s
         now = workflow.now()
@@ -402,7 +406,7 @@ class CrawlerLifecycleWorkflow:
         await best_effort(s, DeploymentActivities.signal_pusher_started)
 
     async def _keep_time(self) -> None:
-        """Stop the run when one of its time limits has passed, in parallel with all other work."""
+        """Stop the run when one of its time limits is reached, in parallel with all other work."""
         s = self._s
         while s.outcome is None:
             await workflow.wait_condition(lambda: s.limit is not None or s.outcome is not None)
@@ -439,7 +443,10 @@ class CrawlerLifecycleWorkflow:
             s.stage = Stage.COMPLETION
 
     async def _record_stop(self) -> bool:
-        """Record the received stops before they are carried out. Return whether there were any."""
+        """Record the received stops before they are carried out.
+
+        Return whether there were any.
+        """
         s = self._s
         with s.inbox.taken() as heard:
             if heard:
@@ -456,10 +463,10 @@ class CrawlerLifecycleWorkflow:
         return bool(heard)
 
     async def _prove(self, *, rested: bool) -> None:
-        """Poll for the proof that no task is alive. Then wait until the next poll.
+        """Poll for the proof that no task is alive, and then wait until the next poll.
 
-        Without ``rested`` it first waits for the shortest gap, because the previous execution may
-        have just polled.
+        If ``rested`` is false, first wait for the shortest gap, because the previous execution may
+        just have polled.
         """
         s = self._s
         changed = self._s.stop_changed
@@ -485,7 +492,7 @@ class CrawlerLifecycleWorkflow:
         s.inbox.look_now = False
 
     def _stop_news(self) -> bool:
-        """Return whether something comes before the next poll for the proof of a stop."""
+        """Return whether something takes precedence over the next poll for the proof of a stop."""
         return self._s.stop_changed() or self._s.inbox.look_now or self._s.inbox.look_recorded
 
     async def _end_tasks(self) -> None:
@@ -509,7 +516,7 @@ class CrawlerLifecycleWorkflow:
         """Do a step of a stop, and log repeated stops in parallel.
 
         Repeated stops never interrupt the step. If they fill the history and ``leave`` is true,
-        this raises ``StepInterrupted``, and the next execution does the step again.
+        this raises ``StepInterrupted``, and the next execution repeats the step.
         """
         s = self._s
         task = asyncio.create_task(step)
@@ -522,7 +529,7 @@ class CrawlerLifecycleWorkflow:
 
         try:
             while True:
-                # This wait ends when it is time for force, so that a step that hangs also ends
+                # This wait ends when the stop becomes forced, so that a step that hangs also ends
                 # then.
                 await pause(
                     s.until_force(None),
@@ -549,7 +556,7 @@ class CrawlerLifecycleWorkflow:
             rounds += 1
             await self._record_late_stop()
         # A stop that comes before the verdict is recorded before it. The verdict decides which of
-        # them counts.
+        # the stops counts.
         verdict = call(
             CompletionActivities.update_run_status,
             s.fence,
@@ -602,7 +609,7 @@ class CrawlerLifecycleWorkflow:
         # A graph waits for the archive.
         if s.parent is not None and names.graph_key_of(s.parent) is not None:
             await tell(s.parent, names.SIGNAL_WAKE, None, s.inbox)
-        # Updates that came late are answered (with a refusal) before the workflow ends.
+        # Late updates are answered (with a refusal) before the workflow ends.
         await workflow.wait_condition(workflow.all_handlers_finished)
         publish(s)
         return s.result(export)

@@ -1,4 +1,4 @@
-"""The table of the queue, the timeouts and the retries of each activity.
+"""The table with the queue, the timeouts and the retries of each activity.
 
 All retries are defined here. Activities that use the database or the cluster are retried for ever,
 because an outage of our infrastructure must not fail a run. Errors that are not retried have their
@@ -38,16 +38,16 @@ def _retry(first_s: float, most_s: float, *, factor: float = 2.0, tries: int = 0
     )
 
 
-#: Priorities of activities on one task queue. Stops come first, then statuses and verdicts after a
-#: noticed change, then further steps of runs that have begun, then starts and planned polls.
-#: Workflow tasks of cached workflows have no priority.
+#: Priorities of activities on one task queue. Stops come first. Then come statuses and verdicts
+#: after a noticed change, then further steps of runs that have begun, and finally starts and
+#: planned polls. Workflow tasks of cached workflows have no priority.
 FIRST = 1
 CHANGED = 2
 TURN = 3
 LATER = 4
-#: The fairness key of planned polls. A server that knows these keys lets starts of a crawler take
-#: turns with all polls together; another server serves them as they come. So neither starves the
-#: other. No crawler has this name.
+#: The fairness key of planned polls. A server that supports fairness keys lets starts of a crawler
+#: take turns with all polls together, so that neither starves the other. Other servers process them
+#: in order of arrival. No crawler has this name.
 POLLS = "(polls)"
 
 
@@ -55,7 +55,7 @@ POLLS = "(polls)"
 class Policy:
     """Options of one kind of activity.
 
-    Times are in seconds: ``try_s`` for one try, ``total_s`` for all tries.
+    Times are in seconds: ``try_s`` is for one try, and ``total_s`` for all tries.
     """
 
     queue: str
@@ -66,7 +66,7 @@ class Policy:
     beaten: bool = False
     """True if the worker sends the heartbeats, because the activity itself does not."""
     turn: int = TURN
-    """Its priority if more activities wait than a worker has slots for: 1 (first) to 5."""
+    """Its priority, from 1 (first) to 5, when more activities wait than a worker has slots for."""
 
 
 #: Seconds without a heartbeat after which a worker counts as dead. The activity is then retried on
@@ -77,18 +77,18 @@ DEAD_S = 9.0
 DATABASE = Policy(QUEUE_MAIN, 16, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 CREATE = replace(DATABASE, turn=LATER)
 COMPARE = replace(DATABASE, turn=CHANGED)
-#: A deployment call expires after 25 s. A try should not take much longer.
+#: A deployment call expires after 25 s, and a try should not take much longer.
 DEPLOY = Policy(QUEUE_CLUSTER, 40, _retry(5, 60), heartbeat_s=DEAD_S, turn=LATER)
 START_CHECK = Policy(QUEUE_CLUSTER, 60, _retry(6, 60, factor=1.5), heartbeat_s=DEAD_S, turn=LATER)
 POLL = Policy(QUEUE_CLUSTER, 180, _retry(2, 60), heartbeat_s=DEAD_S, turn=CHANGED)
 #: A push is optional, so the run continues after three tries. With the time limit of each
-#: (``PUSH_S``) they take less than 5 s. There is no limit for all tries: the restart of a worker
-#: must not lose the event in the outbox.
+#: (``PUSH_S``), they take less than 5 s. There is no limit for all tries together, because the
+#: restart of a worker must not lose the event in the outbox.
 PUSH = Policy(QUEUE_MAIN, 5, _retry(0.25, 0.5, tries=3))
 PUSHES_AGAIN = Policy(QUEUE_MAIN, 60, _retry(1, 5, tries=3))
 EVENT = Policy(QUEUE_MAIN, 30, _retry(1, 900), total_s=DELIVERY_S)
 ARCHIVE = Policy(QUEUE_EXPORT, 6 * 3600, _retry(2, 900), heartbeat_s=30, total_s=DELIVERY_S)
-#: A deletion is tried until it is done. It may be large: the rows of 100,000 tasks, and many
+#: A deletion is tried until it is done. It can be large, with the rows of 100,000 tasks and many
 #: archives.
 DELETE = Policy(QUEUE_MAIN, 3600, _retry(1, 300), heartbeat_s=30)
 DELETE_FILES = replace(DELETE, queue=QUEUE_EXPORT)
@@ -97,25 +97,25 @@ RECORD_STOP = Policy(
     QUEUE_CONTROL, 16, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST
 )
 
-#: The audit reports a page that could not be compared after five tries. The next audit compares it
+#: After five tries, the audit reports that a page could not be compared. The next audit compares it
 #: again.
 AUDIT = Policy(QUEUE_AUDIT, 600, _retry(1, 30, tries=5), heartbeat_s=30)
 CLOSE_AUDIT = Policy(QUEUE_AUDIT, 16, _retry(1, 30))
 
-#: A few statements, and calls of Temporal and of the scheduler service. The retries also carry the
+#: A few statements, and calls of Temporal and the scheduler service. The retries also implement the
 #: wait for the verdict of a previous target, so this wait adds no events to the history.
 BEGIN_DUE = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
-#: A pass of 20 s over the picked runs, and at its end a call of the database and of Temporal that
-#: may hang.
+#: A pass of 20 s over the picked runs, followed by a call of the database and of Temporal, either
+#: of which can hang.
 BEGIN_RUNS = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S)
-#: Longer than users' code may take in one cycle: begin (a hook), read pages (30 s and one page),
+#: Longer than user code may take in one cycle: begin (a hook), read pages (30 s and one page), and
 #: one cycle.
 CYCLE = Policy(QUEUE_USER_CODE, 1800, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-#: A batch begins functions for some seconds. The last function may take a minute (``SHORT_S``), and
-#: some time to end. A call that may take longer has its own limit
+#: A batch begins functions for a few seconds. The last function may take a minute (``SHORT_S``),
+#: and needs some time to end. A call that may take longer has its own limit
 #: (``features/graphs/workflows/graph.py``).
 BATCH = Policy(QUEUE_FUNCTIONS, 180, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
-#: Reading and writing a graph of 20,000 steps takes some seconds.
+#: Reading and writing a graph of 20,000 steps takes a few seconds.
 GRAPH = Policy(QUEUE_MAIN, 60, _retry(1, 30), heartbeat_s=DEAD_S, beaten=True)
 STOP_GRAPH = Policy(QUEUE_CONTROL, 60, _retry(0.5, 15), heartbeat_s=DEAD_S, beaten=True, turn=FIRST)
 
@@ -164,15 +164,16 @@ class Options(TypedDict, total=False):
     """Options of one call, in addition to the policy."""
 
     control: bool
-    """True: use the control queue. All activities from a stop to its proof use it, so that a stop
-    never waits behind a poll that hangs."""
+    """True to use the control queue. All activities from a stop to its proof use it, so that a stop
+    never waits behind a poll that hangs.
+    """
     planned: bool
-    """True: a part of a planned poll, which may wait."""
+    """True for a part of a planned poll, which may wait."""
     summary: str | None
     queue: str | None
     """The queue of one worker. There is only one try, because the worker may be dead."""
     taken_s: float | None
-    """Seconds in which a worker must take each try."""
+    """The number of seconds within which a worker must take each try."""
 
 
 def config(name: str, **options: Unpack[Options]) -> ActivityConfig:
@@ -183,7 +184,7 @@ def config(name: str, **options: Unpack[Options]) -> ActivityConfig:
         task_queue=QUEUE_CONTROL if options.get("control") else queue or policy.queue,
         start_to_close_timeout=timedelta(seconds=policy.try_s),
         retry_policy=policy.retry if queue is None else RetryPolicy(maximum_attempts=1),
-        priority=Priority(priority_key=policy.turn),  # without it, that of the workflow
+        priority=Priority(priority_key=policy.turn),  # by default, that of the workflow
     )
     if options.get("planned"):
         found["priority"] = Priority(priority_key=LATER, fairness_key=POLLS)

@@ -1,8 +1,8 @@
 """Readers of inputs of workflows, payloads of updates, and results of activities.
 
-The SDK applies type hints only if the number of payloads equals the number of parameters. If a
-payload does not fit, it fails the workflow task. Starters from outside send one payload, and a
-continued workflow sends two; anybody may send anything. So workflows accept any payloads, and these
+The SDK applies type hints only if the number of payloads equals the number of parameters, and fails
+the workflow task if a payload does not fit. External starters send one payload, a continued
+workflow sends two, and anybody can send anything. So workflows accept any payloads, and these
 functions read them.
 """
 
@@ -30,7 +30,7 @@ S = TypeVar("S")
 
 #: Patch of 2026-11: earlier executions of a cron chain are replayed as they were.
 NO_CRON = "no-cron"
-#: The most errors that are reported.
+#: The maximum number of errors that are reported.
 ERRORS_MAX = 20
 
 
@@ -43,9 +43,9 @@ def _words(kind: type) -> tuple[str, str]:
 
 
 def workflow_input(kind: type[A], value: object) -> A:
-    """Read the input of the present workflow, which must be no execution of a cron chain.
+    """Read the input of the present workflow, which must not be an execution of a cron chain.
 
-    Raises as ``read_input``.
+    Raises the errors of ``read_input``.
     """
     _refuse_cron(value)
     return read_input(kind, value)
@@ -54,8 +54,8 @@ def workflow_input(kind: type[A], value: object) -> A:
 def read_input(kind: type[A], value: object) -> A:
     """Read the input of a workflow.
 
-    Raises ``ApplicationError`` of type ``InvalidRequest``, not retryable, naming each field, its
-    value and the fix.
+    Raises a non-retryable ``ApplicationError`` of type ``InvalidRequest``, which names each field,
+    its value and the fix.
     """
     if isinstance(value, UndecodedPayload):
         raise undecoded(_words(kind)[0], value)
@@ -65,7 +65,7 @@ def read_input(kind: type[A], value: object) -> A:
 def _refuse_cron(value: object) -> None:
     """Refuse the execution of a cron chain, and end the chain.
 
-    All executions of a chain have one first execution, so all would claim the first one's row. The
+    All executions of a chain have the same first execution, so all would claim the same row. The
     server begins a failed execution again at the next due time. So the chain continues as a new
     execution without cron, which fails.
     """
@@ -83,7 +83,7 @@ def _refuse_cron(value: object) -> None:
 def read_update(kind: type[A], value: object) -> A:
     """Read the payload of an update strictly.
 
-    Raises ``ApplicationError`` as ``read_input`` does.
+    Raises ``ApplicationError`` like ``read_input``.
     """
     what, missing = _words(kind)
     if isinstance(value, UndecodedPayload):
@@ -113,8 +113,8 @@ def read_carried(
     """Return the state from the previous execution, or ``new``, and the error if the input is
     invalid.
 
-    In a continued workflow the state is our own. If it cannot be read, this raises
-    ``RuntimeError``: the workflow task is retried until a build comes that can read it.
+    In a continued workflow, the state is our own. If it cannot be read, this raises
+    ``RuntimeError``, and the workflow task is retried until a build is deployed that can read it.
     """
     try:
         return _carried(kind, new, value, surplus), None
@@ -147,7 +147,7 @@ def refused(text: str) -> ApplicationError:
 def undecoded(what: str, value: UndecodedPayload) -> Exception:
     """Return the error for a payload that cannot be read.
 
-    If only the key is missing, the error is a ``RuntimeError``: the workflow waits until a worker
+    If only the key is missing, it is a ``RuntimeError``, so that the workflow waits until a worker
     has the key.
     """
     text = f"{what}: {value}"
@@ -163,11 +163,9 @@ def answer_type(method: Callable[..., Any]) -> Any:
 def read_answer(method: Callable[..., Any], payload: Payload, converter: PayloadConverter) -> Any:
     """Read the result of an activity.
 
-    Raises any error of the decoder or the validation if the type is wrong.
-
-    Converters check the expected type only for JSON, not for bytes, empty payloads and protobuf
-    messages. The strict validation refuses these. In the workflow's code they would fail the
-    workflow task for ever.
+    Raises any error of the decoder or the validation if the type is wrong. Converters check the
+    expected type only for JSON, but not for bytes, empty payloads and protobuf messages, which the
+    strict validation refuses. In the workflow's code, they would fail the workflow task for ever.
     """
     expected = answer_type(method)
     if expected is type(None):
@@ -183,11 +181,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _strictly(adapter: TypeAdapter[A], value: object) -> A:
-    """Read a value strictly, as the gateway reads a body: ``true`` and ``"5"`` are no numbers.
+    """Read a value strictly, as the gateway reads a body: ``true`` and ``"5"`` are not numbers.
 
-    Raises ``ValidationError``, or ``InvalidRequest`` for more values than an input may have: a
-    workflow that computes for seconds counts as stuck. Only from JSON does the strict validation
-    accept times and enums as texts.
+    Raises ``ValidationError``, or ``InvalidRequest`` for more values than an input may have,
+    because a workflow that computes for seconds counts as stuck. The strict validation accepts
+    times and enums as texts only from JSON.
     """
     try:
         text = json.dumps(value, ensure_ascii=False).encode()
@@ -200,7 +198,7 @@ def _strictly(adapter: TypeAdapter[A], value: object) -> A:
 def in_words(error: ValidationError, schema: Mapping[str, Any]) -> str:
     """Return the first problems as ``field: value: message``, joined by semicolons.
 
-    ``schema`` has the known fields.
+    ``schema`` contains the known fields.
     """
     lines = []
     for item in error.errors(include_url=False, include_context=False)[:ERRORS_MAX]:
@@ -211,7 +209,7 @@ def in_words(error: ValidationError, schema: Mapping[str, Any]) -> str:
                 f"unknown field; {advise(item['loc'][-1], names_at(schema, item['loc'][:-1]))}"
             )
         elif item["type"] == "value_error":
-            lines.append(message)  # messages of the domain already name field and value
+            lines.append(message)  # messages of the domain already name the field and the value
             continue
         lines.append(f"{field or 'request'}: {shown(item['input'])}: {message}")
     return "; ".join(lines)

@@ -36,11 +36,11 @@ from crawler_lifecycle.ports.runs import Fence, Resting, RunHandle
 from .calls import MustLeave, StepInterrupted
 
 NOTES_MAX = 20
-#: The most stops that wait for their record. With the longest texts they still fit into one message
-#: of Temporal.
+#: The maximum number of stops that wait for their record. With the longest texts, they still fit
+#: into one message of Temporal.
 HEARD_MAX = 300
 TOO_LATE = "a stop came after the verdict and changed nothing"
-#: The most characters that are kept of a stop's texts. The state must stay small, whatever a signal
+#: The maximum length that is kept of a stop's texts. The state must stay small, whatever a signal
 #: contains.
 REASON_MAX = 255
 
@@ -53,19 +53,19 @@ STATUS = SearchAttributeKey.for_keyword("CrawlStatus")
 OUTCOME = SearchAttributeKey.for_keyword("CrawlOutcome")
 FLOW = SearchAttributeKey.for_keyword("CrawlFlow")
 PARENT = SearchAttributeKey.for_keyword("CrawlParent")
-#: Search attributes of a workflow; ``None``: not known yet.
+#: Search attributes of a workflow, or ``None`` if not known yet.
 Attributes = list[tuple[SearchAttributeKey[Any], object]]
 
 
 @dataclass
 class Inbox:
-    """The signals and stops that reached the run and are not carried out yet."""
+    """The signals and stops that were received for the run and are not carried out yet."""
 
     stop: StopIntent | None = None
     heard: list[HeardStop] = field(default_factory=list)
     """Stops that are not in the database yet."""
     changed: bool = False
-    """True if one of these stops requests more than the stops before. The others are only
+    """True if one of these stops requests more than the earlier stops. The others are only
     logged.
     """
     look_now: bool = False
@@ -75,7 +75,7 @@ class Inbox:
     """True if the pool has a slot for a waiting task of the run."""
     notes: list[str] = field(default_factory=list)
     closed: bool = False
-    """True if the verdict is recorded. A stop that comes now has no effect."""
+    """True if the verdict is recorded, so that a stop no longer has an effect."""
     unknown: int = 0
     """The number of unknown signals. Only the first one is named in a note."""
 
@@ -90,7 +90,9 @@ class Inbox:
         return self.closed
 
     def want_stop(self, intent: StopIntent, request_id: str | None) -> None:
-        """Accept a stop: by a person with the id of the request, or by a limit without an id."""
+        """Accept a stop, either by a person with the id of the request, or by a limit without an
+        id.
+        """
         if self.late():
             return
         before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
@@ -108,7 +110,10 @@ class Inbox:
 
     @contextmanager
     def taken(self) -> Iterator[list[HeardStop]]:
-        """Yield the stops to record now. If that is interrupted, they wait again."""
+        """Yield the stops to record now.
+
+        If recording is interrupted, they wait again.
+        """
         heard = self.heard
         changed = self.changed
         self.heard = []
@@ -120,11 +125,14 @@ class Inbox:
             raise
 
     def recorded_stop(self, intent: StopIntent | None) -> None:
-        """Take over a stop that is already in the database. The gateway may have recorded it."""
+        """Adopt a stop that is already in the database.
+
+        The gateway may have recorded it.
+        """
         if intent is not None:
             before, self.stop = self.stop, intent if self.stop is None else intent.merged(self.stop)
-            # The signal of this stop comes later and then brings no change. So mark a new force as
-            # a change here.
+            # The signal of this stop comes later and then changes nothing. So mark a newly forced
+            # stop as a change here.
             self.changed = self.changed or (
                 before is not None and self.stop.force and not before.force
             )
@@ -137,7 +145,10 @@ class Inbox:
         now: datetime,
         new_id: str,
     ) -> None:
-        """Accept one signal with any payload. No signal is refused, so no stop is lost."""
+        """Accept one signal with any payload.
+
+        No signal is refused, so no stop is lost.
+        """
         if name in (names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP):
             intent, told = self.asked_to_stop(name, args, converter, now)
             self.want_stop(intent, words(told.get("request_id"), names.REQUEST_ID_MAX) or new_id)
@@ -161,7 +172,7 @@ class Inbox:
     ) -> tuple[StopIntent, dict[str, object]]:
         """Return the stop that a signal requests, and its fields.
 
-        ``more``: further known fields.
+        ``more`` contains further known fields.
         """
         told = self.fields(
             name, args, converter, ("request_id", "requested_by", "reason", "force", *more)
@@ -174,9 +185,9 @@ class Inbox:
     def unheard(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, *known: str
     ) -> None:
-        """Count an unknown signal.
+        """Count an unknown signal, and name the first one in a note.
 
-        A note names the first one. ``known``: the known signals other than stops.
+        ``known`` contains the known signals other than stops.
         """
         if name == names.SIGNAL_MORE:
             self.unknown += converter.from_payload(args[0].payload)
@@ -196,7 +207,10 @@ class Inbox:
     def fields(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, known: Sequence[str]
     ) -> dict[str, object]:
-        """Return the fields of a signal that can be read. The signal counts with any payload."""
+        """Return the fields of a signal that can be read.
+
+        The signal counts with any payload.
+        """
         if len(args) > 1:
             self.note(f"signal {name!r} came with {len(args)} payloads, only the first was read")
         if not args:
@@ -223,7 +237,7 @@ class Inbox:
 def _says_recorded(args: Sequence[RawValue], converter: PayloadConverter) -> bool:
     """Return whether a signal reports that a poll was recorded.
 
-    Any other payload asks for a poll, and needs no note.
+    Any other payload requests a poll, and needs no note.
     """
     try:
         value = converter.from_payload(args[0].payload) if args else None
@@ -236,7 +250,7 @@ def _says_recorded(args: Sequence[RawValue], converter: PayloadConverter) -> boo
 class RunState:
     """The state of a run that its workflow knows.
 
-    New fields need a default, and no field may be removed: old histories must load.
+    New fields need a default, and no field may be removed, because old histories must load.
     """
 
     stage: Stage = Stage.INITIATION
@@ -252,11 +266,11 @@ class RunState:
     resumed: bool = False
     rerun: bool = False
     repair: bool = False
-    """True if this workflow replaces a lost one in the same attempt."""
+    """True if this workflow replaces a lost workflow in the same attempt."""
     looked_back: bool = False
-    """True if the first poll of a resume, at the tasks of the earlier attempt, is done."""
+    """True if the first poll of a resume, for the tasks of the earlier attempt, is done."""
     request: RunRequest | None = None
-    """The stored request without its tasks, from which an audit can make a lost row again."""
+    """The stored request without its tasks, from which an audit can restore a lost row."""
     limits: Limits = field(default_factory=Limits)
     poll_minutes: list[float] | None = None
     max_parallel: int | None = None
@@ -274,16 +288,16 @@ class RunState:
     looks: int = 0
     last_look_at: datetime | None = None
     looked_at: datetime | None = None
-    """The time at which the last poll ended, or began if it has not ended, by the clock of the
+    """The time at which the last poll ended or, if it has not ended, began, by the clock of the
     Temporal server.
     """
     next_look_at: datetime | None = None
     last_look_s: float = 0.0
     since: datetime | None = None
-    """The time at which this attempt began its deployment. ``start_timeout_s`` begins here."""
+    """The time at which this attempt began its deployment. ``start_timeout_s`` counts from here."""
     started_at: datetime | None = None
-    """The time at which its first task executed, not before ``since``. ``run_timeout_s`` begins
-    here.
+    """The time at which its first task executed, not before ``since``. ``run_timeout_s`` counts
+    from here.
     """
     deployed: bool = False
     """True if a deployment call of this attempt has been answered."""
@@ -298,12 +312,12 @@ class RunState:
     """The time at which the first of them may begin."""
     stop_rung: int = 0
     asked_at: datetime | None = None
-    """The time at which the last task was asked to end; ``None``: some tasks were not asked yet."""
+    """The time at which the last task was asked to end, or ``None`` if some tasks were not asked
+    yet.
+    """
     stopped: bool = False
     stop_log: list[HeardStop] = field(default_factory=list)
-    """Recorded stops. The time at which we acted is still missing in their rows of the cancellation
-    log.
-    """
+    """Recorded stops whose rows of the cancellation log still lack the time at which we acted."""
     inbox: Inbox = field(default_factory=Inbox)
     parent_told: bool = False
     """True if the parent workflow was notified of the end."""
@@ -332,8 +346,8 @@ class RunState:
 
     @property
     def undecided(self) -> bool:
-        """Return whether tasks ended without success about which the policy of retries was not
-        asked.
+        """Return whether tasks ended without success and the policy of retries has not decided
+        about them yet.
         """
         return (
             sum(self.counts.by_status.get(status, 0) for status in ("FAILED", "LOST")) > self.ended
@@ -350,8 +364,9 @@ class RunState:
 
     @property
     def limit(self) -> tuple[datetime, str] | None:
-        """The time at which a time limit stops the run, and the limit's outcome; ``None``: no limit
-        applies now.
+        """Return the time at which a time limit stops the run, and the limit's outcome.
+
+        Return ``None`` if no limit applies now.
         """
         if (
             self.stop_wanted()
@@ -370,7 +385,7 @@ class RunState:
         return None if seconds is None else (since + timedelta(seconds=seconds), name)
 
     def adopt(self, handle: RunHandle, owner_run_id: str) -> None:
-        """Take over the row of the run that this workflow now owns."""
+        """Adopt the row of the run that this workflow now owns."""
         request = handle.request
         self.run_id = handle.run_id
         self.run_uid = handle.run_uid
@@ -392,7 +407,7 @@ class RunState:
         self.inbox.recorded_stop(handle.stop)
 
     def judged(self, ended: RunEnded) -> None:
-        """Take over the recorded verdict."""
+        """Adopt the recorded verdict."""
         self.status = ended.status
         self.outcome = ended.outcome
         self.cause = ended.cause
@@ -434,7 +449,7 @@ class RunState:
         )
 
     def snapshot(self) -> RunSnapshot:
-        """Return the answer of the query ``status``, without values that may be newer in the
+        """Return the answer of the query ``status``, without values that can be newer in the
         database.
         """
         ended = self.outcome is not None
@@ -532,14 +547,15 @@ class RunState:
         return any(self.counts.by_status.get(status) for status in ("PENDING", "RUNNING"))
 
     def stop_changed(self) -> bool:
-        """Return whether the current stop has changed: a stronger stop came, or it is time for
-        force.
+        """Return whether the current stop has changed, because a stronger stop came or the stop
+        becomes forced now.
         """
         return self.inbox.changed or self.escalated(workflow.now()) is not None
 
     def until_force(self, seconds: float | None) -> float | None:
-        """Return ``seconds``, or less if a plain stop becomes a forced one before; ``None``: no
-        limit.
+        """Return ``seconds``, or less if a plain stop becomes a forced stop before that.
+
+        ``None`` means no limit.
         """
         left = self._force_in(workflow.now())
         if left is None:
@@ -547,7 +563,7 @@ class RunState:
         return max(left, 0.0) if seconds is None else min(seconds, max(left, 0.0))
 
     def escalated(self, now: datetime) -> HeardStop | None:
-        """Return the forced stop if the plain stop becomes one now; ``None``: it does not."""
+        """Return the forced stop if the plain stop becomes one now, and otherwise ``None``."""
         stop = self.inbox.stop
         left = self._force_in(now)
         if stop is None or left is None or left > 0:
@@ -555,8 +571,10 @@ class RunState:
         return HeardStop(replace(stop, force=True, escalated=True))
 
     def _force_in(self, now: datetime) -> float | None:
-        """Return the seconds until force; ``None``: never, or unknown because some tasks were not
-        asked to end yet.
+        """Return the seconds until the stop becomes forced.
+
+        Return ``None`` if there will be none, or if it is unknown because some tasks were not asked
+        to end yet.
         """
         stop = self.inbox.stop
         after = self.limits.force_stop_after_s

@@ -44,7 +44,8 @@ from .state import REASON_MAX, Attributes, Inbox, RunState
 
 R = TypeVar("R")
 
-#: The most seconds, over all tries, for asking tasks to end. After that a poll follows in any case.
+#: The maximum number of seconds, over all tries, for asking tasks to end. After that, a poll
+#: follows in any case.
 ASK_WINDOW_S = 45.0
 
 
@@ -54,7 +55,7 @@ def gap(s: RunState) -> float:
 
 
 def gap_left(s: RunState) -> float:
-    """Return the seconds until the next poll is allowed, also after a wake-up."""
+    """Return the seconds until the next poll is allowed, including one after a wake-up."""
     if s.looked_at is None:
         return 0.0
     least = max(polling_schedule.MIN_GAP_SECONDS, 2 * s.last_look_s)
@@ -62,9 +63,9 @@ def gap_left(s: RunState) -> float:
 
 
 def until_poll(s: RunState) -> float | None:
-    """Return the seconds until the planned poll; ``None``: no poll is planned.
+    """Return the seconds until the planned poll, or ``None`` if no poll is planned.
 
-    It is not before the shortest gap after the last poll, which the previous execution may have
+    The shortest gap after the last poll is always kept, which the previous execution may have
     begun.
     """
     if s.next_look_at is None:
@@ -73,7 +74,9 @@ def until_poll(s: RunState) -> float | None:
 
 
 def until_turn(s: RunState) -> float | None:
-    """Return the seconds until the planned poll or the next try; ``None``: neither is planned."""
+    """Return the seconds until the planned poll or the next try, or ``None`` if neither is
+    planned.
+    """
     poll = until_poll(s)
     retry = None if s.retry_at is None else (s.retry_at - workflow.now()).total_seconds()
     known = [seconds for seconds in (poll, retry) if seconds is not None]
@@ -81,14 +84,14 @@ def until_turn(s: RunState) -> float | None:
 
 
 def is_retry_time(s: RunState) -> bool:
-    """Return whether the first next try may begin."""
+    """Return whether the first of the next tries may begin."""
     return s.retry_at is not None and (s.retry_at - workflow.now()).total_seconds() < 0.002
 
 
 def is_time(s: RunState) -> bool:
     """Return whether the planned poll is due.
 
-    The server's timers have whole milliseconds, so 2 ms are ignored.
+    The server's timers have a resolution of one millisecond, so 2 ms are ignored.
     """
     left = until_poll(s)
     return left is not None and left < 0.002
@@ -98,7 +101,7 @@ def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
     """Return the worker's time ``at``, corrected if the worker's clock is wrong.
 
     It should be ``seconds`` after a time between ``ordered_at`` and now. With a clock that is wrong
-    by an hour, the next poll would otherwise come at once, or an hour late.
+    by an hour, the next poll would otherwise come at once or an hour late.
     """
     gap = timedelta(seconds=seconds)
     return min(max(at, ordered_at + gap), workflow.now() + gap)
@@ -107,9 +110,10 @@ def _after(at: datetime, ordered_at: datetime, seconds: float) -> datetime:
 async def poll_round(
     s: RunState, source: str, led_by: float, next_gap: float, *, resumed: bool = False
 ) -> PollAnswer:
-    """Do one poll and apply its changes. Without changes it needs only two activities.
+    """Do one poll and apply its changes.
 
-    Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
+    Without changes, it needs only two activities. Raises ``StepInterrupted`` if a stop comes, or if
+    the current stop changes.
     """
     control = s.stop_wanted()
     pages = s.pages_deployed
@@ -167,10 +171,10 @@ async def fetch_details(s: RunState, text: str, *, control: bool, wake: Conditio
 
 
 async def catch_up(s: RunState) -> AliveTasks:
-    """Count the tasks after a poll that was recorded without the workflow, which need not poll
-    again.
+    """Count the tasks after a poll that was recorded without the workflow, so that no other poll is
+    needed.
 
-    Raises ``StepInterrupted`` when a stop comes, or when the current stop changes.
+    Raises ``StepInterrupted`` if a stop comes, or if the current stop changes.
     """
     control = s.stop_wanted()
     wake = s.stop_changed if control else s.stop_wanted
@@ -191,17 +195,17 @@ async def catch_up(s: RunState) -> AliveTasks:
 
 
 async def ask_to_end(s: RunState) -> None:
-    """Ask each active task to end that was not asked yet; a forced stop kills every remaining task.
+    """Ask each active task that was not asked yet to end; a forced stop kills every remaining task.
 
     One activity handles as many tasks as it has time for, and records each. So a run of any size
     needs few events. If the cluster does not answer, the next turn asks again. Raises
-    ``StepInterrupted`` when the stop changes.
+    ``StepInterrupted`` if the stop changes.
     """
     forced = s.inbox.stop is not None and s.inbox.stop.force
     method = CancellationActivities.k8_stop_pod if forced else CancellationActivities.k8_stop_task
     while s.counts.active and (forced or s.unasked or s.asked_at is None):
-        # The tasks get the request after this moment. A worker with a wrong clock may report an
-        # earlier time. With that time the stop would be forced too soon.
+        # The tasks get the request after this moment. A worker with a wrong clock can report an
+        # earlier time, with which the stop would be forced too soon.
         soonest = s.asked_at or (workflow.now() if s.unasked else None)
         try:
             report = await call(
@@ -221,9 +225,8 @@ async def ask_to_end(s: RunState) -> None:
 async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | None:
     """Call an activity whose failure does not change the run.
 
-    Return ``None`` after a failure, and add a note.
-
-    A stop of a live run does not wait for this activity, because its queue may be blocked.
+    After a failure, add a note and return ``None``. A stop of a live run does not wait for this
+    activity, because its queue may be blocked.
     """
 
     def overtaken() -> bool:
@@ -241,7 +244,7 @@ async def best_effort(s: RunState, method: Callable[[Any, Fence], R]) -> R | Non
 async def tell_parent(s: RunState) -> None:
     """Send the signal ``run_ended`` to the parent workflow.
 
-    It is sent after the verdict and before the deliveries, because these may take days and a parent
+    It is sent after the verdict and before the deliveries, because these can take days and a parent
     waits only for the end.
     """
     result = s.result(None)
@@ -255,11 +258,12 @@ async def tell_parent(s: RunState) -> None:
 async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) -> None:
     """Send a signal about the end to the parent workflow.
 
-    A parent that is already closed is no error.
+    A parent that is already closed is not an error.
     """
     if parent is None:
         return
-    # After a manual edit of the row; the server would refuse the workflow task for ever.
+    # This happens after a manual edit of the row; the server would refuse the workflow task for
+    # ever.
     if not travels(parent):
         inbox.note("the parent was not notified: its id is no valid workflow id")
         return
@@ -292,7 +296,7 @@ async def commanded(
 async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> R:
     """Return the result of the task.
 
-    A cancel by Temporal becomes a stop, and cancels nothing directly.
+    A cancellation by Temporal becomes a stop, and cancels nothing directly.
     """
     while not life.done():
         try:
@@ -304,7 +308,7 @@ async def heeding(life: asyncio.Task[R], want: Callable[[StopIntent], None]) -> 
 
 
 class PublishedState(Protocol):
-    """The state of a workflow that the Temporal UI can show."""
+    """The part of a workflow's state that the Temporal UI can show."""
 
     published: dict[str, str]
 
@@ -314,10 +318,10 @@ class PublishedState(Protocol):
 
 
 def publish(s: PublishedState) -> None:
-    """Update the Temporal UI: the changed search attributes, and the details."""
+    """Update the search attributes that changed, and the details, in the Temporal UI."""
     known = [(key, value) for key, value in s.search_attributes() if value is not None]
-    # Texts of crawlers, classes and manual edits are cut: Temporal ends a workflow with too long a
-    # search attribute.
+    # Texts of crawlers, classes and manual edits are cut, because Temporal ends a workflow whose
+    # search attribute is too long.
     wanted = [
         (key, cut_to_travel(value) if isinstance(value, str) else value) for key, value in known
     ]

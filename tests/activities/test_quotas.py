@@ -17,7 +17,7 @@ from tests.activities import due_cases, graph_cases, manager_cases
 from tests.activities.harness import Harness
 
 #: A project is not told how much others use of a pool that they share.
-FULL = r"^quota starts_per_hour of pool default: no room for this now; try again in 60 s$"
+FULL = r"^quota starts_per_hour of pool default: no capacity for this now; try again in 60 s$"
 
 
 def _quoted(w: Harness, **limits: int) -> None:

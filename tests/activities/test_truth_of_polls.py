@@ -241,5 +241,5 @@ def test_an_outage_is_lag_or_a_correction_and_the_sentence_says_which(
     )
     words = wrong_words(summary.worst_ms, kinds, "this week")
     assert ("70 s" in words) is bool(kinds)
-    assert "a change that the next planned poll finds is no correction" in words
+    assert "a change that the next planned poll finds is not a correction" in words
     assert "untrue" not in words, "without a correction nobody may say that all was true"

@@ -143,7 +143,7 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  ends: {success: [8], final: [8]}\n",
             4,
-            "ends.success: 8 is not allowed; it is in another list too",
+            "ends.success: 8 is not allowed; it is also in another list",
         ),
         (GOOD + "  ends: {success: ['8']}\n", 4, "ends.success[0]: '8' is not allowed"),
         (

@@ -139,12 +139,16 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         ("    runner: maybe", 4, "kubernetes.runner: 'maybe' is not allowed"),
         ("    user: 0", 4, "kubernetes.user: 0 is not allowed; 0 is root; give a user id from 1"),
         ('    user: "1000"', 4, "kubernetes.user: '1000' is not allowed"),
-        ("    queue: Crawls", 4, "kubernetes.queue: 'Crawls' is no name of a Kubernetes object"),
+        (
+            "    queue: Crawls",
+            4,
+            "kubernetes.queue: 'Crawls' is not a valid name of a Kubernetes object",
+        ),
         (f"    queue: {'q' * 64}", 4, "is too long for a label"),
         (
             "    pull_secrets:\n      - mirror\n      - My Secret",
             4,
-            "kubernetes.pull_secrets: 'My Secret' is no name",
+            "kubernetes.pull_secrets: 'My Secret' is not a valid name",
         ),
         (
             "    pull_policy: Sometimes",
@@ -169,12 +173,12 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    service_account: My Account",
             4,
-            "kubernetes.service_account: 'My Account' is no name",
+            "kubernetes.service_account: 'My Account' is not a valid name",
         ),
         (
             "    runtime_class: gVisor",
             4,
-            "kubernetes.runtime_class: 'gVisor' is no name of a Kubernetes object",
+            "kubernetes.runtime_class: 'gVisor' is not a valid name of a Kubernetes object",
         ),
         (
             "    run_as: root",
@@ -215,17 +219,17 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    extended_resources: {gpu: 1}",
             4,
-            "extended_resources: 'gpu' is no extended resource; give DOMAIN/NAME",
+            "extended_resources: 'gpu' is not an extended resource; give DOMAIN/NAME",
         ),
         (
             "    extended_resources: {a.kubernetes.io/b: 1}",
             4,
-            "'a.kubernetes.io/b' is no extended resource",
+            "'a.kubernetes.io/b' is not an extended resource",
         ),
         (
             "    extended_resources: {requests.a.b/c: 1}",
             4,
-            "'requests.a.b/c' is no extended resource",
+            "'requests.a.b/c' is not an extended resource",
         ),
         (
             "    extended_resources: {a.b/c: 0}",
@@ -256,7 +260,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    sidecars: [{name: a, image: a, env: {1A: b}}]",
             4,
-            "sidecars[0].env: '1A' is no name of a variable",
+            "sidecars[0].env: '1A' is not a valid name of a variable",
         ),
         (
             '    sidecars: [{name: a, image: a, args: ["\\0"]}]',
@@ -292,7 +296,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    node_selector:\n      pool: a/b",
             4,
-            "kubernetes.node_selector: 'pool' has 'a/b', which is no value",
+            "kubernetes.node_selector: 'pool' has 'a/b', which is not a valid value",
         ),
         (
             "    labels: {crawler-lifecycle/run: '7'}",
@@ -300,7 +304,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
             "kubernetes.labels: 'crawler-lifecycle/run' is reserved",
         ),
         ("    labels: {job-name: x}", 4, "kubernetes.labels: 'job-name' is reserved"),
-        ("    labels: {'no good': x}", 4, "is no name of a label"),
+        ("    labels: {'no good': x}", 4, "is not a valid name of a label"),
         (
             "    annotations: {crawler-lifecycle/spec-hash: x}",
             4,
@@ -324,7 +328,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    tolerations: [{key: a, seconds: 5}]",
             4,
-            "tolerations[0].seconds: only for 'effect: NoExecute'",
+            "tolerations[0].seconds: only allowed with 'effect: NoExecute'",
         ),
         (
             "    tolerations: [{key: a, operator: Exists, value: b}]",
@@ -369,7 +373,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             "    volumes: [{name: a, mount_path: /crawl/files, claim: a}]",
             4,
-            "lies in /crawl, which is not for volumes",
+            "lies in /crawl, where volumes are not allowed",
         ),
         ("    volumes: [{name: a, mount_path: /dev/shm, claim: a}]", 4, "lies in /dev"),
         ("    volumes: [{name: a, mount_path: /, claim: a}]", 4, "mount_path: '/' is not allowed"),

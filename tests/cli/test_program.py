@@ -323,4 +323,4 @@ def test_times_at_the_edges_of_the_calendar_are_refused(crawlctl: Crawlctl, text
         result = crawlctl("list", option, text)
         assert result.code == 2
         assert f"{option} {text!r} is not allowed" in result.err
-        assert "give a time of the years 1970 to 2100" in result.err
+        assert "give a time in the years 1970 to 2100" in result.err

@@ -87,7 +87,7 @@ def test_the_bounds_themselves_are_allowed_and_work(name: str) -> None:
 @pytest.mark.parametrize("year", [1, 1969, 2101, 9999])
 def test_a_due_time_lies_within_the_years_of_our_rows_and_names_its_zone(year: int) -> None:
     with pytest.raises(
-        InvalidRequest, match=r"^due_at: .+ give a time of the years 1970 to 2100 with its zone"
+        InvalidRequest, match=r"^due_at: .+ give a time in the years 1970 to 2100 with its zone"
     ):
         RunRequest(crawler="a", due_at=datetime(year, 1, 1, tzinfo=UTC))
     with pytest.raises(InvalidRequest, match=r"^due_at: "):

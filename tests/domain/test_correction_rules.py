@@ -62,7 +62,7 @@ def test_a_time_is_rounded_to_milliseconds() -> None:
     ],
 )
 def test_the_ledger_in_one_line(worst: int | None, kinds: dict[str, int], words: str) -> None:
-    said = "a change that the next planned poll finds is no correction"
+    said = "a change that the next planned poll finds is not a correction"
     assert wrong_words(worst, kinds, "this week") == f"{words}; {said}"
 
 

@@ -117,7 +117,7 @@ def test_defaults_of_an_installation() -> None:
     ({"success": [256]}, "ends.success: 256 is not allowed; "),
     ({"final": [0]}, "ends.final: 0 is not allowed; "),
     ({"retry": [True]}, "ends.retry: True is not allowed; "),
-    ({"success": [8], "final": [8]}, "ends.success: 8 is not allowed; it is in another list too; leave it out of one"),
+    ({"success": [8], "final": [8]}, "ends.success: 8 is not allowed; it is also in another list; remove it from one of them"),
     ({"final": [1] * 51}, "ends.final: 51 is not allowed; give at most 50"),
     ({"failed_words": [""]}, "ends.failed_words: '' is not allowed; "),
     ({"failed_words": ["x" * 201]}, "ends.failed_words: "),

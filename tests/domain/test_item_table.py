@@ -144,7 +144,7 @@ DEEP = b"[" * 100_000
     ("a.csv", b'a,b\n"' + b"x" * 200_000, "a quotation mark without its end"),
     ("a.json", DEEP, "1 lines were no JSON (a.json: line 1: too many levels"),
     ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were incomplete"),
-    ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last one"),
+    ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last value"),
     ("a.jsonl", b'{"a": "\xe9"}\n', "Windows-1252"),
     ("a.json", b'[{"a": 1}, no, {"a": 2}]', "the rest of this line is left out"),
     ("a.jsonl", b'{"a": 1}\nno\nnor\n', "2 lines were no JSON"),

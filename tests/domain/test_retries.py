@@ -156,7 +156,7 @@ def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
     found = next_try(
         Retries(on=["oom"], memory_cap="1Gi"), end("killed by oom", memory="1Gi"), 0, 10
     )
-    assert found == "it had all the memory that retries.memory_cap allows (1Gi)"
+    assert found == "it already had all the memory that retries.memory_cap allows (1Gi)"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_task_that_had_all_its_memory_is_not_tried_again() -> None:
         ({"max": 101}, "retries.max", "from 0 to 100"),
         ({"max": -1}, "retries.max", "from 0 to 100"),
         ({"max": True}, "retries.max", "from 0 to 100"),
-        ({"on": ["lost"] * 7}, "retries.on", "each once"),
+        ({"on": ["lost"] * 7}, "retries.on", "each of these words at most once"),
         (
             {"on": ["evicted", "sad"]},
             "retries.on",
@@ -219,7 +219,7 @@ def test_other_nodes_need_labels_and_a_number(given: dict[str, object]) -> None:
 def test_labels_of_nodes_are_checked_where_operators_give_them() -> None:
     with pytest.raises(
         InvalidRequest,
-        match=r"^books: retries\.retry_on\.node_selector: 'a b' is no name of a label",
+        match=r"^books: retries\.retry_on\.node_selector: 'a b' is not a valid name of a label",
     ):
         CrawlerDefinition("books", retries=Retries(retry_on=OtherNodes({"a b": "c"})))
 

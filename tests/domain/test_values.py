@@ -113,13 +113,13 @@ for _ in range(50):
     WIDE = [WIDE, WIDE]
 
 REFUSED: dict[str, tuple[object, str]] = {
-    "NaN": ({"a": [1, math.nan]}, r"value\['a'\]\[1\]: nan is no number in JSON; give None"),
-    "infinity": (-math.inf, "-inf is no number"),
-    "decimal NaN": (Decimal("sNaN"), "sNaN is no number"),
+    "NaN": ({"a": [1, math.nan]}, r"value\['a'\]\[1\]: nan is not a number in JSON; give None"),
+    "infinity": (-math.inf, "-inf is not a number"),
+    "decimal NaN": (Decimal("sNaN"), "sNaN is not a number"),
     "recursive": (HOLDS_ITSELF, r"value\[1\]\['again'\]: it contains itself"),
     "deep": (DEEP, "more than 100 levels of lists and dictionaries"),
     "the same again and again": (WIDE, r"more than \d+ bytes"),
-    "key": ({"a": {1: 2}}, r"value\['a'\]: the key 1 is no text; give str\(key\)"),
+    "key": ({"a": {1: 2}}, r"value\['a'\]: the key 1 is not a string; give str\(key\)"),
     "set": ({1}, "a set cannot be encoded; give a sorted list"),
     "object": (object(), "an object cannot be encoded; give a dictionary or a text"),
     "half of a pair": ("\ud800", "lone surrogate"),
@@ -163,9 +163,9 @@ def test_forms_that_people_write_down_by_hand() -> None:
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ({"args": {"day": {"$date": "today"}}}, r"args: \{'\$date': 'today'\} is no value"),
+        ({"args": {"day": {"$date": "today"}}}, r"args: \{'\$date': 'today'\} is not a value"),
         ({"args": {"$date": "2026-11-22"}}, "args: .* give an object: names and values"),
-        ({"style": "item", "item": [{"$nobody": 1}]}, r"item: \{'\$nobody': 1\} is no value"),
+        ({"style": "item", "item": [{"$nobody": 1}]}, r"item: \{'\$nobody': 1\} is not a value"),
     ],
 )
 def test_a_step_with_values_that_nobody_can_read_is_refused(job: dict[str, Any], said: str) -> None:
@@ -175,5 +175,5 @@ def test_a_step_with_values_that_nobody_can_read_is_refused(job: dict[str, Any],
 
 
 def test_a_context_that_nobody_can_read_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"graph: context: .*is no value"):
+    with pytest.raises(InvalidRequest, match=r"graph: context: .*is not a value"):
         check(GraphSpec([], context={"at": {"$datetime": "now"}}))

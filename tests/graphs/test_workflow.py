@@ -284,7 +284,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a partial": (
         lambda: W().add_cascade("a", __import__("functools").partial(each, 1)),
-        'step "a": .*has no name',
+        'step "a": .*cannot be imported by name',
     ),
     "an object's method": (
         lambda: W().add("a", Worker().process),
@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "NaN": (
         lambda: W().add("a", plain, args={"a": float("nan")}),
-        r"step \"a\": args\['a'\]: nan is no number",
+        r"step \"a\": args\['a'\]: nan is not a number",
     ),
     "a value that holds itself": (
         lambda: W().add("a", plain, args={"a": recursive()}),
@@ -327,7 +327,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: W().add_cascade("a", ({"k": {1}}, each)),
         r"\"a\": item 'k': a set cannot be encoded",
     ),
-    "a context that cannot": (lambda: W().add_context({1: 2}), "context: the key 1 is no text"),
+    "a context that cannot": (
+        lambda: W().add_context({1: 2}),
+        "context: the key 1 is not a string",
+    ),
     "an unknown option": (
         lambda: W().add("a", plain, tires=4),
         'step "a": tires: 4 is not allowed; a step has no such option',

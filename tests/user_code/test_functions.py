@@ -231,9 +231,9 @@ FAILURES: dict[str, tuple[dict[str, Any], str]] = {
     "forgets": ({}, "returned a coroutine that was never awaited; await it"),
     "generates": ({}, "returned a generator, which is not executed; return a list$"),
     "generates_later": ({}, "returned a generator"),
-    "not_a_number": ({}, r"the return value\['a'\]\[0\]: nan is no number"),
+    "not_a_number": ({}, r"the return value\['a'\]\[0\]: nan is not a number"),
     "holds_itself": ({}, "it contains itself"),
-    "odd": ({}, "the key 1 is no text"),
+    "odd": ({}, "the key 1 is not a string"),
     "nonsense": ({}, "a builtin_function_or_method cannot be encoded"),
     "elsewhere": ({}, "a function of a graph cannot ask about graph another"),
 }

@@ -83,7 +83,7 @@ async def test_what_a_quota_has_no_room_for_is_refused_at_once(
     }
     handle = await testbed.start({"crawler": "books", "limits": SOON})
     await testbed.until(lambda: testbed.tasks(1).get(0) == "RUNNING")
-    full = "quota live_tasks of pool default: 1 of 1 in use, and 1 more wanted; free when tasks end: try again in 60 s"
+    full = "quota live_tasks of pool default: 1 of 1 in use, and 1 more requested; tasks must end first: try again in 60 s"
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await add(handle, "7")
     assert refusal(error) == ("QuotaReached", full)

@@ -1,3 +1,3 @@
-"""Activities of audits: find differences between database, cluster and Temporal, judge them, and
-repair them.
+"""Activities of audits: they find, judge and repair differences between the database, the cluster
+and Temporal.
 """

@@ -1,5 +1,5 @@
-"""Adoption: creates the missing rows of runs and tasks that execute, for example after a restore of
-the database.
+"""Adoption: restoring the missing rows of runs and tasks that execute, for example after a restore
+of the database.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _REQUEST = TypeAdapter(RunRequest)
 
 
 def run_of(workflow: OpenWorkflow) -> RunRef:
-    """Return the run on which an open workflow claims to work."""
+    """Return the run for which an open workflow claims to work."""
     return RunRef(workflow.run_id or 0, workflow.run_uid or "")
 
 
 class Adoption:
-    """Creates the rows of lost runs again: from their open workflow, or else from the records on
-    the cluster.
+    """Restores the rows of lost runs from their open workflow, or else from the records on the
+    cluster.
 
-    When its row, attempt and owner exist again, a waiting workflow continues automatically. A run
+    A waiting workflow continues automatically when its row, attempt and owner exist again. A run
     without a workflow is taken over in repair mode, like any run whose workflow was lost.
     """
 
@@ -52,7 +52,10 @@ class Adoption:
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
-        """Return a repair that creates this run's rows again. A second call finds the row."""
+        """Return a repair that restores this run's rows.
+
+        A second call finds the row.
+        """
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
@@ -97,9 +100,9 @@ class Adoption:
         return f"adopted again in run {row.run_id}"
 
     def _hurry(self, row: RunRow) -> None:
-        """Make a workflow that waits for its row continue now, not at its next retry.
+        """Make a workflow that waits for its row continue now instead of at its next retry.
 
-        Done once for each run.
+        This is done once for each run.
         """
         if row.owner_workflow_id is None or row.owner_run_id is None or row.ref in self._hurried:
             return
@@ -133,7 +136,7 @@ class Adoption:
     ) -> LostRun:
         """Return all known data about the run.
 
-        Raises ``NotInThisState``, with the reason, if that is not enough.
+        Raises ``NotInThisState`` with the reason if the data is not sufficient.
         """
         newest = max(tasks, key=lambda one: one.attempt, default=None)
         record: Mapping[str, object] = newest.record if newest is not None else {}
@@ -169,7 +172,7 @@ class Adoption:
 
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
-    """Return the request from the record that is stored with a task.
+    """Return the request in the record that is stored with a task.
 
     Raises ``NotInThisState`` for a record that is not ours.
     """

@@ -1,10 +1,11 @@
-"""Activities of the audit: compare database, cluster and Temporal in pages, and repair the
-differences.
+"""Activities of the audit: they compare the database, the cluster and Temporal in pages, and repair
+the differences.
 
-Audits have their own task queue, threads and connections. So an audit that hangs, or compares a
-million rows, never delays a run. Each activity compares one page of one source, records its
-findings, and repairs the findings that are due (``domain.audits``). Runs continue while an audit
-reads. So before any decision the first source is read again.
+Audits have their own task queue, threads and connections. So an audit that hangs or compares a
+million rows never delays a run. Each activity compares one page of one source, records its
+findings, and repairs the findings that are due (``domain.audits``).
+
+Runs continue while an audit reads, so the first source is read again before any decision.
 """
 
 from __future__ import annotations
@@ -71,22 +72,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The most runs with a stop on which nobody acted that one search reads.
+#: The maximum number of runs with an ignored stop that one search reads.
 UNHEARD_MAX = 1000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class CloseAudit:
-    """Input of ``close_audit``.
-
-    ``complete``: the kinds of findings whose sources were compared completely.
+    """Input of ``close_audit``. ``complete`` contains the kinds of findings whose sources were
+    compared completely.
     """
 
     report: AuditReport
     complete: list[FindingKind] = field(default_factory=list)
     noted_from: datetime | None = None
-    """The earliest ``noted_at`` of all pages. ``None``: no page was compared."""
+    """The earliest ``noted_at`` of all pages, or ``None`` if no page was compared."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class AuditActivities:
     def audit_cluster(self, page: AuditPage) -> AuditPart:
         """Compare a page of the cluster's tasks with the rows, and end tasks without an owner.
 
-        Second execution: the ended tasks are not listed any more.
+        Second execution: the ended tasks are no longer listed.
         """
         with beating():
             after = _key(page.after)
@@ -116,8 +116,8 @@ class AuditActivities:
                 for task in self.store.tasks.recorded_tasks([task.key for task in seen])
             }
             suspects = [task for task in seen if judge_task(task, rows.get(task.key)) is not None]
-            # A task may have ended, and been recorded, between the two readings. Only a task that
-            # still exists is a finding.
+            # A task can end and be recorded between the two readings. Only a task that still exists
+            # is a finding.
             still = {
                 (task.key, task.uid)
                 for run_id in sorted({task.run_id for task in suspects})
@@ -154,7 +154,7 @@ class AuditActivities:
             )
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
-        """Record a correction for a task that is recorded as ended and still executes."""
+        """Record a correction for a task that still executes although it is recorded as ended."""
         if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
             return
         recorded = str(finding.evidence["recorded"])
@@ -178,7 +178,7 @@ class AuditActivities:
         """Compare a page of live runs with their workflows, and start a workflow for each run that
         has none.
 
-        Second execution: finds the workflows that the first one started.
+        Second execution: it finds the workflows that the first execution started.
         """
         with beating():
             runs = self.store.audits.open_runs(int(page.after or 0), PAGE)
@@ -209,9 +209,9 @@ class AuditActivities:
         )
 
     def _lost(self, finding: AuditFinding, run: LiveRun) -> FindingRepair:
-        """Return the finding with its repair: a workflow takes the run over.
+        """Return the finding with its repair.
 
-        If none can do that, the run is ended.
+        A workflow takes the run over. If that is not possible, the run is ended.
         """
         end = None
         if self.giving_up is not None:
@@ -221,8 +221,8 @@ class AuditActivities:
         return FindingRepair(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Return the state of the run's workflow: of its owner, or of a workflow that is about to
-        claim the run.
+        """Return the state of the run's workflow: its owner, or a workflow that is about to claim
+        the run.
 
         If none is open, return the state of the workflow that closed last.
         """
@@ -234,7 +234,7 @@ class AuditActivities:
             return state
         coming = [names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)]
         # A workflow with the plain id may belong to an earlier attempt that still delivers its
-        # events. It claims nothing.
+        # events and claims nothing.
         if run.attempt == 1 or run.owner_workflow_id == own:
             coming.append(own)
         ended = [state]
@@ -251,8 +251,7 @@ class AuditActivities:
         )
         if finding.kind is FindingKind.NOT_STARTED:
             workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
-            # It may have been started since the check, and may even have ended. Then nothing is
-            # started.
+            # It may have been started since the check, and may even have ended. Then start nothing.
             self.directory.begin(request, workflow_id, run.run_uid, repair=True)
             return f"started as workflow {workflow_id}"
         workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
@@ -271,12 +270,12 @@ class AuditActivities:
         return f"taken over by workflow {workflow_id}"
 
     def take_over(self, run: LiveRun, *, repair: bool = True) -> ReportedFinding | None:
-        """Take over a run that has no workflow. Return the finding with the result.
+        """Take over a run that has no workflow, and return the finding with the result.
 
-        ``None``: a workflow works for the run, or the run has continued. The grace period is
-            shorter than that of an
-        audit. Repeated or concurrent calls find the workflow that the first one started. Without
-        ``repair`` the finding is only reported. Raises ``TemporalUnavailable``.
+        Return ``None`` if a workflow works for the run, or if the run has continued. The grace
+        period is shorter than that of an audit. Repeated or concurrent calls find the workflow that
+        the first call started. Without ``repair``, the finding is only reported. Raises
+        ``TemporalUnavailable``.
         """
         finding = self._judged(run)
         if finding is None:
@@ -290,7 +289,7 @@ class AuditActivities:
         """Take over the runs whose workflow was just ended from outside, before their next poll is
         due.
 
-        Return how many have no workflow. Raises ``TemporalUnavailable``.
+        Return the number of runs that have no workflow. Raises ``TemporalUnavailable``.
         """
         ended = self.directory.ended_runs()
         runs = [
@@ -304,9 +303,7 @@ class AuditActivities:
     def end_forced(self) -> int:
         """End the tasks of runs whose workflow does not act on a forced stop.
 
-        It records their ends when it can.
-
-        Return 0: these runs are not lost.
+        The workflow records their ends when it can. Return 0, because these runs are not lost.
         """
         for run in self.store.sweep.unheard_stops(
             self.clock() - timedelta(seconds=OVERDUE_S), UNHEARD_MAX
@@ -314,7 +311,7 @@ class AuditActivities:
             if run.stop is not None and run.stop.force and self.giving_up is not None:
                 try:
                     self.giving_up.end_tasks(run)
-                # The tasks of the others are ended all the same.
+                # The tasks of other runs are ended all the same.
                 except ClusterUnavailable as error:
                     log.warning("the tasks of run %d cannot be ended now: %s", run.run_id, error)
         return 0
@@ -326,7 +323,7 @@ class AuditActivities:
         """Compare a page of the open workflows with the rows, and end the workflows whose run has
         no row.
 
-        Second execution: the ended workflows are not open any more.
+        Second execution: the ended workflows are no longer open.
         """
         with beating():
             listed, following = self.directory.open_runs(page.after, PAGE)
@@ -334,7 +331,7 @@ class AuditActivities:
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
-                # The list may be out of date. The workflow itself shows whether it is open, and for
+                # The list can be out of date. The workflow itself shows whether it is open, and for
                 # which run it works.
                 workflow = self.directory.confirm(listed_one)
                 again = [] if workflow is None else self._judged_workflows([workflow])
@@ -378,14 +375,14 @@ class AuditActivities:
         self.directory.end(workflow, f"audit: {finding.detail}")
         return "terminated"
 
-    # --- runs that ended lately -------------------------------------------------------------------
+    # --- runs that ended recently -----------------------------------------------------------------
 
     @activity_named("audit_ended")
     def audit_ended(self, page: AuditPage) -> AuditPart:
         """Compare a page of recently ended runs with their deliveries, and compare unproved ends
         with the cluster.
 
-        Second execution: finds that the delivery has begun. A correction is recorded once.
+        Second execution: it finds that the delivery has begun. A correction is recorded once.
         """
         with beating():
             since = self.clock() - RECENT
@@ -423,10 +420,10 @@ class AuditActivities:
     def _late_evidence(
         self, stops: Mapping[int, StopIntent | None], since: datetime
     ) -> list[FindingRepair]:
-        """Return findings about ends that were recorded without evidence, if the cluster has
-        evidence now.
+        """Return findings about ends that were recorded without evidence, if the cluster now has
+        evidence.
 
-        ``stops``: the stops of the runs to check.
+        ``stops`` contains the stops of the runs to check.
         """
         found = []
         ends: dict[RunRef, list[TaskRef]] = {}
@@ -440,7 +437,7 @@ class AuditActivities:
             alive()
             try:
                 poll = self.cluster.poll(run, refs)
-            except ClusterUnavailable as error:  # the source "cluster" itself reports this
+            except ClusterUnavailable as error:  # the source "cluster" reports this itself
                 log.warning("audit: no evidence about run %d: %s", run.run_id, error)
                 continue
             for seen in poll.observations:
@@ -468,14 +465,12 @@ class AuditActivities:
 
     @activity_named("close_audit")
     def close_audit(self, order: CloseAudit) -> int:
-        """Store the report, and close the findings that were not seen again.
+        """Store the report, close the findings that were not seen again, and return their number.
 
-        Returns how many were closed.
-
-        Second execution: the report is stored already, and nothing else is closed.
+        Second execution: the report is already stored, and nothing else is closed.
         """
-        # Temporal's clock is not used here. If our clock is behind it, findings from a moment ago
-        # would be closed.
+        # Temporal's clock is not used here. If our clock is behind it, recent findings would be
+        # closed.
         begin = order.noted_from or order.report.started_at
         gone = self.store.findings.forget_findings([str(kind) for kind in order.complete], begin)
         self.store.findings.record_audit(order.report)
@@ -498,7 +493,10 @@ class AuditActivities:
 
 
 def _became(became: Mapping[str, str | Exception], subject: str) -> str:
-    """Return how this task was ended. Raises the error that prevented its end."""
+    """Return how this task was ended.
+
+    Raises the error that prevented its end.
+    """
     result = became[subject]
     if isinstance(result, Exception):
         raise result

@@ -1,7 +1,7 @@
-"""Ends runs after several of their workflows in a row ended without progress.
+"""Giving up runs after several consecutive workflows ended without progress.
 
-It does the same steps as a workflow. First it ends all tasks of a run, and the cluster must prove
-that. Without that proof the run stays open, and the next search tries again.
+It takes the same steps as a workflow. First it ends all tasks of a run, which the cluster must
+prove. Without that proof, the run stays open, and the next search tries again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
-#: Maximum number of polls a run whose tasks have ended, and seconds between two polls.
+#: Maximum number of polls of a run whose tasks have ended, and seconds between two polls.
 POLLS = 5
 POLL_S = 1.0
 
@@ -61,7 +61,7 @@ class GivingUp:
         """Stop the run, end its tasks, then end the run.
 
         Raises ``ClusterUnavailable`` if the end of the tasks cannot be proved, and ``RunIsLive`` if
-        a workflow has taken over the run meanwhile.
+        a workflow has taken over the run in the meantime.
         """
         s = self.store
         owner = Owner(f"audit/{run.run_id}", owner_name(run.owner_run_id))
@@ -95,7 +95,10 @@ class GivingUp:
         return f"given up: {ended.status}"
 
     def end_tasks(self, run: LiveRun | RunRow) -> None:
-        """End all tasks of the run. Their absence proves that. Raises ``ClusterUnavailable``."""
+        """End all tasks of the run, and prove this by their absence.
+
+        Raises ``ClusterUnavailable``.
+        """
         while seen := [
             one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)
         ]:
@@ -123,16 +126,17 @@ class GivingUp:
 
 
 def owner_name(present: str | None) -> str:
-    """Return our name as the owner. If we already own the row, return the same name as before."""
+    """Return the name under which we own the run.
+
+    If we already own the row, return the same name as before.
+    """
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 
 def check_gone(live: int) -> None:
     """Raise ``NotInThisState`` while runs of a parent are live."""
     if live:
-        raise NotInThisState(
-            f"{live} of its runs were asked to end; it is ended after they have ended"
-        )
+        raise NotInThisState(f"{live} of its runs were asked to end; it is ended after them")
 
 
 def wake(directory: WorkflowDirectory, parent: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Audits rows that have their own workflow: managers, graphs, due times and webhooks."""
+"""Audits of rows that have their own workflow: managers, graphs, due times and webhooks."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParentKind:
-    """One kind of parents, and the functions with which an audit cares for them."""
+    """One kind of parents, and the functions with which an audit handles them."""
 
     what: str
     """``LiveParent.what``."""
     read: Callable[[int, int], Sequence[LiveParent]]
-    """Returns rows above a number, by ascending number, up to a limit."""
+    """Returns rows with numbers above this one, in ascending order, up to a limit."""
     order: Callable[[int, str], RowOrder]
-    """Returns the order for the row with this number and this workflow id."""
+    """Returns the input of the workflow for the row with this number and this workflow id."""
     give_up: Callable[[LiveParent, str], str | None]
-    """Ends or pauses a parent for this reason. Returns the workflow that began it. Raises
-    ``NotInThisState`` while runs of the parent are live."""
+    """Ends or pauses a parent for this reason, and returns the workflow that began it. Raises
+    ``NotInThisState`` while runs of the parent are live.
+    """
     steps: Callable[[Sequence[int]], Sequence[StepWithoutRun]] = lambda _: ()
     """Returns the steps of these rows whose run or manager is missing."""
 
 
 @dataclass
 class ParentAudit:
-    """Compares parents with their workflows.
-
-    ``AuditActivities`` compares the runs of parents, and workflows without a row.
+    """Compares parents with their workflows. ``AuditActivities`` compares the runs of parents, and
+    workflows without a row.
     """
 
     store: Store
@@ -62,10 +62,10 @@ class ParentAudit:
     clock: Clock = utc_now
 
     def search(self, what: str, *, repair: bool) -> int:
-        """Start workflows for the rows of this kind that have none, as an audit does, but sooner.
+        """Start workflows for the rows of this kind that have none, as an audit does but sooner.
 
-        Returns the number of such rows. Findings that are not seen again are closed. Several
-        workers may do this at once. Raises ``LifecycleError``.
+        Return the number of such rows. Findings that are not seen again are closed. Several workers
+        can do this at the same time. Raises ``LifecycleError``.
         """
         sooner = replace(
             self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S))
@@ -87,8 +87,9 @@ class ParentAudit:
         each that has none.
 
         For graphs, also compare their executing steps with the existing runs and managers.
-        Second execution: finds the workflows that the first one started. Waking a workflow again
-        changes nothing.
+
+        Second execution: it finds the workflows that the first execution started. Waking a workflow
+        again changes nothing.
         """
         with beating():
             return self._compare(page)
@@ -112,9 +113,9 @@ class ParentAudit:
         return settling.settle(found, page, numbers)
 
     def _lost(self, finding: AuditFinding, parent: LiveParent, kind: ParentKind) -> FindingRepair:
-        """Return the finding with its repair: start a workflow.
+        """Return the finding with its repair, which starts a workflow.
 
-        If no workflow can carry the parent, end the parent.
+        If no workflow can execute the parent, the parent is ended.
         """
 
         def begin() -> str:
@@ -135,8 +136,8 @@ class ParentAudit:
     def _judged(self, parent: LiveParent, kind: ParentKind) -> AuditFinding | None:
         if parent.unreadable is not None:
             return judge_parent(parent, WorkflowState(open=False))
-        # Any open execution under this id counts: if it has not claimed the parent yet, it is about
-        # to.
+        # Any open execution under this id counts, because one that has not claimed the parent yet
+        # is about to.
         finding = judge_parent(parent, self.directory.state(parent.workflow_id))
         if finding is None:
             return None
@@ -148,7 +149,7 @@ class ParentAudit:
 def wake_parent(directory: WorkflowDirectory, finding: AuditFinding) -> str:
     """Make the manager or graph of the finding read its rows again.
 
-    Returns a text for the report.
+    Return a text for the report.
     """
     workflow_id = finding.workflow_id or ""
     if not directory.wake(workflow_id):

@@ -1,4 +1,4 @@
-"""Settles one page of an audit: stores the findings, repairs those that are due, and reports each
+"""Settling of one page of an audit: store the findings, repair those that are due, and report each
 result.
 
 ``end_tasks`` ends tasks that no run owns.
@@ -42,26 +42,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between the request to end a task without an owner, and its kill.
+#: Seconds between the request to end a task without an owner and its kill.
 STOP_S = 10.0
-#: Seconds in which a killed task must disappear. The cluster may have to notify its node first.
+#: Seconds within which a killed task must disappear. The cluster may have to notify its node first.
 KILLED_S = 5.0
 _POLL_S = 0.2
-#: Further seconds before a cluster that does not answer is given up.
+#: Further seconds after which a cluster that does not answer is given up.
 HANGS_S = 15.0
 
-#: Carries out one repair. Returns a text about what was done. Raises an error of the domain when it
-#: fails.
+#: Carries out one repair and returns a text about what was done. Raises an error of the domain if
+#: the repair fails.
 Mend = Callable[[], str]
 
 
 def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
-    """Return a repair that calls ``end`` only if ``judge`` still has the finding.
+    """Return a repair that calls ``end`` only if ``judge`` still returns the finding.
 
-    Otherwise it raises ``NotInThisState``.
-
-    Since the first judgement, a person may have resumed the row, or another worker may have ended
-    it. Then ``end`` would take the row from its new workflow, or begin it again.
+    Otherwise the repair raises ``NotInThisState``. Since the first judgement, a person may have
+    resumed the row, or another worker may have ended it. Then ``end`` would take the row away from
+    its new workflow, or begin it again.
     """
 
     def ended() -> str:
@@ -75,9 +74,9 @@ def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
 def end_tasks(
     cluster: AuditedCluster, tasks: Mapping[str, tuple[ClusterTask, int | None]]
 ) -> dict[str, str | Exception]:
-    """End these tasks, which no run owns. Return the result or error of each.
+    """End these tasks, which no run owns, and return the result or error of each.
 
-    ``tasks`` has each task with its task id, if it has one. All tasks are asked to end first,
+    ``tasks`` contains each task with its task id, if it has one. All tasks are first asked to end,
     several at a time. A task that has not ended after ``STOP_S`` is killed. Its absence proves the
     end.
     """
@@ -97,7 +96,7 @@ def end_tasks(
         cluster.kill(task.run, refs[name])
         if _gone(cluster, task, time.monotonic() + KILLED_S):
             return f"asked to end, and killed after {STOP_S:g} s"
-        raise ClusterUnavailable("asked to end and killed, and it still exists")
+        raise ClusterUnavailable("asked to end and killed, but it still exists")
 
     hangs: dict[str, str | Exception] = dict.fromkeys(
         tasks, ClusterUnavailable("the cluster took too long to end it")
@@ -112,7 +111,10 @@ def end_tasks(
 
 
 def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | Exception]:
-    """Call ``do`` for each name. Return the results by name; a call that hangs has no result."""
+    """Call ``do`` for each name, and return the results by name.
+
+    A call that hangs has no result.
+    """
     found: dict[str, str | Exception] = {}
     for name, result in Abreast(do, slow_s=STOP_S + KILLED_S + HANGS_S).over(names):
         found[name] = result
@@ -121,7 +123,7 @@ def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | 
 
 
 def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
-    """Wait until the task has disappeared, at most until this time.
+    """Wait until the task has disappeared or this time is reached.
 
     Return whether it has disappeared.
     """
@@ -135,7 +137,7 @@ def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
     return True
 
 
-#: The most rows of a page.
+#: The maximum number of rows in a page.
 PAGE = 200
 
 
@@ -146,30 +148,29 @@ class FindingRepair:
     finding: AuditFinding
     mend: Mend
     end: Mend | None = None
-    """Ends the run or parent, if workflows took it over too often without progress."""
+    """Ends the run or parent if it was taken over too often without progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Input of the activities that compare: one page of one source.
+    """Input of the activities that compare one page of one source.
 
-    ``after`` is the last key of the page before.
+    ``after`` is the last key of the previous page.
     """
 
     repair: bool = False
     after: str | None = None
     unknown: UnknownDecision = UnknownDecision.LEAVE
     what: str = ""
-    """The kind of parent that is compared (``LiveParent.what``); empty where a source has one
-    kind.
+    """The kind of parent that is compared (``LiveParent.what``), or empty for a source with only
+    one kind.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPart:
-    """Result of one page.
-
-    ``next`` is the beginning of the following page, or ``None`` at the end.
+    """Result of one page. ``next`` is the beginning of the following page, or ``None`` after the
+    last page.
     """
 
     looked: int = 0
@@ -181,8 +182,8 @@ class AuditPart:
     """The time just before the findings were recorded, by the clock that dates findings."""
 
 
-#: A source that audits compare: its name in the report, the activity, ``AuditPage.what``, and kinds
-#: of findings.
+#: A source that audits compare: its name in the report, the activity, ``AuditPage.what``, and the
+#: kinds of findings.
 Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
 
 
@@ -204,8 +205,8 @@ class Settling:
         """Store the findings, repair those that are due or that a person decided about, and report
         each result.
 
-        ``keys`` has the key of everything that was compared. The following page begins after the
-        last one.
+        ``keys`` contains the keys of everything that was compared. The following page begins after
+        the last key.
         """
         by = {
             one.finding.subject: one
@@ -246,8 +247,8 @@ class Settling:
             meters.count(
                 meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower()
             )
-            # A search sees the same finding every few seconds. So it is logged only when it is new
-            # or handled.
+            # A search sees the same finding every few seconds, so it is logged only if it is new or
+            # handled.
             level = (
                 logging.WARNING
                 if mend is not None or on_record.first_seen >= self.now

@@ -1,3 +1,1 @@
-"""The rules of audits: the compared data, the judgements, the repairs, and the record of
-corrections.
-"""
+"""The rules of audits: the data they compare, their judgements and repairs, and the corrections."""

@@ -1,4 +1,4 @@
-"""The record of a run, from which a database that lost the run's row can make it again.
+"""The record of a run, from which a lost row of the run can be restored.
 
 A task on the cluster does not show all data of its run. So the record (``record_of``) is sent with
 each task, and the cluster stores it with the task. The run's workflow also knows it.
@@ -13,17 +13,17 @@ from typing import Any
 
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 
-#: The most bytes of a record as JSON. It is an annotation of a Job, and a list of 500 Jobs contains
-#: 500 of them.
+#: The maximum size of a record in bytes of JSON. It is stored as an annotation of each Job, and a
+#: list response contains up to 500 Jobs.
 RECORD_MAX = 8 * 1024
 #: Fields of the request that the task itself shows, or that are not needed later.
 _LEFT_OUT = ("args", "settings", "tasks", "run_id", "rerun")
 
-#: The cause of a task whose row is made again although nothing of the task is on the cluster.
+#: The cause of a task whose row is restored although the cluster has no trace of the task.
 FORGOTTEN = (
     "The database was restored from a copy without this task, and the task is not on the cluster. "
-    "It is unknown "
-    "whether it ran. Its arguments are lost: start a new run for it instead of a resume"
+    "It is unknown whether it ran. Its arguments are lost: start a new run for it instead of a "
+    "resume"
 )
 
 
@@ -35,10 +35,10 @@ class WorkflowRecord:
     run_uid: str
     attempt: int
     request: RunRequest | None
-    """The stored request without its task list; ``None``: the run is not recorded yet."""
+    """The stored request without its task list, or ``None`` if the run is not recorded yet."""
     multi: bool
     tasks: int
-    """The number of tasks at the last count."""
+    """The number of tasks when they were last counted."""
     stop: StopIntent | None = None
 
 
@@ -52,7 +52,7 @@ def record_of(
 ) -> dict[str, Any]:
     """Return the record of a run.
 
-    A request that is too large is left out; its owner (a workflow) still has it.
+    A request that is too large is left out, because the workflow that owns the run still has it.
     """
     workflow_id, first_run_id = owner
     found = {

@@ -1,10 +1,10 @@
-"""Rules of the audit: it finds differences between database, cluster and Temporal, and repairs
-them.
+"""The rules by which an audit finds and repairs differences between the database, the cluster and
+Temporal.
 
 An audit reads facts and judges each fact alone, so their order does not matter. It stores each
-finding with the time at which it was first seen. After a grace period it repairs the finding. In
-that period other work can solve it: a start, a resume or a deployment. Facts that agree give no
-finding. A repair makes them agree, so a second audit finds nothing. All functions here are pure.
+finding with the time at which it was first seen. It repairs a finding after a grace period, in
+which a start, resume or deployment may resolve it. Facts that agree produce no finding. A repair
+makes them agree, so a second audit finds nothing. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: A run, manager or graph is given up after this many workflows in a row without progress; after a
-#: forced stop, one.
+#: A run, manager or graph is given up after this many consecutive workflows without progress; after
+#: a forced stop, one is enough.
 TRIES_MAX = 5
 TRIES_WHEN_FORCED = 1
-#: A workflow that was open for longer than this counts as progress, whatever its result is.
+#: A workflow that was open for longer than this counts as progress, whatever its result.
 LIVED = timedelta(minutes=3)
-#: The age up to which ended runs are compared. The deliveries and evidence of older runs are not.
+#: Ended runs are compared up to this age. The deliveries and evidence of older runs are not
+#: checked.
 RECENT = timedelta(days=3)
-#: The wait after a takeover without progress. It doubles with each further one.
+#: The wait after a takeover without progress. It doubles with each further such takeover.
 _AGAIN = timedelta(seconds=30)
-#: The most findings that a report lists. It counts all of them.
+#: The maximum number of findings listed in a report. The report counts all of them.
 REPORTED_MAX = 100
 
 
@@ -37,21 +38,21 @@ class FindingKind(StrEnum):
     """
 
     ORPHAN = "orphan"
-    """A task executes that no row of the database knows."""
+    """A task that executes has no row in the database."""
     STILL_ALIVE = "still_alive"
     """A task executes, but it or its run is recorded as ended."""
     NO_WORKFLOW = "no_workflow"
-    """A run, a manager, a graph or a webhook is open, but its workflow is closed."""
+    """A run, a manager, a graph or a webhook has not ended, but its workflow is closed."""
     NOT_STARTED = "not_started"
     """A run, manager, graph, due time or webhook was accepted, but no workflow started."""
     NOT_COUNTED = "not_counted"
     """A manager or a graph began a run but has not recorded it."""
     NO_RUN = "no_run"
-    """A step executes as a run or a manager that does not exist or belongs to another graph."""
+    """A step executes as a run or manager that does not exist or belongs to another graph."""
     NOT_FIRED = "not_fired"
-    """A schedule was due, but Temporal did not fire, and no firing is recorded."""
+    """A due time of a schedule has passed, but Temporal did not fire and no firing is recorded."""
     NOT_TOLD = "not_told"
-    """Temporal does not have the schedule as it is in the database."""
+    """Temporal does not have the schedule as the database defines it."""
     NO_ROW = "no_row"
     """A workflow is open, but its run, manager or graph is not in the database."""
     UNRECORDED = "unrecorded"
@@ -71,11 +72,11 @@ LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
 
 class UnknownDecision(StrEnum):
-    """A person's decision about runs, managers and graphs that the database does not know."""
+    """A person's decision about runs, managers and graphs that are missing from the database."""
 
     LEAVE = "leave"
     ADOPT = "adopt"
-    """Make the rows again from the data of workflow and cluster. The run then continues as
+    """Restore the rows from the data of the workflow and the cluster. The run then continues as
     usual.
     """
     END = "end"
@@ -83,37 +84,39 @@ class UnknownDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """The waits of an audit before repairs, in seconds."""
+    """The grace periods of an audit, in seconds."""
 
     grace_s: float = 120.0
-    """The wait before a repair. It begins when the workflow closes, or when an audit first sees the
-    finding.
+    """The wait before a repair, counted from the time when the workflow closed or an audit first
+    saw the finding.
     """
     orphan_grace_s: float = 300.0
-    """The wait before an executing task with a recorded end is ended, from the time at which it was
-    first seen.
+    """The wait before an audit ends a task that executes although it is recorded as ended, counted
+    from the time when an audit first saw it.
     """
     start_grace_s: float = 30.0
-    """The wait before an accepted run without a workflow gets one, from its acceptance."""
+    """The wait before an audit starts a workflow for an accepted run that has none, counted from
+    its acceptance.
+    """
     record_grace_s: float = 120.0
-    """The time in which a new workflow should record its run."""
+    """The time within which a new workflow should record its run."""
     resend_s: float = 3600.0
-    """The wait between two orders to deliver again."""
+    """The wait between two repeated deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParentJob:
-    """The job of a manager, or the step of a graph, that the request id of a run names."""
+    """The job of a manager or the step of a graph that is named by the request id of a run."""
 
     parent: str
-    """The manager or graph as people call it: ``manager 3``."""
+    """The manager or graph in the form that people see, such as ``manager 3``."""
     kind: str
     """``job`` or ``step``."""
     workflow_id: str
     state: str | None
-    """The state of the job or step; ``None``: it does not exist."""
+    """The state of the job or step, or ``None`` if it does not exist."""
     starting: bool = False
-    """True when the job was picked and its run is about to begin."""
+    """True if the job was picked and its run is about to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +136,11 @@ class LiveRun:
     priority: int = 3
     stop: StopIntent | None = None
     due_at: datetime | None = None
-    """The due time of the next poll; without a planned poll, the time of the last change of the
-    row.
-    """
+    """The due time of the next poll or, if none is planned, the time of the row's last change."""
     planned: bool = False
-    """True when a poll is planned."""
+    """True if a poll is planned."""
     uncounted: ParentJob | None = None
-    """The job or step that the request id names and that has not recorded this run."""
+    """The job or step that is named by the request id and has not recorded this run."""
 
     @property
     def ref(self) -> RunRef:
@@ -148,9 +149,7 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class LiveParent:
-    """The row of an open manager, graph or webhook, or of a due time that has not begun its
-    target.
-    """
+    """The row of an open manager, graph or webhook, or of a due time whose target has not begun."""
 
     what: str
     """``manager``, ``graph``, ``due time`` or ``webhook``."""
@@ -161,20 +160,18 @@ class LiveParent:
     updated_at: datetime
     owner_run_id: str | None = None
     unreadable: str | None = None
-    """The error in the row. Its other fields are then unreliable."""
+    """The error in the row, if any. The other fields are then unreliable."""
     progress: str = ""
-    """A text that changes with every progress, and with nothing else."""
+    """A text that changes whenever the parent makes progress, and only then."""
     forced: bool = False
-    """True when a forced stop is recorded. Then the row is given up after one workflow without
+    """True if a forced stop is recorded. The row is then given up after one workflow without
     progress.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StepWithoutRun:
-    """A step that executes or ends as a run or manager, which does not exist or belongs to another
-    graph.
-    """
+    """A step that executes as a run or manager that does not exist or belongs to another graph."""
 
     graph_id: int
     key: str
@@ -186,7 +183,7 @@ class StepWithoutRun:
     run_id: int | None
     exists: bool
     parent: str | None = None
-    """The ``parent`` of the run or manager, if that exists."""
+    """The ``parent`` of the run or manager, if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,27 +210,23 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowState:
-    """The state of one workflow in Temporal (a chain of executions)."""
+    """The state of one workflow in Temporal, that is, of a chain of executions."""
 
     open: bool
     closed_at: datetime | None = None
     how: str | None = None
-    """The status with which it closed (``terminated``, ``failed`` …); ``None``: open, or removed
-    from the server.
+    """The status with which it closed, such as ``terminated`` or ``failed``. ``None`` means that it
+    is open or was removed from the server.
     """
     why: str | None = None
-    """The recorded reason; ``None``: a normal end, or no reason was given."""
+    """The recorded reason. ``None`` means that it ended normally or that no reason was given."""
     run_uid: str | None = None
-    """The uid of the run for which an open workflow works; ``None``: the workflow names no run
-    (yet).
-    """
+    """The uid of the run for which an open workflow works, or ``None`` if it names no run yet."""
     first_run_id: str | None = None
     """The first execution in the chain of an open workflow."""
 
     def of_another(self, run_uid: str) -> bool:
-        """Return whether the workflow is open and works for another run than the one with this
-        uid.
-        """
+        """Return whether the workflow is open and works for a run with a different uid."""
         return self.open and self.run_uid not in (None, run_uid)
 
 
@@ -245,10 +238,10 @@ class OpenWorkflow:
     first_run_id: str
     started_at: datetime
     run_id: int | None = None
-    """The run for which it works; ``None``: it has not recorded one yet."""
+    """The run for which it works, or ``None`` if it has not recorded a run yet."""
     run_uid: str | None = None
     of_parent: bool = False
-    """True when the workflow works for a manager or a graph. Its id names that."""
+    """True if the workflow works for a manager or a graph, which its id names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,34 +252,34 @@ class ClusterTask:
     index: int
     attempt: int
     executing: bool
-    """True when its crawler executes; otherwise it waits for capacity."""
+    """True if its crawler executes. Otherwise it waits for capacity."""
     task_id: int | None = None
     uid: str | None = None
     started_at: datetime | None = None
     node: str | None = None
     run_uid: str | None = None
-    """The uid of its run, as the object shows; ``None``: it shows none, so it belongs to no run of
-    this database.
+    """The uid of its run according to the object. ``None`` means that the object has none, so the
+    task belongs to no run of this database.
     """
     stray: bool = False
-    """True when the object is gone and only a process of the task is left. ``uid`` then identifies
+    """True if the object is gone and only a process of the task is left. ``uid`` then identifies
     the process.
     """
 
     @property
     def run(self) -> RunRef:
-        """The run that the object names. It may be a run of another database."""
+        """The run that the object names. It may belong to another database."""
         return RunRef(self.run_id, self.run_uid or "")
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Run, index and attempt: the order of an inventory."""
+        """Run, index and attempt, by which an inventory is sorted."""
         return (self.run_id, self.index, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTask:
-    """The row of one task, with fields of its run."""
+    """The row of one task, with some fields of its run."""
 
     task_id: int
     run_id: int
@@ -314,7 +307,7 @@ class RecordedTask:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One difference. ``subject`` identifies it in all audits."""
+    """One difference. ``subject`` identifies it across audits."""
 
     subject: str
     kind: FindingKind
@@ -325,19 +318,20 @@ class AuditFinding:
     workflow_id: str | None = None
     evidence: dict[str, object] = field(default_factory=dict)
     since: datetime | None = None
-    """The time at which the difference began, if known. Otherwise the grace period begins when it
-    is first seen.
+    """The time at which the difference began, if known. Otherwise the grace period begins when an
+    audit first sees the finding.
     """
     spared: str | None = None
-    """The reason why this finding is only reported, although others of its kind are repaired."""
+    """The reason why this finding is only reported although others of its kind are repaired."""
     unknown: bool = False
-    """True when the database does not know the run, manager or graph. Rows are never removed, so
-    the database is an older copy, a new one or the wrong one. Only a person's decision
-    (``UnknownDecision``) adopts the run or ends it.
+    """True if the run, manager or graph is missing from the database.
+
+    Rows are never removed, so the database is an older copy, a new one or the wrong one. Only a
+    person's decision (``UnknownDecision``) adopts the run or ends it.
     """
     tries_max: int | None = None
-    """The number of takeovers without progress after which it is given up; ``None``: its repair is
-    no takeover.
+    """The number of takeovers without progress after which it is given up, or ``None`` if its
+    repair is not a takeover.
     """
 
 
@@ -348,9 +342,9 @@ class StoredFinding:
     first_seen: datetime
     repaired_at: datetime | None = None
     settled: bool = False
-    """True when the same finding was repaired before, so it needs no further repair."""
+    """True if the same finding was already repaired and needs no further repair."""
     tries: int = 0
-    """The number of takeovers in a row without progress."""
+    """The number of consecutive takeovers without progress."""
 
 
 # --- when to repair
@@ -366,9 +360,9 @@ _TAKE_TIME = (
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding is already reported.
+    """Return whether a finding can be reported yet.
 
-    A state that began a moment ago is normal for some kinds.
+    For some kinds, a state that began a moment ago is normal.
     """
     if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
@@ -376,20 +370,22 @@ def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
 
 
 def due(finding: AuditFinding, noted: StoredFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding is repaired now: after its grace period, and if it does not need a
-    person.
+    """Return whether to repair a finding now.
+
+    Its grace period must have passed, and it must not need a person.
     """
     if finding.kind in FOR_PEOPLE or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)
-    # ``first_seen`` comes from a clock that may be a little ahead of ours.
+    # ``first_seen`` comes from a clock that may be slightly ahead of ours.
     return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
 def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> datetime:
-    """Return the earliest time of a repair: after the grace period and the waits after takeovers
-    without progress.
+    """Return the earliest time of a repair.
+
+    It follows the grace period and the waits after takeovers without progress.
     """
     begin = noted.first_seen
     if finding.since is not None and finding.kind not in (
@@ -407,8 +403,7 @@ def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> 
 def in_a_row(finding: AuditFinding, noted: StoredFinding) -> StoredFinding:
     """Return the record of a finding with its count of takeovers.
 
-    The count begins again at 0 if the workflow of the last takeover was open for longer than
-    ``LIVED``.
+    The count restarts at 0 if the workflow of the last takeover was open for longer than ``LIVED``.
     """
     last = noted.repaired_at
     lived = finding.tries_max is not None and last is not None and noted.first_seen - last > LIVED
@@ -416,15 +411,14 @@ def in_a_row(finding: AuditFinding, noted: StoredFinding) -> StoredFinding:
 
 
 def given_up(finding: AuditFinding) -> str:
-    """Return the reason for the end of a run, manager or graph that was given up."""
+    """Return the reason recorded when a run, manager or graph is given up."""
     many = "1 takeover" if finding.tries_max == 1 else f"{finding.tries_max} takeovers in a row"
     return f"Given up after {many} without progress: {finding.detail}"[:1000]
 
 
 def is_hopeless(finding: AuditFinding, noted: StoredFinding) -> bool:
-    """Return whether the finding had its last takeover.
-
-    Its run, manager or graph is then ended.
+    """Return whether the finding has used up its takeovers, so that its run, manager or graph is
+    ended.
     """
     return finding.tries_max is not None and noted.tries >= finding.tries_max
 
@@ -445,7 +439,9 @@ def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class ReportedFinding:
-    """A finding in a report. ``repair``: a text about its repair; ``None``: there was none yet."""
+    """A finding in a report. ``repair`` describes its repair, or is ``None`` if there was none
+    yet.
+    """
 
     kind: FindingKind
     detail: str
@@ -455,7 +451,7 @@ class ReportedFinding:
     repair: str | None = None
     repaired: bool = False
     due_at: datetime | None = None
-    """The earliest time of its repair; ``None``: it is repaired, or a person has to repair it."""
+    """The earliest time of its repair, or ``None`` if it is repaired or needs a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,14 +463,14 @@ class AuditReport:
     ended_at: datetime
     repair: bool
     looked: dict[str, int] = field(default_factory=dict)
-    """The number of compared entries of each source: tasks on the cluster, open runs, open
-    workflows and others.
+    """The number of compared entries of each source, such as tasks on the cluster or open
+    workflows.
     """
     found: dict[str, int] = field(default_factory=dict)
     repaired: dict[str, int] = field(default_factory=dict)
     findings: list[ReportedFinding] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
-    """Sentences about sources that could not be compared, with the reason."""
+    """Sentences about sources that could not be compared, each with the reason."""
 
     @property
     def left(self) -> int:
@@ -486,9 +482,7 @@ _ORDER = {kind: number for number, kind in enumerate(FindingKind)}
 
 
 def most_urgent(findings: Iterable[ReportedFinding]) -> list[ReportedFinding]:
-    """Return the first ``REPORTED_MAX`` findings in the order of ``FindingKind``, then by run and
-    task.
-    """
+    """Return the first ``REPORTED_MAX`` findings, sorted by ``FindingKind``, run and task."""
     return sorted(
         findings, key=lambda f: (_ORDER[f.kind], f.run_id or 0, f.task_id or 0, f.detail)
     )[:REPORTED_MAX]

@@ -1,8 +1,9 @@
 """Corrections: their kinds, and the time for which a recorded status was untrue.
 
-A **correction** is a recorded status that turned out to be untrue. A normal end that the due poll
-finds is no correction: the delay is lag, which each transition records. A later find is a
-correction, also during an outage. Both durations begin at the change itself.
+A **correction** is the record of a status that turned out to be untrue. A normal end that the due
+poll finds is not a correction: its delay is lag, which each transition records. An end that is
+found later is a correction, even after an outage. Both durations are measured from the change
+itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from enum import StrEnum
 class CorrectionKind(StrEnum):
     """The reasons why a recorded status was untrue.
 
-    No kinds are added: reports, metrics and alarms depend on them.
+    The set is fixed, because reports, metrics and alarms depend on it.
     """
 
     KILLED = "killed"
@@ -29,7 +30,7 @@ class CorrectionKind(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """One sentence for people."""
+        """The kind in one sentence."""
         return MEANINGS[self]
 
 
@@ -50,8 +51,8 @@ MEANINGS: dict[CorrectionKind, str] = {
     CorrectionKind.REPAIR: "A resume or an audit corrected a status that no poll had checked.",
 }
 
-#: The parts that can find a change: values of the column ``source`` of transitions and ``found_by``
-#: of corrections.
+#: The sources of a change: values of the column ``source`` of transitions and of ``found_by`` of
+#: corrections.
 SOURCES: dict[str, str] = {
     "look": "a poll that was due",
     "wake": "an early poll that a person or the observer requested",
@@ -64,8 +65,8 @@ SOURCES: dict[str, str] = {
 
 
 def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
-    """Return the time from which a recorded status was untrue: the later one of its record and the
-    real change.
+    """Return the time since which a recorded status was untrue: its record or the real change,
+    whichever came later.
     """
     known = [moment for moment in (believed_since, truth_since) if moment is not None]
     return max(known, default=None)
@@ -74,13 +75,13 @@ def untrue_since(believed_since: datetime | None, truth_since: datetime | None) 
 def untrue_ms(now: datetime, since: datetime | None) -> int | None:
     """Return the milliseconds from ``since`` to ``now``.
 
-    Never negative, although a cluster's clock may be ahead.
+    The result is never negative, even if the cluster's clock is ahead.
     """
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
 
 
-#: A remark after the sentence about corrections: the time of normal lag is not counted in it.
-NOT_COUNTED = "a change that the next planned poll finds is no correction"
+#: A remark that follows the sentence about corrections, which does not count normal lag.
+NOT_COUNTED = "a change that the next planned poll finds is not a correction"
 
 
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
@@ -101,7 +102,7 @@ def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) ->
 
 
 def wrong_for(worst_ms: int | None) -> str:
-    """Return the longest time of an untrue status in words. ``None``: it is unknown."""
+    """Return the longest time of an untrue status in words; ``None`` stands for an unknown time."""
     return (
         "wrong for an unknown time"
         if worst_ms is None
@@ -110,8 +111,8 @@ def wrong_for(worst_ms: int | None) -> str:
 
 
 def _seconds(milliseconds: int) -> str:
-    """Return seconds, rounded up so that "at most" stays true: to tenths, and from one minute on to
-    whole seconds.
+    """Return seconds as text, rounded up so that "at most" stays true: to tenths below one minute,
+    and otherwise to whole seconds.
     """
     if milliseconds >= 60_000:
         return str(-(-milliseconds // 1000))

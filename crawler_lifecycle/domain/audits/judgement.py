@@ -1,5 +1,5 @@
-"""Judgements of an audit: each function compares one fact of database, cluster or Temporal with the
-others.
+"""Judgements of an audit: each function compares a fact from the database, the cluster or Temporal
+with the others.
 
 It returns a finding, or ``None`` if the facts agree.
 """
@@ -57,18 +57,17 @@ _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
 def progress_mark(*facts: object) -> str:
-    """Return a hash of facts. It changes with every progress."""
+    """Return a hash of facts, which changes with every progress."""
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
 def judge_live(
     run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None
 ) -> AuditFinding | None:
-    """Judge a run that has not ended: it needs an open workflow.
+    """Judge a run that has not ended and therefore needs an open workflow.
 
-    ``workflow``: its owner, or another workflow of the run that is open or closed last. ``tasks``:
-        the number of its
-    tasks by status.
+    ``workflow`` is its owner, or another workflow of the run that is open or closed last. ``tasks``
+    is the number of its tasks by status.
     """
     if workflow.open:
         return None
@@ -109,7 +108,8 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """Return the time since which there is no workflow.
+    """Return the time since which there has been no workflow: its close or, if later, the
+    acceptance.
 
     A person who ended a workflow may soon start another one.
     """
@@ -117,7 +117,7 @@ def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
 
 
 def judge_counted(run: LiveRun) -> AuditFinding | None:
-    """Judge a run that a manager or a graph began: its parent must have recorded it."""
+    """Judge a run that a manager or graph began and should therefore have recorded."""
     job = run.uncounted
     if job is None:
         return None
@@ -151,7 +151,7 @@ def judge_counted(run: LiveRun) -> AuditFinding | None:
 
 
 def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | None:
-    """Judge an open manager, graph, due time or webhook: it needs an open workflow."""
+    """Judge an open manager, graph, due time or webhook, which needs an open workflow."""
     if parent.unreadable is not None:
         return judge_unreadable(parent.what, parent.number, parent.unreadable)
     if workflow.open:
@@ -159,7 +159,7 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
     evidence = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
     since = workflow.closed_at or parent.updated_at
-    # A workflow that completed, or closed before the last change of the row, did not work for this
+    # A workflow that completed or closed before the row's last change did not work for this
     # attempt.
     earlier = workflow.how in (None, "completed") or since < parent.updated_at
     if parent.owner_run_id is None and earlier:
@@ -178,7 +178,7 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
 
 
 def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
-    """Return the finding for a row with an impossible value."""
+    """Return the finding about a row with an impossible value."""
     run_id = number if what == "run" else None
     return _finding(
         FindingKind.UNREADABLE, f"{what}/{number}", why, {"problem": why[:1000]}, run_id=run_id
@@ -186,8 +186,8 @@ def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
 
 
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
-    """Return the finding for a schedule that Temporal has with another definition, or has although
-    it is deleted.
+    """Return the finding about a schedule whose definition in Temporal differs, or that Temporal
+    still has after its deletion.
     """
     detail = (
         f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of "
@@ -199,8 +199,8 @@ def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditF
 
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
-    """Return the finding for due times of a schedule, in order, without a recorded firing and
-    without a workflow.
+    """Return the finding about the sorted due times of a schedule without a firing and a
+    workflow.
     """
     first = due[0].isoformat()
     last = f" to {due[-1].isoformat()}" if len(due) > 1 else ""
@@ -213,7 +213,7 @@ def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> Audit
 
 
 def judge_step(step: StepWithoutRun) -> AuditFinding:
-    """Return the finding for a step whose run or manager does not exist or belongs to another
+    """Return the finding about a step whose run or manager does not exist or belongs to another
     graph.
     """
     what = f"{'run' if step.kind == 'crawl' else 'manager'} {step.run_id}"
@@ -233,7 +233,7 @@ def judge_step(step: StepWithoutRun) -> AuditFinding:
 def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
     """Judge an open workflow of a manager or a graph.
 
-    ``known``: the row that its id names exists.
+    ``known`` is true if the row that its id names exists.
     """
     if known:
         return None
@@ -243,9 +243,10 @@ def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding |
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
-    """Judge a waiting or executing task on the cluster by its row (``None``: there is no row).
+    """Judge a waiting or executing task on the cluster by its row; ``recorded`` is ``None`` without
+    a row.
 
-    Another object with the same name is not our task, whatever the row shows: it may belong to
+    An object that only has the same name is not our task, whatever the row shows: it may belong to
     another installation. It is reported, and only a person ends it.
     """
     does = "executes" if seen.executing else "waits on the cluster"
@@ -261,7 +262,7 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
     task_id = seen.task_id
     spared = None
     if recorded is None:
-        detail = f"{name} {does}, and the database knows no such task"
+        detail = f"{name} {does}, but the database has no such task"
         spared = _UNKNOWN
     elif not recorded.run.owns(seen.run_uid) and (seen.uid is None or seen.uid != recorded.uid):
         detail = recorded.run.foreign(f"{name} which {does}", seen.run_uid)
@@ -305,10 +306,10 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
-    """Return whether the object on the cluster is not the object of the row.
+    """Return whether the object on the cluster is a different object from that of the row.
 
-    A row without a uid may belong to the object, which was deployed late. It does not if the
-    deployment was refused, or if the object names another task.
+    If the row has no uid, the object may still belong to it, because it was deployed late, unless
+    the deployment was refused or the object names another task.
     """
     if seen.uid is None or seen.stray or seen.uid == recorded.uid:
         return False
@@ -319,7 +320,7 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
     """Judge an open workflow of a run.
 
-    ``row_uid``: the uid in the row with its run number; ``None``: no row.
+    ``row_uid`` is the uid in the row with its run number, or ``None`` without such a row.
     """
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
@@ -341,7 +342,7 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
 
 
 def judge_deliveries(run: EndedRun) -> AuditFinding | None:
-    """Judge a run that has ended and has no open workflow: its deliveries must be done."""
+    """Judge an ended run without an open workflow: its deliveries must be complete."""
     delivered = {
         "the event run.ended": run.event_delivered,
         "pushes": run.pushes_delivered,
@@ -351,7 +352,8 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
     if not missing:
         return None
     detail = (
-        f"run {run.run_id} ({run.crawler}) is {run.status}, but not delivered: {', '.join(missing)}"
+        f"run {run.run_id} ({run.crawler}) is {run.status}, but these are not delivered: "
+        f"{', '.join(missing)}"
     )
     about = f"run/{run.run_id}/{run.attempt}"
     evidence = {"missing": missing, "status": run.status}
@@ -361,11 +363,11 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
 def judge_end(
     recorded: RecordedTask, seen: Observation, stop: StopIntent | None
 ) -> AuditFinding | None:
-    """Judge the recorded end of a task by what the cluster reports about it now.
+    """Judge the recorded end of a task by the cluster's present report about it.
 
     Only new evidence contradicts the record: an end on the cluster that was not found before, or
-    another exit code. A stop that was recorded later may change the judgement of the same end. That
-    is no contradiction.
+    another exit code. A stop that was recorded later may lead to another judgement of the same end,
+    which is not a contradiction.
     """
     if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
         return None
@@ -446,9 +448,9 @@ def _of_workflow(
 def _finding(
     kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any
 ) -> AuditFinding:
-    """Return a finding ``about`` one object.
+    """Return a finding about the object ``about``.
 
-    ``more``: its other fields. Evidence that is ``None`` is left out.
+    ``more`` contains its other fields. Evidence that is ``None`` is left out.
     """
     known = {name: value for name, value in evidence.items() if value is not None}
     return AuditFinding(f"{kind}/{about}"[:200], kind, detail[:1000], evidence=known, **more)

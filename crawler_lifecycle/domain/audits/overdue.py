@@ -1,4 +1,4 @@
-"""Overdue polls: the due time of a poll has passed, and no poll was recorded.
+"""Overdue polls: polls whose due time has passed without a record.
 
 The recorded status comes from an earlier poll and may be untrue by now. So every answer with a
 status also reports that the poll is overdue.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-#: A poll is overdue this many seconds after its due time, because it may take some seconds. All
-#: parts use this limit.
+#: A poll is overdue this many seconds after its due time, because a poll can take a few seconds.
+#: Everything that reports overdue polls uses this limit.
 OVERDUE_S = 30.0
-#: Seconds between two searches for overdue polls. Together with ``OVERDUE_S``: a poll comes at most
+#: Seconds between two searches for overdue polls. Together with ``OVERDUE_S``, a poll comes at most
 #: 60 s after its due time.
 SEARCH_S = 15.0
 
@@ -23,11 +23,11 @@ class OverduePolls:
 
     count: int = 0
     since: datetime | None = None
-    """The due time of the oldest overdue poll."""
+    """The due time of the oldest of them."""
     run_id: int | None = None
     """The run whose poll is overdue."""
     verified_at: datetime | None = None
-    """The time of the last poll of that run; ``None``: there was none."""
+    """The time of the last poll of that run, or ``None`` if there was none."""
     lost: int = 0
     """The number of managers, graphs, due times and webhooks without a workflow."""
     lost_since: datetime | None = None
@@ -36,15 +36,15 @@ class OverduePolls:
     """The text of the audit's finding."""
 
 
-#: The interval of polls of a run whose row does not contain it.
+#: The interval of polls for a run whose row has none.
 GAP_S = 60.0
 
 
 def verification_due(
     next_look_at: datetime | None, verified_at: datetime | None, gap_ms: int | None
 ) -> datetime | None:
-    """Return the time by which a run should be polled, whoever does it; ``None``: no poll is
-    planned.
+    """Return the time by which the run should be polled, by its workflow or otherwise, or ``None``
+    if no poll is planned.
 
     Polls that the workflow did not order keep the interval of those that it orders.
     """
@@ -55,12 +55,12 @@ def verification_due(
 
 
 def overdue_before(now: datetime) -> datetime:
-    """Return the time before which a due poll is overdue."""
+    """Return the time such that polls that were due before it are overdue."""
     return now - timedelta(seconds=OVERDUE_S)
 
 
 def overdue_words(polls: OverduePolls, now: datetime) -> str | None:
-    """Return a text about overdue polls and about rows without a workflow; ``None``: there are
+    """Return a text about overdue polls and about rows without a workflow, or ``None`` if there are
     none.
 
     Example: ``3 polls are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified;

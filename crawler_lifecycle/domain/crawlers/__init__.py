@@ -1,1 +1,1 @@
-"""The definition, arguments, settings and pod of a crawler."""
+"""The definition of a crawler, with its arguments, settings and pod."""

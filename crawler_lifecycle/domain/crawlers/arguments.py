@@ -1,4 +1,4 @@
-"""Arguments that a crawler declares: their types, and the checks of their values.
+"""Declarations of a crawler's arguments: their types, and the checks of their values.
 
 Values are texts, because a process can receive only texts. The declared type defines which texts
 are allowed.
@@ -19,7 +19,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 #: The types that an argument may have in JSON.
 Scalar = str | int | float | bool
 
-#: The most characters of a description, and the most choices of an argument.
+#: The maximum length of a description, and the maximum number of choices of an argument.
 DESCRIPTION_MAX = 1000
 CHOICES_MAX = 1000
 
@@ -33,7 +33,7 @@ class ArgumentType(StrEnum):
     BOOLEAN = "boolean"
 
 
-#: The advice after a wrong value of a type.
+#: The advice for a wrong value of each type.
 _FIXES = {
     ArgumentType.STRING: "give a text",
     ArgumentType.INTEGER: "give a whole number of at most 18 digits",
@@ -53,11 +53,11 @@ class Argument:
     type: ArgumentType = ArgumentType.STRING
     description: str | None = None
     choices: list[str] = field(default_factory=list)
-    """The only allowed values; empty: every value of its type."""
+    """The only allowed values. If empty, every value of the type is allowed."""
 
 
 def as_text(value: Scalar) -> str:
-    """Return the text that a process receives for a JSON value."""
+    """Return a JSON value as the text that a process receives."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -66,8 +66,8 @@ def check_texts(
 ) -> None:
     """Raise ``InvalidRequest`` for a number or boolean as the value of an argument of type string.
 
-    The caller's spelling of such a value is lost: ``1.0`` may have been ``1.00``. ``where`` is put
-    before the name in the message.
+    The caller's spelling of such a value is lost: ``1.0`` may have been ``1.00``. ``where``
+    precedes the name in the message.
     """
     for name, value in args.items():
         argument = declared.get(name)
@@ -77,9 +77,8 @@ def check_texts(
             and not isinstance(value, str)
         ):
             raise InvalidRequest(
-                f"{where}args.{name}: {as_text(value)[:100]} is no text; put it in quotes, or have "
-                "the catalogue "
-                "declare its type"
+                f"{where}args.{name}: {as_text(value)[:100]} is not a string; put it in quotes, "
+                "or have the catalogue declare its type"
             )
 
 

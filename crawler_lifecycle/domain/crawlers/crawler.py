@@ -26,14 +26,14 @@ from .settings import check_allowed, check_settings
 #: variables that change which code a process executes.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: Arguments that every crawler accepts without a declaration. Managers send the number of a retry
-#: in ``retry_num``. A spider without such an argument does not receive it (``runner/inject``).
+#: in ``retry_num``. A spider without this argument does not receive it (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
-#: The most characters of the names of all crawlers in an error.
+#: The maximum length of the list of all crawlers' names in an error.
 _LISTED_MAX = 2000
 
 
 class CrawlerKind(StrEnum):
-    """The kind of a crawler, which decides how it is started."""
+    """The kind of a crawler, which determines how it is started."""
 
     SCRAPY = "scrapy"
     COMMAND = "command"
@@ -64,21 +64,23 @@ class CrawlerDefinition:
     resumable: bool = False
     partial_ok: bool = False
     splits: bool | None = None
-    """True when tasks with the same arguments divide the work by their index; ``None``: the entry
-    does not set it.
+    """True if tasks with the same arguments divide the work by their index. ``None`` means that the
+    entry does not set it.
     """
     items: Any = True
-    """False: the runner counts no items in feeds, and gives no feed to a Scrapy project without
-    one. An object: which files are items, and how they are read (``runner/item_files.py``)."""
+    """``False`` means that the runner counts no items in feeds and gives no feed to a Scrapy
+    project without one. An object defines which files contain items, and how they are read
+    (``runner/item_files.py``).
+    """
     limits: dict[str, float | None] = field(default_factory=dict)
     pool: str | None = None
     """The pool of its runs, unless the request names one."""
     retries: Retries = field(default_factory=Retries)
     ends: Ends = field(default_factory=Ends)
-    """What its exit codes and last words mean."""
+    """The meaning of its exit codes and last words."""
     files_max: int | None = None
     expect: dict[str, int | float | dict[str, int | float]] = field(default_factory=dict)
-    """The requirements of a run: numbers, and shares of fields of its items
+    """The requirements of a run: counts, and shares of items with a value in each field
     (``domain/coverage.py``).
     """
     on_violation: OnViolation = OnViolation.ATTENTION
@@ -94,7 +96,7 @@ class CrawlerDefinition:
     def _check(self) -> None:
         if self.kind is CrawlerKind.COMMAND and not self.command:
             raise InvalidRequest(
-                "command: missing; a crawler of kind 'command' needs its argument list"
+                "command: missing; a crawler of kind 'command' needs an argument list"
             )
         if self.kind is CrawlerKind.SCRAPY and self.command:
             raise InvalidRequest("command: not for kind 'scrapy'; give project and spider")
@@ -169,8 +171,11 @@ class CrawlerDefinition:
 
 
 def unknown(known: Iterable[str], problem: str | None) -> str:
-    """Return the words for a crawler that is not among the ``known`` ones: their names, and the
-    ``problem`` of the catalogue, if any, because a newer entry may have the crawler."""
+    """Return the text about an unknown crawler: the ``known`` names and the catalogue's
+    ``problem``, if any.
+
+    A newer entry that cannot be read may define the crawler.
+    """
     return "; ".join(
         filter(None, (f"known are {', '.join(sorted(known))[:_LISTED_MAX] or 'none'}", problem))
     )
@@ -178,7 +183,7 @@ def unknown(known: Iterable[str], problem: str | None) -> str:
 
 def check_retries(policy: Retries, memory: str | None = None) -> None:
     """Raise ``InvalidRequest`` for keys of an operator's policy that contradict each other, or that
-    are no labels.
+    are not labels.
     """
     policy.over(DEFAULT).check(memory)
     if policy.retry_on is not None:
@@ -233,10 +238,8 @@ def given_to_task(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the arguments and settings for the process of one task.
 
-    ``own``: the task's own arguments.
-
-    Raises ``InvalidRequest``, including if they are too large for a task: the catalogue may have
-    changed since the request was accepted.
+    ``own`` contains the task's own arguments. Raises ``InvalidRequest``, even if they are only too
+    large for a task, because the catalogue may have changed since the request was accepted.
     """
     complete = effective_args(crawler, args, own)
     set_ = {**crawler.settings, **settings}
@@ -250,7 +253,7 @@ def args_of_tasks(
     """Return the complete arguments of each task: those of the run, overridden by those of the
     task.
 
-    Raises ``InvalidRequest``. It names the task by its position, unless an argument of the run is
+    Raises ``InvalidRequest``, which names the task by its position unless an argument of the run is
     wrong.
     """
     complete = []
@@ -273,9 +276,8 @@ def check_tasks(
     """Raise ``InvalidRequest`` unless the crawler accepts these arguments, settings and tasks.
 
     It also refuses a task whose arguments and settings are too large, and two tasks that would do
-    the same work.
-    ``tasks``: the own arguments of each task, which override those of the run. The error names the
-        task.
+    the same work. ``tasks`` contains each task's own arguments, which override those of the run.
+    The error names the task.
     """
     if tasks is None:
         effective_args(crawler, args)
@@ -301,7 +303,7 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
 
 
 def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
-    """Return the request with the limits and the pool of the crawler, where the caller gave none.
+    """Return the request with the crawler's limits and pool where the caller gave none.
 
     Raises ``InvalidRequest`` for retries that contradict those of the crawler.
     """
@@ -313,10 +315,10 @@ def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
-    """Return the request with these limits instead of general defaults. Unknown names are ignored.
+    """Return the request with these limits in place of the general defaults.
 
-    A limit that the caller explicitly set to the general default is also replaced: the two cases
-    cannot be distinguished.
+    Unknown names are ignored. A limit that the caller explicitly set to the general default is also
+    replaced, because the two cases cannot be distinguished.
     """
     general = Limits()
     known = {f.name for f in fields(Limits)}

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 
 def check_program(what: str) -> None:
-    """Raise ``InvalidRequest`` if a user's module starts a manager or graph while one of our
+    """Raise ``InvalidRequest`` if a module of user code starts a manager or graph while one of our
     processes imports it.
 
     Otherwise every process that imports the module would start another one.
@@ -20,13 +20,15 @@ def check_program(what: str) -> None:
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name.startswith("crawler_lifecycle."):
         fix = 'put it below a line `if __name__ == "__main__":` at the end of the file'
-        raise InvalidRequest(f"{what} while its module is imported, as every worker does; {fix}")
+        raise InvalidRequest(
+            f"{what} while its module is imported, and every worker imports it; {fix}"
+        )
 
 
 def importable_name(thing: type | Callable[..., Any]) -> str:
     """Return the name ``module:qualname`` of a class or function.
 
-    It may be defined in the program's main file.
+    The object may be defined in the program's main file.
 
     Raises ``InvalidRequest`` for objects without such a name: lambdas, functions within functions,
     instances and their methods.
@@ -35,11 +37,11 @@ def importable_name(thing: type | Callable[..., Any]) -> str:
     module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
         raise InvalidRequest(
-            f"{thing!r:.100} has no name to import it by; give a function or a class of a module"
+            f"{thing!r:.100} cannot be imported by name; give a function or a class of a module"
         )
     if not isinstance(getattr(thing, "__self__", None), type | ModuleType | None):
         raise InvalidRequest(
-            f"{module}:{name} is a method of an object, which no other process has; give a function"
+            f"{module}:{name} is a method of an object that no other process has; give a function"
         )
     if "<" in name:
         raise InvalidRequest(

@@ -27,8 +27,8 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _DNS_POLICIES = ("ClusterFirst", "Default", "None")
 _RUN_AS = ("user", "namespace")
-#: Keys of the sections that we pass on in Kubernetes' own form, and the most bytes of each. The API
-#: server checks the rest.
+#: Keys of the sections that we pass on in Kubernetes' own format, and the maximum size of each in
+#: bytes. The API server checks the rest.
 _AFFINITY = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 _SPREAD = (
     "maxSkew",
@@ -44,10 +44,11 @@ _DNS_CONFIG = ("nameservers", "searches", "options")
 _PASSED_ON_MAX = 16 * 1024
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 _SOURCES = ("claim", "secret", "config_map", "empty_dir")
-#: Mount points that we and the system use. A volume over one of them would hide the crawler's
-#: files.
+#: Mount points that we and the system use. A volume mounted over one of them would hide the
+#: crawler's files.
 _TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108
-#: Prefixes and names of labels and annotations that we, the Job controller and the queue use.
+#: Prefixes and names of labels and annotations that are used by us, the Job controller and the
+#: queue.
 _RESERVED = (
     "crawler-lifecycle/",
     "batch.kubernetes.io/",
@@ -56,7 +57,7 @@ _RESERVED = (
 )
 _RESERVED_PLAIN = ("job-name", "controller-uid")
 _REFERENCE = "secret:"
-#: The product's name, and a pattern of the names of protected objects: objects of an installation
+#: The product's name, and a pattern of the names of protected objects: those of an installation
 #: (deploy/), Secrets of tasks (named like their Jobs), and Secrets that Kubernetes created for
 #: service accounts.
 _PRODUCT = "crawler-lifecycle"
@@ -68,15 +69,17 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
-    """Return whether a label may have this value: empty, or at most 63 characters.
+    """Return whether the text is a valid value of a label.
 
-    The first and the last character must be a letter or digit.
+    It is empty or has at most 63 characters, of which the first and the last are letters or digits.
     """
     return not text or _LABEL_NAME.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
-    """Return whether a label or annotation may have this name: ``name`` or ``dns.name/name``."""
+    """Return whether the text is a valid name of a label or annotation: ``name`` or
+    ``dns.name/name``.
+    """
     prefix, slash, name = text.rpartition("/")
     return _LABEL_NAME.fullmatch(name) is not None and (
         not slash or _DNS_NAME.fullmatch(prefix) is not None
@@ -84,8 +87,8 @@ def is_qualified_name(text: str) -> bool:
 
 
 def secret_reference(text: str) -> tuple[str, str] | None:
-    """Return the name and the key of a reference ``secret:NAME/KEY``; ``None``: the text is no such
-    reference.
+    """Return the name and the key in a reference ``secret:NAME/KEY``, or ``None`` for any other
+    text.
     """
     name, slash, key = text.removeprefix(_REFERENCE).partition("/")
     fits = (
@@ -105,7 +108,12 @@ def _refuse(refused: object, key: str, value: object, why: str) -> None:
 
 def _check_name(key: str, text: str) -> None:
     fix = "give a-z, 0-9, '-' and '.', at most 253 characters"
-    _refuse(not _DNS_NAME.fullmatch(text), key, text, f"is no name of a Kubernetes object; {fix}")
+    _refuse(
+        not _DNS_NAME.fullmatch(text),
+        key,
+        text,
+        f"is not a valid name of a Kubernetes object; {fix}",
+    )
 
 
 def _check_foreign(key: str, name: str) -> None:
@@ -130,7 +138,7 @@ def _check_one_of(key: str, text: str | None, known: Iterable[str]) -> None:
 
 
 def check_labels(key: str, labels: Mapping[str, str]) -> None:
-    """Raise ``InvalidRequest`` unless names and values are those of Kubernetes' labels."""
+    """Raise ``InvalidRequest`` unless the names and values are valid Kubernetes labels."""
     fix = (
         "give up to 63 letters, digits, '-', '_' and '.', that begin and end with a letter or digit"
     )
@@ -140,18 +148,18 @@ def check_labels(key: str, labels: Mapping[str, str]) -> None:
             not is_label_value(value),
             key,
             name,
-            f"has {value!r:.80}, which is no value of a label; {fix}",
+            f"has {value!r:.80}, which is not a valid value of a label; {fix}",
         )
 
 
 def _check_qualified(key: str, name: str) -> None:
-    fix = "give NAME or DOMAIN/NAME, NAME up to 63 long"
-    _refuse(not is_qualified_name(name), key, name, f"is no name of a label; {fix}")
+    fix = "give NAME or DOMAIN/NAME; NAME has up to 63 characters"
+    _refuse(not is_qualified_name(name), key, name, f"is not a valid name of a label; {fix}")
 
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """One toleration, in Kubernetes' words."""
+    """One toleration, with the fields of Kubernetes."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -160,7 +168,9 @@ class Toleration:
     value: str | None = None
     effect: str | None = None
     seconds: int | None = None
-    """Seconds for which the pod stays on a node with a ``NoExecute`` taint; ``None``: no limit."""
+    """Seconds for which the pod stays on a node with a ``NoExecute`` taint, or ``None`` for no
+    limit.
+    """
 
     def __post_init__(self) -> None:
         _check_one_of("operator", self.operator, _OPERATORS)
@@ -176,7 +186,7 @@ class Toleration:
         )
         _refuse(wrong, "value", self.value, "is not allowed; leave it out, or give a taint's value")
         if self.seconds is not None and self.effect != "NoExecute":
-            raise InvalidRequest("seconds: only for 'effect: NoExecute'; leave it out")
+            raise InvalidRequest("seconds: only allowed with 'effect: NoExecute'; leave it out")
 
     def manifest(self) -> dict[str, object]:
         """Return the toleration in the format of the Kubernetes API."""
@@ -193,9 +203,8 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class PodVolume:
-    """One more volume of the pod.
-
-    It has exactly one source; Pod Security "restricted" allows all of these sources.
+    """An additional volume of the pod. It has exactly one source; Pod Security "restricted" allows
+    all of these sources.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -235,7 +244,9 @@ class PodVolume:
         _refuse(wrong, key, path, "is not allowed; give an absolute path without '..' and ':'")
         for taken in _TAKEN:
             within = path == taken or path.startswith(f"{taken}/")
-            _refuse(within, key, path, f"lies in {taken}, which is not for volumes; choose another")
+            _refuse(
+                within, key, path, f"lies in {taken}, where volumes are not allowed; choose another"
+            )
             _refuse(taken.startswith(f"{path}/"), key, path, f"would hide {taken}; choose another")
         sub = self.sub_path
         wrong = sub is not None and (not sub or sub.startswith("/") or ".." in sub.split("/"))
@@ -289,9 +300,7 @@ def _check_passed_on(key: str, given: Mapping[str, Any], known: Iterable[str]) -
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """A container that begins before the crawler and that the node ends after it (a native
-    sidecar).
-    """
+    """A container that the node starts before the crawler and ends after it (a native sidecar)."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -308,7 +317,12 @@ class Sidecar:
         _refuse(wrong, "name", self.name, f"is not allowed; {fix}")
         for name in self.env:
             fix = "give letters, digits, '_', '-' and '.', and do not begin with a digit"
-            _refuse(not _VARIABLE.fullmatch(name), "env", name, f"is no name of a variable; {fix}")
+            _refuse(
+                not _VARIABLE.fullmatch(name),
+                "env",
+                name,
+                f"is not a valid name of a variable; {fix}",
+            )
         for key, texts in (
             ("command", self.command),
             ("args", self.args),
@@ -325,9 +339,8 @@ class Sidecar:
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """The section ``kubernetes`` of a catalogue entry.
-
-    For missing fields we or the cluster choose a default.
+    """The section ``kubernetes`` of a catalogue entry. We or the cluster choose the defaults of
+    missing fields.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -335,10 +348,13 @@ class PodOptions:
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[Toleration] = field(default_factory=list)
     priority_class: str | None = None
-    """The priority class of all its runs. Without one, the classes for scheduled and one-time runs
-    in the settings count."""
+    """The priority class of all its runs. Without it, the settings' classes for scheduled and
+    one-time runs apply.
+    """
     service_account: str | None = None
-    """The service account of its pods; ``None``: that of the settings. Its token is not mounted."""
+    """The service account of its pods, or ``None`` for that of the settings. Its token is not
+    mounted.
+    """
     runtime_class: str | None = None
     pull_secrets: list[str] = field(default_factory=list)
     pull_policy: str | None = None
@@ -346,36 +362,37 @@ class PodOptions:
     """The Kueue queue (LocalQueue) for its Jobs."""
     volumes: list[PodVolume] = field(default_factory=list)
     runner: bool = True
-    """True when the image contains our runner. Without it the command is started unchanged, and
-    only its exit code shows its outcome.
+    """True if the image contains our runner. Otherwise the command is started unchanged, and only
+    its exit code shows its outcome.
     """
     project: str | None = None
     """The folder in the image in which the crawler starts. A relative path begins at the image's
     working directory.
     """
     requests: Resources = field(default_factory=Resources)
-    """Resources that the cluster reserves for the pod. Without them they follow from the limits."""
+    """Resources that the cluster reserves for the pod. By default they are derived from the limits.
+    """
     scratch: str = "2Gi"
-    """The size limit of each of the pod's own folders: /tmp, and without a shared volume that of
+    """The size limit of each of the pod's own folders: /tmp and, without a shared volume, those of
     files and state.
     """
     shm: str | None = None
-    """The size of ``/dev/shm``, which is a part of the memory limit; ``None``: the node's default,
-    usually 64Mi.
+    """The size of ``/dev/shm``, which counts towards the memory limit. ``None`` means the node's
+    default, usually 64Mi.
     """
     user: int = 1000
     run_as: str = "user"
-    """``namespace``: the namespace chooses user and group, from its own range (OpenShift);
-    ``user``: the key does.
+    """With ``namespace``, the namespace chooses user and group from its own range (OpenShift); with
+    ``user``, the key ``user`` does.
     """
     sidecars: list[Sidecar] = field(default_factory=list)
     affinity: dict[str, Any] = field(default_factory=dict)
     topology_spread: list[dict[str, Any]] = field(default_factory=list)
-    """Topology spread constraints. One without a ``labelSelector`` counts the pods of the
-    crawler.
+    """Topology spread constraints. A constraint without a ``labelSelector`` counts the crawler's
+    pods.
     """
     extended_resources: dict[str, int] = field(default_factory=dict)
-    """Whole devices, such as ``nvidia.com/gpu``, of which requests and limits are equal."""
+    """Whole devices, such as ``nvidia.com/gpu``, whose requests and limits are equal."""
     dns_policy: str | None = None
     dns_config: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
@@ -392,10 +409,10 @@ class PodOptions:
                 _refuse(taken, f"kubernetes.{key}", name, "is reserved; choose a name of your own")
         for name, value in self.labels.items():
             posing = name.startswith("app.kubernetes.io/") and value == _PRODUCT
-            why = f"has {_PRODUCT!r}, which our own pods have; choose another"
+            why = f"has {_PRODUCT!r}, which marks our own pods; choose another"
             _refuse(posing, "kubernetes.labels", name, why)
         displaces = (self.priority_class or "").startswith(("system-", _PRODUCT))
-        why = "is reserved, because crawls must not displace such pods; name another class"
+        why = "is reserved, because crawls must not preempt such pods; name another class"
         _refuse(displaces, "kubernetes.priority_class", self.priority_class, why)
         for key in ("priority_class", "queue", "service_account", "runtime_class"):
             if getattr(self, key) is not None:
@@ -436,7 +453,7 @@ class PodOptions:
         for name, number in self.extended_resources.items():
             domain, slash, _ = name.rpartition("/")
             native = f".{domain}".endswith(".kubernetes.io") or domain.startswith("requests.")
-            fix = "is no extended resource; give DOMAIN/NAME, such as nvidia.com/gpu"
+            fix = "is not an extended resource; give DOMAIN/NAME, such as nvidia.com/gpu"
             _refuse(
                 not is_qualified_name(name) or not slash or native,
                 "kubernetes.extended_resources",
@@ -447,7 +464,7 @@ class PodOptions:
             _refuse(not 1 <= number < 2**31, "kubernetes.extended_resources", number, fix)
 
     def check_shm(self, memory: str | None) -> None:
-        """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which counts
+        """Raise ``InvalidRequest`` if ``/dev/shm`` is larger than the memory limit, which includes
         it.
         """
         above = memory is not None and (parse_memory(self.shm) or 0) > (parse_memory(memory) or 0)
@@ -460,18 +477,20 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReservedNames:
-    """Names that an installation reserves in its settings. No catalogue entry may use them."""
+    """Names that an installation reserves in its settings. Catalogue entries may not use them."""
 
     claim: str | None = None
     """The claim of the volume that all crawls share."""
     secrets: frozenset[str] = frozenset()
-    """The Secrets with the logins of the installation's registries."""
+    """The Secrets with the logins for the installation's registries."""
     env_prefix: str = OF_CRAWLERS
     """The prefix of variables that ``secrets`` may name. Other variables of the scheduler service
     are not passed on.
     """
     webhooks_prefix: str = OF_WEBHOOKS
-    """The prefix of variables with secrets of webhooks. Crawlers may not name these either."""
+    """The prefix of variables with secrets of webhooks. Crawlers may not name these variables
+    either.
+    """
 
     def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:
         """Raise ``InvalidRequest`` for a volume or reference that would give a crawler a reserved

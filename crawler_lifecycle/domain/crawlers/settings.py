@@ -1,6 +1,6 @@
 """Settings that a request may set for a run: an allow-list of numbers, switches and short texts.
 
-Some Scrapy settings import a class, write a file or open a port. A user who starts runs must not do
+Some Scrapy settings import a class, write a file or open a port. Users who start runs must not do
 that, so this list contains only harmless settings. A catalogue entry can allow further names
 (``allow_settings``). The settings in a catalogue entry are not checked, because its author can run
 any code anyway.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
-#: The most characters of a value.
+#: The maximum length of a value.
 VALUE_MAX = 1000
 #: The pattern of setting names, as Scrapy and Python projects use them.
 NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
@@ -24,7 +24,7 @@ LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The allowed values of a setting, and the advice after a wrong value."""
+    """The allowed values of a setting, and the advice for a wrong value."""
 
     holds: Callable[[str], bool]
     fix: str
@@ -41,7 +41,7 @@ def number(least: float, most: float, *, whole: bool = True) -> Rule:
 
 
 def choice(*words: str) -> Rule:
-    """Return the rule for one of these words."""
+    """Return the rule that allows only these words."""
     return Rule(lambda value: value in words, f"give {', '.join(words[:-1])} or {words[-1]}")
 
 
@@ -57,9 +57,9 @@ _CODES = re.compile(r"([1-5][0-9]{2}(,[1-5][0-9]{2})*)?")
 
 
 def _by_rule(rules: Mapping[str, Rule]) -> dict[str, Rule]:
-    """Return a rule for each name.
+    """Return the rules by name.
 
-    The keys of ``rules`` are lists of names, separated by spaces.
+    Each key of ``rules`` is a list of names separated by spaces.
     """
     return {name: rule for names, rule in rules.items() for name in names.split()}
 
@@ -97,10 +97,9 @@ def check_settings(
 ) -> None:
     """Raise ``InvalidRequest`` for settings that a request may not set.
 
-    ``own``: the settings in the catalogue. ``allowed``: the names in ``allow_settings``. A setting
-        that is equal to the
-    catalogue's own is always allowed: the request of a run that was rebuilt from its tasks contains
-    such settings.
+    ``own`` contains the settings in the catalogue, and ``allowed`` the names in ``allow_settings``.
+    A setting that equals the catalogue's own is always allowed, because the request of a run that
+    was restored from its tasks contains such settings.
     """
     for name, value in settings.items():
         if own.get(name) == value:

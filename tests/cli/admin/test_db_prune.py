@@ -164,7 +164,7 @@ def test_chunks_and_a_line_about_the_progress(
     ("text", "said"),
     [
         ("6d", "--older-than '6d' is too short"),
-        ("6d23h", "audits, deliveries and readers of events still need younger data"),
+        ("6d23h", "audits, deliveries and readers of events still need more recent data"),
         ("0", "give at least 7d"),
         ("soon", "'soon' is not a duration"),
         ("9999999d", "--older-than '9999999d' is too long"),

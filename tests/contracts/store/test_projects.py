@@ -152,7 +152,7 @@ def test_a_name_of_another_project_is_taken(harness: Harness) -> None:
     with (
         limited("b"),
         pytest.raises(
-            InvalidRequest, match="project: 'a' is not allowed; this token is of project 'b'"
+            InvalidRequest, match="project: 'a' is not allowed; this token belongs to project 'b'"
         ),
     ):
         store.initiation.reserve_run(request(**A), "new")

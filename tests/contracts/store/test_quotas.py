@@ -96,7 +96,7 @@ def test_tasks_count_until_they_end(store_url: str, clock: Clock, kind: str) -> 
         store_url, clock, **_key(kind, mine, {"live_tasks": 3, "waiting_tasks": 2})
     ) as harness:
         first = harness.live(1, 2, **{kind: mine})
-        text = rf"^quota waiting_tasks of {kind} {mine}: 2 of 2 in use, and 1 more wanted; free when tasks end: try"
+        text = rf"^quota waiting_tasks of {kind} {mine}: 2 of 2 in use, and 1 more requested; tasks must end first: try"
         with pytest.raises(QuotaReached, match=text) as refused:
             harness.start(2, **{kind: mine})
         assert refused.value.retry_after_s == 60
@@ -153,12 +153,12 @@ def test_a_refusal_tells_a_project_nothing_about_the_use_of_others(
                 harness.start(f"{what}-9", 4, pool="slow")
             with limited("default"), pytest.raises(QuotaReached) as refused:
                 harness.start(f"{what}-9", 4, pool="slow")
-            said = f"quota {what} of pool slow: no room for this now; try again in 60 s"
+            said = f"quota {what} of pool slow: no capacity for this now; try again in 60 s"
             assert (str(refused.value), refused.value.retry_after_s) == (said, 60)
             assert str(told.value) != said
             if what == "live_tasks":  # a crawler sees all projects, as its token is of none
                 with pytest.raises(
-                    QuotaReached, match=r"^quota live_tasks of pool slow: no room for"
+                    QuotaReached, match=r"^quota live_tasks of pool slow: no capacity for"
                 ):
                     harness.store.additions.add_tasks(runs[0], "a", [{}] * 4)
 
@@ -168,7 +168,8 @@ def test_added_tasks_count_for_the_token_that_started_the_run(store_url: str, cl
         run_id = harness.start(1, 1, token="ci")
         added = harness.store.additions.add_tasks(run_id, "a1", [{}, {}])
         with pytest.raises(
-            QuotaReached, match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more wanted"
+            QuotaReached,
+            match=r"^quota live_tasks of token ci: 3 of 3 in use, and 1 more requested",
         ):
             harness.store.additions.add_tasks(run_id, "a2", [{}])
         assert harness.store.additions.add_tasks(run_id, "a1", [{}, {}]) == added

@@ -397,7 +397,7 @@ def test_a_caller_of_all_projects_names_one_and_others_may_not(apis: Apis) -> No
                     "b-admin",
                     "a",
                     422,
-                    "project: 'a' is not allowed; this token is of project 'b', so leave it out",
+                    "project: 'a' is not allowed; this token belongs to project 'b', so leave it out",
                 ),
                 (
                     "admin",

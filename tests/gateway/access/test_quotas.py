@@ -194,9 +194,9 @@ def test_who_is_refused_is_not_told_what_others_use(tmp_path: Path) -> None:
         (429, "60")
     }
     said = [answer.json().get("detail") or answer.json()["message"] for answer in refused]
-    end = "of pool default: no room for this now; try again in 60 s"
+    end = "of pool default: no capacity for this now; try again in 60 s"
     assert said == [*[f"quota live_tasks {end}"] * 3, f"quota starts_per_hour {end}"]
-    assert every.startswith("quota live_tasks of pool default: 4 of 5 in use, and 2 more wanted")
+    assert every.startswith("quota live_tasks of pool default: 4 of 5 in use, and 2 more requested")
 
 
 def test_twenty_clients_at_once_get_the_last_start_once(api: Any) -> None:

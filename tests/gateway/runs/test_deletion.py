@@ -116,5 +116,5 @@ def test_a_file_that_goes_while_it_is_read_is_no_short_file() -> None:
     files = RunFiles(nothing, nothing, Going(), None, "")  # type: ignore[arg-type]
     opened = files.of_task(RunRef(1, "a" * 32), TaskRef(1, 0, 1, "u"), "items.jsonl")
     assert opened is not None
-    with pytest.raises(NotDelivered, match="was removed while it was read"):
+    with pytest.raises(NotDelivered, match="was removed while it was being read"):
         list(opened.part(0, 3 * CHUNK))

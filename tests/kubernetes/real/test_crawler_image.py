@@ -80,7 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def _stub(address: str, bundles: S3Bundles) -> Iterator[str]:
-    server = ThreadingHTTPServer((address, 0), type("StubGateway", (_Handler,), {"bundles": bundles}))
+    server = ThreadingHTTPServer(
+        (address, 0), type("StubGateway", (_Handler,), {"bundles": bundles})
+    )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
