@@ -21,15 +21,15 @@ from crawler_lifecycle.domain.errors import LifecycleError
 
 log = logging.getLogger(__name__)
 
-#: Random numbers for all threads. The generator of ``random`` itself can be seeded by others, such
-#: as property tests.
+#: Random numbers for all threads. Other code, such as property tests, can seed the generator of
+#: ``random`` itself.
 CHANCE = random.SystemRandom()
 #: A turn returns this value to end its loop.
 DONE = math.inf
 #: The shortest pause, as a fraction of the requested pause. Processes that start together must not
 #: stay in step.
 JITTER = 0.8
-#: Seconds to wait after the first failure of a series, unless a loop sets its own.
+#: Seconds to wait after the first failure of a series, unless a loop has its own value.
 RETRY_S = 1.0
 
 
@@ -45,8 +45,8 @@ class Failures:
     ) -> None:
         """Take the texts for log lines.
 
-        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` describes what
-        users notice until the work succeeds again.
+        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` describes the
+        effect on users until the work succeeds again.
         """
         self._what = what
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""
@@ -54,14 +54,15 @@ class Failures:
         self._kinds: set[type[Exception]] = set()
         self._since = 0.0
         self.count = 0
-        """Number of failures since the last success."""
+        """The number of failures since the last success."""
         self.problem: str | None = None
         """The text of the newest failure; ``None`` after a success."""
 
     def failed(self, error: Exception) -> None:
         """Record a failure.
 
-        An error that is no ``LifecycleError`` and no ``OSError`` is logged with its stack.
+        An error that is neither a ``LifecycleError`` nor an ``OSError`` is logged with its
+        traceback.
         """
         if not self.count:
             self._since = self._clock()
@@ -71,7 +72,7 @@ class Failures:
             self._kinds.add(type(error))
             unexpected = None if isinstance(error, LifecycleError | OSError) else error
             log.warning(
-                "%s failed and is tried again%s: %s",
+                "%s failed and is retried%s: %s",
                 self._what,
                 self._meanwhile,
                 self.problem,
@@ -101,8 +102,8 @@ class Loop:
     After a turn that raised, the pause is the first number of ``retry_s``. Each further failure
     doubles it, up to the second number. The pause is longer if the error has a greater
     ``retry_after_s``. Without ``retry_s`` the back-off never exceeds ``every_s``. An error that
-    costs the other side little has ``retry_within_s``: the pause after it, and what it doubles, is
-    no longer than that.
+    costs the other side little has ``retry_within_s``, the upper limit of the pause after it and of
+    the pause that is doubled next.
     """
 
     def __init__(
@@ -159,23 +160,24 @@ def _jittered(pause: float) -> float:
 
 
 class Beside:
-    """Background tasks of an ``async with`` block; they end with the block."""
+    """Background tasks of an ``async with`` block, which end with the block."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
         self._asked: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task with this work. If an error ends the task, the error is logged."""
+        """Start a task with this work, and log an error that ends it."""
         task = asyncio.create_task(work)
         task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
     def leave(self) -> None:
-        """Cancel each task, but only once: a second cancellation would interrupt its cleanup.
+        """Cancel each task, but only once, because a second cancellation would interrupt its
+        cleanup.
 
-        ``cancelling()`` cannot show which tasks were cancelled here: it also counts a time limit
-        that expires in a task.
+        ``cancelling()`` cannot show which tasks were cancelled here, because it also counts
+        timeouts within a task.
         """
         for task in self._tasks:
             if task not in self._asked:

@@ -1,7 +1,7 @@
 """Events as CloudEvents 1.0 documents, for the event bus, the event file and pushes
 (docs/events.md).
 
-Every receiver gets the same document.
+All receivers get the same document.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from crawler_lifecycle.ports.runs import Event
 
 SOURCE = "crawler-lifecycle"
 
-#: An EventBridge entry must be smaller: 256 KiB (docs.aws.amazon.com, "Calculating PutEvents event
-#: entry size").
+#: An EventBridge entry must be smaller than 256 KiB (docs.aws.amazon.com, "Calculating PutEvents
+#: event entry size").
 ENTRY_MAX = 256 * 1024
 #: Bytes that the field ``Time`` adds to the size of an entry.
 ENTRY_TIME = 14
 
 #: A document that is too large is cut in these steps until it fits. 1. ``cause`` is cut to
 #: ``CAUSE_MAX`` characters.
-#: 2. Every text is cut to ``TEXT_MAX`` characters. 3. Fields outside of ``CORE`` are removed, the
-#:    largest first.
+#: 2. Every text is cut to ``TEXT_MAX`` characters. 3. Fields outside ``CORE`` are removed, the
+#:   largest first.
 #: 4. The texts of the ``CORE`` fields are cut to ``CORE_MAX`` characters.
 CAUSE_MAX = 2000
 TEXT_MAX = 500
 CORE_MAX = 100
-#: Fields that are never removed: they name the run or manager and its result.
+#: Fields that are never removed, because they identify the run or manager and its result.
 CORE = (
     "run_id",
     "run_uid",
@@ -55,7 +55,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def event_id(event: Event) -> str:
     """Return the id by which receivers recognise a repeated delivery.
 
-    Types in ``EVENTS_ONCE`` happen once in an attempt: their id is the event's key. Other ids end
+    Types in ``EVENTS_ONCE`` occur once per attempt, so their id is the event's key. Other ids end
     with the event's sequence number.
     """
     return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
@@ -64,7 +64,8 @@ def event_id(event: Event) -> str:
 def cloud_event(event: Event) -> dict[str, object]:
     """Return the whole event with the field names of CloudEvents 1.0.
 
-    ``sequence`` is a CloudEvents extension. As text, the sequence of a later event is greater.
+    ``sequence`` is a CloudEvents extension. Later events have a greater sequence when compared as
+    text.
     """
     return {
         "specversion": "1.0",
@@ -100,8 +101,8 @@ def event_text(event: Event, limit: int) -> str:
 def bus_text(event: Event) -> str:
     """Return the document for an EventBridge entry, cut if the entry would be too large.
 
-    The event file gets the same text: cut documents then appear in development too, not only in
-    production. Raises ``TypeError`` and ``ValueError`` as ``event_text`` does.
+    The event file gets the same text, so that cut documents appear in development, too. Raises
+    ``TypeError`` and ``ValueError`` as ``event_text`` does.
     """
     around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, event.subject))
     return event_text(event, ENTRY_MAX - 1 - around)
@@ -112,8 +113,8 @@ def _json(value: object) -> str:
 
 
 def _clean(body: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy without lone surrogates: many JSON readers refuse a document that contains
-    one.
+    """Return a copy without lone surrogates, because many JSON readers refuse a document that
+    contains one.
     """
     return {str(_cleaned(key)): _cleaned(value) for key, value in body.items()}
 

@@ -78,7 +78,7 @@ WORKFLOWS: tuple[type, ...] = (
     *(feature.load(name) for feature in FEATURES for name in feature.workflows),
 )
 
-#: Role of a worker -> task queue that it serves.
+#: Role of a worker -> the task queue that it serves.
 ROLES: dict[str, str] = {
     "workflows": names.QUEUE_MAIN,
     "cluster": names.QUEUE_CLUSTER,
@@ -89,7 +89,7 @@ ROLES: dict[str, str] = {
     "webhooks": names.QUEUE_WEBHOOKS,
 }
 
-#: The role that executes users' code in separate processes. Each of its workers also serves a queue
+#: The role that executes user code in separate processes. Each of its workers also serves a queue
 #: of its own.
 USER_CODE = "user-code"
 
@@ -102,15 +102,15 @@ SERVED_BY: dict[str, str] = {
     names.QUEUE_FUNCTIONS: USER_CODE,
 }
 
-#: A role without a task queue: it notices a change on the cluster and wakes the run concerned.
+#: A role without a task queue, which notices changes on the cluster and wakes the runs concerned.
 OBSERVER = "observer"
 
 #: Roles whose activities call the cluster. Other roles get no cluster client, and no cluster token
 #: in ``deploy/``.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: Activities of other queues that the control queue serves too. After a stop, polls and the verdict
-#: use it until the end is proved. It also ends managers and graphs.
+#: Activities of other queues that the control queue also serves. After a stop, it executes polls
+#: and the verdict until the end is proved. It also ends managers and graphs.
 ON_CONTROL_TOO = (
     "get_active_running_tasks",
     "get_history_statuses_to_sync",
@@ -128,7 +128,7 @@ ON_CONTROL_TOO = (
 
 @dataclass
 class Parts:
-    """External systems that the activities of one role use.
+    """The external systems that a role's activities use.
 
     Each role has its own database connections.
     """
@@ -144,13 +144,15 @@ class Parts:
     directory: WorkflowDirectory
     audit: AuditRules = field(default_factory=AuditRules)
     hosts: UserCodeProcesses | None = None
-    """Processes that execute users' managers. Only a worker of the role ``user-code`` has them."""
+    """The processes that execute users' managers, which only workers of the role ``user-code``
+    have.
+    """
     functions: FunctionHosts | None = None
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
-    """Most items of a manager's source that wait for a slot."""
+    """The maximum number of items of a manager's source that wait for a slot."""
     live_files: LiveFiles | None = None
-    """Reads files of tasks; ``None`` if this worker cannot read them."""
+    """A reader of tasks' files; ``None`` if this worker cannot read them."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
     retries: Retries = field(default_factory=Retries)
     ends: Ends = NO_ENDS
@@ -159,21 +161,19 @@ class Parts:
 
     @property
     def policies(self) -> Policies:
-        """The policies of ends and retries."""
+        """The policies for ends and retries."""
         return Policies(self.store.retries, self.catalogue, self.retries, self.ends)
 
     @property
     def children(self) -> ChildRuns:
-        """Begins and stops runs of managers, graphs and schedules."""
+        """Starts and stops runs of managers, graphs and schedules."""
         s = self.store
         return ChildRuns(
             s.initiation, s.stops, s.runs, self.directory, self.catalogue, self.scheduler
         )
 
     def reading(self, parent: str) -> FileReading:
-        """Return a reader that users' code in this manager or graph can use
-        (``FileReading.parent``).
-        """
+        """Return a reader for user code in this manager or graph (``FileReading.parent``)."""
         s = self.store
         archived = ArchivedFiles(self.archive)
         files = RunFiles(
@@ -185,7 +185,7 @@ class Parts:
 def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> Parts:
     """Build the adapters that this role needs from the settings.
 
-    Raises ``InvalidRequest`` that names the invalid setting.
+    Raises ``InvalidRequest``, which names the invalid setting.
     """
     kind = kind_of(settings.cluster)
     return Parts(
@@ -212,7 +212,7 @@ def build_parts(settings: Settings, directory: WorkflowDirectory, role: str) -> 
 
 
 def build_webhooks(settings: Settings) -> WebhookSenders:
-    """Return the sender to webhooks and of alerts."""
+    """Return the sender of webhook deliveries and alerts."""
     mailer = SmtpMailer(**settings.smtp.options())
     page = settings.gateway.web_ui_url or settings.gateway.url
     return HttpWebhooks(settings.webhooks.rules, mailer, page)
@@ -221,7 +221,7 @@ def build_webhooks(settings: Settings) -> WebhookSenders:
 def build_store(settings: Settings, told: Told | None = meters.committed) -> Store:
     """Open the database with new connections.
 
-    ``told``: see ``open_store``. Raises ``InvalidRequest``.
+    ``open_store`` explains ``told``. Raises ``InvalidRequest``.
     """
     url = settings.database.url
     pool_size = settings.database.pool_size
@@ -232,16 +232,15 @@ def build_store(settings: Settings, told: Told | None = meters.committed) -> Sto
 
 
 def build_pools(settings: Settings) -> Pools:
-    """Return the pools of the settings and the slots of the cluster. Raises ``InvalidRequest``."""
+    """Return the pools in the settings and the slots of the cluster. Raises ``InvalidRequest``."""
     named = {name: Pool(**pool.model_dump()) for name, pool in settings.pools.items()}
     kind = kind_of(settings.cluster)
     return Pools(named, *kind.capacity()) if named else Pools(window=kind.window)
 
 
 def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedulerClient:
-    """Return a client of the scheduler service.
-
-    It waits at most ``most_s`` seconds for an answer.
+    """Return a client of the scheduler service, which waits at most ``most_s`` seconds for an
+    answer.
     """
     of = settings.scheduler
     token = of.token.get_secret_value() if of.token else None
@@ -249,11 +248,11 @@ def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedul
 
 
 def build_catalogue(settings: Settings) -> Catalogue:
-    """Return the catalogue. A worker reads limits and ``partial_ok`` of crawlers from it.
+    """Return the catalogue, from which a worker reads limits and ``partial_ok`` of crawlers. An
+    installation with its own scheduler service needs no catalogue: if the default file is missing,
+    the catalogue is empty.
 
-    An installation with its own scheduler service needs no catalogue: without the default file the
-    catalogue is empty. A file that the settings name must exist and be valid. Raises
-    ``CatalogueError``.
+    A file that the settings name must exist and be valid. Raises ``CatalogueError``.
     """
     if not settings.catalogue.exists() and "catalogue" not in settings.model_fields_set:
         return EmptyCatalogue()
@@ -277,7 +276,7 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     """Open the same storage for checks and removals.
 
-    ``probing``: a person waits, so time limits are short. Raises ``InvalidRequest``.
+    With ``probing``, time limits are short, because a person waits. Raises ``InvalidRequest``.
     """
     from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 
@@ -285,7 +284,7 @@ def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
 
 
 def build_places(settings: Settings) -> list[FilesPlace]:
-    """Return the locations where tasks leave files: bucket, volume, both or neither.
+    """Return the locations where tasks leave files: a bucket, a volume, both or neither.
 
     Raises ``InvalidRequest``.
     """
@@ -309,7 +308,7 @@ def build_sink(settings: Settings) -> EventSink:
     )
 
 
-#: Section of the settings -> class that pushes to front ends; the class takes the options of the
+#: Section of the settings -> the class that pushes to front ends, and that takes the options of the
 #: section.
 NOTIFIERS: Mapping[str, Callable[..., Notifier]] = {"pusher": PusherNotifier}
 
@@ -325,11 +324,11 @@ def build_notifiers(settings: Settings) -> list[Notifier]:
 
 
 class _NoCluster:
-    """Replaces the cluster for roles outside of ``ASKING``.
+    """Replaces the cluster for roles outside ``ASKING``.
 
     A call is a bug and raises ``RuntimeError``.
 
-    On Kubernetes such a role has no account and no network access to the API.
+    On Kubernetes, such a role has no account and no network access to the API.
     """
 
     kind = "none"
@@ -349,7 +348,7 @@ def build_numbers(
 ) -> dict[str, KnowsRuns]:
     """Return the systems that can report which run numbers they contain, for these roles.
 
-    These are Temporal and, for roles in ``ASKING``, the cluster. The keys are names for people.
+    These are Temporal and, for roles in ``ASKING``, the cluster. The keys are human-readable names.
     Raises ``InvalidRequest``.
     """
     found = {} if directory is None else {"Temporal": directory}
@@ -365,7 +364,7 @@ def build_audit(p: Parts) -> AuditActivities:
 
 
 def build_parent_audit(p: Parts) -> ParentAudit:
-    """Return the audit activity for rows of features that have workflows."""
+    """Return the audit activity for the rows of features that have workflows."""
     kinds: list[ParentKind] = [
         feature.load(feature.recover)(p) for feature in FEATURES if feature.recover
     ]
@@ -373,7 +372,7 @@ def build_parent_audit(p: Parts) -> ParentAudit:
 
 
 def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
-    """Return every activity by its name."""
+    """Return all activities by name."""
     p = parts
     s = parts.store
     owners = (
@@ -421,7 +420,7 @@ def all_activities(parts: Parts) -> dict[str, Callable[..., Any]]:
 
 
 def activities_of(role: str, parts: Parts, queue: str | None = None) -> list[Callable[..., Any]]:
-    """Return the activities of a role on ``queue``, or on its usual queue if none is given."""
+    """Return the activities of a role on ``queue``, or on its default queue if none is given."""
     queue = queue or ROLES[role]
     wanted = {name for name, policy in POLICIES.items() if policy.queue == queue}
     if role == "control":

@@ -1,9 +1,9 @@
 """Reads ``.crawl/dev.json``, the addresses of a ``crawlctl dev`` stack, and checks that the file
 can be trusted.
 
-Another user may be able to write into a folder above ours. They could put such a file there and
-make us call their addresses. Therefore file and folder must belong to us, nobody else may write to
-them, and every service must be on this machine. No token is sent to such an address: the gateway of
+Another user who can write to a folder above ours could put such a file there and make us call their
+addresses. Therefore file and folder must belong to us, nobody else may write to them, and every
+service must be on this machine. No token is sent to such an address, because the gateway of
 ``crawlctl dev`` needs none.
 """
 
@@ -53,12 +53,12 @@ VARIABLES = {
     "stack": "LIFECYCLE_STACK",
 }
 
-#: Allows webhooks that call this machine. In a stack it is true unless the environment sets another
+#: Allows webhooks to call this machine. In a stack, it is true unless the environment sets another
 #: value.
 LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 
-#: If one of these variables is set, the environment names its own services and no stack is
-#: searched.
+#: If any of these variables is set, the environment names its own services, and no stack is
+#: searched for.
 NAMING = (
     *(
         "LIFECYCLE_CONFIG",
@@ -76,7 +76,7 @@ def is_told(environment: Mapping[str, str]) -> bool:
 
 
 def identity(stack_id: str, folder: Path) -> str:
-    """Return what the services of the stack in this folder send in ``STACK_HEADER``."""
+    """Return the value of ``STACK_HEADER`` that the services of the stack in this folder send."""
     return f"{stack_id} {quote(os.fsencode(os.path.realpath(folder)))}"
 
 
@@ -86,13 +86,13 @@ def folder_of(stack: str) -> str:
 
 
 class OtherStack(Exception):
-    """Raised if the gateway at the address of a stack is not its own; the text names both folders,
-    and the fix.
+    """Raised if the gateway at the address of a stack belongs to another stack. The text names both
+    folders and the fix.
     """
 
 
 class SetAside(Exception):
-    """Raised if the file exists but is not trusted; the text names the file, the reason and the
+    """Raised if the file exists but is not trusted. The text names the file, the reason and the
     fix.
     """
 
@@ -109,8 +109,8 @@ class Stack:
 
         Raises ``OtherStack``.
 
-        A stack that ended leaves its file, and another stack may have got its port. The file of a
-        copied folder names the stack of the original.
+        A stack that has ended leaves its file behind, and another stack may have its port now. The
+        file in a copied folder names the stack of the original.
         """
         answered = answer.headers.get(STACK_HEADER)
         folder = os.path.realpath(self.file.parent)
@@ -127,10 +127,10 @@ class Stack:
         )
 
     def guard(self, http: Any) -> None:
-        """Let this ``httpx.Client`` call this stack alone: anything else raises ``OtherStack``.
+        """Restrict this ``httpx.Client`` to this stack: any other answer raises ``OtherStack``.
 
         A call that may change something is preceded by one that does not, so that another stack
-        does not begin with it.
+        does not execute it.
         """
 
         def ask_first(request: Any) -> None:
@@ -233,13 +233,15 @@ def nearest(say: Callable[[str], None]) -> Stack | None:
 
 
 class ConfigUnreadable(Exception):
-    """Raised if the file that ``LIFECYCLE_CONFIG`` names cannot be read; the text explains why."""
+    """Raised if the file that ``LIFECYCLE_CONFIG`` names cannot be read. The text contains the
+    reason.
+    """
 
 
 def gateway_setting(name: str) -> str | None:
     """Return a setting of the gateway, ``url`` or ``token``; ``None`` if it is not set.
 
-    The environment is read first, the file that ``LIFECYCLE_CONFIG`` names second. Raises
+    The environment takes precedence over the file that ``LIFECYCLE_CONFIG`` names. Raises
     ``ConfigUnreadable``.
     """
     path = os.environ.get("LIFECYCLE_CONFIG")
@@ -247,7 +249,7 @@ def gateway_setting(name: str) -> str | None:
         return found
     if not path:
         return None
-    import tomllib  # imported here because most calls read no file
+    import tomllib  # imported here, because most calls read no file
 
     try:
         section = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("gateway")
@@ -261,5 +263,5 @@ def user() -> str:
     """Return the name of the system user, to record who started or stopped something."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container whose user has no name
+    except (OSError, KeyError):  # in a container, the user may have no name
         return f"uid {os.getuid()}"

@@ -16,7 +16,7 @@ def contract_of(
 ) -> dict[str, str]:
     """Return the variables that do not depend on the cluster.
 
-    Raises ``InvalidRequest`` for wrong arguments and settings.
+    Raises ``InvalidRequest`` for invalid arguments and settings.
     """
     args, settings = given_to_task(crawler, deployment.args, deployment.settings, task.args)
     request_id = deployment.record.get("request_id")

@@ -1,4 +1,4 @@
-"""Redaction: removes secrets and control characters from logs, traces and workflow histories.
+"""Redaction of secrets and control characters in logs, traces and workflow histories.
 
 There are three filters. The first masks known secrets: values collected once from settings and
 environment, in every usual encoding. The second masks credentials in URLs. The third masks values
@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 MASK = "[redacted]"
-#: Known values of fewer characters are not masked: they would mask half of every line.
+#: Known values of fewer characters are not masked, because this would mask half of every line.
 SECRET_MIN = 4
 #: Known values of fewer characters are masked only as a separate word.
 ANYWHERE_MIN = 8
-#: Longest text in characters. The rest is cut off, and the text then ends with "(cut)".
+#: The maximum length of a text in characters. A longer text is cut, and then ends with "(cut)".
 TEXT_MAX = 32 * 1024
-#: Most members of a collection, and most levels of nested collections, that are kept.
+#: The maximum number of members of a collection, and of levels of nested collections, that are
+#: kept.
 MEMBERS_MAX = 64
 DEPTH_MAX = 6
 
@@ -28,17 +29,17 @@ _NAMES = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|task[-_]?key|"
     r"auth(?:orization)?|credential|cookie|signature|session[-_]?(?:id|key)"
 )
-#: Names whose values are never secret: counts, names of things, and a hash.
+#: Names whose values are never secret: counts, object names, and a hash.
 _HARMLESS = re.compile(
     r"(?i)^(?:task_token_sha256|tokens?_(?:file|count|max)|secrets?_(?:file|count|name)|[\w.-]*tokens?\.toml)$"
 )
-#: Variables that hold a path or an address. In the shell's variables "pwd" means the working
+#: Variables that contain a path or an address. In the shell's variables, "pwd" means the working
 #: directory.
 _FOLDERS = ("PWD", "OLDPWD")
 _PLACES = ("_FILE", "_PATH", "_URL")
 _SECRET_NAME = re.compile(rf"(?i)(?:^|[^a-z])(?:{_NAMES})s?(?:$|[^a-z])|(?:{_NAMES})s?$")
 #: Matches ``password=x``, ``"token": "x"`` and ``Authorization: Bearer x``; the name may contain
-#: other words too.
+#: other words, too.
 _PAIR = re.compile(
     rf"""(?ix)
     (?P<name>\b[\w.-]{{0,40}}?(?:{_NAMES})s?(?:[_.-][\w.-]{{0,40}})?)
@@ -50,7 +51,7 @@ _PAIR = re.compile(
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )"""
 )
-#: A reference to a secret, used in a catalogue or webhook. It is not masked: people need its name
+#: A reference to a secret in a catalogue or webhook. It is not masked, because people need its name
 #: to correct it.
 _REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
@@ -58,8 +59,7 @@ _URL = re.compile(
     r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]{0,30}://)(?P<user>[^\s/@:\"']{0,200}):[^\s/\"']{1,400}@"
 )
 
-#: Control characters, line and paragraph separators, marks that change the direction of text, and
-#: lone surrogates.
+#: Control characters, line and paragraph separators, text direction marks, and lone surrogates.
 _STEERING = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -67,7 +67,7 @@ _STEERING_IN_LINES = re.compile(_STEERING.pattern.replace("\x00-\x1f", "\x00-\x0
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a field with this name holds a secret."""
+    """Return whether a field with this name contains a secret."""
     return _SECRET_NAME.search(name) is not None and _HARMLESS.match(name) is None
 
 
@@ -75,7 +75,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     r"""Return the text with escapes such as ``\n`` for characters that control a terminal or end a
     line.
 
-    With ``lines`` line breaks and tabs stay as they are.
+    With ``lines``, line breaks and tabs are kept.
     """
     pattern = _STEERING_IN_LINES if lines else _STEERING
     return pattern.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
@@ -96,7 +96,7 @@ def forms(secret: str) -> set[str]:
     raw = secret.encode("utf-8", "surrogatepass")
     found |= {quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex(), raw.hex().upper()}
     for offset in range(3):
-        # The base64 characters at both ends may also hold bits of the text before and after the
+        # The base64 characters at both ends may also encode bits of the text before and after the
         # secret.
         whole = base64.b64encode(b"\0" * offset + raw).decode()
         first = -(-offset * 8 // 6)
@@ -124,7 +124,7 @@ class Redactor:
         """Return the text without secrets, cut to about ``limit`` characters."""
         cut = len(text) > limit
         if cut:
-            # A secret may lie across the cut, and half of a secret is still secret. So some more
+            # A secret may extend across the cut, and half of a secret is still secret. So some more
             # text is checked.
             text = text[: limit + self._longest]
         if self._known is not None:
@@ -173,7 +173,7 @@ class Redactor:
                     break
                 words = _words(key)
                 found[self.text(words, 200)] = self.value(member, words, depth + 1, limit)
-        # The mapping may be of another library, and logging must not fail.
+        # The mapping may come from another library, and logging must not fail.
         except Exception as error:
             found["…"] = f"unreadable: {type(error).__name__}"
         return found
@@ -182,7 +182,8 @@ class Redactor:
 def _words(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # ``__str__`` of any class may fail, and logging must not
+    # ``__str__`` of any class may raise an error, but logging must not fail
+    except Exception as error:
         return f"<unprintable {type(value).__name__}: {type(error).__name__}>"
 
 
@@ -205,7 +206,7 @@ _current = Redactor()
 def learn(secrets: Iterable[str]) -> None:
     """Add values that this process must never show.
 
-    Each entry point calls this before it does anything else.
+    Each entry point calls this first.
     """
     global _current
     _current = Redactor({*_current.secrets, *secrets})
@@ -218,7 +219,7 @@ def forget() -> None:
 
 
 def current() -> Redactor:
-    """Return the redactor with all secrets that were added until now."""
+    """Return the redactor with all secrets that have been added so far."""
     return _current
 
 

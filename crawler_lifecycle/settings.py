@@ -62,15 +62,15 @@ from crawler_lifecycle.features.managers.domain.scrapy_cloud import Cloud
 from crawler_lifecycle.features.webhooks.domain.addresses import WebhookRules
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
 
-#: Prefix of the variables of all settings.
+#: The prefix of all environment variables for settings.
 PREFIX = "LIFECYCLE_"
-#: Folder of all files of the embedded default, in the working directory.
+#: The folder for all files by default, in the working directory.
 STATE_DIR = Path(".crawl")
-#: Name of Temporal's worker deployment for workers that have a build id but no deployment name.
+#: The name of the Temporal worker deployment for workers with a build id but no deployment name.
 DEPLOYMENT = "crawler-lifecycle"
 
 
-#: Settings that decide the same thing in each process that uses the database.
+#: Settings that must be the same in all processes that use a database.
 ALIKE = (
     "pools",
     "quotas",
@@ -86,7 +86,7 @@ ALIKE = (
 def sqlite_url(file: Path) -> str:
     """Return the database URL of a file.
 
-    SQLAlchemy decodes it, so each character that means something is encoded.
+    SQLAlchemy decodes it, so all special characters are encoded.
     """
     return f"sqlite:///{quote(os.fsencode(file))}"
 
@@ -95,7 +95,7 @@ def _file_url(*parts: str) -> str:
     return STATE_DIR.absolute().joinpath(*parts).as_uri()
 
 
-#: The prefix of the names of variables that crawlers or webhooks may use.
+#: A prefix for the names of variables that crawlers or webhooks may use.
 EnvPrefix = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{2,49}$")]
 
 
@@ -112,7 +112,7 @@ def _memory(least: str, most: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-#: Names of Kubernetes objects by the priority of a run.
+#: Names of Kubernetes objects by a run's priority.
 ByPriority = dict[
     Annotated[int, Field(ge=1, le=5)], Annotated[str, Field(min_length=1, max_length=253)]
 ]
@@ -130,7 +130,7 @@ class DatabaseSettings(_Section):
     10.11+)
     """
     pool_size: int = Field(default=10, ge=1, le=200)
-    """connections per role of a worker, and of the gateway"""
+    """connections per worker role, and of the gateway"""
 
 
 class ClusterSettings(_Section):
@@ -141,27 +141,27 @@ class ClusterSettings(_Section):
     namespace: str = "crawls"
     """Kubernetes namespace of the crawls"""
     kubeconfig: Path | None = None
-    """else `KUBECONFIG`, or the pod's own account"""
+    """default: `KUBECONFIG`, or the pod's own account"""
     context: str | None = None
-    """of the kubeconfig; else the current one"""
+    """context of the kubeconfig; default: the current one"""
     service_account: str = "crawl"
-    """of crawl pods; no token is mounted"""
+    """account of crawl pods; no token is mounted"""
     image: str | None = None
-    """of crawlers whose entry names none"""
+    """image for crawlers whose entry has none"""
     pull_secrets: list[str] = Field(default_factory=list)
     """JSON list: image pull secrets of crawl pods"""
     scheduled_priority_class: str | None = None
-    """of scheduled runs' pods without one in the entry"""
+    """default PriorityClass for pods of scheduled runs"""
     onetime_priority_class: str | None = None
-    """of other runs' pods"""
+    """the same for other runs"""
     priority_classes: ByPriority = Field(default_factory=dict)
-    """by the run's `priority`: `{"1": "urgent"}`; wins over both"""
+    """overrides both, by the run's `priority`: `{"1": "urgent"}`"""
     queue_priority_classes: ByPriority = Field(default_factory=dict)
-    """the same, Kueue's, for entries with a `queue`"""
+    """WorkloadPriorityClass by `priority`, for entries with a `queue`"""
     volume_claim: str | None = None
     """shared volume for files and saved state"""
     volume_path: Path | None = None
-    """where our processes mount it"""
+    """where our processes mount this volume"""
     files_url: str | None = None
     """`s3://bucket/prefix` instead of a volume"""
     job_ttl_s: int = Field(default=3_600, ge=60, le=31_536_000)
@@ -169,20 +169,20 @@ class ClusterSettings(_Section):
     connect_timeout_s: float = Field(default=3.0, gt=0, le=30)
     """seconds to connect to the Kubernetes API"""
     read_timeout_s: float = Field(default=10.0, gt=0, le=60)
-    """seconds for its answer"""
+    """seconds for each answer"""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
     """folder of the local cluster, the same for scheduler service and workers"""
     slots: int = Field(default=4, ge=1, le=1024)
-    """local tasks at once; if set, also on Kubernetes with [pools](pools.md)"""
+    """maximum of parallel local tasks; if set, also on Kubernetes with [pools](pools.md)"""
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
     """[limits](clusters.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or
     a folder of cgroups"""
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
     """[user](clusters.md#whose-user-a-crawler-is) of local crawlers"""
     keep_days: float = Field(default=14, ge=0)
-    """days that folders of local tasks are kept; 0: for ever"""
+    """days that folders of local tasks are kept; 0: forever"""
     env_prefix: EnvPrefix = OF_CRAWLERS
-    """beginning of variables that [`secrets`](crawlers.md) may name"""
+    """prefix of variables that [`secrets`](crawlers.md) may name"""
 
 
 class SchedulerSettings(_Section):
@@ -191,15 +191,15 @@ class SchedulerSettings(_Section):
     """
 
     url: str = "http://127.0.0.1:8600"
-    """where workers and gateway find it"""
+    """its address for workers and gateway"""
     host: str = "127.0.0.1"
-    """where ours listens"""
+    """address to listen on"""
     port: int = Field(default=8600, ge=0, le=65535)
-    """its port; 0, here and below, takes a free one"""
+    """port; 0, here and below, picks a free one"""
     timeout_s: float = Field(default=20.0, gt=0)
-    """seconds for one call"""
+    """seconds per call"""
     token: SecretStr | None = None
-    """what it asks for; needed off loopback"""
+    """token that it requires; optional on loopback"""
 
 
 class UrlSettings(_Section):
@@ -212,71 +212,73 @@ class GatewaySettings(_Section):
     """The HTTP API: its address for programs, its host and port, and its access rules."""
 
     url: str | None = None
-    """where `crawlctl` and crawlers find it"""
+    """its address for `crawlctl` and crawlers"""
     web_ui_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", max_length=500)
-    """where people find [the web UI](web-ui.md); default `LIFECYCLE_GATEWAY__URL`"""
+    """address of [the web UI](web-ui.md); default: `LIFECYCLE_GATEWAY__URL`"""
     token: SecretStr | None = None
-    """what `crawlctl` and our services show to it"""
+    """token that `crawlctl` and our services send"""
     host: str = "127.0.0.1"
-    """where it listens"""
+    """address to listen on"""
     port: int = Field(default=8500, ge=0, le=65535)
     """its port"""
     auth_disabled: bool = False
-    """asks for no tokens; on loopback only"""
+    """require no tokens; on loopback only"""
     callers_file: Path | None = None
-    """TOML file of [those who may call](access.md#tokens-and-roles)"""
+    """TOML file of [tokens and roles](access.md#tokens-and-roles)"""
     task_key: SecretStr | None = None
-    """signs [crawlers' own tokens](access.md#tokens-and-roles), also for the scheduler service"""
+    """key that signs [crawlers' tokens](access.md#tokens-and-roles), also for the scheduler
+    service
+    """
     login_key: SecretStr | None = None
-    """signs logins, 32 bytes or more, the same on all gateways"""
+    """key that signs logins, 32 bytes or more, equal on all gateways"""
     temporal_ui: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
     """address of our namespace in Temporal's UI, for links"""
     hosts: list[str] = Field(default_factory=list)
-    """names it answers to, with that of `LIFECYCLE_GATEWAY__URL`; none: any"""
+    """allowed host names, besides that of `LIFECYCLE_GATEWAY__URL`; none: any"""
     max_reads_per_s: float = Field(default=100.0, gt=0)
-    """reading requests a second; each token has this and the next three"""
+    """reads per second; this and the next three limits apply per token"""
     max_writes_per_s: float = Field(default=20.0, gt=0)
-    """changing requests a second"""
+    """changes per second"""
     max_concurrent_requests: int = Field(default=50, ge=1)
-    """requests at once"""
+    """concurrent requests"""
     max_concurrent_streams: int = Field(default=20, ge=1)
-    """streams and followed logs at once; a login has half"""
+    """concurrent streams and followed logs; half for a login"""
     outbox_retry_s: float = Field(default=15.0, gt=0)
     """seconds between searches for unstarted work"""
     scrapyd: bool = False
-    """answer [clients of scrapyd](scrapyd.md)"""
+    """serve [clients of scrapyd](scrapyd.md)"""
     scrapyd_project: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$")
-    """the one project that they see"""
+    """the only project that they see"""
 
 
 class OidcGrant(_Section):
-    """Role and project of the people whose claim holds one value."""
+    """The role and project of people whose claim contains a certain value."""
 
     role: Literal["read", "operate", "admin"]
     project: Annotated[str, Field(pattern=rf"^(\*|{CRAWLER_NAME.pattern})$")] = DEFAULT
 
 
 class OidcSettings(_Section):
-    """People who log in by an OpenID Connect provider, the issuer. Off without ``issuer``."""
+    """Logins through an OpenID Connect provider, the issuer. Disabled without ``issuer``."""
 
     issuer: str | None = Field(
         default=None, pattern=r"^(https://|http://localhost:|http://127\.0\.0\.1:)[^\s?#]+$"
     )
-    """its address, as in its tokens"""
+    """the issuer's address, as in its tokens"""
     client_id: str | None = Field(default=None, min_length=1, max_length=500)
-    """our name there"""
+    """our client id there"""
     client_secret: SecretStr | None = None
-    """none: a public client"""
+    """none for a public client"""
     audience: str | None = Field(default=None, min_length=1, max_length=500)
-    """of tokens for the API; default: the client's id"""
+    """audience of API tokens; default: the client id"""
     scopes: str = Field(default="openid email profile", pattern=r"(^| )openid( |$)")
-    """scopes asked for at a login"""
+    """scopes requested at login"""
     name_claim: str = "email"
     """claim with a person's name"""
     roles_claim: str = "groups"
-    """claim that gives role and project"""
+    """claim that determines role and project"""
     roles: dict[str, OidcGrant] = Field(default_factory=dict, max_length=1000)
-    """JSON: its values, [their role and project](sign-in.md#who-may-what)"""
+    """JSON: values of this claim, with [role and project](sign-in.md#who-may-what)"""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -296,13 +298,13 @@ class PusherSettings(_Section):
     key: str | None = None
     """the app's key"""
     secret: SecretStr | None = None
-    """the app's"""
+    """the app's secret"""
     cluster: str | None = None
-    """Pusher's, when there is no host"""
+    """Pusher cluster, unless a host is set"""
     host: str | None = None
-    """a server of your own"""
+    """your own server"""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """its port; 443, without TLS 80"""
+    """its port; default: 443, without TLS 80"""
     tls: bool = True
     """HTTPS"""
     channel: str = "private-crawls private-crawl-run-{run_id}"
@@ -325,7 +327,7 @@ class PusherSettings(_Section):
         return self
 
 
-#: Bytes of memory for one cached run: 180 KiB measured (``python -m benchmarks taking-up``),
+#: Bytes of memory for one cached run: the measured 180 KiB (``python -m benchmarks taking-up``),
 #: rounded up.
 CACHED_BYTES = 200 * 1024
 
@@ -336,24 +338,22 @@ class WorkerSettings(_Section):
     grace_s: float = Field(default=20.0, ge=0)
     """seconds for running activities after SIGTERM"""
     threads: int = Field(default=16, ge=1, le=512)
-    """activities at once per role"""
+    """concurrent activities per role"""
     cache_memory: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
-    """memory for workflows that wait ([how
-    much](capacity.md#how-large-must-a-worker-be))
-    """
+    """memory for waiting workflows ([how much](capacity.md#how-large-must-a-worker-be))"""
     health_host: str = "127.0.0.1"
-    """`/healthz` and `/readyz`"""
+    """address of `/healthz` and `/readyz`"""
     health_port: int = Field(default=8700, ge=0, le=65535)
     """their port"""
     metrics_host: str = "127.0.0.1"
-    """[`/metrics`](observability.md)"""
+    """address of [`/metrics`](observability.md)"""
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
     """its port; none: no metrics"""
     wake_ups: bool = True
     """[wake-ups](truth.md#wake-ups) in the role `cluster`; `observer` always has them"""
     deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
-    """default with a build id: `crawler-lifecycle`; set alone, the build is
-    `TEMPORAL_WORKER_BUILD_ID`
+    """default with a build id: `crawler-lifecycle`; without one, `TEMPORAL_WORKER_BUILD_ID` is
+    needed
     """
     build_id: str | None = Field(
         default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
@@ -365,7 +365,7 @@ class WorkerSettings(_Section):
         return (parse_memory(self.cache_memory) or 0) // CACHED_BYTES
 
     def version(self) -> tuple[str, str] | None:
-        """Return deployment and build of versioned workers; ``None`` for workers without versions.
+        """Return deployment and build of versioned workers; ``None`` for unversioned workers.
 
         Raises ``InvalidRequest`` if the deployment has a name but the build has none.
         """
@@ -387,18 +387,18 @@ class PoolSettings(_Section):
     """One pool of runs."""
 
     max: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Most tasks at once; none: as many as the cluster takes."""
+    """Maximum number of parallel tasks; none: as many as the cluster accepts."""
     weight: float = Field(default=1.0, ge=0.01, le=1000)
-    """Its share compared with other pools that wait, in proportion to theirs."""
+    """Its share of slots, in proportion to the weights of other waiting pools."""
     reserved: int = Field(default=0, ge=0, le=1_000_000)
     """Slots that other pools leave free for it."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
-    """Kueue's LocalQueue for its Jobs, unless the crawler names one. Kueue then decides instead of
-    max and reserved.
+    """Kueue's LocalQueue for its Jobs, unless the crawler names one. Then Kueue decides, not max
+    and reserved.
     """
 
     project: Annotated[str, Field(pattern=f"^{CRAWLER_NAME.pattern}$")] | None = None
-    """The only project whose runs may be in it; none: every project's."""
+    """The only project whose runs may use it; none: all projects."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -421,37 +421,36 @@ class UserCodeSettings(_Section):
 
     modules: list[str] = Field(default_factory=list)
     """modules with [managers](managers.md) and functions of [graphs](graphs.md) for the role
-    `user-code`, such as `["shop.managers"]`. `"*"`: every module directly in the folder that
-    imports `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or has nothing but imports,
-    functions, classes and assignments. Whoever may start graphs may call their functions"""
+    `user-code`, such as `["shop.managers"]`. `"*"` means every module directly in the folder that
+    imports `crawler_lifecycle.managers` or `crawler_lifecycle.graphs`, or contains only imports,
+    functions, classes and assignments. Anyone who may start graphs may call these functions
+    """
     folder: Path = Field(default_factory=Path.cwd)
-    """where they are looked for first"""
+    """folder that is searched first"""
     environment: list[str] = Field(default_factory=list)
-    """names of the worker's variables that users' code gets"""
+    """the worker's variables that user code gets"""
     hook_timeout_s: float = Field(default=60.0, gt=0, le=600)
     """seconds for each hook of a manager"""
     page_timeout_s: float = Field(default=300.0, gt=0, le=900)
-    """seconds of a source for one page of items, and for a resume"""
+    """seconds for a source's page of items, and for a resume"""
     processes: int = Field(default=100, ge=1, le=1000)
-    """processes with users' code in one worker, 10 MiB each"""
+    """user code processes per worker, 10 MiB each"""
     memory: str = "1Gi"
-    """private memory of one such process"""
+    """private memory of each such process"""
     functions: int = Field(default=4, ge=1, le=100)
-    """functions of graphs at once in one worker"""
+    """concurrent functions of graphs per worker"""
     queue: str | None = None
-    """pool of this worker: it executes steps with this `queue` only"""
+    """the worker executes only steps with this `queue`"""
     result: Annotated[str, _memory("1Ki", "1Gi")] = "64Mi"
-    """the largest result of a function as JSON, 1Ki to 1Gi"""
+    """maximum size of a function's result as JSON, 1Ki to 1Gi"""
     buffer: int = Field(default=1000, ge=1, le=100_000)
-    """items that wait for a slot; then the source pauses"""
+    """items waiting for a slot before the source pauses"""
     unit_cpu: str | None = None
-    """processors of one [unit](managers.md#scrapy-clouds-words-in-ours), such as
-    `500m`
-    """
+    """CPUs of one [unit](managers.md#scrapy-clouds-words-in-ours), such as `500m`"""
     unit_memory: str = "1Gi"
     """memory of one unit"""
     projects: dict[str, str] = Field(default_factory=dict)
-    """project, and prefix of its crawlers' names: `{"1234": "eu-"}`; others are refused"""
+    """prefix of crawlers' names by project: `{"1234": "eu-"}`; other projects are refused"""
 
     @field_validator("modules")
     @classmethod
@@ -461,7 +460,7 @@ class UserCodeSettings(_Section):
                 name != "*" and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII)
             ) or len(name) > 150:
                 raise ValueError(
-                    f"{name!r:.80} is no module name; write it as in an import, such as "
+                    f"{name!r:.80} is not a module name; write it as in an import, such as "
                     "shop.managers"
                 )
         return list(dict.fromkeys(value))
@@ -483,7 +482,7 @@ class UserCodeSettings(_Section):
             r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", value, re.ASCII
         ):
             raise ValueError(
-                f"{value!r:.80} is no pool name; give 1 to 50 letters, digits, dots, dashes, "
+                f"{value!r:.80} is not a pool name; give 1 to 50 letters, digits, dots, dashes, "
                 "underscores"
             )
         return value
@@ -500,7 +499,7 @@ class UserCodeSettings(_Section):
         for project, prefix in value.items():
             if not project or not re.fullmatch(r"[a-z0-9_.-]{0,62}", prefix):
                 raise ValueError(
-                    f"{project!r:.80}: {prefix!r:.80} can begin no crawler's name; use a-z, "
+                    f"{project!r:.80}: {prefix!r:.80} cannot begin a crawler's name; use a-z, "
                     "0-9, _ . -"
                 )
         return value
@@ -511,16 +510,16 @@ class UserCodeSettings(_Section):
 
 
 class WebhookSettings(_Section):
-    """Webhooks: the addresses that they may call, and their number at once."""
+    """Webhooks: the addresses that they may call, and how many are served concurrently."""
 
     networks: list[str] = Field(default_factory=list)
-    """networks besides the public internet"""
+    """allowed networks besides the public internet"""
     loopback: bool = False
-    """http, and this machine; `crawlctl dev` sets it"""
+    """allow http and this machine; set by `crawlctl dev`"""
     max_concurrent_deliveries: int = Field(default=100, ge=1, le=512)
     """webhooks that one worker serves"""
     env_prefix: EnvPrefix = OF_WEBHOOKS
-    """beginning of the variables with their secrets"""
+    """prefix of the variables with their secrets"""
 
     @field_validator("networks")
     @classmethod
@@ -531,7 +530,9 @@ class WebhookSettings(_Section):
 
     @property
     def rules(self) -> WebhookRules:
-        """The rules for addresses. They are checked when a webhook is made and at each delivery."""
+        """The rules for addresses, which are checked when a webhook is created and at each
+        delivery.
+        """
         return WebhookRules(
             [ipaddress.ip_network(network) for network in self.networks],
             self.loopback,
@@ -540,7 +541,7 @@ class WebhookSettings(_Section):
 
 
 class SmtpSettings(_Section):
-    """The mail server for alerts of the kind email."""
+    """The mail server for email alerts."""
 
     host: str | None = None
     """the mail server"""
@@ -563,37 +564,37 @@ class SmtpSettings(_Section):
     def _private(self) -> Self:
         if self.tls == "none" and self.password is not None and not is_loopback(self.host or ""):
             raise ValueError(
-                "tls: none sends the password readably; give starttls or tls, or no password"
+                "tls: none sends the password in plain text; give starttls or tls, or no password"
             )
         return self
 
 
 class AuditSettings(_Section):
-    """Audits: they compare database, cluster and Temporal, and repair differences."""
+    """Audits, which compare database, cluster and Temporal, and repair differences."""
 
     interval_s: float = Field(default=900.0, ge=0)
-    """between two scheduled ones; 0: none"""
+    """seconds between scheduled audits; 0: none"""
     repair: bool = True
-    """whether these repair, or only report"""
+    """whether these repair or only report"""
     grace_s: float = Field(default=120.0, ge=0)
-    """before a run without workflow is taken over, or a delivery repeated"""
+    """seconds before a run without workflow is taken over or a delivery repeated"""
     orphan_grace_s: float = Field(default=300.0, ge=0)
-    """before a task that outlives its recorded end is ended"""
+    """seconds before a task that outlives its recorded end is ended"""
     start_grace_s: float = Field(default=30.0, ge=0)
-    """before an accepted run is started"""
+    """seconds before an accepted run is started"""
 
 
 class LimitSettings(_Section):
-    """Most managers, graphs, schedules and webhooks at once."""
+    """The maximum numbers of managers, graphs, schedules and webhooks."""
 
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
     """managers that have not ended"""
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
     """graphs that execute"""
     schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
-    """schedules, paused ones too"""
+    """schedules, including paused ones"""
     webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)
-    """webhooks, paused ones too; 1000 at most"""
+    """webhooks, including paused ones; at most 1000"""
 
 
 class PayloadSettings(_Section):
@@ -610,7 +611,7 @@ class LogSettings(_Section):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """`DEBUG`, `INFO`, `WARNING` or `ERROR`"""
     format: Literal["auto", "json", "pretty"] = "auto"
-    """`json`; `pretty`: for people; `auto`: pretty on a terminal, else JSON"""
+    """`json`, `pretty` for people, or `auto`: pretty on a terminal, else JSON"""
 
 
 class Settings(BaseSettings):
@@ -643,12 +644,12 @@ class Settings(BaseSettings):
     pools: dict[Annotated[str, Field(pattern=f"^{POOL_NAME.pattern}$")], PoolSettings] = Field(
         default_factory=dict, max_length=POOLS_MAX
     )
-    """JSON: [pools](pools.md), the same for all services"""
+    """JSON: [pools](pools.md), the same in all services"""
     quotas: dict[
         Annotated[str, Field(pattern=QUOTA_KEY)],
         dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]],
     ] = Field(default_factory=dict, max_length=QUOTAS_MAX)
-    """JSON: what a token, pool or project [may start and have](access.md#quotas); the same for all
+    """JSON: what a token, pool or project [may start and have](access.md#quotas); the same in all
     services
     """
     retries: Retries = Field(default_factory=Retries)
@@ -656,11 +657,11 @@ class Settings(BaseSettings):
     ends: Ends = Field(default_factory=Ends)
     """JSON: [what exit codes and last words mean](crawlers.md#ends), for all crawlers"""
     stack: str | None = None
-    """set by `crawlctl dev` alone: [which stack](cli.md#dev) the process belongs to"""
+    """set only by `crawlctl dev`: [the stack](cli.md#dev) of the process"""
     catalogue: Path = Path("crawlers.yaml")
     """the catalogue, for the scheduler service"""
     extra_catalogue: Path | None = None
-    """another one, for names that the first lacks"""
+    """second catalogue, for names missing from the first"""
 
     @field_validator("quotas")
     @classmethod
@@ -681,8 +682,8 @@ class Settings(BaseSettings):
 
     @property
     def owned(self) -> ReservedNames:
-        """The volume claim, pull secrets and prefixes of variables, for checks of catalogue
-        entries.
+        """The volume claim, pull secrets and variable prefixes that catalogue entries are checked
+        against.
         """
         of = self.cluster
         return ReservedNames(
@@ -708,7 +709,7 @@ class Settings(BaseSettings):
     def load(cls) -> Settings:
         """Read all sources.
 
-        Raises ``InvalidRequest`` that names the variable and value of each wrong setting.
+        Raises ``InvalidRequest``, which names the variable and value of each wrong setting.
         """
         path = os.environ.get("LIFECYCLE_CONFIG")
         if path and not Path(path).is_file():
@@ -746,11 +747,11 @@ class Settings(BaseSettings):
 
 
 def fingerprints(settings: Settings, *more: str) -> dict[str, str]:
-    """Return a fingerprint of each setting in ``ALIKE``, and of ``more`` (``gateway.login_key``),
-    by their variables.
+    """Return a fingerprint of each setting in ``ALIKE`` and in ``more`` (``gateway.login_key``), by
+    variable.
 
-    The value itself is the key of the hash, of which 32 bits are left: enough to see that two
-    values differ, and too few to find a secret.
+    The value itself is the key of the hash, of which 32 bits are kept: enough to show that two
+    values differ, but too few to find a secret.
     """
     found = {}
     for path in (*ALIKE, *more):
@@ -773,7 +774,7 @@ def _masked(name: str, value: object) -> str:
 
 
 def variables(model: type[BaseModel] = Settings, prefix: str = PREFIX) -> Iterator[str]:
-    """Yield the variable of every setting, in the order of the tree."""
+    """Yield the variable of each setting, in the order of the tree."""
     for name, info in model.model_fields.items():
         kind = info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -785,8 +786,9 @@ def variables(model: type[BaseModel] = Settings, prefix: str = PREFIX) -> Iterat
 def unread_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each variable with our prefix that no setting reads, with its fix.
 
-    Such a name is misspelt or belongs to another version. Inside a section pydantic refuses unknown
-    names. At the top level it ignores them, because it takes them for variables of other programs.
+    Such a name is misspelt or belongs to another version. Within a section, pydantic refuses
+    unknown names. At the top level, it ignores them, because they may be variables of other
+    programs.
     """
     known = list(variables())
     for name in sorted(name for name in environment if name.upper().startswith(PREFIX)):

@@ -1,6 +1,6 @@
 """Files of SQLite databases: connections, damage, copies.
 
-Every program of ours opens such a file through ``connect``, with ``driver``. Two SQLite libraries
+All our programs open such files through ``connect``, with ``driver``, because two SQLite libraries
 in one process would remove each other's locks on a file.
 """
 
@@ -20,21 +20,22 @@ from typing import Any
 from crawler_lifecycle.domain.errors import NotInThisState
 
 driver = sqlite3
-#: Suffixes of a database and of further files that SQLite may have for it. The journals come last,
-#: because a broken file without its journal might seem usable.
+#: Suffixes of a database and of its further SQLite files. The journals come last, because a broken
+#: file without its journal might seem usable.
 _FILES = ("", "-journal", "-wal", "-shm")
-#: Suffix of the mark next to a database that was restored, and for which nothing was adopted yet.
+#: Suffix of the mark next to a restored database for which nothing has been adopted yet.
 RESTORED = ".restored"
-#: Instructions of SQLite between two readings of the clock.
+#: The number of SQLite instructions between two checks of the clock.
 _INSTRUCTIONS = 100_000
-#: Bytes that each open connection locks in WAL mode: their number, and their position in the file.
+#: The bytes that each open connection locks in WAL mode: their number, and their offset in the
+#: file.
 _LOCKED = 510, 0x40000002
 
 
 def connect(file: Path | str, mode: str = "rwc", **options: Any) -> sqlite3.Connection:
     """Open a database file.
 
-    ``mode`` is ``ro``, ``rw``, or ``rwc`` to create a missing file. ``options`` are those of
+    ``mode`` is ``ro``, ``rw``, or ``rwc``, which creates a missing file. ``options`` are those of
     ``sqlite3.connect``.
     """
     uri = f"{Path(file).absolute().as_uri()}?mode={mode}"
@@ -43,39 +44,41 @@ def connect(file: Path | str, mode: str = "rwc", **options: Any) -> sqlite3.Conn
 
 
 def damage(file: Path, limit_s: float = math.inf) -> str | None:
-    """Return what is damaged in a file; ``None`` if nothing is, or if nothing was found within
-    ``limit_s`` seconds.
+    """Return the damage in a file; ``None`` if none was found within ``limit_s`` seconds.
 
-    It reads the whole file. A file that cannot be opened or is locked counts as undamaged.
+    This reads the whole file. A file that cannot be opened or is locked counts as undamaged.
     """
     until = time.monotonic() + limit_s
     try:
         with closing(connect(file, "rw")) as database:
             database.set_progress_handler(lambda: time.monotonic() > until, _INSTRUCTIONS)
             database.text_factory = bytes  # names in damaged pages may not be valid UTF-8
-            # It also compares indexes with tables: damage may be pages that are only old.
+            # This also compares indexes with tables, because damage may consist of valid but
+            # outdated pages.
             whole = database.execute("PRAGMA integrity_check(1)").fetchone() == (b"ok",)
     except driver.OperationalError:
         return None
     except driver.DatabaseError as error:
         return str(error)
-    # Python cannot decode SQLite's own error, which quotes the damaged schema.
+    # Python cannot decode SQLite's error message, which quotes the damaged schema.
     except UnicodeDecodeError:
-        return "its schema is no text"
-    return None if whole else "its pages do not fit together"
+        return "its schema is not text"
+    return None if whole else "its pages are inconsistent"
 
 
 def copy(source: Path, target: Path) -> None:
-    """Write a whole copy of a database into the new file ``target``. Others may write meanwhile.
+    """Write a complete copy of a database to the new file ``target``. Others may write in the
+    meantime.
 
-    The copy has the state of one moment, and is one file. Raises ``NotInThisState`` if ``target``
+    The copy is a consistent snapshot in a single file. Raises ``NotInThisState`` if ``target``
     exists, if the source is damaged, or if a file cannot be used.
     """
     draft = target.with_name(f"{target.name}.draft")
     try:
         draft.unlink(missing_ok=True)
         with closing(connect(source, "rw")) as database, closing(connect(draft)) as new:
-            database.backup(new)  # one step: with more, each commit of others would begin it anew
+            # copy in one step: with several, each commit of others would restart the copy
+            database.backup(new)
             new.execute("PRAGMA journal_mode = DELETE")
         if (found := damage(draft)) is not None:
             raise driver.DatabaseError(found)
@@ -105,10 +108,10 @@ def set_aside(file: Path, word: str) -> Path:
 def unused(file: Path) -> Iterator[None]:
     """Keep other processes from opening a database in WAL mode.
 
-    Raises ``NotInThisState`` if one has it open.
+    Raises ``NotInThisState`` if a process has it open.
 
-    This process must have no connection to the file: closing it here would remove the locks of that
-    connection.
+    This process must have no connection to the file, because closing the file here would remove the
+    connection's locks.
     """
     if not file.exists():
         yield

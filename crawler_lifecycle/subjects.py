@@ -26,7 +26,7 @@ Document = Mapping[str, Any]
 class At:
     """A time, shown as its age.
 
-    ``exact``: a terminal shows the time itself, because people copy it into commands.
+    With ``exact``, a terminal shows the time itself, because people copy it into commands.
     """
 
     time: Any
@@ -35,7 +35,7 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """The duration between two times; without an end, the duration until now."""
+    """The duration between two times, or until now if there is no end."""
 
     begin: Any
     end: Any
@@ -50,7 +50,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word for a state, shown in colour. The web UI shows the reasons ``why`` below it."""
+    """A word for a state, shown in colour. The web UI shows the reasons in ``why`` below it."""
 
     text: Any
     bad: bool = False
@@ -59,7 +59,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A text that leads to a page, such as ``/runs/7``."""
+    """A text that links to a page, such as ``/runs/7``."""
 
     text: Any
     path: str
@@ -67,7 +67,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A quantity, shown with thousands separators. An ``int`` in a cell is an id instead."""
+    """A quantity, shown with thousands separators. A plain ``int`` in a cell is an id."""
 
     number: Any
 
@@ -95,7 +95,8 @@ Facts = Sequence[tuple[str, Read]]
 class Column:
     """A column of a table.
 
-    ``wide``: ``crawlctl`` shows it with ``-o wide`` only. ``on``: the column appears only there.
+    If it is ``wide``, ``crawlctl`` shows it only with ``-o wide``. ``on`` limits it to the web UI
+    or ``crawlctl``.
     """
 
     title: str
@@ -114,16 +115,16 @@ class Action:
 
     name: str
     title: str
-    """The text of its button."""
+    """The text of the action's button."""
     done: str = ""
-    """The message of the web UI after success, with fields in braces; empty if it depends on the
+    """The web UI's message after success, with fields in braces; empty if it depends on the
     response.
     """
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
     """Fields of the request body that a person may fill in."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the request body that never change."""
+    """Fields of the request body with fixed values."""
     via: str | None = None
     """The path, if it differs from the name."""
     before: str = "Nothing changed: it was already in this state."
@@ -135,7 +136,7 @@ class Action:
 
     @property
     def danger(self) -> bool:
-        """Return whether the action loses something: it kills crawlers or deletes."""
+        """Return whether the action loses data, because it kills crawlers or deletes something."""
         return self.name in ("force", "delete")
 
 
@@ -145,7 +146,7 @@ class Subject:
 
     noun: str
     key: str
-    """The field of the document that identifies the object in its address."""
+    """The field of the document that identifies the object in its path."""
     columns: Sequence[Column]
     """The columns of a list."""
     facts: Facts = ()
@@ -160,7 +161,7 @@ class Subject:
     def path(self, key: object, what: str = "") -> str:
         """Return the path of one object in the web UI; the API has the same path after ``/v1``.
 
-        ``what`` is added at the end, for example ``/stop``.
+        ``what``, such as ``/stop``, is appended.
         """
         return f"/{self.plural}/{quote(str(key), safe='')}{what}"
 
@@ -177,7 +178,7 @@ class Subject:
         return {action.name: action for action in self.actions}[name]
 
     def known(self, row: Document) -> list[tuple[str, Cell]]:
-        """Return the facts of one object, without empty ones."""
+        """Return the facts about one object, without empty ones."""
         found = [(name, read(row)) for name, read in self.facts]
         return [
             (name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))
@@ -228,16 +229,16 @@ def _itself(plural: str, key: str) -> Read:
 
 
 def words(name: str) -> Read:
-    """Return a reader of a field's list; it joins the members with spaces."""
+    """Return a reader of a field's list, which joins the members with spaces."""
     return lambda row: " ".join(map(str, row.get(name) or ()))
 
 
-#: The most rows that are counted for the total of a list.
+#: The maximum number of rows that are counted for the total of a list.
 TOTAL_MAX = 10_000
 
 
 def total_words(total: int, exact: bool) -> str:
-    """Return the number of rows of a list, as the API counts it."""
+    """Return the number of rows in a list, as the API counts it."""
     if exact or not total:
         return f"{total:,}"
     return f"more than {total - 1:,}" if total > TOTAL_MAX else f"at least {total:,}"
@@ -283,9 +284,7 @@ def _stop_of(row: Document) -> str | None:
 
 
 def project(row: Document) -> str | None:
-    """Return the project of an object, unless it is the one of everything for which nobody names
-    another one.
-    """
+    """Return the project of an object, unless it is the default project."""
     return None if row.get("project") == DEFAULT else row.get("project")
 
 
@@ -327,13 +326,13 @@ def status_word(row: Document) -> str:
 
 
 def was_stopped(row: Document) -> bool:
-    """Return whether a person stopped a run or manager, so that it FAILED as intended."""
+    """Return whether a run or manager FAILED because a person stopped it."""
     return status_word(row) == "stopped"
 
 
 def deletion_words(deleted: Document) -> str:
-    """Return one line about a deletion: who requested it, when, what was removed, and what was kept
-    and why.
+    """Return a line about a deletion: who requested it and when, what was removed, and what was
+    kept and why.
     """
     by = f" by {deleted['requested_by']}" if deleted.get("requested_by") else ""
     done = f"done {deleted['ended_at']}" if deleted.get("ended_at") else "not done yet"
@@ -356,14 +355,14 @@ def _live(row: Document) -> bool:
 
 
 def pace(row: Document) -> str | None:
-    """Return the pages per minute of a run or task, as the gateway reports them."""
+    """Return a run's or task's pages per minute, as reported by the gateway."""
     value = row.get("pages_per_minute")
     return f"{value:,.1f}" if isinstance(value, int | float) else None
 
 
 def _among(name: str) -> Read:
-    """Return a reader of a field's value, with a link to all runs that have it; ``None`` without a
-    value.
+    """Return a reader of a field's value with a link to all runs that have it; it returns ``None``
+    without a value.
     """
     return lambda row: (
         Link(row[name], f"/?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
@@ -374,7 +373,7 @@ RUN = Subject(
     "run",
     "run_id",
     columns=(
-        # The web UI draws these columns in its own way, so that a list of runs fits on a telephone.
+        # The web UI renders these columns in its own way, so that a list of runs fits on a phone.
         _drawn("Run", _itself("runs", "run_id"), right=True),
         _drawn("Crawler", of("crawler")),
         _wide("Trigger", of("trigger")),
@@ -438,7 +437,7 @@ JOB_STATES = (*WAITING, "starting", "started", "ended", "skipped")
 
 
 def jobs(row: Document) -> dict[str, int]:
-    """Return the numbers of jobs by state and result, as far as the document contains them."""
+    """Return the numbers of jobs by state and result, if the document contains them."""
     found = row.get("jobs")
     return (
         {name: value for name, value in found.items() if isinstance(value, int)}
@@ -477,7 +476,7 @@ def _window(row: Document) -> str:
     return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
 
 
-_JOBS_PRUNED = "the records of its old jobs were removed: it takes the same jobs for new ones"
+_JOBS_PRUNED = "the records of its old jobs were removed: it treats the same jobs as new"
 
 MANAGER = Subject(
     "manager",
@@ -540,7 +539,7 @@ MANAGER = Subject(
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
         Action(
             "redo",
-            "Resume, and redo what its stop cut off",
+            "Resume, and redo what its stop interrupted",
             _GOES_ON,
             was_stopped,
             body={"redo": True},
@@ -548,9 +547,8 @@ MANAGER = Subject(
         ),
         Action("limit", "Set", "The limit is {cap}.", _live, ("cap",)),
     ),
-    empty="There are no managers. A manager starts one run after another, with a limit for runs at "
-    "once. Start it with "
-    "crawlctl manager start, the API or a schedule.",
+    empty="There are no managers. A manager starts one run after another, with a limit "
+    "for parallel runs. Start it with crawlctl manager start, the API or a schedule.",
 )
 JOBS = (
     Column("Job", of("item_id"), right=True),
@@ -570,7 +568,7 @@ JOBS = (
 
 
 def steps(row: Document) -> str:
-    """Return how many steps of a graph are in each state, such as ``2 running, 5 completed``."""
+    """Return the number of a graph's steps in each state, such as ``2 running, 5 completed``."""
     found = row.get("counts") or {}
     return ", ".join(
         f"{found[state]:,} {word}" for state, word in STATE_WORDS.items() if found.get(state)
@@ -630,14 +628,13 @@ GRAPH = Subject(
         Action("stop", "Stop the graph", _RECORDED, _open, _REASON),
         Action("force", "Force stop the graph", _FORCED, _open, _REASON, _FORCE, "stop"),
     ),
-    empty="There are no graphs. A graph has runs and functions that depend on each other. Start it "
-    "with crawlctl graph "
-    "start, the API or a schedule.",
+    empty="There are no graphs. A graph consists of runs and functions that depend on each other. "
+    "Start it with crawlctl graph start, the API or a schedule.",
 )
 
 # --- schedules ------------------------------------------------------------------------------------
 
-#: Decisions about a due time that a person should check.
+#: Decisions about a due time that a person should review.
 UNDONE = ("missed", "failed")
 
 
@@ -649,7 +646,7 @@ def _target(row: Document) -> tuple[str, dict[str, Any]]:
 
 def begins(row: Document) -> Cell:
     """Return the kind and name of the run, manager or graph that a schedule starts, with its
-    crawler or its list.
+    crawler or user code.
     """
     kind, target = _target(row)
     name = str(target.get("crawler" if kind == "run" else "name") or "")
@@ -686,7 +683,7 @@ def _began(row: Document) -> Cell:
     number = row.get("target_id")
     if number is None:
         return None
-    # A due time gives its graph a key that is like the id of its request.
+    # The graph of a due time has a key that looks like the id of its request.
     key = str(row.get("request_id")).replace("/", ".")
     return Link(f"{kind} {number}", GRAPH.path(key) if kind == "graph" else f"/{kind}s/{number}")
 

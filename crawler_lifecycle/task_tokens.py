@@ -1,13 +1,13 @@
 """Tokens of a task: a crawler's token and a files token.
 
-With ``task.<run>.<mac>`` a crawler adds tasks to its own run and reads its stop. With
-``files.<run>.<index>.<attempt>.<mac>`` a task's runner uploads files. Neither token allows anything
-else.
+With ``task.<run>.<mac>``, a crawler can add tasks to its own run and read its stop. With
+``files.<run>.<index>.<attempt>.<mac>``, a task's runner can upload files. Neither token allows
+anything else.
 
 ``<run>`` is the number and uid of the run (``RunRef``), because another run may get the same number
-later. ``<mac>`` is an HMAC-SHA256. Its input begins with a prefix for one purpose and version, so a
-signature for another purpose is not valid here. The scheduler service signs tokens and the gateway
-verifies them. Both know ``gateway.task_key``.
+later. ``<mac>`` is an HMAC-SHA256. Its input begins with a prefix for each purpose and version, so
+a signature for another purpose is not valid here. The scheduler service signs tokens and the
+gateway verifies them. Both know ``gateway.task_key``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from crawler_lifecycle.domain.run_ref import RunRef
 #: no longer valid.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"
 _FILES = b"crawler-lifecycle/files-token/v2\n"
-#: Fewest bytes of a key: the size of a SHA-256 digest. A shorter key would weaken the signature.
+#: The minimum size of a key in bytes, equal to that of a SHA-256 digest. A shorter key would weaken
+#: the signature.
 KEY_MIN = 32
-#: Greatest index or attempt: the database stores both as 32-bit integers.
+#: The highest index or attempt, because the database stores both as 32-bit integers.
 _NUMBER_MAX = 2**31 - 1
 _RUN = r"([1-9][0-9]{0,18}-[0-9a-f]{32})"
 _SHAPE = re.compile(rf"task\.{_RUN}\.([A-Za-z0-9_-]{{43}})", re.ASCII)
@@ -37,7 +38,7 @@ _FILES_SHAPE = re.compile(
 def sign(key: bytes, run: RunRef) -> str:
     """Return the crawler's token for this run.
 
-    Raises ``ValueError`` for a key of less than ``KEY_MIN`` bytes or an invalid run.
+    Raises ``ValueError`` for a key shorter than ``KEY_MIN`` bytes or an invalid run.
     """
     if RunRef.named(str(run)) is None:
         raise ValueError(
@@ -50,7 +51,7 @@ def verify(key: bytes, token: str) -> RunRef | None:
     """Return the run of this crawler's token.
 
     Return ``None`` if the token has another form or was signed with another key. Raises
-    ``ValueError`` for a key of less than ``KEY_MIN`` bytes.
+    ``ValueError`` for a key shorter than ``KEY_MIN`` bytes.
     """
     found = _SHAPE.fullmatch(token)
     right = found is not None and hmac.compare_digest(_mac(key, found[1]), found[2])
@@ -77,7 +78,7 @@ def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
     """Return the run, index and attempt of this files token.
 
     Return ``None`` if the token has another form or was signed with another key. Raises
-    ``ValueError`` for a key of less than ``KEY_MIN`` bytes.
+    ``ValueError`` for a key shorter than ``KEY_MIN`` bytes.
     """
     found = _FILES_SHAPE.fullmatch(token)
     if found is None or not hmac.compare_digest(_mac(key, found[1], _FILES), found[5]):

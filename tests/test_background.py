@@ -190,10 +190,10 @@ def test_a_row_is_told_at_its_beginning_and_at_its_end(caplog: pytest.LogCapture
     failures.worked()
     failures.failed(StoreUnavailable(""))
     assert caplog.messages == [
-        "reading failed and is tried again; what was read last holds: locked",
-        "reading failed and is tried again; what was read last holds: 'ours'",
+        "reading failed and is retried; what was read last holds: locked",
+        "reading failed and is retried; what was read last holds: 'ours'",
         "reading works again after 3 failures in 12.0 s; the last one: 'ours'",
-        "reading failed and is tried again; what was read last holds: StoreUnavailable",
+        "reading failed and is retried; what was read last holds: StoreUnavailable",
     ]
     assert [bool(record.exc_info) for record in caplog.records] == [False, True, False, False], (
         "a flaw shows its stack"

@@ -1,4 +1,4 @@
 """``crawlctl``: the command line.
 
-Modules are imported only when a verb needs them, which makes every verb fast.
+Modules are imported only when a verb needs them, which keeps every verb fast.
 """

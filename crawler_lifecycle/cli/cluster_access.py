@@ -1,6 +1,4 @@
-"""Access to the Kubernetes cluster that a command names, and errors of the connection with a
-fix.
-"""
+"""Access to the Kubernetes cluster that a command names, and connection errors with a fix."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ _SETTING = "LIFECYCLE_CLUSTER__"
 class ClusterAccess:
     """A Kubernetes cluster from the options of a command.
 
-    The settings replace each option that is ``None``.
+    For each option that is ``None``, the setting applies.
     """
 
     kubeconfig: Path | None = None
     context: str | None = None
     namespace: str | None = None
     image: str | None = None
-    """The image of crawlers whose catalogue entry has no image."""
+    """The image for crawlers whose catalogue entry has none."""
     address: str = LOOPBACK
     """An address of this machine that pods can reach. The demo site listens there."""
 
@@ -43,7 +41,7 @@ class ClusterAccess:
         return {f"{_SETTING}{name.upper()}": str(value) for name, value in given.items()}
 
     def settings(self) -> ClusterSettings:
-        """Return the settings, changed by these options.
+        """Return the settings with these options applied.
 
         Raises ``CommandFailed`` that names a wrong setting.
         """
@@ -86,7 +84,7 @@ def connect(settings: ClusterSettings) -> Api:
 def check_namespace(api: Api) -> None:
     """Check that the cluster answers and has our namespace.
 
-    Raises ``CommandFailed`` that names the fix.
+    Raises ``CommandFailed``, which names the fix.
     """
     if namespace_phase(api) != "Terminating":
         return
@@ -94,7 +92,7 @@ def check_namespace(api: Api) -> None:
     raise CommandFailed(
         Exit.NOT_IN_THIS_STATE,
         f"the namespace {name!r} is being deleted",
-        "nothing can be created in it; pods that are left may wait for our finalizer",
+        "nothing can be created in it; remaining pods may wait for our finalizer",
         f"crawlctl cluster release --namespace {name}, or use --namespace with another name",
     )
 
@@ -103,7 +101,7 @@ def namespace_phase(api: Api) -> str | None:
     """Return ``Active`` or ``Terminating``; ``None`` if this account may not read the namespace.
 
     Such an account may still be allowed to work in the namespace. Raises ``CommandFailed`` if the
-    namespace does not exist, or the cluster does not answer.
+    namespace does not exist or the cluster does not answer.
     """
     from crawler_lifecycle.clusters.kubernetes.client.errors import NotFound, RequestRefused
     from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import read_namespace
@@ -126,7 +124,7 @@ def namespace_phase(api: Api) -> str | None:
 
 
 def failed(error: Exception) -> CommandFailed:
-    """Return the error of a command that the cluster refused or did not answer."""
+    """Return the error for a request that the cluster refused or did not answer."""
     status = getattr(error, "status", None)
     if status == 401:
         again = "log in again: kubectl get namespaces"

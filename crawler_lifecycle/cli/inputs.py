@@ -1,4 +1,4 @@
-"""Input of commands: ``name=value`` options, files or standard input, and the output of users'
+"""Input of commands: ``name=value`` options, files, standard input, and the output of users'
 modules.
 """
 
@@ -24,14 +24,14 @@ Settings = Annotated[
     list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")
 ]
 
-#: The most bytes of an input, more than the largest graph has: a device has no end.
+#: The maximum size of an input in bytes, larger than any graph, because a device has no end.
 CONTENT_MAX = 256 << 20
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
     """Return ``name=value`` options as a mapping.
 
-    A value may also contain ``=``. Raises ``CommandFailed``.
+    A value can contain ``=``, too. Raises ``CommandFailed``.
     """
     found: dict[str, str] = {}
     for word in words or ():
@@ -52,7 +52,7 @@ def filled(values: Mapping[str, Any]) -> dict[str, Any]:
 def content_of(file: Path, option: str = "--file") -> bytes:
     """Return the bytes of a file; ``-`` is standard input.
 
-    Raises ``CommandFailed``, also above ``CONTENT_MAX``.
+    Raises ``CommandFailed``, also for more than ``CONTENT_MAX`` bytes.
     """
     try:
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as opened:
@@ -80,9 +80,9 @@ def json_of(where: str, content: bytes) -> Any:
 def answer_of(
     module: str, words: Sequence[str], timeout_s: float | None = None
 ) -> tuple[bytes, int]:
-    """Return the output of ``python -m module words`` and its exit code.
+    """Run ``python -m module words``, and return its output and exit code.
 
-    The process finds modules in the current folder. After ``timeout_s`` seconds it is killed with
+    The process finds modules in the current folder. After ``timeout_s`` seconds, it is killed with
     its child processes.
     """
     command = [sys.executable, "-m", module, *words]

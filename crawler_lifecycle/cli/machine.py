@@ -1,5 +1,5 @@
-"""Facts about this machine: its loopback address, the start times of processes, and a start of
-``crawlctl dev``.
+"""Facts about this machine: its loopback address, the start times of processes, and whether
+``crawlctl dev`` is starting.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
-#: The file of a state directory that ``crawlctl dev`` locks. It has the id and the start time of
+#: The file in a state directory that ``crawlctl dev`` locks. It contains the id and start time of
 #: its process, and a third word once the stack is ready.
 LOCK = "dev.lock"
 
 
 def start_time(pid: int) -> int | None:
-    """Return the start time of a process, in clock ticks since the machine's start.
+    """Return the start time of a process, in clock ticks since boot; ``None`` if it does not exist
+    or has ended.
 
-    ``None`` if it does not exist or has ended. Process ids are used again, but id and start time
-    identify one process.
+    Process ids are reused, but id and start time together identify a process.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -30,7 +30,7 @@ def start_time(pid: int) -> int | None:
 
 
 def living(known: Mapping[str, Any]) -> dict[str, int]:
-    """Return the processes of this ``dev.json`` that still exist, by the names of their parts."""
+    """Return the processes in this ``dev.json`` that still exist, by the names of their parts."""
     started = known.get("started") or {}
     pids = known.get("processes") or {}
     return {name: pid for name, pid in pids.items() if start_time(pid) == started.get(name, "")}
@@ -38,9 +38,7 @@ def living(known: Mapping[str, Any]) -> dict[str, int]:
 
 def starting(lock: Path) -> float | None:
     """Return for how many seconds ``crawlctl dev`` has been starting in the folder of this
-    ``LOCK``.
-
-    ``None`` if it is ready, has ended or never began, and if another user began it.
+    ``LOCK``; ``None`` if it is ready, has ended, never began, or was started by another user.
     """
     try:
         found = lock.stat()

@@ -17,16 +17,15 @@ from crawler_lifecycle.features.feature import VerbGroup
 from . import exits, output, session
 from .problems import CommandFailed, Exit, WrongUsage
 
-#: Verb -> the name of its function (or of its group of verbs), and its line in the help. The
-#: function is imported when its verb is called, because the imports of one verb must not slow down
-#: the others.
+#: Verb -> the name of its function or its group of verbs, and its line in the help. The function is
+#: imported when its verb is called, so that the imports of one verb do not slow down the others.
 RUNS = {
     "start": ("runs.start:start", "Start a run of a crawler."),
     "stop": ("runs.verbs:stop", "Ask runs to end gracefully."),
     "force-stop": ("runs.verbs:force_stop", "End runs at once, and kill their crawlers."),
     "resume": ("runs.verbs:resume", "Continue a run that has ended, as its next attempt."),
     "delete": ("runs.verbs:delete", "Delete the data of ended runs; a short record of each stays."),
-    "poll": ("runs.verbs:poll", "Check the tasks of a run on the cluster now."),
+    "poll": ("runs.verbs:poll", "Poll the tasks of a run on the cluster now."),
     "wait": ("runs.verbs:wait", "Wait for the end of a run; the exit code shows its outcome."),
     "watch": ("runs.watch:watch", "Watch a run until its end, or all live runs."),
     "list": ("runs.verbs:list_runs", "List runs, newest first."),
@@ -43,14 +42,14 @@ RUNS = {
     ),
     "pools": (
         "runs.verbs:pools",
-        "List the pools, who holds their slots, and who waits for them.",
+        "List the pools, and which runs hold or wait for their slots.",
     ),
     "quotas": (
         "runs.verbs:quotas",
-        "List the quotas that hold for your next start, and what is used.",
+        "List the quotas that apply to your next start, and their use.",
     ),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
-    "items": ("runs.items:items", "Show the items that a run found, or write them into a file."),
+    "items": ("runs.items:items", "Show the items that a run found, or write them to a file."),
     "files": ("runs.files:files", "List the supporting files of a run; show or download one."),
     "export": ("runs.files:export", "Show the export of a run; send it again, or download it."),
 }
@@ -66,24 +65,27 @@ SERVICES = {
     "dev": ("stack.dev:dev", "Run everything on this machine until Ctrl-C."),
     "init": (
         "stack.init:init",
-        "Make a folder with crawlers, a manager, a graph, a schedule and a test.",
+        "Create a folder with crawlers, a manager, a graph, a schedule and a test.",
     ),
     "worker": ("admin.services:worker", "Run a worker."),
     "gateway": (
         "admin.services:gateway_app",
-        "Run the gateway (HTTP API), or make a token (gateway token new).",
+        "Run the gateway (HTTP API), or create a token (gateway token new).",
     ),
     "scheduler": ("admin.services:scheduler", "Run the scheduler service."),
-    "doctor": ("doctor.verb:doctor", "Check what an installation needs, and show what to do."),
+    "doctor": (
+        "doctor.verb:doctor",
+        "Check everything that an installation needs, and show what to fix.",
+    ),
 }
 PROGRAM = {
-    "completion": ("program:completion", "Print the completion script of bash, zsh or fish."),
+    "completion": ("program:completion", "Print the completion script for bash, zsh or fish."),
     "version": ("program:show_version", "Show the version of this program."),
 }
 CRAWLER = {
-    "list": ("runs.verbs:crawlers", "List the crawlers that can be run."),
+    "list": ("runs.verbs:crawlers", "List the crawlers in the catalogue."),
     "describe": ("runs.verbs:describe_crawler", "Show one crawler of the catalogue."),
-    "check": ("runs.check:check", "Check that a crawler keeps the contract, with real runs."),
+    "check": ("runs.check:check", "Check with real runs that a crawler meets the contract."),
 }
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
@@ -94,11 +96,11 @@ DB = {
     ),
     "backup": (
         "admin.db_copies:backup",
-        "Write a whole copy of the database into a file, while everything runs.",
+        "Write a complete copy of the database to a file, while everything runs.",
     ),
     "restore": (
         "admin.db_copies:restore",
-        "Replace the database with a copy, while its services have ended.",
+        "Replace the database with a copy, after its services have ended.",
     ),
     "prune": (
         "admin.db_prune:prune",
@@ -106,14 +108,14 @@ DB = {
     ),
 }
 TOKEN = {
-    "create": ("admin.access:create", "Create a token that the database keeps; shown only once."),
-    "list": ("admin.access:list_tokens", "List the tokens that the database keeps."),
+    "create": ("admin.access:create", "Create a token in the database; it is shown only once."),
+    "list": ("admin.access:list_tokens", "List the tokens in the database."),
     "revoke": ("admin.access:revoke", "Revoke a token; gateways refuse it within seconds."),
 }
 CLUSTER = {
     "release": (
         "admin.cluster:release",
-        "Remove our finalizer from pods that will not be recorded any more.",
+        "Remove our finalizer from pods whose end will not be recorded.",
     ),
     "gc": (
         "admin.cluster_gc:collect",
@@ -122,9 +124,7 @@ CLUSTER = {
 }
 NOUNS = (
     VerbGroup("crawler", "The catalogue of crawlers.", CRAWLER),
-    VerbGroup(
-        "token", "Tokens that the database keeps, for clients of the gateway.", TOKEN, "Services"
-    ),
+    VerbGroup("token", "Tokens in the database, for clients of the gateway.", TOKEN, "Services"),
     VerbGroup("db", "The database.", DB, "Services"),
     VerbGroup("cluster", "The Kubernetes cluster.", CLUSTER, "Services"),
 )
@@ -133,7 +133,7 @@ ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
 
 def build() -> App:
-    """Return the application: it knows the names of the verbs, and imports the rest later."""
+    """Return the application, which knows the names of the verbs and imports the rest later."""
     app = App(
         name="crawlctl",
         help="Run crawls, and see their true state.",
@@ -170,8 +170,8 @@ def _add(app: App, noun: VerbGroup, full_name: Callable[[str], str]) -> None:
 
 
 def check_words(words: Sequence[str]) -> None:
-    """Raise ``CommandFailed`` for an argument that is not valid UTF-8: it could not be sent or
-    stored.
+    """Raise ``CommandFailed`` for an argument that is not valid UTF-8, because it could not be sent
+    or stored.
     """
     for number, word in enumerate(words, 1):
         try:
@@ -187,10 +187,10 @@ def check_words(words: Sequence[str]) -> None:
 def run(words: Sequence[str]) -> int:
     """Execute one command line.
 
-    Return its exit code, 0 if the verb has none. No error shows a traceback.
+    Return its exit code, which is 0 if the verb returns none. No error shows a traceback.
     """
     try:
-        os.getcwd()  # a verb, and the processes that it starts, begin their search there
+        os.getcwd()  # the verb and its child processes search modules there first
         check_words(words)
         options, rest = session.split(words)
         session.begin(options)
@@ -217,10 +217,10 @@ def run(words: Sequence[str]) -> int:
     except LifecycleError as error:
         return _fail(Exit.ERROR, str(error))
     except Exception as error:
-        # A service writes the stack into its log.
+        # A service writes the traceback to its log.
         if sys.flags.dev_mode or sys.excepthook is not sys.__excepthook__:
             raise
-        fix = "report it, with what is shown after export PYTHONDEVMODE=1"
+        fix = "report it, with the output after export PYTHONDEVMODE=1"
         return _fail(
             Exit.ERROR, f"a defect of crawlctl: {type(error).__name__}: {error}\n  next: {fix}"
         )
@@ -237,8 +237,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
     Other programs pass the command line in ``words``.
 
-    A letter that the terminal cannot show, or a part of a file name that is no text, is written as
-    its code.
+    A letter that the terminal cannot show, or an undecodable part of a file name, is written as an
+    escape.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -249,7 +249,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 def first() -> NoReturn:
     """Run the console script that has the name of the package.
 
-    Without words it shows everything at work.
+    Without arguments, it starts everything with a demo.
     """
     main(sys.argv[1:] or ("dev", "--demo", "--kill"))
 

@@ -1,7 +1,7 @@
 """Output formats: tables for people; JSON, JSON lines, YAML and names for programs.
 
-Data comes from crawlers and crawled pages. Therefore ``clean`` is applied to every text before it
-is printed.
+Because data comes from crawlers and crawled pages, ``clean`` is applied to every text before it is
+printed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from crawler_lifecycle.subjects import (
 
 from .session import current, say
 
-#: Width of output that is not for a terminal: no text is cut or folded.
+#: The width of output that is not for a terminal, so that no text is cut or folded.
 WIDE = 10_000
 
-#: Status -> colour. The colour adds no information to the word.
+#: Status -> colour, which adds no information to the word.
 STYLES = {
     **dict.fromkeys(("COMPLETED", "SUCCEEDED"), "green"),
     **dict.fromkeys(("FAILED", "LOST"), "red"),
@@ -42,18 +42,18 @@ STYLES = {
 
 
 def now() -> datetime:
-    """Return the present time. Tests replace this function."""
+    """Return the current time. Tests replace this function."""
     return datetime.now(UTC)
 
 
 def say_note(answer: Document, about: str = "") -> None:
-    """Print the note in an answer of the gateway, if it has one. ``about`` names the subject."""
+    """Print the note in an answer of the gateway, if any. ``about`` names the subject."""
     if answer.get("note"):
         say((f"{about}: " if about else "") + clean(answer["note"]))
 
 
 def say_total(answer: Document, shown: int) -> None:
-    """Print how many rows a list has, if these are not all."""
+    """Print how many rows the list has, if these are not all of them."""
     if (answer.get("total") or 0) > shown:
         say(
             f"{shown:,} of {total_words(answer['total'], bool(answer['total_exact']))}; for more: "
@@ -62,7 +62,7 @@ def say_total(answer: Document, shown: int) -> None:
 
 
 def clean(value: object, *, lines: bool = False) -> str:
-    """Return a text with escaped control characters, because data must not control a terminal.
+    """Return the text with escaped control characters, because data must not control a terminal.
 
     With ``lines``, line breaks and tabs stay.
     """
@@ -76,7 +76,7 @@ def clean(value: object, *, lines: bool = False) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """Return the time in a field of the API; ``None`` if it has none."""
+    """Return the time in a field of the API; ``None`` if it is empty."""
     if not isinstance(value, str):
         return None
     try:
@@ -87,8 +87,8 @@ def moment(value: object) -> datetime | None:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its one or two largest units: ``0.4 s``, ``12 s``, ``3 min 5 s``,
-    ``2 h 10 min``.
+    """Return a duration in its largest one or two units: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h
+    10 min``.
     """
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
@@ -103,10 +103,8 @@ def span(seconds: float) -> str:
 
 
 def ago(value: object) -> str:
-    """Return a time relative to now (``3 s ago``, ``in 2 min``), or in UTC with
-    ``--time-format iso``.
-
-    ``-`` if there is no time.
+    """Return a time relative to now (``3 s ago``, ``in 2 min``), or in UTC with ``--time-format
+    iso``; ``-`` if there is none.
     """
     found = moment(value)
     if found is None:
@@ -118,12 +116,12 @@ def ago(value: object) -> str:
 
 
 def number(value: object) -> str:
-    """Return a count with separators of thousands; ``-`` if there is none."""
+    """Return a count with thousands separators; ``-`` if there is none."""
     return f"{value:,}" if isinstance(value, int) else "-"
 
 
 def took(begin: object, end: object) -> str:
-    """Return the duration between two times of the API. Without an end it lasts until now."""
+    """Return the duration between two times of the API. Without an end, it lasts until now."""
     since = moment(begin)
     until = moment(end) or now()
     return span((until - since).total_seconds()) if since else "-"
@@ -153,9 +151,8 @@ def written(cell: Cell) -> str:
 
 
 def as_json(document: object, *, indent: int | None = 2) -> str:
-    """Return JSON for people and programs.
-
-    Letters of all languages stay; invisible characters are escaped.
+    """Return JSON in which the letters of all languages are readable and invisible characters are
+    escaped.
     """
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
@@ -164,7 +161,7 @@ def as_json(document: object, *, indent: int | None = 2) -> str:
 def as_yaml(document: object) -> str:
     """Return YAML with escaped invisible characters.
 
-    Such texts get double quotes, where YAML allows escapes.
+    Texts with these get double quotes, in which YAML allows escapes.
     """
     import yaml  # imported here, because few commands need it
 
@@ -196,7 +193,7 @@ def emit(
     table: Callable[[], None],
     rows: Sequence[Document] | None = None,
 ) -> None:
-    """Write ``document`` in the format of ``-o``. ``table`` writes it for people.
+    """Write ``document`` in the format of ``-o``. ``table`` writes it as a table.
 
     ``names`` are the ids for ``-o name``. ``rows`` are the lines for ``-o jsonl`` (default: the
     document as one line).
@@ -227,8 +224,7 @@ def emit_list(
 ) -> None:
     """Write rows in the format of ``-o``. ``name`` is the field with a row's id.
 
-    ``beside`` contains further parts of the document. The ``text`` of each is printed below the
-    table.
+    ``beside`` contains further parts of the document, whose ``text`` is printed below the table.
     """
     known = {name: part for name, part in beside.items() if part}
 
@@ -287,15 +283,15 @@ def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str
     terminal = console()
     with terminal.capture() as capture:
         terminal.print(build_table(rows, columns))
-    # Rich pads the last column too. Spaces at the end of a line are a nuisance when people copy it.
+    # Rich also pads the last column. Trailing spaces are a nuisance when people copy a line.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     for row in rows:
-        if row.get("unreadable"):  # this entry does not continue until a person repairs its row
+        if row.get("unreadable"):  # this entry does not continue until a person repairs it
             say(clean(row["unreadable"]))
 
 
 def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
-    """Print names and values, one line each."""
+    """Print each name with its value on a line."""
     from rich.text import Text
 
     terminal = console()
@@ -342,7 +338,7 @@ def console() -> Any:
 
 
 def write_lines(lines: Sequence[str]) -> None:
-    """Print lines with the present time.
+    """Print lines with the current time.
 
     They go to standard error if standard output is for a program.
     """

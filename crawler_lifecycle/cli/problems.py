@@ -24,7 +24,7 @@ class Exit(IntEnum):
 class CommandFailed(Exception):
     """A command failed.
 
-    ``what`` is the problem, ``why`` its cause, ``next_step`` a command or an action to try.
+    ``what`` is the problem, ``why`` its cause, and ``next_step`` a command or action to try.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ def completion(shell: Shell, /) -> None:
     app = build()
 
     # ``session.split`` removes the options of every verb from the command line before cyclopts sees
-    # it. The generator of completions learns them here.
+    # it. So the generator of completions gets them here.
     @app.meta.default
     def everywhere(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
@@ -53,7 +53,7 @@ def completion(shell: Shell, /) -> None:
         no_color: Annotated[bool, Parameter(help="no colours")] = False,
         quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], help="data only")] = False,
     ) -> None:
-        raise AssertionError("only its signature is read")
+        raise AssertionError("only the signature is used")
 
     print(app.meta.generate_completion(prog_name="crawlctl", shell=shell), end="")
     say(_HINTS[shell])

@@ -30,7 +30,7 @@ COLOURS = ("auto", "always", "never")
 REQUEST_TIMEOUT_S = 30.0
 #: Seconds to wait for a ``crawlctl dev`` that is starting.
 START_S = 60
-#: Characters of a file with a token that are read: a device may have no end.
+#: The maximum number of characters read from a token file, because a device may have no end.
 TOKEN_MAX = 100_000
 
 HELP = """\
@@ -41,8 +41,8 @@ Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` 
 Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run failed, \
 6 run stopped, 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
 
-#: Options whose next word is always data, even if it looks like an option -> their long name for
-#: the verb.
+#: Options whose next word is always data, even if it looks like an option -> the long name that the
+#: verb gets.
 _DATA = {"-a": "--arg", "-s": "--setting"} | {
     name: name
     for name in (
@@ -85,11 +85,12 @@ class Session:
     quiet: bool = False
 
     def gateway(self) -> Gateway:
-        """Return a connection to the named gateway, or to that of ``crawlctl dev``.
+        """Return a connection to the configured gateway, or to that of ``crawlctl dev``.
 
         Raises ``CommandFailed``.
         """
-        from .client.gateway import Gateway  # imports the HTTP client, which `--help` does not need
+        # this imports the HTTP client, which `--help` does not need
+        from .client.gateway import Gateway
 
         timeout_s = min(self.timeout_s or REQUEST_TIMEOUT_S, REQUEST_TIMEOUT_S)
         url = self.gateway_url or _setting("url")
@@ -143,7 +144,7 @@ def current() -> Session:
 def say(line: str) -> None:
     """Write a line for people to standard error.
 
-    Standard output only has data, which programs may read.
+    Standard output contains only data, which programs may read.
     """
     if not _current.quiet:
         print(line, file=sys.stderr, flush=True)
@@ -156,7 +157,7 @@ def begin(session: Session) -> None:
 
 
 def command(verb: str, **options: object) -> str:
-    """Return a command line with the options that are given: neither ``None`` nor ``False``."""
+    """Return a command line with all options except ``None`` and ``False``."""
     words = ["crawlctl", verb]
     for name, value in options.items():
         if value not in (None, False):
@@ -209,7 +210,7 @@ def _read_token(file: Path) -> str:
 
 
 def _checked_token(text: str, where: str) -> str:
-    # The error does not contain the text: it may be a secret with a small mistake.
+    # The error must not contain the text, which may be a secret with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise WrongUsage(
             f"{where} has no valid token",
@@ -255,7 +256,7 @@ def split(words: Sequence[str]) -> tuple[Session, list[str]]:
 
 def _session(found: Mapping[str, str], flags: Set[str]) -> Session:
     output = found.get("--output", "table")
-    # The Temporal CLI's word for a table.
+    # The Temporal CLI calls a table "text".
     output = _one_of("-o", "table" if output == "text" else output, FORMATS)
     color = _one_of("--color", found.get("--color", "auto"), COLOURS)
     timeout = found.get("--timeout")
@@ -281,7 +282,7 @@ def _one_of(option: str, value: str, choices: Sequence[str]) -> str:
 
 
 def _parts(word: str) -> tuple[str, str | None]:
-    """Return an option's name and its attached value: ``--output=json``, ``-ojson``, ``-o=json``,
+    """Return an option's name and attached value: ``--output=json``, ``-ojson``, ``-o=json``,
     ``-aname=value``.
     """
     if word.startswith("--"):
@@ -315,7 +316,7 @@ def seconds(text: str) -> float:
 def long_ago(
     text: str, now: datetime, rule: Retention, option: str = "--older-than"
 ) -> tuple[float, datetime]:
-    """Return the seconds of an option such as ``--older-than``, and the time that is this much
+    """Return the seconds of an option such as ``--older-than``, and the time that many seconds
     before ``now``.
 
     Raises ``CommandFailed``.
@@ -339,13 +340,13 @@ def long_ago(
 def time_of(option: str, text: str, now: datetime | None = None) -> str:
     """Return the time of an option in UTC, in the format of the API. Raises ``CommandFailed``.
 
-    ``text`` is an ISO 8601 date or time, or a duration such as ``24h`` before ``now``, if that is
-    given. A time without an offset is UTC.
+    ``text`` is an ISO 8601 date or time or, if ``now`` is given, a duration before it such as
+    ``24h``. A time without an offset is UTC.
     """
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        # A duration needs a unit here: a number alone could be a year.
+        # A duration needs a unit here, because a number alone could be a year.
         length = _DURATION.fullmatch(text.strip()) is not None and text.strip()[-1:].isalpha()
         if now is None or not length:
             fix = (
@@ -365,7 +366,7 @@ def time_of(option: str, text: str, now: datetime | None = None) -> str:
 
 
 def load_settings() -> Settings:
-    """Return the settings. Raises ``CommandFailed`` that names a wrong setting."""
+    """Return the settings. Raises ``CommandFailed``, which names a wrong setting."""
     from crawler_lifecycle.domain.errors import InvalidRequest
     from crawler_lifecycle.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Shared code of verbs about runs, managers, graphs, schedules and webhooks: list, control, wait
+"""Shared code of the verbs for runs, managers, graphs, schedules and webhooks: list, control, wait
 and watch.
 """
 
@@ -38,29 +38,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Goal = Literal["completed", "ended", "started"]
-#: The words that identify an entry, a line about it, and its document.
+#: The words that identify an entry, a line that describes it, and its document.
 Entry = tuple[object, str, Document]
 #: The longest pause between two polls of ``watch``, in seconds. People notice longer delays.
 LONGEST_PAUSE_S = 1.0
 
 By = Annotated[str | None, Parameter(help="who requests it; default: you")]
 Project = Annotated[
-    str | None, Parameter(help="project, with a token of all projects; default: that of the token")
+    str | None, Parameter(help="project, for a token of all projects; default: the token's project")
 ]
 Search = Annotated[
     str | None,
-    Parameter(help="only those with this text, in any case; docs/gateway.md explains where"),
+    Parameter(help="only those with this text, in any case; docs/gateway.md lists the fields"),
 ]
-Sort = Annotated[str | None, Parameter(help="order by this column; -COLUMN: the largest first")]
+Sort = Annotated[str | None, Parameter(help="sort by this column; -COLUMN: largest first")]
 Limit = Annotated[int, Parameter(help="show at most this many")]
 Reason = Annotated[str | None, Parameter(help="reason for the record")]
 Shown = Annotated[str | None, Parameter(help="reason to show")]
-Force = Annotated[bool, Parameter(help="kill everything that it executes")]
-Yes = Annotated[bool, Parameter(help="do not ask; needed without a terminal")]
-Proof = Annotated[bool, Parameter(help="wait until it is proved that nothing of it executes")]
+Force = Annotated[bool, Parameter(help="kill everything that executes")]
+Yes = Annotated[bool, Parameter(help="do not ask for confirmation; needed without a terminal")]
+Proof = Annotated[bool, Parameter(help="wait for proof that nothing executes any more")]
 End = Annotated[bool, Parameter(help="wait for its end; the exit code shows its outcome")]
 
-#: State of a graph -> the same as status and ``ended_by`` of a run.
+#: State of a graph -> the corresponding status and ``ended_by`` of a run.
 _OF_STATE = {
     "draft": ("INITIALIZING", None),
     "executing": ("PROCESSING", None),
@@ -71,21 +71,20 @@ _OF_STATE = {
 
 
 def status_of(row: Document) -> tuple[Any, Any]:
-    """Return status and ``ended_by`` of a run or manager.
-
-    The state of a graph is translated into them.
+    """Return status and ``ended_by`` of a run or manager, or those that correspond to the state of
+    a graph.
     """
     return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("ended_by")))
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of entry that a command is about: runs, managers, graphs, schedules or webhooks."""
+    """A kind of entry that commands handle: runs, managers, graphs, schedules or webhooks."""
 
     subject: Subject
     line: Callable[[Document], str] = str
-    """Returns one line about an entry: its kind, number and state. Schedules and webhooks do not
-    need it.
+    """Returns a line with an entry's kind, number and state. Schedules and webhooks do not need
+    it.
     """
     again: str = "resume"
     """The verb that resumes an ended entry."""
@@ -99,7 +98,7 @@ class Kind:
         return row[self.subject.key]
 
     def call(self, verb: str, *numbers: object) -> str:
-        """Return a command line with this verb about some entries."""
+        """Return a command line with this verb and these entries."""
         words = ["crawlctl"] if self.noun == "run" else ["crawlctl", self.noun]
         return " ".join([*words, verb, *(shlex.quote(str(number)) for number in numbers)])
 
@@ -108,7 +107,7 @@ class Kind:
         return f"/v1{self.subject.path(number, what)}"
 
     def list_all(self, limit: int, **filters: Any) -> None:
-        """Carry out the verb ``list``."""
+        """Execute the verb ``list``."""
         plural = self.subject.plural
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
@@ -118,7 +117,7 @@ class Kind:
         )
 
     def show(self, rows: Sequence[Document]) -> None:
-        """Print entries, and the notes of the gateway about them."""
+        """Print entries, and the gateway's notes about them."""
         document: Any = rows[0] if len(rows) == 1 else {f"{self.noun}s": list(rows)}
         names = [self.number(row) for row in rows]
         columns = self.subject.state
@@ -127,7 +126,7 @@ class Kind:
             say_note(row, f"{self.noun} {self.number(row)}")
 
     def look_further(self, number: object, code: Exit) -> int:
-        """Print the next commands if ``code`` is an error. Return ``code``."""
+        """Return ``code``. If it is an error, first print the next commands."""
         if code is not Exit.DONE:
             say(f"next: {self.call('describe', number)} · {self.call(self.again, number)}")
         return code
@@ -143,10 +142,10 @@ class Kind:
     ) -> int:
         """Request ``action`` for several entries.
 
-        One that fails or has already ended does not prevent the others.
+        If one fails or has already ended, the others are not affected.
 
         With ``wait``, wait until all have ended. ``then`` is the suggested next verb, with ``{}``
-        for the number.
+        in place of the number.
         """
         answers: list[Document] = []
         failures: list[CommandFailed] = []
@@ -184,9 +183,9 @@ class Kind:
     def be_sure(
         self, numbers: Sequence[object], what: str, *, yes: bool, verb: str = "force-stop"
     ) -> None:
-        """Ask before ``what`` is killed or deleted.
+        """Ask for confirmation before ``what`` is killed or deleted.
 
-        Raises ``CommandFailed`` without a yes, or without a terminal.
+        Raises ``CommandFailed`` without a yes or a terminal.
         """
         if yes:
             return
@@ -249,7 +248,7 @@ class Kind:
         )
 
     def follow(self, number: Any, *, watch: bool, after: Document | None = None) -> int:
-        """Wait for the end of a started entry, with ``watch`` showing its changes.
+        """Wait for the end of a started entry. With ``watch``, show its changes.
 
         Return the exit code.
 
@@ -276,7 +275,7 @@ class Kind:
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
         """Return the exit code after a watch.
 
-        Raises ``CommandFailed`` if ``code`` is ``None``: the time was over.
+        Raises ``CommandFailed`` if ``code`` is ``None`` because the time limit was reached.
         """
         number = self.number(row)
         if code is None:
@@ -288,7 +287,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class NamedKind(Kind):
-    """Schedules or webhooks, which have names and can be paused. Each method carries out a verb."""
+    """Schedules or webhooks, which have names and can be paused. Each method executes a verb."""
 
     def describe(self, name: str) -> None:
         with current().gateway() as gateway:
@@ -311,7 +310,7 @@ class NamedKind(Kind):
     ) -> None:
         """Create an entry or replace its definition.
 
-        ``following`` returns the verbs to suggest next.
+        ``following`` returns the verbs to suggest afterwards.
         """
         with current().gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
@@ -322,7 +321,7 @@ class NamedKind(Kind):
         say(f"next: {verbs}")
 
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the present definition with these changes.
+        """Return the current definition with these changes.
 
         Raises ``CommandFailed`` if there are none.
         """
@@ -344,8 +343,8 @@ class NamedKind(Kind):
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """Return the exit code of a command that waits for ``goal``; ``None`` if it must continue to
-    wait.
+    """Return the exit code of a command that waits for ``goal``; ``None`` if it must keep
+    waiting.
     """
     status, ended_by = status_of(row)
     if status not in TERMINAL:
@@ -360,7 +359,7 @@ def verdict(row: Document, goal: Goal) -> Exit | None:
 def is_news(row: Document, after: Document | None) -> bool:
     """Return whether a row belongs to the attempt that a start or resume began.
 
-    ``after`` is the answer to it.
+    ``after`` is the answer to that request.
 
     The row of a manager may still show the end of the previous attempt, because the next one is
     recorded a little later.
@@ -383,8 +382,8 @@ def watch_changes(
     """Poll, and show changes: redraw ``picture`` on a terminal; otherwise print a line for each
     changed entry.
 
-    Return the last answer and the result of ``end`` for it, which is ``None`` if ``--timeout`` was
-    over first. ``nothing`` is printed once if there is no entry.
+    Return the last answer and the result of ``end`` for it, which is ``None`` if ``--timeout``
+    expired first. ``nothing`` is printed once if there is no entry.
     """
     polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)
     printed: dict[object, str] = {}
@@ -415,7 +414,9 @@ def watch_changes(
 
 @contextmanager
 def _screen() -> Iterator[Callable[[Any], None] | None]:
-    """Yield a function that redraws the terminal; ``None`` if lines have to be printed instead."""
+    """Yield a function that redraws the terminal, or ``None`` if lines have to be printed
+    instead.
+    """
     terminal = console()
     if not current().for_people or not sys.stdout.isatty() or terminal.is_dumb_terminal:
         yield None

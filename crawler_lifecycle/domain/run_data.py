@@ -108,8 +108,13 @@ class Which(TypedDict, total=False):
 class Items:
     """The items of runs, one after another.
 
-    You can iterate over them several times. ``skipped`` contains sentences about data that the last
-    iteration could not read, such as ``3 lines were no JSON``.
+    <<<<<<< ours
+        You can iterate over them several times. ``skipped`` contains sentences about data that the last
+        iteration could not read, such as ``3 lines were no JSON``.
+    =======
+        ``skipped`` has sentences about data that the last iteration could not read, such as ``3 lines
+        were not JSON``.
+    >>>>>>> theirs
     """
 
     def __init__(

@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 
-# Block signals before the other imports. Process 1 of a container has no default action for them: a
-# SIGTERM that came during our imports would be lost. A blocked signal waits until we read it.
+# Block signals before the other imports. Process 1 of a container has no default action for them,
+# so a SIGTERM during our imports would be lost. A blocked signal waits until we read it.
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 if not __package__:
-    # Python was given the folder, not the package: make the folder itself the package, whatever its
-    # name is.
+    # Python was started with the folder, not the package. Make the folder itself the package,
+    # whatever its name.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[0] = os.path.dirname(here)
     __package__ = os.path.basename(here)

@@ -1,9 +1,9 @@
 """Packing of the crawler's supporting files into one ``tar.gz``, which is sent in parts while it is
 packed.
 
-Nothing is written to a disk, because the root may be read-only. Only one part is in memory at a
-time. A link, pipe or device is included by name only, so that the archive can list it. Folders are
-opened by descriptors (``safe_directory.py``), so that no link is followed, even if processes of the
+Nothing is written to disk, because the root may be read-only. Only one part is in memory at a time.
+A link, pipe or device is included by name only, so that the archive can list it. Folders are opened
+through descriptors (``safe_directory.py``), so that no link is followed, even if processes of the
 crawler still change the folder.
 """
 
@@ -19,17 +19,17 @@ from typing import IO, Any, cast
 
 from .safe_directory import NotOurs, SafeDirectory
 
-#: The most bytes of one part, and the most parts: the gateway permits no more.
+#: The maximum size of a part in bytes, and the maximum number of parts, as the gateway permits.
 PART_BYTES = 8 * 1024 * 1024
 PARTS_MAX = 6400
 FILES_MAX = 100_000
-#: Bytes of all files before they are packed.
+#: The maximum size of all files in bytes, before packing.
 BYTES_MAX = 50 * 2**30
-#: The most bytes of a file that are not on the disk. A sparse file costs its writer nothing, but us
-#: time to read it.
+#: How many bytes of a file may be missing on disk. A sparse file costs its writer nothing, but
+#: reading it costs us time.
 HOLES_MAX = 2**30
 DEPTH_MAX = 64
-#: The most names of one folder.
+#: The maximum number of names in a folder.
 NAMES_MAX = 200_000
 
 #: Called with the number and the content of each part, in order. An exception ends the whole
@@ -45,8 +45,8 @@ _KINDS = {
 
 
 class Parts:
-    """A file object for the tar: it packs the data, cuts it into parts, and sends each part as soon
-    as it is full.
+    """A file object for the tar, which compresses the data and sends each part as soon as it is
+    full.
     """
 
     def __init__(self, send: Send) -> None:
@@ -87,7 +87,7 @@ class Parts:
 class Bundle:
     """A sender of the files below a folder.
 
-    ``files``, ``bytes`` and ``left_out`` count the files while it sends.
+    ``files``, ``bytes`` and ``left_out`` are counted while it sends.
     """
 
     def __init__(self, folder: str) -> None:
@@ -97,7 +97,7 @@ class Bundle:
         self.left_out = 0
 
     def send(self, send: Send) -> dict[str, Any]:
-        """Send all parts, and return the list of them, which the caller sends last.
+        """Send all parts, and return the list of parts, which the caller sends last.
 
         An empty folder has no parts.
         """
@@ -185,8 +185,8 @@ class Bundle:
 
 
 class _Whole:
-    """A file of exactly the announced size: if it became shorter, or cannot be read to its end,
-    zeros follow.
+    """A file of exactly the announced size. If it became shorter or cannot be read to its end, it
+    is filled with zeros.
     """
 
     def __init__(self, file: IO[bytes], size: int) -> None:

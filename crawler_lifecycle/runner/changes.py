@@ -1,8 +1,7 @@
-"""The files below a crawler's working folder that changed: its own code, and what a crawl wrote
-there.
+"""Changed files below a crawler's working folder: its own code, and files that a crawl wrote there.
 
-A project's folder may hold anything, so the search is bounded. It leaves out hidden folders,
-caches, installed packages and mounted volumes.
+A project's folder may contain anything, so the search is bounded. It skips hidden folders, caches,
+installed packages and mounted volumes.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ import os
 import time
 from collections import Counter
 
-#: The most files and seconds of a search.
+#: The limits of a search: files, and seconds.
 FILES_MAX = 20_000
 SECONDS = 1.0
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages", "venv")
 
 
 def changed_since(moment: float, left_out: list[str], suffix: str = "") -> Counter[str]:
-    """Return how many files of each folder were changed since ``moment`` (seconds since the epoch).
+    """Return how many files in each folder have changed since ``moment`` (seconds since the epoch).
 
-    Folders are relative to the working folder. ``left_out``: absolute paths, which are left out
-    with all folders above.
+    Folders are relative to the working folder. ``left_out`` are absolute paths, which are skipped
+    together with their parent folders.
     """
     found: Counter[str] = Counter()
     until = time.monotonic() + SECONDS

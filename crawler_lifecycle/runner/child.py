@@ -1,4 +1,4 @@
-"""The crawler as a child process: we start it, send it one stop signal, and reap it with all its
+"""The crawler as a child process: we start it, send it one stop signal, and reap it and all its
 orphans.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-#: Seconds to wait until the killed processes of the crawler have ended.
+#: Seconds to wait for the killed processes of the crawler to end.
 _REAP_S = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
@@ -26,21 +26,20 @@ class ChildEnd(NamedTuple):
     exit_code: int | None
     signal: int | None
     peak_memory: int
-    """Bytes: the largest resident size of the child, or of one of the children that it waited
-    for.
+    """The peak resident size in bytes of the child, or of one of the children that it waited for.
     """
 
 
 def block_signals() -> None:
     """Block signals, so that they wait until we read them.
 
-    No handler runs, so no call is interrupted.
+    No handler runs, so they interrupt no call.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
 
 def become_subreaper() -> bool:
-    """Become the parent of all orphans among our descendants, as process 1 of a pod is.
+    """Become the parent of all orphans among our descendants, like process 1 of a pod.
 
     Return whether this worked.
     """
@@ -53,13 +52,13 @@ def hide_environment() -> bool:
     Return whether this worked.
 
     They contain secrets, and a crawler may run as the same user. Root can still read them, and
-    programs that we execute are readable again.
+    programs that we execute are not hidden.
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _prctl(option: int, value: int) -> bool:
-    # This system or C library has no such call.
+    # This system or C library does not have this call.
     with contextlib.suppress(OSError, AttributeError, TypeError):
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     return False
@@ -79,7 +78,7 @@ class Child:
         return self.stopped_at is not None
 
     def pending_stop(self) -> bool:
-        """Return whether a stop was requested. This consumes the signals that wait."""
+        """Return whether a stop was requested. This consumes pending signals."""
         while signal.sigtimedwait(_STOPS, 0) is not None:
             self._note_stop()
         return self.stop_asked
@@ -89,11 +88,11 @@ class Child:
             self.stopped_at = time.monotonic()
 
     def start(self, argv: list[str], env: Mapping[str, str], output: int | None = None) -> None:
-        """Start the crawler with default signal handlers and no blocked signal.
+        """Start the crawler with default signal handlers and no blocked signals.
 
-        The crawler prints to the descriptor ``output``. Without ``output`` it prints to our own
-        output. It inherits all inheritable descriptors. Raises ``OSError`` when the crawler cannot
-        be executed.
+        The crawler prints to the descriptor ``output``, or to our own output if it is not given. It
+        inherits all inheritable descriptors. Raises ``OSError`` when the crawler cannot be
+        executed.
         """
         defaults = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP, 32, 33}
         printed = (
@@ -122,7 +121,7 @@ class Child:
                 due = time.monotonic() + seconds
 
     def attend(self, over: Callable[[], bool], seconds: float) -> None:
-        """Note stop requests and reap orphans, after the crawler's end, until ``over`` returns
+        """After the crawler's end, record stop requests and reap orphans until ``over`` returns
         true.
 
         ``over`` is called at least every ``seconds``.
@@ -136,7 +135,7 @@ class Child:
     def end_leftovers(self) -> None:
         """Kill the crawler's remaining processes if we are process 1.
 
-        They would end together with us anyway, but until then they could still write.
+        They would end together with us anyway, but until then they could still write files.
         """
         if os.getpid() != 1:
             return
@@ -156,8 +155,8 @@ class Child:
         os.kill(self._pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Send the crawler its stop signal, but only once: at a second signal Scrapy ends without
-        writing its stats.
+        """Send the crawler its stop signal, but only once: after a second signal, Scrapy ends
+        without writing its stats.
         """
         if not self.stop_asked:
             self._note_stop()
@@ -165,7 +164,7 @@ class Child:
             os.kill(self._pid, self._stop_signal)
 
     def _reap(self) -> ChildEnd | None:
-        """Reap all ended processes, and return the child's end if it was among them."""
+        """Reap all ended processes. Return the child's end if the child was among them."""
         found = None
         while True:
             try:

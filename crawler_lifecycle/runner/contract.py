@@ -20,8 +20,9 @@ Json = dict[str, Any]
 #: Variables of the environment.
 Environ = Mapping[str, str]
 
-#: The most bytes of the summary, and of its part with the short fields. The containers of a pod
-#: share 12 KiB for their termination messages, and Kubernetes cuts a message that is too long.
+#: The maximum size in bytes of the summary, and of its part with the short fields. The containers
+#: of a pod share 12 KiB for their termination messages, and Kubernetes cuts a message that is too
+#: long.
 SUMMARY_MAX = 4096
 SHORT_MAX = 1024
 STATS_MAX = 64 * 1024
@@ -33,10 +34,10 @@ DISK_FULL = 3
 BAD_CONFIGURATION = 4
 STOPPED = 11
 STOPPED_UNCLEANLY = 13
-#: The code of shells for a program that is not there.
+#: The exit code of shells for a program that does not exist.
 NOT_EXECUTED = 127
 
-#: The end of the sentence about files that a crawl left in its working folder.
+#: How the sentence about files that a crawl left in its working folder ends.
 NOT_KEPT = "are not kept: write them to CRAWL_FILES_DIR"
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -46,7 +47,7 @@ class BadConfiguration(Exception):
     """An environment or command line that can never work."""
 
 
-#: The fields of a contract that are the text of their variable.
+#: The fields of a contract whose value is the unchanged text of their variable.
 _TEXTS = (
     "files_dir",
     "state_dir",
@@ -80,23 +81,24 @@ class Contract(NamedTuple):
     stop_grace_s: float
     """Seconds between the crawler's stop signal and its SIGKILL."""
     end_grace_s: float | None
-    """Seconds from the end of ``stop_grace_s`` until all processes are killed, the runner included.
+    """Seconds from the end of ``stop_grace_s`` until all processes are killed, including the
+    runner.
 
-    When it is set, the runner itself enforces the crawler's grace.
+    If this is set, the runner itself enforces the crawler's grace period.
     """
     upload_url: str | None
     upload_token: str | None
     log_file: str | None
     """The file that our standard output writes to; set when the runner must limit its size."""
     stop_url: str | None
-    """The gateway's address of the run's stop, which answers whether the stop is forced."""
+    """The gateway's address for the run's stop, which reports whether the stop is forced."""
     stop_token: str | None
     items: str
-    """``off``: the runner counts no items in feeds. JSON declares which files are items, for
-    ``DECLARED``.
+    """``off`` means that the runner counts no items in feeds. JSON declares which files are items,
+    for ``DECLARED``.
     """
     fields: list[str]
-    """The fields of items that the summary reports first."""
+    """The item fields that the summary reports first."""
 
     @classmethod
     def read(cls, environ: Environ) -> Contract:
@@ -115,7 +117,7 @@ class Contract(NamedTuple):
         for key, value in args.items():
             if not isinstance(value, str):
                 raise BadConfiguration(
-                    f"CRAWL_ARGS: the value of {key!r} is not a text; write it in quotes"
+                    f"CRAWL_ARGS: the value of {key!r} is not a string; put it in quotes"
                 )
         return cls(
             args=args,
@@ -138,8 +140,8 @@ class Contract(NamedTuple):
 
 
 def _fields(environ: Environ) -> list[str]:
-    """Return the field names, or no name when the variable is invalid: we refuse no crawl because
-    of it.
+    """Return the field names, or no names when the variable is invalid, because that is no reason
+    to refuse a crawl.
     """
     try:
         names = json.loads(environ.get("CRAWL_FIELDS") or "[]")
@@ -157,7 +159,7 @@ def _stop_url(environ: Environ) -> str | None:
 
 
 def _attempt(environ: Environ) -> int:
-    """Return the attempt, or 1 when it is invalid: only the note about a resumption depends on
+    """Return the attempt, or 1 when it is invalid, because only the note about resuming depends on
     it.
     """
     text = environ.get("CRAWL_ATTEMPT") or "1"
@@ -168,7 +170,7 @@ def _deadline(environ: Environ) -> float | None:
     """Return ``CRAWL_DEADLINE``, else the time ``CRAWL_RUN_TIMEOUT_S`` seconds from now, else
     ``None``.
 
-    The service sets the second variable when it cannot know the time of the start.
+    The service sets the second variable when it cannot know the start time.
     """
     text = environ.get("CRAWL_DEADLINE")
     if not text:
@@ -224,7 +226,7 @@ def moment(seconds: float) -> str:
 def write(path: str, text: str) -> None:
     """Replace the whole file.
 
-    If it cannot be replaced, overwrite its content: a pod's termination log is a mount.
+    If it cannot be replaced, like a pod's mounted termination log, overwrite its content.
     """
     folder, name = os.path.split(path)
     try:
@@ -243,7 +245,7 @@ def summary_text(data: Json) -> str:
     """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then the
     long ones.
 
-    ``fields`` comes last, complete or not at all: a field missing there would seem to be empty in
+    ``fields`` comes last, and is complete or left out: a missing field would seem to be empty in
     every item.
     """
     long = picked(data, ("files", "message"))
@@ -262,7 +264,7 @@ def picked(data: Json, names: Iterable[str]) -> Json:
 
 
 def fitted(data: Json, most: int) -> str:
-    """Return the object as JSON of at most ``most`` bytes; its longest text is halved until the
+    """Return the object as JSON of at most ``most`` bytes. Its longest text is halved until the
     object fits.
     """
     data = dict(data)
@@ -293,7 +295,7 @@ def read(path: str) -> Json | None:
 def valid_stats(data: Json) -> Json:
     """Return the known fields of a stats file that have the right type.
 
-    Texts are cut to their limits.
+    Texts are cut to their maximum length.
     """
     good: Json = {}
     for name in COUNTERS:

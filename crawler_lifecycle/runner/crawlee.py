@@ -1,6 +1,4 @@
-"""Crawlee, for Node and for Python: the folder of its storage, the memory that it may use, and its
-counters.
-"""
+"""Crawlee for Node and Python: its storage folder, its memory limit, and its counters."""
 
 from __future__ import annotations
 
@@ -10,27 +8,28 @@ import re
 from .contract import Json
 from .safe_directory import NotOurs, SafeDirectory
 
-#: Each crawler of one process has a file of its own: here the first four of Node, and those of
-#: Python.
+#: Each crawler of a process has a file of its own: here the first four files of Node and of Python.
 _FILES = [
     name
     for n in range(4)
     for name in (f"SDK_CRAWLER_STATISTICS_{n}.json", f"__CRAWLER_STATISTICS_{n}")
 ]
-#: Numbers stand first in a file, and the list of all errors last, so the rest is not read. Node
-#: writes it in place: it may be half-written, so a number counts only with what follows it. Those
-#: per minute change without any progress.
+#: Numbers come first in a file, and the list of all errors last, so the rest is not read. Node
+#: writes the file in place. As it may be half-written, a number counts only if a delimiter follows
+#: it. Numbers per minute are ignored, because they change without any progress.
 _READ_MAX = 64 * 1024
 _NUMBER = re.compile(rb'"(requests?(?!\w*PerMinute)\w{1,40})"\s*:\s*(\d{1,15})(?:\.\d*)?\s*[,}]')
-#: By default Crawlee writes its statistics once a minute.
+#: A shorter interval than Crawlee's default of one minute, in milliseconds.
 _PERSIST_MS = "2000"
 
 
 class Crawlee:
-    """The storage of a crawl of Crawlee, in the state folder, which all attempts share."""
+    """The storage of a Crawlee crawl, in the state folder that all attempts share."""
 
     def __init__(self, env: dict[str, str], state_dir: str, *, resume: bool) -> None:
-        """Add Crawlee's variables, which other programs do not know. Those of the catalogue win."""
+        """Add Crawlee's variables, which other programs ignore. Those of the catalogue take
+        precedence.
+        """
         self._folder = env.setdefault("CRAWLEE_STORAGE_DIR", os.path.join(state_dir, "crawlee"))
         env.setdefault("CRAWLEE_PERSIST_STATE_INTERVAL_MILLIS", _PERSIST_MS)
         env.setdefault("CRAWLEE_PURGE_ON_START", "0" if resume else "1")
@@ -38,13 +37,14 @@ class Crawlee:
             env.setdefault("CRAWLEE_MEMORY_MBYTES", str(memory_mib))
         before = self._numbers()
         self._stale = {} if resume else before
-        # Counters alone do not prove that a queue was stored, from which the crawl continues.
+        # Counters alone do not prove that a request queue was stored from which the crawl can
+        # continue.
         unknown = before and not os.path.isdir(os.path.join(self._folder, "request_queues"))
         self._resumed = {"resumed": bool(before)} if resume and not unknown else {}
 
     def read(self) -> Json | None:
-        """Return the counters, and all numbers as ``scrapystats``; ``None`` without any of this
-        attempt.
+        """Return the counters, and all numbers as ``scrapystats``; ``None`` if this attempt has
+        written none.
         """
         found = self._numbers()
         if "requestsFinished" not in found or found == self._stale:

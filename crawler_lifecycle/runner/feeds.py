@@ -1,8 +1,8 @@
-"""Counting of the items in the feeds that a crawler writes into its folder, and of the fields that
+"""Counts of the items in the feeds that a crawler writes into its folder, and of their fields that
 have a value.
 
 So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters.
-``item_reader.py`` reads the items, even when people only view them. All reading is bounded, because
+``item_reader.py`` reads the items, also for people who view them. All reads are bounded, because
 the crawler controls the folder and its files.
 """
 
@@ -29,15 +29,15 @@ from .item_files import (
 from .item_reader import GZIP, Feed, Keys, SkippedData, follow
 from .safe_directory import NotOurs, SafeDirectory
 
-#: The most names read from a folder, and files considered as feeds.
+#: The maximum number of names read from a folder, and of files considered as feeds.
 NAMES_MAX = 20_000
 FILES_MAX = 2_000
-#: The most bytes read in one pass.
+#: The maximum number of bytes read in one pass.
 READ_MAX = 16 * 1024 * 1024
-#: A byte of a gzip file counts as these many.
+#: A byte of a gzip file counts as this many bytes.
 GZIP_WEIGHT = 32
-#: The most fields reported, and characters of a name. The fields of the first ``ALL_MAX`` items are
-#: all counted. After these items, only the fields of every ``EACH``-th item are counted.
+#: The maximum number of reported fields, and of characters in a name. In the first ``ALL_MAX``
+#: items, fields are always counted. After these, they are counted only in every ``EACH``-th item.
 FIELDS_MAX = 30
 FIELD_NAME_MAX = 60
 ALL_MAX = 20_000
@@ -50,7 +50,7 @@ class Feeds:
 
     The fields ``wanted`` are reported first, even when no item has a value for them.
 
-    ``keys`` returns the keys of items that came before, for a count from the beginning.
+    ``keys`` returns the keys of earlier items, for a count from the beginning.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class Feeds:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was counted."""
+        """Reset all counts."""
         self._feeds: dict[Feed, _Feed] = {}
         self._keys = self._new_keys()
 
     @property
     def items(self) -> int | None:
-        """The number of items so far, each key once; ``None`` without a feed."""
+        """The number of items so far, with each key counted once; ``None`` without a feed."""
         return sum(feed.items for feed in self._feeds.values()) if self._feeds else None
 
     @property
     def read(self) -> int | None:
-        """The number of items that were read so far; ``None`` without a feed."""
+        """The number of items read so far; ``None`` without a feed."""
         return sum(feed.read_items for feed in self._feeds.values()) if self._feeds else None
 
     @property
@@ -83,7 +83,7 @@ class Feeds:
     def read_on(self) -> bool:
         """Count the data written since the last call, at most ``READ_MAX`` bytes.
 
-        Return whether more data waits.
+        Return whether more data is left.
         """
         left = READ_MAX
         try:
@@ -105,12 +105,12 @@ class Feeds:
             with contextlib.suppress(OSError, NotOurs):
                 left -= feed.read(self._folder, left)
         if any(feed.key and (before[feed].replaced or feed not in self._feeds) for feed in before):
-            self.begin()  # a key may have come in that file alone
+            self.begin()  # a key may have occurred only in that file
             return True
         return left <= 0
 
     def finish(self) -> None:
-        """Count the last item of each feed, which may have no line end."""
+        """Count the last item of each feed, which may lack a line ending."""
         for feed in self._feeds.values():
             feed.finish()
 
@@ -119,10 +119,10 @@ class Feeds:
         return [sentence for feed in self._feeds.values() for sentence in feed.skipped.sentences()]
 
     def fields(self) -> dict[str, float]:
-        """Return the share of items with a value in each field, 0 to 1: wanted fields first, then
-        the most filled.
+        """Return the share of items with a value in each field, from 0 to 1: wanted fields first,
+        then the fields with the most values.
 
-        Return nothing if the fields of no item were read.
+        Return nothing if no item's fields were read.
         """
         filled: Counter[str] = Counter()
         for feed in self._feeds.values():
@@ -135,7 +135,7 @@ class Feeds:
 
 
 class _Feed:
-    """One feed, and the counts of the part that was read."""
+    """One feed, and the counts of the part read so far."""
 
     def __init__(self, feed: Feed, wanted: frozenset[str], keys: Keys) -> None:
         self._feed = feed._replace(name=feed.name[1:])
@@ -157,9 +157,8 @@ class _Feed:
         self._items = follow(self._feed, self._pieces, self.skipped)
 
     def read(self, folder: str, most: int) -> int:
-        """Read up to ``most`` further bytes, and return their number.
-
-        A replaced file is read from its start.
+        """Read up to ``most`` more bytes, and return their number. A replaced file is read from its
+        start.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -185,7 +184,7 @@ class _Feed:
             return took
 
     def finish(self) -> None:
-        """Count the last item, which may have no line end."""
+        """Count the last item, which may lack a line ending."""
         self._pieces.ended = True
         self._count()
 
@@ -219,7 +218,9 @@ class _Feed:
 
 
 class _Pieces:
-    """The bytes of a file that grows: the next ones, nothing while there are none, and an end."""
+    """The bytes of a growing file. It yields the next bytes, or empty bytes while there are none,
+    until it is closed.
+    """
 
     def __init__(self) -> None:
         self.next = b""
@@ -233,10 +234,11 @@ class _Pieces:
 
 
 def _files(folder: SafeDirectory, above: str, depth: int, begins: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths of files below this folder that may be feeds. Names ``items…`` come first.
+    """Yield the paths of files below this folder that may be feeds, those with names ``items…``
+    first.
 
-    ``begins``: how the declared paths begin. All files of the folders that may contain such a path
-        are yielded then.
+    ``begins`` are the beginnings of declared paths. If there are any, all files in the
+    folders that may contain such paths are yielded.
     """
     for name in sorted(
         folder.names(NAMES_MAX)[0], key=lambda name: (name[:5].lower() != "items", name)

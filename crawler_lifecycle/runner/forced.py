@@ -1,4 +1,4 @@
-"""The question to the gateway whether a stop has become a forced stop.
+"""Requests that ask the gateway whether a stop has become a forced stop.
 
 After a kubelet has begun to end a pod, a shorter grace period has no effect. So the runner itself
 asks the gateway. It asks rarely, and only when a stop takes a long time.
@@ -18,11 +18,11 @@ import urllib.request
 
 from .upload import ANSWER_MAX, NoRedirect, passing
 
-#: Seconds before each question; the last number holds for all further ones. Most crawlers end
-#: before the first.
+#: Seconds before each request; the last number applies to all further ones. Most crawlers end
+#: before the first request.
 _PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
 _CHANCE = random.SystemRandom()
-#: Timeout of one connection, and of each read of an answer.
+#: Timeout in seconds for a connection, and for each read of an answer.
 _SILENCE_S = 10.0
 
 
@@ -37,7 +37,7 @@ class ForcedStop:
         self._url = url
         self._token = token
         self._opener = urllib.request.build_opener(NoRedirect)
-        # The system allows no more threads: the full grace applies.
+        # The system allows no more threads, so the full grace period applies.
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._ask, name="crawl-forced-stop", daemon=True).start()
 

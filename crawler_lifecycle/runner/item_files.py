@@ -1,8 +1,9 @@
-"""The rule which files of a task are its items. The runner counts these, and all others show these.
+"""The rule for which files of a task contain its items. The runner counts these, and all other
+components show them.
 
-A file is known by its name, or because a line of ``DECLARED`` names it. The runner writes that file
-for an entry of the catalogue with ``items``, and for feeds of Scrapy whose names are not specific
-enough; a crawler may write it, too.
+A file is recognised by its name, or because a line of ``DECLARED`` names it. The runner writes that
+file for a catalogue entry with ``items``, and for Scrapy feeds whose names do not show their
+format; a crawler may write it, too.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from typing import Any
 
 from .item_reader import FORMATS, Feed, Keys, SkippedData, kind_of, read_items, suffix_of
 
-#: The file in a task's folder that names more items: a JSON object a line (``declared``).
+#: The file in a task's folder that names more item files, with one JSON object per line
+#: (``declared``).
 DECLARED = ".crawl_items.jsonl"
-#: The most bytes and lines of it that are read.
+#: How many bytes and lines of that file are read at most.
 DECLARED_MAX = 256 * 1024
 LINES_MAX = 2_000
-#: The most feeds of a task, and the most levels of folders in which they are found: by their names
-#: alone, or declared.
+#: The maximum number of feeds of a task, and the maximum depth of folders in which they are found:
+#: by their names alone, or declared.
 FEEDS_MAX = 2_000
 DEPTH_MAX = 3
 DECLARED_DEPTH_MAX = 17
-#: The most fields of a key.
+#: The maximum number of fields in a key.
 _KEY_MAX = 10
-#: The most names of other files in a sentence.
+#: The maximum number of other files that a sentence names.
 _NAMED_MAX = 5
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
 _SUFFIX = re.compile(r"\.[^.]*(\.gz)?\Z", re.IGNORECASE)
 _NO_FEED = re.compile(r"(^|/)(skipped\.jsonl$|pages/)")
-#: The sentence about a run without items.
+#: The sentence for a run without items.
 NO_FEEDS = (
     "this run has left no items yet: a crawler writes them to items.jsonl in the folder "
-    "CRAWL_FILES_DIR, a JSON object "
-    "a line; a Scrapy project gets such a feed by default"
+    "CRAWL_FILES_DIR, one JSON object per line; a Scrapy project gets such a feed by default"
 )
 
 
 def declared_in(text: bytes) -> list[Feed]:
-    """Return the declarations in the content of ``DECLARED``. Lines that are none are left out."""
+    """Return the declarations in the content of ``DECLARED``. Invalid lines are left out."""
     found = []
     for line in text[:DECLARED_MAX].splitlines()[:LINES_MAX]:
         with contextlib.suppress(ValueError, RecursionError):
@@ -53,7 +54,7 @@ def declared_in(text: bytes) -> list[Feed]:
 
 
 def declared(said: object) -> Feed:
-    """Return a declaration: a feed with a pattern for a name, in which ``*`` stands for any
+    """Return a declaration: a feed whose name is a pattern, in which ``*`` stands for any
     characters.
 
     Raises ``ValueError``, which names the key, its value and the fix.
@@ -80,14 +81,14 @@ def declared(said: object) -> Feed:
     return Feed(said["files"], said["format"], said["delimiter"], said["quote"], known)
 
 
-#: Key of a declaration -> what it may be.
+#: Key of a declaration -> the pattern and the description of its allowed values.
 _VALUES = {
     "files": (
         re.compile(r"(?!/|(.*/)?\.\.(/|$))(?!(.*\*){6})[^\0\n]{1,512}"),
         "a relative path, with * for any name",
     ),
     "format": (re.compile("|".join(FORMATS)), f"one of {', '.join(FORMATS)}"),
-    "delimiter": (re.compile(r"[\x01-\x7e]", re.DOTALL), "one character of ASCII"),
+    "delimiter": (re.compile(r"[\x01-\x7e]", re.DOTALL), "one ASCII character"),
     "quote": (re.compile('none|"'), "none, or leave it out"),
     "key": (
         re.compile(r"(?=.*\S)[^\0]{1,200}", re.DOTALL),
@@ -102,11 +103,10 @@ def items_of(
     skipped: SkippedData,
     **decoder: Any,
 ) -> Iterator[Any]:
-    """Yield the items of the feeds of a run, task by task, and of those of a task with the same key
-    only the first.
+    """Yield the items of a run's feeds, task by task.
 
-    ``pieces`` returns the bytes of the file of this name. ``skipped`` receives what could not be
-    read.
+    Of a task's items with the same key, only the first is yielded. ``pieces`` returns the bytes of
+    the file with this name. ``skipped`` counts data that could not be read.
     """
     return chain.from_iterable(_items_of_each(found, pieces, skipped, decoder))
 
@@ -139,10 +139,10 @@ def is_items(name: str) -> bool:
 
 
 def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
-    """Return the feeds among the files of a run, in their order.
+    """Return the feeds among the files of a run, in order.
 
-    The first folder of a name is the task. For each task these are the files that ``DECLARED``
-    names, or else those with a name ``items…``, or else all that may contain items. A feed in two
+    The first folder of a name is the task's. The feeds of a task are the files that ``DECLARED``
+    names, or else those named ``items…``, or else all that may contain items. A feed in two
     formats, such as ``items.jsonl`` and ``items.csv``, counts once. ``read`` returns the first
     bytes of a file.
     """
@@ -193,7 +193,7 @@ def _rank(feed: Feed) -> int:
 def no_feeds(names: Iterable[str], counted: int | None = None) -> str:
     """Return a sentence about files of which none is read as items.
 
-    ``counted``: the items that the run counted.
+    ``counted`` is the run's number of items.
     """
     others = [
         name for name in names if not _NO_FEED.search(name) and not name.endswith(f"/{DECLARED}")
@@ -203,13 +203,13 @@ def no_feeds(names: Iterable[str], counted: int | None = None) -> str:
     told = f"{counted:,} items were counted, but " if counted else ""
     if not others:
         return (
-            f"{told}no file with items is there: a pipeline may have sent them elsewhere, or a "
+            f"{told}there is no file with items: a pipeline may have sent them elsewhere, or a "
             "feed was not written"
         )
     some = ", ".join(others[:_NAMED_MAX]) + (
         f" and {len(others) - _NAMED_MAX:,} more" if others[_NAMED_MAX:] else ""
     )
     return (
-        f"{told}no file is read as items, but these are there: {some}; name them as items in "
+        f"{told}no file is read as items, but these exist: {some}; name them as items in "
         "the crawler's entry"
     )

@@ -1,11 +1,11 @@
-"""The reader of items: it turns the bytes of a file into items.
+"""The reader of items, which turns the bytes of a file into items.
 
-The runner counts with it, and all others show with it.
+The runner uses it to count items, and all other components use it to show them.
 
 Crawlers write these files, so they may contain any bytes. Data that cannot be read is skipped and
-counted, and a sentence names where it is. The result depends on the bytes alone, and never on how
-they are cut into pieces: the reader may follow a file that grows. Its memory does not grow with the
-file. This module uses the standard library only.
+counted, and a sentence reports where it is. The result depends only on the bytes, never on how they
+are split, because the reader may follow a growing file. Its memory does not grow with the file.
+This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from itertools import chain
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import ParseError, XMLPullParser
 
-#: The most characters of one item. A longer item is skipped and counted.
+#: The maximum number of characters in an item. A longer item is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # of this process
-#: The most values of one item: its fields, and what is in them at any depth. It limits the memory
-#: and the time for one item. An item with more is skipped and counted. A polygon of 30,000 points
-#: fits.
+#: The maximum number of values in an item: its fields, and everything in them at any depth. It
+#: limits the memory and time for an item. An item with more values is skipped and counted. A
+#: polygon of 30,000 points fits.
 VALUES_MAX = 100_000
-#: The most keys of a task's items that are known at once. They take up to 64 MiB.
+#: The maximum number of item keys that are remembered for a task. They take up to 64 MiB.
 KEYS_MAX = 4 * 1024 * 1024
-#: The bytes that are unpacked and decoded at once.
+#: How many bytes are unpacked and decoded at a time.
 _PART = 64 * 1024
 #: A longer text is decoded value by value.
 _LONG = 2 * _PART
-#: A text between lines of JSON that are decoded together, and what lines have that may contain it.
+#: A separator between lines of JSON that are decoded together, and texts that show that a line may
+#: contain it.
 _MARK = "\x1e"
 _MARK_IN_TEXT = ("\x1e", "\\u001")
-#: The most levels of an item in XML, and the characters of indentation and of a file's beginning
-#: that are checked.
+#: The maximum depth of an XML item, and how many characters of indentation and of a file's
+#: beginning are checked.
 _DEPTH_MAX = 50
 _INDENT_MAX = 100
 _HEAD_MAX = 100
-#: An error of JSON so near to the end of a text may be a literal, a number or an escape that is not
-#: complete.
+#: A JSON error this close to the end of a text may be an incomplete literal, number or escape.
 _NEAR = 16
-#: The most characters of CSV that are read in vain for quotes that end nowhere. After them, each
-#: line is a record.
+#: How many characters of CSV are read in vain because of quotation marks that are never closed.
+#: Afterwards, each line is a record.
 _IN_VAIN_MAX = 4 * ITEM_MAX
-#: Open quotation marks over more lines than these are characters, if each line has all values of
-#: its record.
+#: A quotation mark that stays open for more lines than this is an ordinary character, if each of
+#: the lines is a complete record.
 _MANY = 3
-#: The most lines with which a delimiter is looked for.
+#: The maximum number of lines that are read to find the delimiter.
 _HEAD_MAX = 20
-#: The most positions that are named for each reason.
+#: The maximum number of positions that are reported for each reason.
 _PLACES_MAX = 3
-#: Reasons for skipped or repaired data, and the sentences about them, which follow a number.
+#: Reasons for skipped or repaired data, and the text for each, which follows a number.
 NO_JSON = "no_json"
 TOO_LONG = "too_long"
 TOO_WIDE = "too_wide"
@@ -68,13 +68,13 @@ UNREADABLE = "unreadable"
 MENDED = "mended"
 TOO_MANY = "too_many"
 _SENTENCES = {
-    NO_JSON: "lines were no JSON",
+    NO_JSON: "lines were not JSON",
     TOO_LONG: f"items were longer than {ITEM_MAX:,} characters",
     TOO_WIDE: f"items had more than {VALUES_MAX:,} values",
     TORN: "last lines were incomplete: they are being written, or their crawler died",
     UNREADABLE: "files could not be read to their end",
-    MENDED: "lines were no UTF-8; they were read as Windows-1252, or with replacement characters",
-    TOO_MANY: f"items came after {KEYS_MAX:,} different keys: of those that came twice, both count",
+    MENDED: "lines were not UTF-8; they were read as Windows-1252, or with replacement characters",
+    TOO_MANY: f"items came after {KEYS_MAX:,} different keys: duplicates among them count twice",
 }
 #: Encoding -> the first bytes of a text in it: its byte order mark, or else two Latin characters.
 #: UTF-32 comes first, because its mark begins with the mark of UTF-16.
@@ -84,38 +84,39 @@ _BEGINS = {
     "utf-16-le": rb"([^\0]\0){2}",
     "utf-16-be": rb"(\0[^\0]){2}",
 }
-#: As many first bytes as determine the encoding.
+#: Matches enough first bytes to determine the encoding.
 _TELLS_ENCODING = re.compile(rb"[\x01-\x7f]{2}|[\0-\xff]{4}")
 #: The first bytes of a gzip file.
 GZIP = b"\x1f\x8b"
 _BETWEEN = re.compile(r"[\s,\ufeff]*")
-#: A list of items in a file of JSON lines: a list of objects, or one whose first line has nothing
-#: else.
+#: The beginning of a list of items in a file of JSON lines: a list of objects, or a list whose
+#: first line contains only the bracket.
 _LIST = re.compile(r"\[(?:[ \t\r]*\n|\s*[{\]])")
 _MAYBE_LIST = re.compile(r"\[\s*\Z")
 _AFTER = re.compile(r"[\s,\]]|\Z")
-#: The beginning of JSON in a file whose name is that of CSV.
+#: The beginning of JSON in a file that is named like CSV.
 _JSON_HEAD = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[\[{\]]|\Z)')
-#: The usual delimiters. Any other character but these is taken if header and first line have it.
+#: The usual delimiters. Any other character, except for those of ``_NO_DELIMITER``, is accepted if
+#: both the header and the first record contain it.
 _DELIMITERS = ",\t;|"
 _NO_DELIMITER = re.compile(r"[\w\s.\"'()\[\]-]", re.ASCII)
-#: A note about a value in a list, which may have others in its line.
+#: A note about a value in a list, whose line may contain further values.
 _LOST = "the rest of this line is left out"
 _QUOTED = re.compile(r'"[^"]*"')
 
 
 class Feed(NamedTuple):
-    """A file with items, and what is known about it."""
+    """A file with items, and its known properties."""
 
     name: str
     format: str = ""
-    """One of ``FORMATS``; empty: the name and the content show it."""
+    """One of ``FORMATS``; if empty, the name and the content show it."""
     delimiter: str = ""
-    """One character; empty: the header shows it."""
+    """One character; if empty, the header shows it."""
     quote: str = ""
-    """``none``: a quotation mark in CSV is a character like any other."""
+    """``none`` means that a quotation mark in CSV is an ordinary character."""
     key: tuple[str, ...] = ()
-    """The fields by which an item is known. Of the items of a task with the same key, the first one
+    """The fields that identify an item. Of a task's items with the same key, only the first one
     counts.
     """
 
@@ -128,16 +129,16 @@ class SkippedData(Counter[str]):
         self._places = defaultdict[str, list[str]](list)
 
     def note(self, name: str, reason: str, place: str, why: str = "") -> None:
-        """Count one in the file of this name, and keep its position if few are known."""
+        """Count one in the file with this name, and keep its position if only few are known."""
         self[reason] += 1
         if self[reason] <= _PLACES_MAX:
             self._places[reason].append(": ".join(filter(None, (name, place, why))))
 
     def sentences(self, note: str | None = None) -> list[str]:
-        """Return sentences for people, with the first positions.
+        """Return sentences with the first positions.
 
-        The first sentence of a run's ``note`` comes before them, unless one of them is about the
-        same.
+        The first sentence of a run's ``note`` precedes them, unless one of them is about the same
+        problem.
         """
         told = [
             f"{self[reason]:,} {text} ({'; '.join(self._places[reason])})"
@@ -150,7 +151,7 @@ class SkippedData(Counter[str]):
 
 
 class Keys:
-    """The keys of the items that came, as hashes of eight bytes.
+    """The keys of the items seen so far, as hashes of eight bytes.
 
     ``known`` are the hashes of earlier items. ``fresh`` receives the hash of each new key. The
     chance that two of ``KEYS_MAX`` keys have the same hash is one in two million.
@@ -166,7 +167,7 @@ class Keys:
     def is_first(self, feed: Feed, skipped: SkippedData, item: Any) -> bool:
         """Return whether this is the first item with its key.
 
-        An item with a field of the key empty always is.
+        This is always true if a field of the key is empty.
         """
         texts = [_key_text(item.get(name)) for name in feed.key] if isinstance(item, dict) else [""]
         if not all(texts):
@@ -204,7 +205,7 @@ class Keys:
 
 
 def _key_text(value: Any) -> str:
-    """Return a text, a number or a truth value as text, and an empty text for anything else."""
+    """Return a text, number or boolean as text, and an empty text for anything else."""
     if isinstance(value, str) and type(value) is not str:  # the digits of a number
         value = _decoder.decode(value)
     return str(value) if isinstance(value, (str, int, float)) else ""
@@ -215,11 +216,11 @@ class TooWide(ValueError):
 
 
 class ItemDecoder(json.JSONDecoder):
-    """A decoder of items. It raises ``TooWide``.
+    """A decoder of items. Raises ``TooWide``.
 
-    Python's decoder in C lets no other thread work until it has finished, and counts nothing. So it
-    gets short texts only, and of a long text one text or number at a time. A decoder calls Python
-    for numbers only where it must: a call for each number costs a third of the time.
+    Python's C decoder blocks all other threads until it has finished, and does not count values. So
+    it gets only short texts, and the values of a long text one by one. Numbers are converted by
+    Python code only where necessary, because a call for each number takes a third of the time.
     """
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
@@ -238,7 +239,7 @@ class _Scanner:
 
     def __init__(self, decoder: Any) -> None:
         self._decoder = decoder
-        self._count = -1  # the item itself is none of its values
+        self._count = -1  # do not count the item itself
         self._names: dict[str, str] = {}
 
     def __call__(self, text: str, at: int) -> tuple[Any, int]:
@@ -257,11 +258,11 @@ class _Scanner:
         return found
 
 
-#: Takes the reason and the position of data that is skipped or repaired, and perhaps more words.
+#: Takes the reason and the position of skipped or repaired data, and optionally a further text.
 Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
 _decoder = ItemDecoder(**_AS_USUAL)
-#: For what has a number of more than 4,300 digits, which Python refuses to convert: such a number
+#: For data with a number of more than 4,300 digits, which Python refuses to convert: such a number
 #: stays a text.
 _long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
@@ -271,7 +272,7 @@ def read_items(
 ) -> Iterator[Any]:
     """Yield the items of a file.
 
-    ``pieces`` are its bytes. ``skipped`` receives what could not be read.
+    ``pieces`` are its bytes. ``skipped`` counts data that could not be read.
     """
     return chain.from_iterable(follow(feed, filter(None, pieces), skipped, decoder))
 
@@ -279,9 +280,7 @@ def read_items(
 def follow(
     feed: Feed, pieces: Iterable[bytes], skipped: SkippedData, decoder: ItemDecoder = _decoder
 ) -> Iterator[Sequence[Any]]:
-    """Yield the items of a file that grows, some at a time, and none for each piece that is
-    empty.
-    """
+    """Yield the items of a growing file in batches, and an empty batch for each empty piece."""
     note = partial(skipped.note, feed.name)
     texts = _decoded(_unpacked(iter(pieces), note))
     try:
@@ -300,7 +299,7 @@ def follow(
 def _begin(
     parts: Iterator[Any], begin: Any, suffices: Callable[[Any], Any], pause: Any
 ) -> Generator[Any, None, Any]:
-    """Return the first parts as one, of which the beginning suffices.
+    """Return the first parts, joined, once they suffice.
 
     Yield a pause for each empty part.
     """
@@ -323,7 +322,7 @@ class _Unreadable(Exception):
 
 
 def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
-    """Yield the bytes in short parts, those of gzip unpacked: a small packed file may become very
+    """Yield the bytes in short parts, and unpack gzip, because a small packed file may become very
     large.
     """
     begin = yield from _begin(
@@ -362,7 +361,7 @@ def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
 def _decoded(parts: Iterator[bytes]) -> Iterator[str]:
     """Yield the text.
 
-    Bytes that are no UTF-8 become lone surrogates; ``_mended`` replaces them later.
+    Bytes that are not UTF-8 become lone surrogates, which ``_mended`` replaces later.
     """
     begin = yield from _begin(parts, b"", _TELLS_ENCODING.match, "")
     encoding = next(
@@ -387,14 +386,14 @@ def _parser(feed: Feed, head: str, note: Note, decoder: ItemDecoder) -> Any:
     return _Csv(feed, note) if kind == "csv" else _Json(feed, note, decoder)
 
 
-#: Suffix of a file, without ``.gz`` -> the kind of its content.
+#: Suffix of a file name, without ``.gz`` -> the kind of its content.
 _KINDS = {
     **dict.fromkeys(("jsonl", "jsonlines", "ndjson", "jl", "geojsonl", "ndgeojson"), "jsonl"),
     "json": "json",
     **dict.fromkeys(("csv", "tsv"), "csv"),
     "xml": "xml",
 }
-#: The formats of feeds. If a feed exists in two formats, the first one in this order counts.
+#: The formats of feeds. If a feed exists in several formats, the first one in this order counts.
 FORMATS = tuple(_KINDS)
 
 
@@ -404,20 +403,18 @@ def kind_of(name: str) -> str:
 
 
 def suffix_of(name: str) -> str:
-    """Return the last suffix of a name in small letters, without ``.gz``."""
+    """Return the last suffix of a name in lower case, ignoring ``.gz``."""
     small = name.lower()
     _, dot, suffix = (small[:-3] if small.endswith(".gz") else small).rpartition(".")
     return suffix if dot else ""
 
 
 class _Json:
-    """Values of JSON that follow one another, with or without lists around them, of one or many
-    lines each.
+    """Consecutive JSON values of one or more lines each, with or without lists around them.
 
-    In a file of JSON lines, a list whose first element is no object is an item. Others are lists of
-    items.
-    After a value that cannot be read, the next one begins at a later line that is not indented
-    deeper.
+    In a file of JSON lines, a list whose first element is not an object is an item. Other lists are
+    lists of items. After a value that cannot be read, the next one begins at a later line with no
+    deeper indentation.
     """
 
     def __init__(self, feed: Feed, note: Note, decoder: Any) -> None:
@@ -429,9 +426,9 @@ class _Json:
         self._place = 0
         self._in_list = False
         self._needed = 0
-        """The characters of text without which the next value cannot be complete."""
+        """The length of the text below which the next value cannot be complete."""
         self._skip: re.Pattern[str] | None = None
-        """While data is skipped: the beginning of the line that ends this."""
+        """While data is skipped, the beginning of the line at which reading resumes."""
 
     def take(self, more: str, *, last: bool) -> Iterator[Sequence[Any]]:
         self._text += more
@@ -476,10 +473,10 @@ class _Json:
     def _objects(self) -> list[Any]:
         """Return the objects that begin here, and move behind them, if each has a line of its own.
 
-        Else return none.
+        Otherwise return none.
 
-        One call of the decoder reads all. The marks between the lines show that each line is a
-        whole object.
+        One call of the decoder reads all of them. The marks between the lines prove that each line
+        is a complete object.
         """
         text = self._text
         place = self._place
@@ -547,7 +544,7 @@ class _Json:
         return False
 
     def _waits(self, error: Exception, *, last: bool) -> bool:
-        """Return whether the value may continue in data to come. Else leave it out."""
+        """Return whether the value may continue in later data. Otherwise skip it."""
         text = self._text
         size = len(self._text) - self._place
         is_open = isinstance(error, json.JSONDecodeError) and (
@@ -599,11 +596,11 @@ def _is_cut(error: Any, text: str) -> bool:
 
 
 class _Csv:
-    """Records of CSV. The names of the fields are in the first one.
+    """Records of CSV. The first record contains the names of the fields.
 
-    A record is read by the rules of RFC 4180. If they do not hold, its first line is a record of
-    its own, and its quotation marks are characters like any others: inches, or the work of a
-    program that does not double them.
+    A record is read by the rules of RFC 4180. If it breaks them, its first line is a record of its
+    own, and its quotation marks are ordinary characters: they stand for inches, or a program did
+    not double them.
     """
 
     def __init__(self, feed: Feed, note: Note) -> None:
@@ -614,10 +611,10 @@ class _Csv:
         self._line = 0
         self._too_long = False
         self._head: list[str] = []
-        """The first lines, until the delimiter is known."""
+        """The first lines, kept until the delimiter is known."""
         self._names: list[str] = []
         self._open: list[str] = []
-        """The lines of a record with a quotation mark that has no end yet."""
+        """The lines of a record whose quotation mark is not closed yet."""
         self._size = self._cells = self._in_vain = 0
 
     def take(self, more: str, *, last: bool) -> Iterator[Sequence[Any]]:
@@ -630,7 +627,7 @@ class _Csv:
         items: list[Any] = []
         for line in io.StringIO(text, newline=""):
             if not last and (line[-1] not in "\r\n" or (line[-1] == "\r" and text.endswith(line))):
-                # The line, or its end of two characters, may continue.
+                # The line, or its line ending of two characters, may continue.
                 self._text = line if len(line) <= ITEM_MAX else self._cut(line)
                 break
             self._line += 1
@@ -659,7 +656,7 @@ class _Csv:
             yield from self._lines(None)
 
     def _cut(self, line: str) -> str:
-        """Leave out the rest of a line that is too long."""
+        """Skip the rest of a line that is too long."""
         if not self._too_long:
             self._note(TOO_LONG)
         self._too_long = True
@@ -669,7 +666,7 @@ class _Csv:
         self._noted(reason, f"line {self._line:,}", why)
 
     def _lines(self, line: str | None) -> Iterator[Sequence[Any]]:
-        """Take one more line; ``None``: there is none."""
+        """Take one more line, or ``None`` at the end."""
         todo: deque[str] = deque()
         if not self._delimiter:
             self._head += [line] if line else []
@@ -698,7 +695,7 @@ class _Csv:
                 self._names = _distinct(row)
 
     def _row(self, todo: deque[str]) -> list[str] | None:
-        """Return the next record; ``None``: it is not complete, or left out."""
+        """Return the next record; ``None`` if it is incomplete or skipped."""
         if not todo:
             return self._given_up(todo, TORN)
         line = todo.popleft()
@@ -728,8 +725,8 @@ class _Csv:
         return row
 
     def _whole(self, line: str) -> list[str] | None:
-        """Return the values of a line that is a whole record; ``None``: its quotation marks are not
-        closed.
+        """Return the values of a line that is a complete record; ``None`` if its quotation marks
+        are not closed.
         """
         if '"' not in line or self._feed.quote == "none":
             bare = line.rstrip("\r\n")
@@ -740,8 +737,8 @@ class _Csv:
             return None
 
     def _given_up(self, todo: deque[str], reason: str = "") -> list[str] | None:
-        """Return the first line of the open record as a record of its own, unless it seems to be a
-        part of one.
+        """Return the first line of the open record as a record of its own, unless it seems to be
+        part of a longer one.
         """
         lines = self._open
         self._in_vain += self._size if len(lines) > 1 else 0
@@ -755,19 +752,19 @@ class _Csv:
                 or not any(cell[:1] == '"' for cell in row)
             )
             if not ended or not all(map(self._fits, (lines[:-1] or lines)[:_MANY])):
-                self._note(reason, "a quotation mark without its end")
+                self._note(reason, "an unclosed quotation mark")
                 return None
         todo.extendleft(reversed(lines[1:]))
         return row
 
     def _fits(self, line: str) -> bool:
-        """Return whether this line alone has as many values as there are names."""
+        """Return whether this line alone has as many values as there are field names."""
         return len(self._names) > 1 and len(self._alone(line)) == len(self._names)
 
     def _alone(self, line: str) -> list[str]:
         """Return the values of a line.
 
-        Quotation marks are characters, but for those around a value.
+        Quotation marks are ordinary characters, except those around a value.
         """
         line = line.rstrip("\r\n") + self._delimiter
         row: list[str] = []
@@ -796,7 +793,9 @@ class _Csv:
 
 
 def delimiter_of(lines: list[str], name: str) -> str:
-    """Return the delimiter of a file by its first lines: the header, and the record after it."""
+    """Return the delimiter of a file according to its first lines: the header, and the record after
+    it.
+    """
     records = _first_records(lines)
     first = records if len(records) == 2 else [*lines, "", ""][:2]
     head, follows = (_QUOTED.sub("", text).rstrip("\r\n") for text in first)
@@ -815,9 +814,9 @@ def delimiter_of(lines: list[str], name: str) -> str:
 
 
 def _first_records(lines: list[str]) -> list[str]:
-    """Return the first two records of these lines that are complete.
+    """Return the first two complete records of these lines.
 
-    A quotation mark is closed by the next one.
+    Each quotation mark is closed by the next one.
     """
     found = [""]
     for line in lines:
@@ -830,7 +829,7 @@ def _first_records(lines: list[str]) -> list[str]:
 def _distinct(names: Iterable[str]) -> list[str]:
     """Return the names of columns.
 
-    A name that is empty or occurred before gets the number of its column.
+    An empty or repeated name gets the number of its column.
     """
     found: dict[str, None] = {}
     for n, name in enumerate(names):
@@ -840,9 +839,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 class _Xml:
-    """Items of XML, as Scrapy's exporter writes it: the elements below the root.
+    """Items of XML, as written by Scrapy's exporter: the elements below the root.
 
-    No entity is expanded.
+    Entities are not expanded.
     """
 
     def __init__(self, feed: Feed, note: Note) -> None:
@@ -858,7 +857,7 @@ class _Xml:
         if self._root is None:
             self._head += more
             if "<!DOCTYPE" in self._head:
-                raise _Unreadable("a document type is not read")
+                raise _Unreadable("document types are not supported")
         try:
             self._parser.feed(_mended(more))
             for event, element in self._parser.read_events():
@@ -881,7 +880,7 @@ class _Xml:
         if self._root is None:
             self._root = element
             if element.tag != "items" and not self._feed.format:
-                raise _Unreadable(f"the root is <{element.tag[:50]}> and not <items>")
+                raise _Unreadable(f"the root is <{element.tag[:50]}>, not <items>")
         self._depth += 1
         self._values += 1
         if self._values > VALUES_MAX:
@@ -891,15 +890,15 @@ class _Xml:
 def _xml_value(element: Any) -> Any:
     if not len(element):
         text = element.text or ""
-        return "" if text.isspace() and "\n" in text else text  # the indentation in an empty list
+        return "" if text.isspace() and "\n" in text else text  # the whitespace in an empty list
     if all(child.tag == "value" for child in element):
         return [_xml_value(child) for child in element]
     return {child.tag: _xml_value(child) for child in element}
 
 
 def _mended(text: str) -> str:
-    """Return the text with characters instead of its lone surrogates, which stand for bytes that
-    are no UTF-8.
+    """Return the text with its lone surrogates, which stand for bytes that are not UTF-8, replaced
+    by characters.
     """
     try:
         text.encode()
@@ -907,8 +906,8 @@ def _mended(text: str) -> str:
     except UnicodeEncodeError:
         data = text.encode("utf-8", "surrogateescape")
     mended = data.decode("utf-8", "replace")
-    # In a Windows-1252 text nearly all characters outside of ASCII are invalid UTF-8. In a damaged
-    # file few are.
+    # In a Windows-1252 text, nearly all characters outside ASCII are invalid UTF-8. In a damaged
+    # file, few are.
     if mended.count("\ufffd") * 2 > len(mended) - len(mended.encode("ascii", "ignore")):
         return data.decode("cp1252", "replace")
     return mended

@@ -1,7 +1,7 @@
 """The crawler's log: the runner reads it from a pipe and writes it to a file of limited size.
 
 A crawler that writes the file itself could fill the disk. With a pipe, the crawler has to wait for
-the runner. The runner reads on even when the file cannot be written, because a full pipe would
+the runner. The runner keeps reading even if the file cannot be written, because a full pipe would
 block the crawler.
 """
 
@@ -15,12 +15,12 @@ import time
 
 from .safe_directory import SafeDirectory
 
-#: Bytes after which the log is renamed to ``log.1`` and a new one begins. So at most twice as many
-#: bytes are kept.
+#: After this many bytes, the log is renamed to ``log.1`` and a new one begins. So at most twice as
+#: many bytes are kept.
 LOG_MAX = 50 * 1024 * 1024
 _CHUNK = 64 * 1024
-#: Bounds for reading after the crawler's end: all its output is in the pipe by then. Other
-#: processes may keep the pipe open and print without an end.
+#: Limits for reading after the crawler's end, when all its output is already in the pipe. Other
+#: processes may keep the pipe open and print forever.
 _DRAIN_S = 2.0
 _DRAIN_BYTES = 4 * 1024 * 1024
 
@@ -29,7 +29,7 @@ class CappedLog:
     """A thread that copies the crawler's output to the file of our standard output and error."""
 
     def __init__(self, path: str) -> None:
-        """Start to copy to the log at ``path``.
+        """Start copying to the log at ``path``.
 
         Raises ``OSError``, and ``RuntimeError`` if no thread can start.
         """
@@ -42,13 +42,13 @@ class CappedLog:
         self._thread.start()
 
     def handed_over(self) -> None:
-        """Close our writing end of the pipe, after the crawler was started with it."""
+        """Close our writing end of the pipe, once the crawler was started with it."""
         os.close(self.inlet)
 
     def finish(self) -> None:
         """Write the output that remains after the crawler's end.
 
-        This does not wait for other processes that keep the pipe open.
+        Do not wait for other processes that keep the pipe open.
         """
         os.write(self._over_in, b"x")
         self._thread.join(_DRAIN_S + 1.0)
@@ -72,7 +72,7 @@ class CappedLog:
     def _pass_on(self) -> bool:
         """Copy one piece.
 
-        Return false when nothing waits in the pipe, or when no process can write to it any more.
+        Return false when the pipe is empty, or when no process can write to it any more.
         """
         try:
             data = os.read(self._out, _CHUNK)
@@ -90,7 +90,7 @@ class CappedLog:
             return
         try:
             fresh = self._folder.rotate(self._name, f"{self._name}.1")
-        # The folder was removed: nobody reads the file any more, but its limit holds.
+        # The folder was removed. Nobody reads the file any more, but its limit still applies.
         except OSError:
             os.ftruncate(1, 0)
             return

@@ -34,17 +34,18 @@ from .verdict import BEFORE_START, Evidence, exit_of
 
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
-#: The service stops a run at its deadline. In case the service is down, we stop it this many
-#: seconds later.
+#: The service stops a run at its deadline. In case the service is down, the runner stops the run
+#: this many seconds later.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
-#: Seconds for an upload after an end without a stop. After a stop, the rest of the grace counts.
+#: Seconds for an upload after an end without a stop. After a stop, the rest of the grace period is
+#: the limit.
 UPLOAD_SECONDS = 900.0
-#: Seconds for reading the item fields in the feeds at the end.
+#: Seconds for reading item fields from the feeds at the end.
 FEEDS_SECONDS = 60.0
-#: The most characters about items that cannot be read, as in ``domain/coverage.py``.
+#: The maximum number of characters about unreadable items, as in ``domain/coverage.py``.
 NOTE_MAX = 500
-#: The most seconds of the grace that we reserve for our own end.
+#: The maximum number of seconds of the grace period that we reserve for our own end.
 MARGIN_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 #: Variables that are only for the runner; the crawler does not get them.
@@ -55,12 +56,12 @@ _OURS = (
     "CRAWL_SLOT_FD",
     "CRAWL_FIELDS",
 )
-#: Seconds between two counts of the feeds; for the last count; and for the last count of a stopped
+#: Seconds between two counts of the feeds, for the last count, and for the last count of a stopped
 #: crawler.
 FEED_SECONDS = 5.0
 FEED_END_SECONDS = 10.0
 FEED_STOP_SECONDS = 2.0
-#: When fewer bytes than these are free on the disk, a failure counts as a full disk.
+#: If fewer bytes than this are free on the disk, a failure is attributed to a full disk.
 DISK_RESERVE = 64 * 1024
 
 
@@ -76,8 +77,8 @@ class Runner:
             if terms.state_dir and not scrapy
             else None
         )
-        # The crawler writes to another file. We copy only its valid content, so that readers see no
-        # invalid stats.
+        # The crawler writes to another file, from which we copy only valid content, so that readers
+        # see no invalid stats.
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = (
             f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
@@ -89,11 +90,11 @@ class Runner:
         self._warned = False
         self._stats: dict[str, Any] = {}
         self._reported: contract.Json = {}
-        """The last valid stats of the crawler itself."""
+        """The last valid stats from the crawler itself."""
         self._feeds: Feeds | None = None
         self._by_key = any(declared.key for declared in declared_in(terms.items.encode()))
-        """Items with the same key count once. So the runner counts them in the feeds, whatever the
-        crawler reports.
+        """True if items with the same key count once. Then the runner counts them in the feeds,
+        whatever the crawler reports.
         """
         self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
         if terms.files_dir and terms.items != "off":
@@ -112,7 +113,7 @@ class Runner:
         """The exit code of a program that could not be executed, as a shell would report it."""
         self._statistics: contract.Json = {}
         self._progress_due = time.monotonic() + PROGRESS_SECONDS
-        # From here on the monotonic clock counts, because the wall clock may be changed.
+        # From here on, use the monotonic clock, because the wall clock may be changed.
         left = (
             None
             if terms.deadline is None
@@ -137,7 +138,7 @@ class Runner:
             self._note_resumption(asked if self._terms.resume else NOT_ASKED)
         self._begin_keys(resume=self._resumed if self._scrapy else self._terms.resume)
         if child.pending_stop():
-            say("A stop was requested before the crawler was started.")
+            say("A stop was requested before the crawler started.")
             return self._finish(ChildEnd(None, None, 0), child)
         log = self._log()
         try:
@@ -161,9 +162,7 @@ class Runner:
         return self._finish(ended, child)
 
     def _begin_keys(self, *, resume: bool) -> None:
-        """Count from the beginning, with the keys of the earlier attempts if this one continues
-        them.
-        """
+        """Restart the count, with the keys of earlier attempts if this one continues them."""
         if self._keys is not None and self._feeds is not None:
             self._keys.load(resume=resume)
             self._feeds.begin()
@@ -228,7 +227,7 @@ class Runner:
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
         # The sender of the stop may kill us together with the crawler. So we must kill the crawler
-        # earlier.
+        # first.
         over = self._grace_over(child)
         if over is not None:
             self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
@@ -250,11 +249,12 @@ class Runner:
             child.stop()
 
     def _grace_over(self, child: Child) -> float | None:
-        """Return the time when a stopped crawler's grace ends, by the monotonic clock.
+        """Return the time when a stopped crawler's grace period ends, by the monotonic clock.
 
         A forced stop ends it at once.
 
-        Return ``None`` when no stop came, or when the runner does not enforce the grace.
+        Return ``None`` if no stop was requested, or if the runner does not enforce the grace
+        period.
         """
         if child.stopped_at is None or self._terms.end_grace_s is None:
             return None
@@ -284,7 +284,7 @@ class Runner:
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
         resumed = fresh.pop("resumed", None)
-        # We know about Scrapy's state ourselves.
+        # For Scrapy, we know this ourselves.
         if resumed is not None and self._resumption and self._state is None:
             if not resumed and self._resumption.get("resumed") is not False:
                 self._begin_keys(resume=False)
@@ -296,7 +296,7 @@ class Runner:
             self._combine()
 
     def _combine(self) -> None:
-        """Use the crawler's own counters, else those of its feeds; add the counters of earlier
+        """Use the crawler's own counters, or else those of its feeds. Add the counters of earlier
         attempts.
         """
         counted: contract.Json = {}
@@ -316,7 +316,7 @@ class Runner:
         self._write_stats(self._stats)
 
     def _count_feeds(self, final_s: float | None = None) -> None:
-        """Count new data of the feeds when the next count is due; at the end all data, within
+        """Count new data of the feeds if the next count is due; at the end, count all data within
         ``final_s`` seconds.
         """
         now = time.monotonic()
@@ -380,14 +380,14 @@ class Runner:
         code, reason = exit_of(evidence)
         resumable = self._resumable(reason)
         if self._timed_out and code != contract.FINISHED:
-            # The service reports the same reason when it stops a run for this limit itself.
+            # The service reports the same reason when it stops a run because of this limit.
             code = contract.FAILED
             reason = TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
         statistics = {"scrapystats": self._statistics} if self._statistics else {}
         if self._stats or statistics:
             self._write_stats({**self._stats, **finish, **statistics})
-        # With a log file, readers have the stats file too.
+        # If there is a log file, readers also have the stats file.
         if statistics and not self._terms.log_file:
             _print({"crawl_stats": self._statistics})
         self._print_progress(finish)
@@ -395,10 +395,10 @@ class Runner:
             "runner": VERSION,
             "exit": code,
             **finish,
-            # Before the crawler's end: a stop during the upload does not count.
+            # Check this before the upload: a stop during the upload does not count.
             "told_to_stop": evidence.stop_asked,
             "exit_code": ended.exit_code,
-            # Not Scrapy's own code.
+            # This is not an exit code of Scrapy itself.
             "own_exit": None if self._scrapy else self._own_exit or ended.exit_code,
             "signal": ended.signal,
             **contract.picked(self._stats, contract.COUNTERS),
@@ -407,13 +407,13 @@ class Runner:
             "started_at": contract.moment(self._started_at),
             "message": self._message[:1000] if self._message else None,
         }
-        # This summary stays if we are killed in the next steps.
+        # This summary remains if we are killed in the next steps.
         write_summary(self._terms.summary_file, summary)
         not_kept = self._not_kept()
         if self._feeds is not None:
             summary["fields"] = self._fields(child, self._feeds, not_kept)
         if self._terms.upload_url and self._terms.files_dir:
-            # This summary stays if we are killed during the upload.
+            # This summary remains if we are killed during the upload.
             write_summary(
                 self._terms.summary_file,
                 {**summary, "files": {"uploaded": False, "why": INTERRUPTED}},
@@ -425,8 +425,8 @@ class Runner:
         return code
 
     def _not_kept(self) -> list[str]:
-        """Return a sentence about files that the crawl wrote below its working folder, if there are
-        any, and log it.
+        """Return a sentence about files that the crawl wrote below its working folder, if any, and
+        log it.
         """
         kept = [
             os.path.realpath(folder)
@@ -442,11 +442,11 @@ class Runner:
         return [words]
 
     def _fields(self, child: Child, feeds: Feeds, not_kept: list[str]) -> contract.Json | None:
-        """Return the number of items, the share with a value in each field, and what could not be
-        read or is not kept.
+        """Return the number of items, the share with a value in each field, and a note about data
+        that could not be read or is not kept.
 
-        Return ``None`` without items and without a note, after a stop that comes meanwhile, or when
-        the time is over.
+        Return ``None`` without items and a note, if a stop comes in the meantime, or when the time
+        limit is reached.
         """
         stopped = child.stop_asked
         until = time.monotonic() + (FEED_STOP_SECONDS if stopped else FEEDS_SECONDS)
@@ -461,12 +461,12 @@ class Runner:
         return None
 
     def _difference(self, feeds: Feeds, not_kept: list[str]) -> str:
-        """Return sentences about items that the crawler counted, or left in files, and that nobody
-        can read.
+        """Return sentences about items that the crawler counted or wrote to files, but that cannot
+        be read.
         """
         counted = self._reported.get("items")
         items = 0 if feeds.read is None and self._by_key else feeds.read
-        # A command counts on after a resume, but its feeds begin anew.
+        # After a resume, a command continues its count, but its feeds begin anew.
         differs = (
             items is not None
             and counted not in (None, items)
@@ -476,8 +476,8 @@ class Runner:
         return "; ".join(told + not_kept + feeds.skipped())[:NOTE_MAX]
 
     def _upload(self, child: Child) -> contract.Json:
-        """Upload the supporting files to object storage until the time is over, and return the
-        result.
+        """Upload the supporting files to object storage until the time limit is reached, and return
+        the result.
         """
         assert self._terms.files_dir
         assert self._terms.upload_url
@@ -506,12 +506,12 @@ class Runner:
         return result
 
     def _resumable(self, reason: str | None) -> bool:
-        """Return whether the state may be resumed, and if so, write the marker for the next
+        """Return whether the crawl can be resumed, and if so, write the marker for the next
         attempt.
         """
         if self._state is None:
             return bool(self._stats.get("resumable", False))
-        # A resumed crawl that was stopped before it began did not change the state of the earlier
+        # A resumed crawl that was stopped before it began has not changed the state of the earlier
         # clean stop.
         if reason != "shutdown" and not (reason == BEFORE_START and self._resumed):
             return False
@@ -536,7 +536,7 @@ class Runner:
 
 
 def _scratch(terms: contract.Contract) -> str:
-    """Create a folder for the crawler's stats when no file was named.
+    """Create a folder for the crawler's stats if no file was named.
 
     Raises ``BadConfiguration``.
     """
@@ -549,13 +549,13 @@ def _scratch(terms: contract.Contract) -> str:
 
 
 def _print(line: contract.Json) -> None:
-    """Print one line of JSON on standard output, for the readers of the log."""
+    """Print one line of JSON to standard output, for the readers of the log."""
     with contextlib.suppress(OSError):  # the reader closed the pipe, or the disk is full
         os.write(1, f"{json.dumps(line)}\n".encode())
 
 
 def say(text: str) -> None:
-    """Write one line for people to the crawler's log. If it cannot be written, it is lost."""
+    """Write a human-readable line to the crawler's log. If it cannot be written, it is lost."""
     with contextlib.suppress(OSError):
         print(f"[runner] {text}", file=sys.stderr, flush=True)
 
@@ -636,7 +636,7 @@ def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
         )
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
-    # As scrapyd gives them. Scrapy's own default for the project is "default", too.
+    # scrapyd sets these, too. Scrapy's default for the project is also "default".
     job = os.environ.get("CRAWL_REQUEST_ID") or os.environ.get("CRAWL_RUN_ID", "")
     for name, value in (("PROJECT", "default"), ("SPIDER", chosen.spider), ("JOB", job)):
         os.environ.setdefault(f"SCRAPY_{name}", value)
@@ -647,7 +647,7 @@ def main(argv: list[str]) -> None:
     """Run the crawler, and exit with the runner's code."""
     block_signals()
     become_subreaper()
-    # The crawler must not keep the local cluster's slot.
+    # The crawler must not keep the slot of the local cluster.
     with contextlib.suppress(KeyError, ValueError, OSError):
         os.set_inheritable(int(os.environ["CRAWL_SLOT_FD"]), False)
     try:

@@ -1,4 +1,4 @@
-"""The memory limit of our control group (version 2 or 1), for when ``CRAWL_MEMORY_LIMIT`` is not
+"""The memory limit of our control group (version 2 or 1), used when ``CRAWL_MEMORY_LIMIT`` is not
 set.
 """
 
@@ -13,8 +13,8 @@ _NO_LIMIT = 2**60
 def cgroup_limit(proc: str = "/proc", root: str = "/sys/fs/cgroup") -> int | None:
     """Return the smallest limit of our group and the groups above it, in bytes.
 
-    Return ``None`` without a limit below the machine's memory. In a container our path may exist
-    only on the host. Then the top of the mount is our group.
+    Return ``None`` without a limit below the machine's memory. In a container, our path may exist
+    only on the host. Then the root of the mount is our group.
     """
     limits = []
     for base, path, name in _groups(proc, root):
@@ -34,8 +34,8 @@ def cgroup_limit(proc: str = "/proc", root: str = "/sys/fs/cgroup") -> int | Non
 
 
 def _groups(proc: str, root: str) -> list[tuple[str, str, str]]:
-    """Return the mount, the path below it and the name of the limit file for each group that can
-    limit our memory.
+    """For each group that can limit our memory, return the mount, the path below it, and the name
+    of the limit file.
     """
     found = []
     try:

@@ -1,6 +1,6 @@
-"""Reports of crawlers: the bounds of their numbers, and the last words that are failures.
+"""Reports of crawlers: the limits of their numbers, and the finish reasons that are failures.
 
-The service takes these definitions from here. The module uses only Python's library.
+The service uses these definitions, too. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import json
 #: The highest counter of one task. The sum over all tasks of a run (at most 100,000) still fits
 #: into a BIGINT.
 COUNT_MAX = (2**63 - 1) // 100_000
-#: The bounds of a crawler's own statistics: bytes of JSON, characters of a name, and the largest
+#: The limits of a crawler's own statistics: bytes of JSON, characters of a name, and the largest
 #: number.
 STATISTICS_MAX = 8192
 STATISTIC_NAME_MAX = 120
 STATISTIC_MAX = 2**63 - 1
-#: Last words that are failures whatever the exit code, by the contract with crawlers
+#: Finish reasons that count as failures regardless of the exit code, by the contract with crawlers
 #: (docs/contract.md).
 FAILED_WORDS = ("memusage_exceeded", "start_error")
 
 
 def statistics(value: object) -> dict[str, int | float]:
-    """Return the numbers among a crawler's own statistics, in their order, up to ``STATISTICS_MAX``
-    bytes of JSON.
+    """Return the numbers among a crawler's own statistics, in order, up to ``STATISTICS_MAX`` bytes
+    of JSON.
     """
     good: dict[str, int | float] = {}
     left = STATISTICS_MAX - 2

@@ -5,7 +5,7 @@ Nothing outside the folder is touched.
 The folder is opened once, and its descriptor stays open. Each file is opened by its name, relative
 to that descriptor. Links below the root are never followed. Only regular files are read, and an
 open never waits. A file is written under another name and then renamed, which replaces any entry of
-that name. This module uses the standard library only and imports little, because the runner, the
+that name. This module uses only the standard library and imports little, because the runner, the
 supervisor and the readers of tasks share it.
 """
 
@@ -21,16 +21,16 @@ from collections.abc import Iterable
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Errors of an open whose name belongs to something other than the folder or regular file that we
-#: want.
+#: Errors of opening a name that belongs to something other than the expected folder or regular
+#: file.
 _OTHER_KIND = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR)
-#: Suffix for an entry that had a name which we need, and that was renamed to free it.
+#: Suffix for an entry that was renamed because we need its name.
 FORGED = ".forged"
 
 
 class NotOurs(Exception):
     """A path that we need belongs to something else: a link, a pipe, or a folder instead of a file
-    or the reverse.
+    or vice versa.
     """
 
 
@@ -72,7 +72,7 @@ class SafeDirectory:
         return self.stat(name) is not None
 
     def names(self, most: int) -> tuple[list[str], int]:
-        """Return at most ``most`` names in the folder, and the number of the other names.
+        """Return at most ``most`` names in the folder, and the number of remaining names.
 
         Raises ``OSError``.
         """
@@ -81,7 +81,7 @@ class SafeDirectory:
             return found, sum(1 for _ in entries)
 
     def stat(self, name: str) -> os.stat_result | None:
-        """Return the status of the entry; ``None`` without one.
+        """Return the status of the entry; ``None`` if it does not exist.
 
         A link is not followed. Raises ``OSError``.
         """
@@ -91,7 +91,7 @@ class SafeDirectory:
             return None
 
     def open(self, name: str) -> int | None:
-        """Return a descriptor of this regular file; ``None`` without one.
+        """Return a descriptor of this regular file; ``None`` if it does not exist.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -101,7 +101,7 @@ class SafeDirectory:
             return None
 
     def read(self, name: str, most: int) -> bytes | None:
-        """Return the first ``most`` bytes of the file; ``None`` without a file.
+        """Return the first ``most`` bytes of the file; ``None`` if it does not exist.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -114,7 +114,7 @@ class SafeDirectory:
     # --- writing
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write the whole file if nothing has its name.
+        """Write the whole file if its name is free.
 
         Return whether it was written. Raises ``OSError``.
         """
@@ -134,10 +134,10 @@ class SafeDirectory:
         return True
 
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
-        """Write the whole file, and replace any entry of its name. Raises ``OSError``.
+        """Write the whole file, and replace any entry with its name. Raises ``OSError``.
 
-        ``lasting``: sync the data to the disk first, so that the file is complete after a crash of
-            the machine.
+        With ``lasting``, sync the data to disk first, so that the file is complete after a crash of
+        the machine.
         """
         beside = self._write_beside(name, data, lasting=lasting)
         try:
@@ -147,7 +147,7 @@ class SafeDirectory:
             raise
 
     def set_aside(self, name: str) -> None:
-        """Rename an entry of this name to ``NAME.forged``, so that the name is free.
+        """Rename any entry with this name to ``NAME.forged``, so that the name is free.
 
         Raises ``OSError``.
         """
@@ -167,7 +167,7 @@ class SafeDirectory:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR):
                 raise
-            to = f"{to}.{os.urandom(4).hex()}"  # an earlier entry has the first name
+            to = f"{to}.{os.urandom(4).hex()}"  # an earlier entry has the name without a number
             os.replace(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def unlink(self, name: str) -> None:
@@ -194,10 +194,8 @@ class SafeDirectory:
     def new(self, name: str) -> int:
         """Create an empty file, and return its descriptor for appending.
 
-        An existing entry of its name is renamed.
-
-        It is created under another name and then renamed, so that concurrent calls do no harm.
-        Raises ``OSError``.
+        An existing entry with its name is renamed. The file is created under another name and then
+        renamed, so that concurrent calls do no harm. Raises ``OSError``.
         """
         beside = _beside(name)
         handle = os.open(beside, _NEW | os.O_APPEND, 0o600, dir_fd=self._handle)
@@ -211,7 +209,7 @@ class SafeDirectory:
         return handle
 
     def lockable(self, name: str) -> int:
-        """Return a descriptor of this file for a lock; the file is created if needed.
+        """Return a descriptor of this file for a lock, and create the file if needed.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -219,7 +217,7 @@ class SafeDirectory:
         return _opened(name, flags, self._handle)
 
     def make(self, name: str) -> SafeDirectory:
-        """Open the folder of this name in this one; create it if needed.
+        """Open the folder with this name in this folder, and create it if needed.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -228,7 +226,7 @@ class SafeDirectory:
         return self.below(name)
 
     def below(self, *names: str) -> SafeDirectory:
-        """Open the folder at the path ``names`` below this one.
+        """Open the folder at the path ``names`` below this folder.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -254,12 +252,12 @@ class SafeDirectory:
 
 
 def _beside(name: str) -> str:
-    """Return a unique name for a file that is renamed to ``name`` later."""
+    """Return a unique name for a file that will be renamed to ``name``."""
     return f"{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
 
 
 def _opened(name: str, flags: int, folder: int) -> int:
-    """Open the folder or the regular file, as ``flags`` define, and return its descriptor.
+    """Open the folder or regular file, depending on ``flags``, and return its descriptor.
 
     Links are not followed.
 
@@ -284,9 +282,10 @@ def _opened(name: str, flags: int, folder: int) -> int:
 
 
 def _made_readable(name: str, folder: int) -> bool:
-    """Restore our access rights to an entry if our user owns it. Return whether our user owns it.
+    """Restore our access rights to an entry if our user owns it, and return whether it does.
 
-    A process of our own user, such as the crawler, may have removed them.
+    A
+    process of our own user, such as the crawler, may have removed them.
     """
     mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:

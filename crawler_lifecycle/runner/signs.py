@@ -1,5 +1,5 @@
-"""Signs of life of a crawler without counters: the kernel counts the bytes that its processes
-write.
+"""Signs of life of a crawler without counters: the bytes that its processes write, as counted by
+the kernel.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ import os
 import time
 
 SECONDS = 5.0
-#: The most processes and threads that are read in one check. If the crawler has more, the others
-#: are ignored.
+#: The maximum number of processes and threads read in one check. If the crawler has more, the
+#: others are ignored.
 MOST = 1000
-#: Bytes subtracted for each write call: event loops wake each other with such small writes, even
-#: when a crawler hangs.
+#: Bytes subtracted for each write call, because event loops wake each other with such small writes
+#: even when a crawler hangs.
 WAKE_UP = 8
 
 
 class Signs:
-    """The time of the last write of the crawler below us: to its log, to a file or to a
-    connection.
-    """
+    """The time of the crawler's last write to its log, to a file or to a connection."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
@@ -29,7 +27,7 @@ class Signs:
     def check(self) -> bool:
         """Read the kernel's counts if the next check is due.
 
-        Return whether bytes were written since the last one.
+        Return whether bytes were written since the last check.
         """
         now = time.monotonic()
         if now < self._due:
@@ -45,17 +43,14 @@ class Signs:
         return wrote
 
     def quiet_s(self) -> int | None:
-        """Return the seconds since the last write that we saw; ``None`` if we saw none or the
+        """Return the seconds since the last observed write; ``None`` if there was none or the
         kernel cannot count.
         """
         return None if self._wrote is None else int(time.monotonic() - self._wrote)
 
 
 def below(pid: int, most: int | None = None) -> list[int]:
-    """Return the descendants of the process, at most ``most``.
-
-    They include the orphans that it adopts.
-    """
+    """Return at most ``most`` descendants of the process, including the orphans that it adopts."""
     found: list[int] = []
     todo = [pid]
     asked = 0
@@ -68,13 +63,13 @@ def below(pid: int, most: int | None = None) -> list[int]:
                     children = [int(child) for child in file.read().split()]
                 found += children
                 todo += children
-        except OSError:  # the process ended meanwhile, or this kernel does not list children
+        except OSError:  # the process has ended, or this kernel does not list children
             continue
     return found[:most]
 
 
 def _written(pid: int) -> int | None:
-    """Return the bytes that the process wrote, less ``WAKE_UP`` for each write call; ``None`` if
+    """Return the bytes that the process wrote, minus ``WAKE_UP`` for each write call; ``None`` if
     unknown.
     """
     try:

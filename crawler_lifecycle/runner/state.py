@@ -1,8 +1,8 @@
-"""Saved state of a crawl, which a later attempt may use to resume.
+"""The saved state of a crawl, from which a later attempt can resume.
 
 Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next
 to the folder, which also shows whether Scrapy could save all waiting requests. Each start removes
-the marker, so that a crawl which is killed later leaves none.
+the marker, so a crawl that is killed later leaves none.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ASIDE = "job.aside"
 MARKER = "clean-stop.json"
 COUNTED = "counted.json"
 KEYS = "counted.keys"
-#: Notes for people about a task of a later attempt (``resume_note``).
+#: Notes about a task of a later attempt (``resume_note``).
 WENT_ON = "The crawl continued where the earlier attempt was stopped"
 NEWER_CODE = f"{WENT_ON}. The project's code is newer than the saved state"
 NOT_SAVED = (
-    "Not all waiting requests could be saved at the stop (a callback is no method of the spider, "
-    "for example), so the "
+    "Not all waiting requests could be saved at the stop (for example, a callback is not a "
+    "method of the spider), so the "
     "crawl started from the beginning"
 )
 NOT_CLEAN = (
@@ -54,16 +54,16 @@ class JobState:
         self._marker = os.path.join(state_dir, MARKER)
         self._aside = os.path.join(state_dir, ASIDE)
         self.counted: contract.Json = {}
-        """The counters and the statistics of the earlier attempts that this one continues."""
+        """The counters and statistics of the earlier attempts that this one continues."""
         self.saved: bool | None = None
-        """Whether the folder holds all requests that wait; ``None`` when Scrapy's own scheduler
+        """Whether the folder contains all waiting requests; ``None`` when Scrapy's own scheduler
         does not keep them.
         """
 
     def open(self, resume: bool) -> tuple[bool, str]:
         """Prepare the folder for a start in the project's folder.
 
-        Return whether its state is used, and a note for people.
+        Return whether its state is used, and a note about this.
         """
         os.makedirs(self._path, exist_ok=True)
         marker = contract.read(self._marker)
@@ -81,7 +81,7 @@ class JobState:
                 return True, UNKNOWN
             return True, NEWER_CODE if changed_since(saved_at, [], ".py") else WENT_ON
         if os.path.isdir(self._aside) and not os.path.islink(self._aside):
-            # Only for a folder: for a pipe this would hang.
+            # Sync only a folder: with a pipe, this would hang.
             shutil.rmtree(self._aside, ignore_errors=True)
         else:
             parent.unlink(ASIDE)
@@ -92,8 +92,8 @@ class JobState:
         return False, NOT_CLEAN if marker is None else NOT_SAVED
 
     def mark_clean(self, counted: contract.Json) -> None:
-        """Write the marker: whether the state is complete, and the counters and the statistics so
-        far.
+        """Write the marker, which contains the counters and statistics so far, and whether the
+        state is complete.
         """
         contract.write(
             self._marker,
@@ -107,7 +107,7 @@ class JobState:
     def with_statistics(self, statistics: contract.Json) -> contract.Json:
         """Return the statistics of this attempt with those of earlier attempts added.
 
-        A largest value is not added.
+        For maximum values, keep the larger one.
         """
         both = dict(self.counted.get("scrapystats", {}))
         for name, number in statistics.items():
@@ -117,10 +117,10 @@ class JobState:
 
 
 class FeedCounts:
-    """The items and bytes that the runner counted in the feeds of a command, over the attempts that
-    it continues.
+    """The items and bytes that the runner counted in the feeds of a command, including earlier
+    attempts that it continues.
 
-    Each attempt has its own feeds, so the file with the counts lies in the state folder.
+    Each attempt has its own feeds, so the file with the counts is in the state folder.
     """
 
     def __init__(self, state_dir: str, *, resume: bool) -> None:
@@ -131,17 +131,17 @@ class FeedCounts:
                 os.unlink(self._path)
 
     def with_earlier(self, counted: contract.Json, *, anew: bool) -> contract.Json:
-        """Return these counts with those of earlier attempts, unless the crawler started ``anew``;
-        keep the result.
+        """Add the counts of earlier attempts, unless the crawler started ``anew``. Store and return
+        the result.
         """
         both = counted if anew else _sums(counted, self._earlier)
-        with contextlib.suppress(OSError):  # on a full disk the feed cannot grow either
+        with contextlib.suppress(OSError):  # on a full disk, the feed cannot grow either
             contract.write(self._path, json.dumps(both))
         return both
 
 
 class KeptKeys:
-    """The keys of the items of all attempts that continue each other, in the state folder: hashes
+    """The item keys of all attempts that continue each other, stored in the state folder as hashes
     of eight bytes.
     """
 
@@ -150,7 +150,7 @@ class KeptKeys:
         self._earlier = array("Q")
 
     def load(self, *, resume: bool) -> None:
-        """Know the keys of earlier attempts, or none if this one does not continue them."""
+        """Load the keys of earlier attempts, or none if this one does not continue them."""
         data = None
         if resume:
             with contextlib.suppress(OSError, NotOurs):
@@ -159,14 +159,14 @@ class KeptKeys:
         self._earlier = array("Q", data[: len(data) // 8 * 8])
 
     def begin(self) -> Keys:
-        """Return the keys of earlier attempts, for a count of this attempt from its beginning."""
+        """Return the keys of earlier attempts, to count this attempt from its beginning."""
         self._size = 0
         self._unsaved = self._earlier[:]
         return Keys(self._earlier, self._unsaved)
 
     def save(self) -> None:
-        """Write the keys that came since the last call."""
-        with contextlib.suppress(OSError, NotOurs):  # as far as there is room
+        """Write the keys added since the last call."""
+        with contextlib.suppress(OSError, NotOurs):  # write only what there is room for
             handle = SafeDirectory(self._path).lockable(KEYS)
             try:
                 count = os.pwrite(handle, self._unsaved, self._size) // 8
@@ -189,7 +189,7 @@ def _sums(counted: contract.Json, earlier: contract.Json) -> dict[str, int]:
 def _counters(counted: Any) -> contract.Json:
     """Return the valid counters and statistics of a file.
 
-    The crawler can write the file, so it may be wrong.
+    The crawler can write the file, so its content may be wrong.
     """
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
     return contract.picked(good, (*contract.COUNTERS, "scrapystats"))

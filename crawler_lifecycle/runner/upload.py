@@ -1,8 +1,8 @@
 """Upload of the crawler's supporting files to object storage after the crawler's end.
 
 For each part, the runner asks the gateway for an address and puts the part there. Its token is
-valid only for the files of this task. Failed calls are retried until the time is over, and then
-reported. The upload never changes the result of the crawl.
+valid only for the files of this task. Failed calls are retried until the time limit is reached, and
+then reported. The upload never changes the result of the crawl.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .bundle import Bundle
 #: The reason in the summary during the upload; it stays there if the runner is killed.
 INTERRUPTED = "the runner was killed while it uploaded them"
 OUT_OF_TIME = "there was no time left"
-#: Timeout of one connection, and of each read of an answer.
+#: Timeout in seconds for a connection, and for each read of an answer.
 _SILENCE_S = 20.0
 _PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-#: Refusals by object storage before we give up. An expired address or a wrong clock may cause one
-#: or two.
+#: The number of refusals by object storage after which we give up. An expired address or a wrong
+#: clock can cause one or two.
 _REFUSALS_MAX = 3
 _WORDS_MAX = 300
 ANSWER_MAX = 64 * 1024
@@ -47,7 +47,7 @@ class _Never(Exception):
 
 
 class Upload:
-    """One upload. It runs in another thread, so that no call can delay the runner's end."""
+    """One upload, which runs in another thread, so that no call can delay the runner's end."""
 
     def __init__(self, folder: str, url: str, token: str) -> None:
         self._url = url
@@ -60,7 +60,7 @@ class Upload:
         self._opener = urllib.request.build_opener(NoRedirect)
 
     def start(self, deadline: float) -> None:
-        """Start the upload. ``deadline`` is a time of the monotonic clock."""
+        """Start the upload, which ends at ``deadline``, a time of the monotonic clock."""
         self._deadline = deadline
         threading.Thread(target=self._run, name="crawl-upload", daemon=True).start()
 
@@ -75,7 +75,7 @@ class Upload:
         return time.monotonic() >= self._deadline
 
     def result(self) -> dict[str, Any]:
-        """Return the entry ``files`` of the summary. It may be called during the upload."""
+        """Return the entry ``files`` of the summary. This may be called during the upload."""
         if self._over.is_set() and self._result is not None:
             return self._result
         return {
@@ -104,7 +104,8 @@ class Upload:
         self._over.set()
 
     def _put(self, number: int | None, data: bytes) -> None:
-        """Send one part, with retries: a part that is sent twice makes the same object.
+        """Send one part, with retries, which are safe because a repeated part creates the same
+        object.
 
         Raises ``_Never``.
         """
@@ -129,7 +130,7 @@ class Upload:
                 time.sleep(pause)
 
     def _ticket(self, number: int | None, data: bytes) -> tuple[str, dict[str, str]]:
-        """Ask the gateway for the address and headers for these bytes.
+        """Ask the gateway for the upload address and headers for these bytes.
 
         Raises ``_Later`` and ``_Never``.
         """

@@ -1,6 +1,5 @@
-"""Decision from the end of the crawler to the runner's exit code and finish reason.
-
-Pure functions.
+"""The rules that map the end of the crawler to the runner's exit code and finish reason, as pure
+functions.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ class Evidence(NamedTuple):
     stop_asked: bool
     stop_signal: int
     exit_code: int | None
-    """``None`` when it was killed by a signal, or never started."""
+    """``None`` if a signal killed it, or if it never started."""
     signal: int | None
     finish_reason: str | None
     began: bool
-    """True when the crawler reported any stats."""
+    """True if the crawler reported any stats."""
     disk_full: bool
     killed_late: bool = False
-    """True when the runner killed it because its grace was over."""
+    """True if the runner killed it at the end of its grace period."""
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:
@@ -70,8 +69,8 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
     if reason == "finished":
         return (contract.FINISHED if end.exit_code == 0 else contract.FAILED), reason
     if reason == "shutdown":
-        # Scrapy also reports this when something fails while it opens. Only a signal that we passed
-        # on proves a stop.
+        # Scrapy also reports this reason when it fails to open. Only a signal that we passed on
+        # proves a stop.
         return (contract.STOPPED, reason) if end.stop_asked else (contract.FAILED, None)
     return (contract.FAILED if reason in reported.FAILED_WORDS else contract.FINISHED), reason
 
@@ -81,7 +80,8 @@ def _command(end: Evidence) -> tuple[int, str | None]:
 
     Only the service knows what its exit codes mean, so they are passed on.
 
-    Exit code 0 means finished unless the program reports another reason. A stop is our own verdict.
+    Exit code 0 means finished unless the program reports another reason. We decide about a stop
+    ourselves.
     """
     assert end.exit_code is not None
     if not end.stop_asked:

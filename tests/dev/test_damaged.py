@@ -47,7 +47,7 @@ def test_a_damaged_database_is_put_back_and_a_crawl_goes_on(dev: Dev) -> None:
 
     said = refused(dev)
     assert f"{file} is damaged: " in said
-    assert f"its newest whole copy is {copy}" in said
+    assert f"its newest intact copy is {copy}" in said
     assert f"next: crawlctl db restore {copy} --url {url}; then crawlctl dev" in said
     assert "LIFECYCLE_DATABASE__URL" not in said
     assert "Traceback" not in said

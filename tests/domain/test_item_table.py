@@ -141,13 +141,13 @@ DEEP = b"[" * 100_000
 
 @pytest.mark.parametrize(("name", "data", "said"), [
     ("a.jsonl", b'{"a": "' + b"x" * 9_000_000, "1 items were longer"),
-    ("a.csv", b'a,b\n"' + b"x" * 200_000, "a quotation mark without its end"),
-    ("a.json", DEEP, "1 lines were no JSON (a.json: line 1: too many levels"),
+    ("a.csv", b'a,b\n"' + b"x" * 200_000, "an unclosed quotation mark"),
+    ("a.json", DEEP, "1 lines were not JSON (a.json: line 1: too many levels"),
     ("a.jsonl", b'{"a": 1}\n{"a": 2', "1 last lines were incomplete"),
     ("a.jsonl", b'{"a": 1, "a": 2}\n', "twice; the last value"),
     ("a.jsonl", b'{"a": "\xe9"}\n', "Windows-1252"),
     ("a.json", b'[{"a": 1}, no, {"a": 2}]', "the rest of this line is left out"),
-    ("a.jsonl", b'{"a": 1}\nno\nnor\n', "2 lines were no JSON"),
+    ("a.jsonl", b'{"a": 1}\nno\nnor\n', "2 lines were not JSON"),
 ], ids=range(8))  # fmt: skip
 def test_what_is_odd_is_said(name: str, data: bytes, said: str) -> None:
     found = table(name, data)

@@ -141,7 +141,7 @@ def test_an_item_for_every_page_of_a_folder(
     assert {path: item["referrer"] for path, item in found.items() if item["status"] != 200} == {
         "/gone.html": f"{site}/chapters/na%C3%AFve.html"
     }
-    assert crawl.skipped == {"/notes.txt": "no HTML page: 200, text/plain; charset=utf-8"}
+    assert crawl.skipped == {"/notes.txt": "not an HTML page: 200, text/plain; charset=utf-8"}
     big = found["/big.html"]
     assert (big["words"], big["links"], big["depth"]) == (300_001, 1, 2)
     assert found["/chapter-1.html"]["links"] == 3
@@ -165,7 +165,7 @@ def test_traps_end(crawl: Crawl) -> None:
     assert why["/loop"] == f"302 leads into a loop of redirects: {site}/loop"
     assert why["/out"] == "301 leads out of the site: http://127.0.0.2:9/elsewhere"
     assert why["/nowhere"] == "302 leads nowhere: ''"
-    assert why["/image"] == "no HTML page: 200, image/png"
+    assert why["/image"] == "not an HTML page: 200, image/png"
     assert "robots.txt" in why["/private/x"]
     assert {"/cut", "/huge"} <= set(why)
     items = {_path(item["url"]): item for item in crawl.items}
@@ -409,13 +409,13 @@ def test_a_start_that_moved_is_followed_whatever_is_allowed(crawl: Crawl) -> Non
     ("args", "words"),
     [
         ({}, "start: missing"),
-        ({"start": "ftp://x/"}, "start: 'ftp://x/' is no address"),
-        ({"start": "http://x:99999/"}, "start: 'http://x:99999/' is no address"),
+        ({"start": "ftp://x/"}, "start: 'ftp://x/' is not the address"),
+        ({"start": "http://x:99999/"}, "start: 'http://x:99999/' is not the address"),
         ({"start": "http://x/", "max_pages": "0"}, "max_pages: '0' is not allowed"),
         ({"start": "http://x/", "max_depth": "-1"}, "max_depth: '-1' is not allowed"),
         ({"start": "http://x/", "delay": "nan"}, "delay: 'nan' is not allowed"),
         ({"start": "http://x/", "save": "pdf"}, "save: 'pdf' is not allowed; give html or text"),
-        ({"start": "http://x/", "deny": "("}, "deny: '(' is no regular expression"),
+        ({"start": "http://x/", "deny": "("}, "deny: '(' is not a valid regular expression"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(args: dict[str, str], words: str) -> None:

@@ -142,7 +142,7 @@ def test_the_command_of_its_name_shows_a_crawl_in_an_empty_folder(
     with subprocess.Popen([programs / "crawler-lifecycle"], **started) as shown:  # type: ignore[call-overload]
         try:
             lines = list(
-                itertools.takewhile(lambda line: line != "Ctrl-C ends all of it\n", shown.stdout)
+                itertools.takewhile(lambda line: line != "Ctrl-C ends everything\n", shown.stdout)
             )
             told = "".join(lines)
             assert "run 1 is COMPLETED: 30 pages, 30 items, such as\n" in told, told

@@ -78,12 +78,12 @@ def test_a_delimiter_is_found_beside_lines_in_values(delimiter: str, text: str) 
 
 
 @pytest.mark.parametrize(("text", "items", "told"), [
-    ('{"a": 1}\n{"a": 2\n{"a": 3}\n', [A, C], "no JSON (a.jsonl: line 2: Expecting ',' delimiter)"),
-    ('{"a": 1}\n{"a": "x\n{"a": 3}\n', [A, C], "no JSON (a.jsonl: line 2: Expecting ',' delimiter)"),
+    ('{"a": 1}\n{"a": 2\n{"a": 3}\n', [A, C], "not JSON (a.jsonl: line 2: Expecting ',' delimiter)"),
+    ('{"a": 1}\n{"a": "x\n{"a": 3}\n', [A, C], "not JSON (a.jsonl: line 2: Expecting ',' delimiter)"),
     ('[\n  {\n    "a": no,\n    "b": {\n      "c": [\n        1\n      ]\n    }\n  },\n  {\n    "a": 3\n  }\n]', [C],
-     "1 lines were no JSON (a.jsonl: line 2: Expecting value, the rest of this line is left out)"),
+     "1 lines were not JSON (a.jsonl: line 2: Expecting value, the rest of this line is left out)"),
     ('[{"a": 1},\n {"a": no},\n {"a": 3}]', [A, C], "line 2: Expecting value, the rest of this line is left out"),
-    ('{"a": 1}\n2026-11-28 INFO: done\n{"a": 3}\n', [A, C], "no JSON (a.jsonl: line 2: no JSON)"),
+    ('{"a": 1}\n2026-11-28 INFO: done\n{"a": 3}\n', [A, C], "not JSON (a.jsonl: line 2: no JSON)"),
     ('{"a": 1}\n{"a": 3}\n{"a":', [A, C], "incomplete: they are being written, or their crawler died (a.jsonl: line 3"),
     ('[\n{"a": 1},\n{"a": 3},\n{"a": [', [A, C], "incomplete"),
 ], ids=range(7))  # fmt: skip
@@ -166,10 +166,10 @@ def test_xml_of_scrapy() -> None:
         "(items.xml: the end of the root is missing)"
     ]
     for odd, told in (
-        ("<urlset><url/></urlset>", "the root is <urlset> and not <items>"),
+        ("<urlset><url/></urlset>", "the root is <urlset>, not <items>"),
         (
             '<!DOCTYPE x [<!ENTITY a "b">]><items><item>&a;</item></items>',
-            "a document type is not read",
+            "document types are not supported",
         ),
         ("<items><item></b></items>", "no XML: mismatched tag: line 1"),
         ("<items><item>" + "<a>" * 200_000, "more than 100,000 values"),
@@ -241,8 +241,8 @@ def test_a_field_that_no_row_of_any_delimiter_fills_is_known(tmp_path: Path) -> 
 @pytest.mark.parametrize(("names", "counted", "said"), [
     ([], None, NO_FEEDS),
     (["task-0/skipped.jsonl", f"task-0/{DECLARED}"], 0, NO_FEEDS),
-    (["task-0/a.dat", "task-0/b"], None, "no file is read as items, but these are there: task-0/a.dat, task-0/b;"),
-    ([], 3, "3 items were counted, but no file with items is there"),
+    (["task-0/a.dat", "task-0/b"], None, "no file is read as items, but these exist: task-0/a.dat, task-0/b;"),
+    ([], 3, "3 items were counted, but there is no file with items"),
 ])  # fmt: skip
 def test_a_run_without_feeds(names: list[str], counted: int | None, said: str) -> None:
     assert no_feeds(names, counted).startswith(said)
@@ -255,7 +255,7 @@ def test_a_run_without_feeds(names: list[str], counted: int | None, said: str) -
     ({"files": "../x"}, ".files: '../x' is not allowed; give a relative path"),
     ({"files": "/x"}, ".files: "),
     ({"format": "parquet"}, ".format: 'parquet' is not allowed; give one of jsonl"),
-    ({"delimiter": "ab"}, ".delimiter: 'ab' is not allowed; give one character of ASCII"),
+    ({"delimiter": "ab"}, ".delimiter: 'ab' is not allowed; give one ASCII character"),
     ({"quote": "'"}, '.quote: "\'" is not allowed; give none, or leave it out'),
     ({"key": 5}, ".key: 5 is not allowed; give the name of a field, or a list of 1 to 10 names"),
     ({"key": ""}, ".key: '' is not allowed"),

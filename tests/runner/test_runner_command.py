@@ -85,7 +85,7 @@ def test_items_that_nobody_can_read_are_on_record(fixture: RunnerFixture) -> Non
         "items": 2,
         "shares": {"a": 1.0},
         "note": "3 items were counted, 2 can be read; "
-        "1 lines were no JSON (items.jsonl: line 2: Expecting ',' delimiter)",
+        "1 lines were not JSON (items.jsonl: line 2: Expecting ',' delimiter)",
     }
     assert Coverage.of(fixture.summary()["fields"]) == Coverage(**fixture.summary()["fields"])
     (fixture.files / "items.jsonl").write_text("no\n")

@@ -142,9 +142,7 @@ def test_a_stop_that_could_not_save_all_requests_is_told_and_begins_anew(
     project(fixture, LAMBDAS)
     assert stop_after(fixture, "shop", 4)["resumable"] is False
     log = fixture.output.decode()
-    assert (
-        "Scrapy cannot serialize 5 requests that wait. A resume starts from the beginning." in log
-    )
+    assert "Scrapy cannot serialize 5 waiting requests. A resume starts from the beginning." in log
     (fixture.files / "items.jsonl").unlink()  # each attempt has a new folder
     assert fixture.crawl("shop", **RESUME) == 0
     summary = fixture.summary()

@@ -53,7 +53,7 @@ def test_it_goes_on_after_failures(
     assert done is not None
     assert cluster.thrice.wait(60)
     done.set()
-    assert "the removal of old runs failed and is tried again: no disk" in caplog.text
+    assert "the removal of old runs failed and is retried: no disk" in caplog.text
 
 
 def test_for_ever_is_for_ever() -> None:

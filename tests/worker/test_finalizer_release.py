@@ -184,5 +184,5 @@ async def test_it_goes_on_after_trouble_and_says_it_once(
         await until(lambda: not keeper.ends and helper.state()["problem"] is None)
         task.cancel()
         await asyncio.wait([task])
-    assert caplog.text.count("the release of ended tasks failed and is tried again") == 1
+    assert caplog.text.count("the release of ended tasks failed and is retried") == 1
     assert caplog.text.count("the release of ended tasks works again") == 1

@@ -1,5 +1,5 @@
-"""``crawlctl access`` lists the access log of the gateway; ``crawlctl token`` is about tokens of
-the database.
+"""``crawlctl access`` lists the access log of the gateway; ``crawlctl token`` manages tokens in the
+database.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from crawler_lifecycle.subjects import ACCESS, TOKENS
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
 
-#: More than any token lasts: a time beyond it is refused by the calendar.
+#: Longer than any token lasts. A time after this would exceed the calendar.
 _LONG_S = 1e10
-Name = Annotated[str, Parameter(help="the token's name: 1 to 64 of letters, digits and . _ @ -")]
+Name = Annotated[str, Parameter(help="the token's name: 1 to 64 letters, digits or . _ @ -")]
 
 
 def access(
@@ -44,7 +44,7 @@ def access(
 ) -> None:
     """List what people and tokens did, and what was refused, newest first.
 
-    It needs a token of the role admin.
+    Needs a token of the role admin.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def access(
     operation
         only this operation, such as stopRun or pressRuns
     kind
-        only about things of this kind
+        only about objects of this kind
     subject
-        only about the thing with this number or name
+        only about the object with this number or name
     outcome
         only with this outcome: done, or the code of a problem
     since
@@ -72,7 +72,7 @@ def access(
     }
     for name, text in (("since", since), ("until", until)):
         words[name] = text and time_of(f"--{name}", text, output.now())
-    empty = "nothing is recorded that fits"
+    empty = "no record matches"
     show_list("/v1/access", ACCESS, key="id", empty=empty, limit=limit, project=project, **words)
 
 
@@ -87,7 +87,7 @@ def create(
 ) -> None:
     """Create a token that the database keeps.
 
-    The token is shown only once; the database has its hash.
+    The token is shown only once; the database stores only its hash.
 
     All gateways accept it after about two seconds, without a change of their tokens file.
 
@@ -96,9 +96,9 @@ def create(
     role
         role of the token
     project
-        the only project that it sees and touches; '*' is all of them
+        the only project that it can see and change; '*' means all
     expires
-        when it expires: 90d, or a time; default: never
+        when it expires, such as 90d, or a time; default: never
     """
     from crawler_lifecycle.gateway.access import tokens
 
@@ -110,8 +110,8 @@ def create(
         raise WrongUsage(str(error)) from None
     if any(entry.caller.name == name for entry in taken):
         raise WrongUsage(
-            f"name: {name!r} is a name of the tokens file",
-            "give another name, or remove that one from the file",
+            f"name: {name!r} is already in the tokens file",
+            "give another name, or remove this one from the file",
         )
     until = None if expires is None else _expiry(expires)
     with _store() as store:
@@ -123,7 +123,7 @@ def create(
 
 
 def list_tokens() -> None:
-    """List the tokens that the database keeps, including expired and revoked ones."""
+    """List the tokens in the database, including expired and revoked ones."""
     with _store() as store:
         rows = [_document(row) for row in store.tokens.list_tokens()]
     emit_list(
@@ -131,7 +131,7 @@ def list_tokens() -> None:
         rows,
         TOKENS,
         name="name",
-        empty="the database keeps no token; next: crawlctl token create -h",
+        empty="there are no tokens in the database; next: crawlctl token create -h",
     )
 
 
@@ -150,13 +150,15 @@ def revoke(name: Name, /, *, by: By = None) -> None:
 
 
 def _expiry(text: str) -> datetime:
-    """Return the time of ``--expires``. Raises ``CommandFailed`` for a time that is not to come."""
+    """Return the time of ``--expires``. Raises ``CommandFailed`` for a time that is not in the
+    future.
+    """
     now = output.now()
     if text.strip()[-1:].isalpha() and text.strip()[-1:] not in "Zz":
         text = (now + timedelta(seconds=min(seconds(text), _LONG_S))).isoformat()
     found = datetime.fromisoformat(time_of("--expires", text))
     if found <= now:
-        raise WrongUsage(f"--expires {text!r} is over", "give a later time, such as 90d")
+        raise WrongUsage(f"--expires {text!r} has passed", "give a later time, such as 90d")
     return found
 
 

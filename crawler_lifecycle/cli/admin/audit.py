@@ -45,22 +45,22 @@ def audit(
 ) -> int:
     """Compare database, cluster and Temporal now.
 
-    The exit code is 0 if nothing is left to repair, else 1.
+    The exit code is 0 if nothing is left to repair, otherwise 1.
 
     A finding is repaired only after a waiting time, because the difference may disappear without a
     repair. The table shows when each finding is due.
 
     Tasks and workflows without a row in the database are not changed, because the database may have
-    been restored from an older copy. --adopt makes their rows again from their workflow and from
-    the cluster; then they are checked, stopped and archived as before. --end-unknown ends them.
-    Both act at once.
+    been restored from an older copy. --adopt restores their rows from their workflow and from the
+    cluster; then they are polled, stopped and archived as before. --end-unknown ends them. Both act
+    at once.
 
     Parameters
     ----------
     repair
         also repair the findings that are due
     adopt
-        make rows for tasks that execute without a row
+        restore rows for tasks that execute without a row
     end_unknown
         end tasks that execute without a row
     """

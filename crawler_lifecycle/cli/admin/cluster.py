@@ -29,17 +29,18 @@ if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.clusters.kubernetes.client.objects import Pod
 
-#: Patches at once, and the most tries for a pod while the server asks us to wait.
+#: The number of parallel patches, and the maximum number of tries for a pod while the server asks
+#: us to wait.
 THREADS = 8
 TRIES = 5
-#: Seconds to wait if the server asks us to wait but gives no time.
+#: Seconds to wait if the server asks us to wait without stating a time.
 PAUSE_S = 1.0
-#: Pods between two lines about the progress.
+#: The number of pods between two lines about the progress.
 PROGRESS_EVERY = 1000
 
 
 def _state(row: Document) -> str:
-    """Return the state of a pod in words."""
+    """Describe the state of a pod."""
     words = [str(row["phase"])]
     for name, verb in (("ended_at", "ended"), ("deleted_at", "being deleted since")):
         if (at := moment(row.get(name))) is not None:
@@ -74,21 +75,21 @@ def release(
 ) -> int:
     """Remove our finalizer from pods, so that the cluster can delete them.
 
-    Needs none of our services.
+    Works without our services.
 
-    The finalizer keeps a pod until its end is in the database. If nothing will record the end any
-    more (our services are removed, or the namespace is being deleted), an administrator removes the
-    finalizer. Without --yes nothing is changed. An end that was not recorded before may be lost:
-    its task becomes LOST.
+    The finalizer keeps a pod until its end is recorded in the database. If nothing will record the
+    end any more (our services are removed, or the namespace is being deleted), an administrator
+    removes the finalizer. Without --yes nothing is changed. An end that was not recorded before may
+    be lost: its task becomes LOST.
 
     Parameters
     ----------
     run
         only pods of this run, in any state
     everything
-        also pods that execute; default: ended or being deleted
+        also executing pods; default: pods that have ended or are being deleted
     yes
-        do it; without --yes the pods are only listed
+        remove the finalizers; without --yes the pods are only listed
     namespace
         namespace of the crawls; default: from the settings
     kubeconfig
@@ -104,7 +105,7 @@ def release(
     with closing(cluster_access.connect(place.settings())) as api:
         rows = _listed(api, run, everything)
         if not rows:
-            # Raises if the namespace does not exist: its list is empty too.
+            # This raises an error if the namespace does not exist, whose list would be empty, too.
             cluster_access.namespace_phase(api)
         if yes:
             _release(api, rows)
@@ -141,7 +142,7 @@ class _Row:
     status: int | None = None
 
     def document(self) -> Document:
-        """Return the document for tables and programs."""
+        """Return the document for all output formats."""
         from crawler_lifecycle.clusters.kubernetes.polls.listing import numbers_of
         from crawler_lifecycle.clusters.kubernetes.polls.predicates import ended_at
 
@@ -174,7 +175,7 @@ def _listed(api: Api, run: int | None, everything: bool) -> list[_Row]:
 
 
 def _release(api: Api, rows: Sequence[_Row]) -> None:
-    """Release every pod. An error of one pod does not stop the others."""
+    """Release every pod. An error for one pod does not affect the others."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="release") as threads:
         for count, _ in enumerate(threads.map(lambda row: _release_one(api, row), rows), 1):
             if count % PROGRESS_EVERY == 0 and count < len(rows):

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 
 DEFAULT_AGE = "14d"
-#: Runs in one query of the database.
+#: The number of runs in one query of the database.
 PAGE = 500
-#: Runs between two lines about the progress.
+#: The number of runs between two lines about the progress.
 PROGRESS_EVERY = 500
 
 
@@ -62,7 +62,7 @@ def collect(
 
     The command removes files and saved state of runs that have ended and were exported, or had
     nothing to export. It keeps and lists runs that are live, recent, not exported or unknown to the
-    database. Without --yes nothing is changed. It may be called at any time, also twice at once. A
+    database. Without --yes nothing is changed. It can be called at any time, even twice at once. A
     run that is resumed later starts from the beginning, and its record shows this.
 
     Parameters
@@ -70,9 +70,9 @@ def collect(
     older_than
         only runs that ended and were exported longer ago than this; at least 12h
     incomplete
-        also runs with an incomplete archive; crawlctl export RUN shows the archive
+        also runs whose archive is incomplete, which crawlctl export RUN shows
     yes
-        do it; without --yes the runs are only listed
+        remove the files; without --yes the runs are only listed
     """
     from crawler_lifecycle.domain.retention import FILES
     from crawler_lifecycle.store.store import open_store
@@ -116,7 +116,7 @@ def _places(settings: Settings) -> list[FilesPlace]:
 
 @dataclass
 class _Row:
-    """Files under the name of a run, and the result of their removal."""
+    """The files of a run, and the result of their removal."""
 
     name: str
     places: list[FilesPlace] = field(default_factory=list)
@@ -132,7 +132,7 @@ class _Row:
         return self.ref.run_id if self.ref is not None else None
 
     def document(self) -> Document:
-        """Return the document for tables and programs."""
+        """Return the document for all output formats."""
         ended = self.run.ended_at if self.run is not None else None
         return {
             "name": self.name,
@@ -184,7 +184,7 @@ class _Tidying:
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
         """Remove the files of old runs, and finish removals of earlier calls.
 
-        Return the errors of those.
+        Return the errors of the latter.
         """
         due = [row for row in rows if row.stand is RetentionState.OLD]
         for done, row in enumerate(due, 1):
@@ -194,10 +194,10 @@ class _Tidying:
         return [trouble for place in places for trouble in place.finish()]
 
     def _remove(self, row: _Row, places: Sequence[FilesPlace]) -> None:
-        """Remove the files of one run from every location: it may have new files since the
-        locations were listed.
+        """Remove the files of one run from every location, because files may have been added since
+        the locations were listed.
         """
-        assert row.ref is not None  # an unknown name is never old
+        assert row.ref is not None  # a name without a run has no age
         run = row.ref
         run_id = row.ref.run_id
 
@@ -239,7 +239,7 @@ def _show(
 ) -> None:
     """Print the rows.
 
-    For people, live, recent and empty runs are only counted, because there are so many.
+    In tables, live, recent and empty runs are only counted, because there are so many.
     """
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]

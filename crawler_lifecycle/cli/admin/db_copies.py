@@ -1,4 +1,4 @@
-"""``crawlctl db backup`` and ``crawlctl db restore``: whole copies of the database."""
+"""``crawlctl db backup`` and ``crawlctl db restore``: complete copies of the database."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _Url = Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABA
 
 
 def backup(file: Path, /, *, url: _Url = None) -> None:
-    """Write a copy of the database into a new file, while everything runs.
+    """Write a copy of the database to a new file, while everything runs.
 
-    The copy has the state of one moment, and is checked. For MySQL and MariaDB, the command of
-    their own tool is shown.
+    The copy is a consistent snapshot, and is checked. For MySQL and MariaDB, the command of their
+    own tool is shown.
 
     Parameters
     ----------
@@ -35,20 +35,20 @@ def backup(file: Path, /, *, url: _Url = None) -> None:
     with database_errors():
         source = _file_of(url, file)
         sqlite_files.copy(source, file)
-    say(f"{file} is a whole copy of {source}")
+    say(f"{file} is a complete copy of {source}")
 
 
 def restore(file: Path, /, *, url: _Url = None) -> None:
     """Replace the database with a copy. Its services must have ended; crawls may continue.
 
     The copy is checked and upgraded first, and the former files are kept next to it. The next
-    crawlctl dev adopts what executes and the copy does not know. For MySQL and MariaDB, the command
-    of their own tool is shown.
+    crawlctl dev adopts executing tasks that the copy does not contain. For MySQL and MariaDB, the
+    command of their own tool is shown.
 
     Parameters
     ----------
     file
-        The copy, which stays as it is.
+        The copy, which is not changed.
     """
     from crawler_lifecycle.store.migrations import schema_version
 
@@ -60,15 +60,15 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
             sqlite_files.copy(file, new)
             if schema_version.read_schema(sqlite_url(new)).version is None:
                 raise NotInThisState(
-                    f"{file} is no database of ours; give a file of crawlctl db backup"
+                    f"{file} is not one of our databases; give a file from crawlctl db backup"
                 )
             schema_version.upgrade(sqlite_url(new))
-            # It comes first, so that a crash here makes nobody forget the adoption.
+            # Write the mark first, so that adoption is not forgotten after a crash here.
             target.with_name(target.name + sqlite_files.RESTORED).write_text(str(file))
             aside = sqlite_files.set_aside(target, "replaced")
             new.rename(target)
     say(
-        f"{target} has the state of {file}; its former files, if any, are {aside}*\n"
+        f"{target} has the state of {file}; its former files, if any, are now {aside}*\n"
         "next: crawlctl dev; or crawlctl db upgrade, start your services, then crawlctl audit "
         "--adopt"
     )
@@ -77,7 +77,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
 def _file_of(url: str | None, copy: Path) -> Path:
     """Return the file of a SQLite database.
 
-    Raises ``CommandFailed`` with the commands for another database.
+    For any other database, raises ``CommandFailed`` with its commands.
     """
     from crawler_lifecycle.store.diagnosis import sqlite_file
     from crawler_lifecycle.store.engine import parse_url
@@ -93,6 +93,6 @@ def _file_of(url: str | None, copy: Path) -> Path:
     made = f"mysqldump --single-transaction --hex-blob --no-tablespaces {server} > {file}"
     raise WrongUsage(
         "a database server is copied with its own tools",
-        f"{made}\n  to put it back: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and "
+        f"{made}\n  to restore it: mysql {server} < {file}\n  MariaDB calls them mariadb-dump and "
         "mariadb",
     )

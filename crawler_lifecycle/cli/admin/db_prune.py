@@ -1,5 +1,5 @@
-"""``crawlctl db prune``: removes rows of runs that ended long ago, if nothing needs the rows any
-more.
+"""``crawlctl db prune``: removes rows of runs that ended long ago, if the rows are no longer
+needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.pruning import Pruner
 
 DEFAULT_AGE = "90d"
-#: Of the access log.
+#: The table of the access log.
 ACCESS_AGE = "365d"
 #: Seconds before each retry of a chunk that the database refused.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
@@ -33,11 +33,11 @@ AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 #: took.
 LEAST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
-#: Seconds between two lines about the progress.
+#: Seconds between two progress messages.
 PROGRESS_EVERY_S = 10.0
 
-#: The tables of ``--logs-older-than``: nearly all of a run's bytes, and the first that nobody reads
-#: any more.
+#: The tables of ``--logs-older-than``: they contain nearly all data of a run, and are needed for
+#: the shortest time.
 LARGE = ("task_log", "task_stats")
 
 T = TypeVar("T")
@@ -61,21 +61,21 @@ def prune(
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
     The command removes run.changed events with their pushes, the kept last lines of logs, temporary
-    rows of polls, and closed findings of audits. Rows of the access log have an age of their own.
+    rows of polls, and closed findings of audits. Rows of the access log have their own age limit.
     It never changes runs, tasks, the record of status changes, or rows that a resume or an export
-    needs. Without --yes nothing is changed. It may be called at any time, also twice at once. It
-    may be stopped at any time; the next call continues.
+    needs. Without --yes nothing is changed. It can be called at any time, even twice at once. It
+    can be stopped at any time; the next call continues.
 
     Parameters
     ----------
     older_than
-        age of the runs' end; at least 7d
+        time since the runs ended; at least 7d
     logs_older_than
         the same for logs and statistics of tasks; default: as --older-than
     access_older_than
         age of rows of the access log; at least 7d
     yes
-        do it; without --yes the rows are only counted
+        remove the rows; without --yes they are only counted
     url
         the database; default: LIFECYCLE_DATABASE__URL
     """
@@ -98,7 +98,7 @@ def prune(
 
 @dataclass
 class _Table:
-    """Counts of rows in one table: rows that may be removed, removed rows, and rows that stay."""
+    """Counts of rows in one table: rows that can be removed, removed rows, and rows that stay."""
 
     goes: int = 0
     removed: int = 0
@@ -125,7 +125,7 @@ class Pruning:
         return sum(table.goes for table in self.tables.values())
 
     def all_tables(self) -> None:
-        """Read all tables. With ``yes``, remove the rows that may be removed."""
+        """Read all tables. With ``yes``, remove the rows that are no longer needed."""
         for name in self.pruner.tables:
             self._table(name)
 
@@ -154,7 +154,7 @@ class Pruning:
             after = chunk.next
 
     def _rest(self, took_s: float) -> None:
-        """Pause, because others that wait for a SQLite file poll it and need time between two
+        """Pause, because processes that wait for a SQLite file poll it and need time between two
         transactions.
         """
         if time.monotonic() - self.printed_at >= PROGRESS_EVERY_S:
@@ -165,7 +165,7 @@ class Pruning:
     def _tried(self, step: Callable[[], T]) -> T:
         """Return the result of a step.
 
-        Retry it while the database is unavailable: it is a single transaction.
+        While the database is unavailable, retry it, because it is a single transaction.
         """
         for pause in (*AGAIN_S, None):
             try:
@@ -196,7 +196,7 @@ def _show(work: Pruning, age_s: float) -> None:
             for why, rows in table.stays.items()
         ]
         documents += sorted(kept, key=lambda one: str(one["why"]))
-    # These rows are not counted, because counting reads them all.
+    # These rows are not counted, because this would read all of them.
     documents += [
         {"table": name, "rows": None, "what": "stays", "why": why} for name, why in NEVER.items()
     ]

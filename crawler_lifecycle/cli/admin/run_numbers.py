@@ -1,4 +1,4 @@
-"""Sources of run ids that are in use outside of the database, for ``crawlctl db``."""
+"""Sources of run ids that are in use outside the database, for ``crawlctl db``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import KnowsRuns
     from crawler_lifecycle.settings import Settings
 
-#: Seconds for all sources together. A server that starts at the same time needs a moment.
+#: Seconds for all sources together. A server that is starting needs a moment.
 LIMIT_S = 20.0
 _TRY_S = 0.1
 
@@ -32,7 +32,7 @@ class WorkflowNumbers:
     within_s: float = LIMIT_S
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run id, see the port.
+        """Return the highest run id, as the port defines.
 
         Raises ``TemporalUnavailable``, including if no server is configured.
         """
@@ -45,7 +45,7 @@ class WorkflowNumbers:
 
 
 def named() -> bool:
-    """Return whether the environment or a profile has the address of Temporal."""
+    """Return whether the environment or a profile contains the address of Temporal."""
     try:
         return bool(configured_address())
     except Exception:  # the connection will report the error
@@ -66,5 +66,7 @@ async def _connected(within_s: float) -> Workflows:
 
 
 def sources(settings: Settings, within_s: float = LIMIT_S) -> Mapping[str, KnowsRuns]:
-    """Return the sources in these settings: Temporal and the cluster. Raises ``InvalidRequest``."""
+    """Return the sources that these settings define: Temporal and the cluster. Raises
+    ``InvalidRequest``.
+    """
     return build_numbers(settings, WorkflowNumbers(within_s), ("cluster",))

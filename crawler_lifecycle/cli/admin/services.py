@@ -25,8 +25,8 @@ DATABASE_FIX = "check LIFECYCLE_DATABASE__URL, and that the database exists and 
 
 
 def hide() -> None:
-    """Hide the environment and memory of this process from processes of the same user, such as
-    local crawlers.
+    """Hide the environment and memory of this process from others of the same user, such as local
+    crawlers.
     """
     from crawler_lifecycle.runner import child
 
@@ -38,15 +38,14 @@ def hide() -> None:
 
 
 def keep_files_private() -> None:
-    """Make all new files of this process readable only for their owner: databases, sockets, logs,
+    """Make all new files of this process accessible only to their owner: databases, sockets, logs,
     archives.
     """
     os.umask(0o077)
 
 
 def join(service: str) -> None:
-    """Give this process the settings of the nearest ``crawlctl dev``, if no setting names another
-    system.
+    """Use the settings of the nearest ``crawlctl dev``, if no setting names another system.
 
     Without this, a second gateway would use its own database, and not the database of the stack.
     Raises ``CommandFailed`` if that stack does not run, because its Temporal server and database
@@ -74,8 +73,8 @@ def join(service: str) -> None:
 
 
 def settings_beside(stack: dev_json.Stack) -> dict[str, str]:
-    """Return the settings for a process that runs next to this stack, with those that are not in
-    its ``dev.json``.
+    """Return the settings for a process next to this stack, including those that are not in its
+    ``dev.json``.
     """
     folder = stack.file.parent
     found = stack.variables()
@@ -89,8 +88,11 @@ def settings_beside(stack: dev_json.Stack) -> dict[str, str]:
 
 
 def _service(name: str) -> Settings:
-    """Prepare this process as one of our services, until ``_loaded``. Return its settings."""
-    gc.disable()  # what imports make stays: searching it for garbage takes a tenth of the start
+    """Prepare this process as one of our services, and return its settings. Call ``_loaded`` after
+    the imports.
+    """
+    # imported objects stay; searching them for garbage takes a tenth of the startup time
+    gc.disable()
     hide()
     keep_files_private()
     join(name)
@@ -98,7 +100,7 @@ def _service(name: str) -> Settings:
 
 
 def _loaded() -> None:
-    """Search for garbage from now on, but not among what the imports made."""
+    """Enable garbage collection, except for objects that the imports created."""
     gc.freeze()
     gc.enable()
 
@@ -142,9 +144,9 @@ def new_token(
     role: Literal["read", "operate", "admin"],
     project: str = DEFAULT,
 ) -> None:
-    """Make a token, and the TOML lines that the gateway needs to accept it.
+    """Create a token, and the TOML lines that the gateway needs to accept it.
 
-    Give the token to its user; it is not stored. Add the lines to the file of
+    Give the token to its user, because it is not stored. Add the lines to the file of
     LIFECYCLE_GATEWAY__CALLERS_FILE. The gateway reads a changed file without a restart.
 
     Parameters
@@ -154,7 +156,7 @@ def new_token(
     role
         role of the token
     project
-        the only project that it sees and touches; '*' is all of them
+        the only project that it can see and change; '*' means all
     """
     from crawler_lifecycle.gateway.access import tokens
 
@@ -189,15 +191,14 @@ def db_upgrade(
     """Upgrade the database's schema to this version, if it is older.
 
     Then raise the counter of run ids above every id that workflows or the cluster still use,
-    because a database that was restored or newly made would use them again. With --url only the
-    schema is upgraded.
+    because a restored or new database would use them again. With --url only the schema is upgraded.
 
     Parameters
     ----------
     url
         database; default: LIFECYCLE_DATABASE__URL
     recreate
-        DELETE all records of a database that cannot be upgraded, and make it anew
+        DELETE all records of a database that cannot be upgraded, and create it again
     """
     from crawler_lifecycle.store.migrations import schema_version
 
@@ -209,7 +210,7 @@ def db_upgrade(
         (schema_version.recreate if recreate else schema_version.upgrade)(url)
     head = schema_version.head_version()
     if recreate:
-        say(f"database created anew at {head}; what it recorded is deleted")
+        say(f"database created anew at {head}; its former records are deleted")
     elif before.newer or before.version == head:
         say(
             f"database at {before}; nothing to do"
@@ -266,7 +267,7 @@ def db_check(*, url: str | None = None) -> None:
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Turn an error of the database into ``CommandFailed``."""
+    """Convert database errors to ``CommandFailed``."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
     from crawler_lifecycle.store.engine import StoreDamaged
 

@@ -18,12 +18,12 @@ from crawler_lifecycle.dev_json import OtherStack, Stack
 Document = dict[str, Any]
 
 PAGE_SIZE = 200
-#: The longest pause in the download of an archive, in seconds. The gateway reads it from a disk or
-#: a bucket.
+#: The longest pause in the download of an archive, in seconds. The gateway reads archives from a
+#: disk or bucket.
 ARCHIVE_SILENCE_S = 120.0
-#: A download that broke ends with an error after this many tries without a new byte.
+#: A broken download fails after this many tries without a new byte.
 TRIES_MAX = 3
-#: HTTP status of an answer -> exit code. Any other status is an error of the gateway.
+#: HTTP status -> exit code. Any other status is an error of the gateway.
 _EXITS = {
     **dict.fromkeys((400, 413, 422), Exit.USAGE),
     **dict.fromkeys((401, 403), Exit.NOT_AUTHORISED),
@@ -50,7 +50,7 @@ _LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
 class Gateway:
     """One connection to a gateway. Every method raises ``CommandFailed``.
 
-    With ``stack``, whose file named the address, only that stack is called.
+    If the address is from the file of a ``stack``, only that stack is called.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Gateway:
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """True if the last answer was 202: the gateway carries the request out. Otherwise it had
-        nothing to do.
+        """True if the last answer was 202, so that the gateway carries out the request. Otherwise
+        there was nothing to do.
         """
-        # Plain HTTP needs no certificates, which take 20 ms to load. A proxy cannot reach this
-        # machine.
+        # Plain HTTP does not need the certificates, which take 20 ms to load. A proxy cannot reach
+        # this machine.
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
-            # The gateway closes an idle connection after 5 s. A call must not use one that closes
-            # just then.
+            # The gateway closes an idle connection after 5 s. A call must not use a connection that
+            # is about to close.
             limits=httpx.Limits(keepalive_expiry=2.0),
             headers={"User-Agent": "crawlctl"}
             | ({"Authorization": f"Bearer {token}"} if token else {}),
@@ -100,9 +100,9 @@ class Gateway:
     def start(self, request: Mapping[str, object], request_id: str, what: str = "run") -> Document:
         """Start a run or a manager.
 
-        A second call with the same ``request_id`` returns the same one.
+        A second call with the same ``request_id`` returns the same run or manager.
         """
-        # A header only allows ASCII. Any other id goes into the body.
+        # A header only allows ASCII. Any other id is sent in the body.
         headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
         body = dict(request) if headers else {**request, "request_id": request_id}
         try:
@@ -115,7 +115,7 @@ class Gateway:
             raise
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Document]:
-        """Return at most ``limit`` runs, the newest first.
+        """Return at most ``limit`` runs, newest first.
 
         Filters have the names of the API's parameters.
         """
@@ -135,11 +135,11 @@ class Gateway:
         )
 
     def poll(self, path: str, **params: Any) -> Document:
-        """Return a document that is polled.
+        """Return a polled document.
 
         The gateway does not send an unchanged version again (``ETag``).
 
-        The result is the same object as long as the document does not change.
+        The result is the same object until the document changes.
         """
         key = f"{path}?{sorted(params.items())}"
         version, known = self._seen.get(key, ("", {}))
@@ -171,7 +171,7 @@ class Gateway:
         return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, at_error=at_error)
 
     def follow_logs(self, run_id: int, task_id: int | None, *, tail: int | None) -> Iterator[str]:
-        """Yield pieces of a task's log as it grows, until the task has ended."""
+        """Yield parts of a task's log as it grows, until the task has ended."""
         params = _given({"task": task_id, "tail": tail, "follow": "true"})
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
             yield from answer.iter_text()
@@ -258,9 +258,9 @@ class Gateway:
         last: Document | None = None,
         **filters: Any,
     ) -> list[Document]:
-        """Return at most ``limit`` rows of a list, from all its pages.
+        """Return at most ``limit`` rows of a list from all its pages.
 
-        Their field has the last name of the path.
+        The last part of the path names their field.
 
         The other fields of the last page are added to ``last``.
         """
@@ -273,7 +273,7 @@ class Gateway:
             found += page.pop(path.rpartition("/")[2], [])
             token = page.pop("next_page_token", None)
             if last is not None:
-                # Only the first page has the total.
+                # Only the first page contains the total.
                 last |= {name: value for name, value in page.items() if value is not None}
             if not token or (limit is not None and len(found) >= limit):
                 return found[:limit]
@@ -304,7 +304,7 @@ class Gateway:
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
         """Create a graph, send its pages, and start it.
 
-        A second call with the same graph returns the same one.
+        A second call with the same graph returns the existing one.
         """
         found = self.post("/v1/graphs", body)
         if found.get("state") != "draft":
@@ -366,9 +366,9 @@ class Gateway:
         silence_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Yield an answer whose body is read in pieces.
+        """Yield an answer whose body is read in chunks.
 
-        ``silence_s`` limits the pause between two pieces.
+        ``silence_s`` limits the pause between two chunks.
         """
         timeout = httpx.Timeout(self._timeout_s, read=silence_s)
         asked = self._http.stream(
@@ -408,7 +408,7 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
-    """Return the error for people in the problem document of an answer.
+    """Return the error that the problem document of an answer describes.
 
     The answer's body must have been read.
     """

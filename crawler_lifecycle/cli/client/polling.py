@@ -1,4 +1,4 @@
-"""Polling of the gateway. A restart of the gateway does not end it."""
+"""Polling of the gateway, which continues after a restart of the gateway."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 
 T = TypeVar("T")
 
-#: Seconds between polls: the first pause, the longest pause, and the factor between two. Short runs
-#: need short pauses.
+#: The first and the longest pause between polls in seconds, and the factor between two pauses.
+#: Short runs need short pauses.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 GROWTH = 1.3
@@ -28,7 +28,7 @@ class Polling:
         self._pause_s = FIRST_PAUSE_S
 
     def hurry(self) -> None:
-        """Use short pauses again, because something changes."""
+        """Use short pauses again, because something has changed."""
         self._pause_s = FIRST_PAUSE_S
 
     def answers(
@@ -38,7 +38,7 @@ class Polling:
         *,
         answered: bool = False,
     ) -> Iterator[T]:
-        """Yield each answer until the caller stops or the time is over.
+        """Yield each answer until the caller stops or the time limit is reached.
 
         Raises ``CommandFailed`` if the first call fails (unless the gateway has ``answered`` other
         calls), if the gateway refuses a call, or if it is unreachable for ``OUTAGE_S``. ``silence``

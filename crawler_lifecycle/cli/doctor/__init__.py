@@ -1,1 +1,1 @@
-"""``crawlctl doctor``: checks everything that a run needs, and names a fix for each finding."""
+"""``crawlctl doctor``: checks everything that a run needs, and shows a fix for each finding."""

@@ -1,6 +1,6 @@
-"""Findings, and the execution of all checks: at the same time, with a time limit.
+"""Findings, and the concurrent execution of all checks with a time limit.
 
-No check can prevent another.
+No check can block another.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "warn", "bad"]
 
-#: Seconds of difference between two clocks that are acceptable.
+#: The acceptable difference between two clocks, in seconds.
 CLOCK_WARN_S = 2.0
 
 _ARCHIVE = "crawler_lifecycle.adapters.archive"
-#: Part of the settings -> modules that it needs and that are slow to import.
+#: Section of the settings -> modules that it needs and that are slow to import.
 SLOW = {
     "all": ("crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
     "s3": (
@@ -61,28 +61,26 @@ def ok(check: str, text: str) -> Line:
 
 
 def warn(check: str, text: str, fix: str | None) -> Line:
-    """Return a finding that causes small problems, or problems later."""
+    """Return a finding that causes minor or later problems."""
     return Line(check, "warn", text, fix)
 
 
 def bad(check: str, text: str, fix: str | None) -> Line:
-    """Return a finding that makes runs fail or wait."""
+    """Return a finding that causes runs to fail or wait."""
     return Line(check, "bad", text, fix)
 
 
 def of_error(check: str, error: object, *, level: Level = "bad", fix: str | None = None) -> Line:
     """Return a finding for one of our errors.
 
-    Its text after the last semicolon is the fix; without it, ``fix``.
+    The fix is its text after the last semicolon, or else ``fix``.
     """
     what, _, last = str(error).rpartition("; ")
     return Line(check, level, what or last, last if what else fix)
 
 
 def old(check: str, product: str, version: str, least: tuple[int, int], lacks: str) -> list[Line]:
-    """Return a finding if ``version`` is older than ``least``; none for a version that cannot be
-    read.
-    """
+    """Return a finding if ``version`` is older than ``least``; none for an unreadable version."""
     found = re.search(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) >= least:
         return []
@@ -100,7 +98,7 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
     """Return a finding about a clock that is ``ahead_s`` ahead of ours, plus or minus
     ``uncertain_s``.
 
-    It is bad beyond ``CLOCK_OFF_MAX_S``, which is the difference that a proof of absence allows.
+    A difference of more than ``CLOCK_OFF_MAX_S``, the most that a proof of absence allows, is bad.
     """
     off = max(0.0, abs(ahead_s) - uncertain_s)
     if off < CLOCK_WARN_S:
@@ -129,7 +127,7 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
 class Context:
     """Input of all checks.
 
-    ``settings`` is ``None`` if they are invalid; ``fix`` allows checks to repair.
+    ``settings`` is ``None`` if they are invalid; ``fix`` permits repairs.
     """
 
     settings: Settings | None
@@ -138,20 +136,20 @@ class Context:
     fix: bool = False
     limit_s: float = 15.0
     services: str | None = None
-    """The namespace of our services, whose accounts are checked; ``None``: only our own rights are
-    checked.
+    """The namespace of our services, whose accounts are checked. With ``None``, only our own rights
+    are checked.
     """
 
     @property
     def call_s(self) -> float:
-        """Seconds for one call: a check makes several calls, and must report an error within
-        ``limit_s``.
+        """The time limit of one call in seconds. A check makes several calls, and must report an
+        error within ``limit_s``.
         """
         return self.limit_s / 3
 
     @property
     def known(self) -> Settings:
-        """The settings, for checks that only run if the settings are valid."""
+        """The settings, for checks that run only if these are valid."""
         if self.settings is None:
             raise RuntimeError("this check needs settings")
         return self.settings
@@ -159,7 +157,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to check; ``look`` may take ``Context.limit_s`` and raise anything."""
+    """One check; ``look`` may take ``Context.limit_s`` and raise any error."""
 
     name: str
     look: Callable[[Context], Sequence[Line]]
@@ -167,9 +165,8 @@ class Check:
 
 
 def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
-    """Start a check in its own thread.
-
-    A daemon thread that hangs does not keep the program from ending.
+    """Start a check in its own daemon thread, which does not keep the program from ending if it
+    hangs.
     """
     found: Future[Sequence[Line]] = Future()
 
@@ -185,8 +182,8 @@ def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
 
 
 def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
-    """Yield the findings of all checks in their order, within ``context.limit_s`` seconds even if a
-    check hangs.
+    """Yield the findings of all checks in order, within ``context.limit_s`` seconds even if a check
+    hangs.
     """
     until = time.monotonic() + context.limit_s
     chosen = [check for check in checks if context.settings is not None or not check.needs_settings]
@@ -204,11 +201,10 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
 
 
 def load(settings: Settings) -> None:
-    """Import the modules that the checks need, before their threads begin.
+    """Import the modules that the checks need before their threads start.
 
-    Threads that import the same packages wait for each other. This would use up the time of the
-    checks. If two threads wait for one another, Python even returns a module that is only partly
-    loaded.
+    Threads that import the same packages wait for each other, which would use up the time of the
+    checks. In a deadlock, Python even returns a partly loaded module.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 

@@ -22,8 +22,8 @@ from crawler_lifecycle.settings import PREFIX, Settings, variables
 DEFAULT = "default"
 ENVIRONMENT = "environment"
 
-#: Variables of other programs that decide which systems our processes call. The last line has
-#: secrets.
+#: Variables of other programs that determine which systems our processes call. The last line
+#: contains secrets.
 _OTHERS = (
     "TEMPORAL_ADDRESS",
     "TEMPORAL_NAMESPACE",
@@ -58,7 +58,9 @@ class Sources:
     dev_json: Path | None = None
     of_dev: frozenset[str] = frozenset()
     alone: bool = False
-    """True if only a gateway is named. The stack of this folder, if any, is a different system."""
+    """True if only a gateway is configured. A stack in this folder would then be a different
+    system.
+    """
 
     def of(self, variable: str) -> str:
         """Return the source of a setting by the name of its variable."""
@@ -77,7 +79,7 @@ def collect(state_dir: Path | None) -> Sources:
 
     If no setting names a system, use the ``crawlctl dev`` of this folder or a folder above it.
 
-    Its addresses are written into the environment of this process. Raises ``CommandFailed`` if
+    Its addresses are added to the environment of this process. Raises ``CommandFailed`` if
     ``state_dir`` was given but has no stack.
     """
     environment = dict(os.environ)
@@ -115,8 +117,8 @@ def _of_temporal(name: str) -> bool:
 
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
     if state_dir is None:
-        # The variables of Temporal are those of its own programs: they alone name no installation
-        # of ours.
+        # The variables of Temporal are also those of its own programs, so they alone do not name an
+        # installation of ours.
         ours = {name: value for name, value in environment.items() if not _of_temporal(name)}
         found = None if dev_json.is_told(ours) else stack_of_dev()
         if (
@@ -141,14 +143,14 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
     return found
 
 
-# --- the present values ---------------------------------------------------------------------------
+# --- the current values ---------------------------------------------------------------------------
 
 
 def in_force(
     settings: Settings, sources: Sources, redactor: redaction.Redactor
 ) -> list[dict[str, str]]:
-    """Return name, value and source of every setting, and of the other variables that matter,
-    without secrets.
+    """Return name, value and source of every setting and of other relevant variables, without
+    secrets.
     """
     found = []
     for variable in variables():

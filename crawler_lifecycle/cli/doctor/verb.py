@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .report import Check, Context, Line
 
-#: Seconds for all checks together. They run at the same time.
+#: Seconds for all checks together, which run concurrently.
 LIMIT_S = 15.0
 SETTINGS = (
     Column("Setting", of("name")),
@@ -38,7 +38,8 @@ def doctor(
     cluster: bool = False,
     services: str = "crawler-lifecycle",
 ) -> int:
-    """Check an installation: settings, versions, Temporal, database, cluster rights, archive, bus.
+    """Check an installation: settings, versions, Temporal, database, cluster rights, archive, event
+    bus.
 
     Each line shows ok, warn or bad, and the fix. The exit code is 1 if something is bad. Nothing is
     changed without --fix, except for a probe in the archive that is removed again.
@@ -59,7 +60,7 @@ def doctor(
     services
         with --cluster: the namespace of the services, whose accounts need rights
     """
-    keep_files_private()  # with --fix a check may make a database
+    keep_files_private()  # with --fix, a check may create a database
     from .report import load, run
 
     context, in_force, problem = _prepare(fix, state_dir, services if cluster else None)
@@ -137,10 +138,10 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
 
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
-    """Return the checks that apply here, and a line about the reason if some do not.
+    """Return the checks that apply here, and a line with the reason if some do not.
 
     In the pod of a component, only the systems that it uses are checked. If only a gateway is
-    named, it reports its state itself.
+    configured, it reports its own state.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 

@@ -1,5 +1,5 @@
-"""``crawlctl crawler check``: starts, stops and resumes a crawler, and reports what of the contract
-it keeps.
+"""``crawlctl crawler check``: starts, stops and resumes a crawler, and reports which parts of the
+contract it meets.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Counts = dict[str, int]
 TAG = "check"
 WHY = "crawlctl crawler check"
 _STYLES = {"ok": "green", "FAILED": "red bold", "skipped": "yellow"}
-#: Different readings of the counters that prove growth. After more of them, we no longer wait for
-#: the word ``resumed``, which polls find: they are nearly as frequent as the readings.
+#: The number of different counter values that prove growth. After more values, we stop waiting for
+#: ``resumed``, which the equally frequent polls would have found.
 _GROWTHS = 3
 _PATIENCE = 8
 _QUICK: dict[str, Any] = {"tags": [TAG], "poll_minutes": [0.05]}
-#: Seconds for the archive; seconds after the grace in which a stopped run must end; and seconds
-#: after ``--limit-s`` at which the service itself stops a run, if this program died.
+#: Seconds for the archive; seconds after the grace period in which a stopped run must end; and
+#: seconds after ``--limit-s`` when the service itself stops a run, in case this program died.
 _EXPORT_S = 60.0
 _STOP_S = 60.0
 _ABANDONED_S = 300.0
 
 
 class Line(NamedTuple):
-    """One part of the contract: its result, a sentence about it, and the fix."""
+    """One part of the contract, with its result, an explanation, and the fix."""
 
     check: str
     result: Literal["ok", "FAILED", "skipped"]
@@ -58,7 +58,7 @@ def _bad(check: str, text: str, fix: str, section: str) -> Line:
 
 
 class CheckedRun(NamedTuple):
-    """A run, and the row of its task in one attempt, empty before there is one."""
+    """A run, and the row of its task in one attempt, which is empty before the task exists."""
 
     run: Document
     task: Document
@@ -69,7 +69,7 @@ class CheckedRun(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """True if our stop ended it, even if it had to be killed."""
+        """True if our stop ended the run, even if it had to be killed."""
         return was_stopped(self.run)
 
     @property
@@ -98,7 +98,7 @@ def check(
     project: Project = None,
     by: By = None,
 ) -> int:
-    """Check that a crawler keeps the contract (docs/contract.md), with runs that have the tag
+    """Check that a crawler meets the contract (docs/contract.md), with runs that have the tag
     check.
 
     It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once
@@ -108,7 +108,7 @@ def check(
     Parameters
     ----------
     limit_s
-        at most this many seconds for each step, and for a whole crawl
+        time limit in seconds for each step, and for a whole crawl
     """
     if not 1 <= limit_s <= 86400:
         raise WrongUsage(f"--limit-s {limit_s:g} is not allowed", "give 1 to 86400 seconds")
@@ -167,8 +167,8 @@ class Trial:
         )
         self.runs: list[int] = []
         self._live: set[str] = set()
-        """The request ids of runs that may execute. They also find a run whose start was not
-        answered.
+        """The request ids of runs that may execute, by which even a run whose start was not
+        answered is found.
         """
 
     def lines(self) -> Iterator[Line]:
@@ -230,7 +230,8 @@ class Trial:
         return run
 
     def _poll(self, run: int, attempt: int) -> CheckedRun:
-        found = self._gateway.poll(RUN.path(run))  # before the task, which is then at least as new
+        # read this before the task, which is then at least as new
+        found = self._gateway.poll(RUN.path(run))
         rows = [row for row in self._gateway.tasks(run) if row.get("run_attempt") == attempt]
         if found.get("status") in TERMINAL:
             self._live.discard(str(found.get("request_id")))
@@ -262,7 +263,7 @@ class Trial:
         after = took(*times)
         if seen.ended and not seen.stopped:
             fix = (
-                "let it crawl for some 20 s by its arguments or settings; after a stop it must "
+                "let it crawl for about 20 s with its arguments or settings; after a stop it must "
                 "not report finished"
             )
             if asked and ended and ended > asked:
@@ -288,16 +289,16 @@ class Trial:
         if not seen.stopped:
             return Line("last words", "skipped", "it was not stopped")
         log = ""
-        with suppress(CommandFailed):  # there may be none
+        with suppress(CommandFailed):  # there may be no log
             log = self._ask(
                 lambda: self._gateway.logs(seen.run["run_id"], seen.task.get("task_id"), tail=50)
             )
-        # The crawler may have begun the line.
+        # The crawler may have printed the beginning of the line.
         _, mark, said = log.rpartition('{"crawl_progress": {')
         if mark and (told := re.search(r'"finish_reason": "((?:[^"\\]|\\.)+)"', said)):
             return Line("last words", "ok", f"finish reason {clean(told[1])}")
         fix = (
-            "end by yourself with exit 0 or 11 after the stop signal, or write finish_reason "
+            "end with exit 0 or 11 after the stop signal, or write finish_reason "
             "into CRAWL_STATS_FILE"
         )
         return _bad("last words", "its log shows no finish reason", fix, "end")
@@ -324,7 +325,7 @@ class Trial:
         seen = self._follow(run, done, attempt=attempt)
         note = clean(seen.task.get("resume_note"))
         failed = seen.run.get("status") == "FAILED"
-        # While it executes, counters may still be those of the try before.
+        # While it executes, the counters may still be those of the previous try.
         told = (seen if seen.ended else self._stop(run, attempt)).counts
         if seen.task.get("resumed") is True and not failed:
             yield Line("resume", "ok", note)
@@ -337,7 +338,7 @@ class Trial:
         if lower := _lower(told, before.counts) or (
             "none is reported" if before.counts and not told else ""
         ):
-            fix = "keep the counters in CRAWL_STATE_DIR, and count on from them"
+            fix = "keep the counters in CRAWL_STATE_DIR, and continue from them"
             yield _bad("continues", f"counters after the resume: {lower}", fix, "state")
         else:
             yield Line(
@@ -353,7 +354,7 @@ class Trial:
                 "end",
                 "skipped",
                 f"it did not end in {self._limit_s:g} s",
-                "give it less, or raise --limit-s",
+                "give it less to do, or raise --limit-s",
             )
         elif seen.run.get("status") == "COMPLETED":
             yield Line(
@@ -361,8 +362,8 @@ class Trial:
             )
         else:
             fix = (
-                "end with exit 0 when all is done, and with another code and its reason on "
-                "standard error if not"
+                "end with exit 0 when everything is done, else with another code and the reason "
+                "on standard error"
             )
             yield _bad("end", f"{clean(seen.run.get('outcome'))}: {seen.cause}", fix, "end")
         yield self._items(run, seen)
@@ -375,9 +376,9 @@ class Trial:
         items = int(stats["items"])
         notes = [clean(note) for note in stats["notes"]]
         text = ": ".join(filter(None, (f"{number(items)} can be read", "; ".join(notes))))
-        fix = "write items.jsonl in CRAWL_FILES_DIR, a JSON object a line"
-        # Another crawler in the same folder may have left files that are not kept. They are no
-        # items of this one.
+        fix = "write items.jsonl in CRAWL_FILES_DIR, one JSON object per line"
+        # Another crawler in the same folder may have left files that are not kept. They are not
+        # items of this crawler.
         wrong = (
             any(not note.endswith(NOT_KEPT) for note in notes) if items else seen.task.get("items")
         )
@@ -417,17 +418,17 @@ class Trial:
 
 
 def _readings(counts: list[Counts], seen: CheckedRun) -> int:
-    """Add the counters to the different readings above zero, and return the number of these."""
+    """Add the counters to the different values above zero, and return their number."""
     if any(seen.counts.values()) and seen.counts not in counts:
         counts.append(seen.counts)
     return len(counts)
 
 
 def _counters(counts: list[Counts], seen: CheckedRun) -> Line:
-    fix = "write pages and items into CRAWL_STATS_FILE about once a second, and never set them back"
+    fix = "write pages and items to CRAWL_STATS_FILE about once per second; never decrease them"
     first, last = (counts[0], counts[-1]) if counts else ({}, {})
     if lower := _lower(seen.counts, last):
-        return _bad("counters", f"they went back: {lower}", fix, "counters")
+        return _bad("counters", f"they decreased: {lower}", fix, "counters")
     if not first or (first == last and (seen.stopped or not seen.ended)):
         return _bad("counters", f"they stayed at {_words(first)}", fix, "counters")
     return Line("counters", "ok", f"from {_words(first)} to {_words(seen.counts or last)}")

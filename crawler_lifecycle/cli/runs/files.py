@@ -24,20 +24,18 @@ from crawler_lifecycle.subjects import Document, status_word
 from . import tables
 from .texts import RUN, RunId
 
-#: The most characters of a file that are printed.
+#: The maximum number of characters of a file that are printed.
 SHOWN_MAX = 1024 * 1024
 
-TaskId = Annotated[int | None, Parameter(help="only those of this task, by its id")]
+TaskId = Annotated[int | None, Parameter(help="only those of the task with this id")]
 
 
 def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Document], str | None]:
-    """Return the files of a run, with their names in the archive, and a note for people, if there
-    is one.
-    """
+    """Return the files of a run with their names in the archive, and a note, if any."""
     found = gateway.get(f"/v1/runs/{run}/files", task=task)
     left_out = int(found.get("left_out") or 0)
     why = (
-        f"{number(left_out)} more are left out: links, pipes, or one too many" if left_out else None
+        f"{number(left_out)} more are left out: links, pipes, or excess files" if left_out else None
     )
     notes = [why, clean(found.get("note"))]
     return found["files"], "; ".join(filter(None, notes)) or None
@@ -140,7 +138,7 @@ def export(
 ) -> int:
     """Show the exports of a run and its deliveries; send them again, or download the archive.
 
-    A download is checked against the recorded SHA-256. The file only gets its name when it is
+    A download is checked against the recorded SHA-256. The file gets its name only when it is
     complete.
 
     Parameters
@@ -150,7 +148,7 @@ def export(
     only
         with --resend: send only this again
     attempt
-        attempt of the run; default: the present one
+        attempt of the run; default: the current one
     download
         download the archive into this folder, as a new file
     """
@@ -189,7 +187,7 @@ def _show(run: Document, attempt: int | None) -> int:
     deliveries = _of_attempt(run.get("deliveries"), attempt)
 
     def table() -> None:
-        show_rows(exports, tables.EXPORTS, empty=f"nothing was exported of run {run_id} yet")
+        show_rows(exports, tables.EXPORTS, empty=f"nothing was exported for run {run_id} yet")
         if exports and deliveries:
             print()
         show_rows(deliveries, tables.DELIVERIES, empty="no event was delivered yet")
@@ -224,7 +222,7 @@ def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
     which = f"run {run_id}" + (f" attempt {attempt}" if attempt is not None else "")
     if not known:
         raise CommandFailed(
-            Exit.NOT_FOUND, f"nothing was exported of {which}", None, f"crawlctl export {run_id}"
+            Exit.NOT_FOUND, f"nothing was exported for {which}", None, f"crawlctl export {run_id}"
         )
     why = f"its export is {known[-1].get('status')}" + (
         f": {known[-1]['error']}" if known[-1].get("error") else ""
@@ -241,15 +239,15 @@ def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
 
 
 def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> int:
-    """Write ``pieces`` to the new file ``target``. Return their size.
+    """Write ``pieces`` to the new file ``target``, and return their size. They are first written to
+    a private file next to it, which is renamed when it is complete and its checksum is right.
 
-    They are first written to a private file next to it. This file is renamed when it is complete
-    and its checksum is right. After an error no file is left. Raises ``CommandFailed`` if the
-    target exists, the folder cannot be written to, or the checksum is wrong.
+    After an error, no file is left. Raises ``CommandFailed`` if the target exists, the folder
+    cannot be written to, or the checksum is wrong.
     """
     if target.exists() or target.is_symlink():
         raise _exists_already(target)
-    # A short name, because the target's may be the longest.
+    # Use a short name, because the target's name may already have the maximum length.
     draft = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -288,12 +286,13 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
                 f"{name} differs from the exported archive",
                 f"SHA-256 of the {size:,} received bytes is {digest.hexdigest()}, the recorded one "
                 f"is {sha256}",
-                "try again; if the error stays, make a new archive: crawlctl export RUN --resend "
+                "try again; if the error persists, make a new archive: crawlctl export RUN "
+                "--resend "
                 "--only files",
             )
         file.flush()
         os.fsync(file.fileno())
-    # The complete file gets the usual permissions of a new file.
+    # The complete file gets the default permissions of a new file.
     mask = os.umask(0)
     os.umask(mask)
     draft.chmod(0o666 & ~mask)
@@ -303,7 +302,7 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
 def _publish(draft: Path, target: Path) -> None:
     """Give the file its name.
 
-    Raises ``CommandFailed`` if the name is taken meanwhile, and ``OSError``.
+    Raises ``OSError``, and ``CommandFailed`` if the name is in use by now.
     """
     try:
         try:

@@ -24,7 +24,7 @@ from . import tables
 from .files import TaskId, fetch, files_of
 from .texts import RUN, RunId
 
-#: Default number of items that are shown.
+#: The default number of items shown.
 SHOWN = 100
 
 Format = Literal["jsonl", "csv", "parquet"]
@@ -44,7 +44,7 @@ def items(
     write: Path | None = None,
     stats: bool = False,
 ) -> int:
-    """Show the items that a run found, or write them into a file. The run may still be running.
+    """Show the items that a run found, or write them to a file. The run may still be running.
 
     Parameters
     ----------
@@ -57,11 +57,11 @@ def items(
     offset
         skip this many items
     limit
-        at most this many; default: 100 on the terminal, else all
+        maximum number of items; default: 100 on a terminal, else all
     format
         write all items in this format
     write
-        write all items into this new file; format by its name
+        write all items to this new file; its name determines the format
     stats
         show how many items have each field, and its values
     """
@@ -115,7 +115,7 @@ def items(
 
 
 class _FeedItems:
-    """The items in the feeds of a run."""
+    """Return the items in the feeds of a run."""
 
     def __init__(self, gateway: Gateway, run: int, task: int | None) -> None:
         rows, note = files_of(gateway, run, task)

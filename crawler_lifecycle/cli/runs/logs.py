@@ -16,7 +16,7 @@ from crawler_lifecycle.cli.session import current, say
 
 from .texts import RunId
 
-#: A longer line is printed in pieces of this length.
+#: A longer line is printed in parts of this length.
 LINE_MAX = 64 * 1024
 
 
@@ -31,7 +31,7 @@ def logs(
 ) -> int:
     """Show the log of a task.
 
-    With -f, follow it until the task ends or --timeout is over (exit code 7).
+    With -f, follow it until the task ends or --timeout expires (exit code 7).
 
     Parameters
     ----------
@@ -83,7 +83,9 @@ def _follow(run: int, task: int | None, tail: int | None) -> int:
 
 
 def lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that comes in pieces. A line longer than ``LINE_MAX`` is split."""
+    """Yield the lines of a text that arrives in chunks. A line longer than ``LINE_MAX`` is
+    split.
+    """
     rest = ""
     for piece in pieces:
         rest += piece

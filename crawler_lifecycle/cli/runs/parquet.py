@@ -1,4 +1,4 @@
-"""Items as a Parquet file, which is made in groups of rows.
+"""Items as a Parquet file, which is written in groups of rows.
 
 Needs the extra ``parquet`` (pyarrow).
 """
@@ -14,7 +14,7 @@ from crawler_lifecycle.cli.problems import CommandFailed, Exit
 from crawler_lifecycle.domain.item_export import LEFT_OUT, PAUSE, fields_of, read_head, utf8
 from crawler_lifecycle.domain.items import as_text, plain
 
-#: The most rows and cells of a group. It also ends when its texts have this many characters.
+#: The maximum number of rows and cells in a group, and of characters in its texts.
 ROWS = 20_000
 CELLS = 1_000_000
 CHARS = 8 * 1024 * 1024
@@ -32,8 +32,8 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
 
     The columns are ``fields``, or the fields of the first items.
 
-    The values of the first items decide the type of a column. Values that do not fit are written as
-    JSON into an extra column. Raises ``CommandFailed`` if pyarrow is missing.
+    The values of the first items determine the type of a column. Values that do not fit are written
+    as JSON to an extra column. Raises ``CommandFailed`` if pyarrow is missing.
     """
     try:
         import pyarrow
@@ -60,7 +60,7 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
 
 
 def _kind(values: Iterable[Any]) -> str:
-    """Return the column type that fits all values."""
+    """Return a column type that fits all values."""
     some = [value for value in values if value is not None]
     return next((kind for kind, fits in _FITS.items() if some and all(map(fits, some))), "string")
 

@@ -46,7 +46,7 @@ class RunOptions:
     force_stop_after
         force a stop that takes more than this many seconds
     cpu
-        processors of each task, such as 500m or 2
+        CPUs of each task, such as 500m or 2
     memory
         memory of each task, such as 512Mi
     """
@@ -111,7 +111,7 @@ def start(
     max_parallel
         at most this many tasks at once
     trigger
-        trigger for the record
+        trigger of the run, which is recorded
     due_at
         due time of a scheduled run, such as 2026-03-01T12:00:00Z
     flow
@@ -127,9 +127,9 @@ def start(
     pool
         pool of the run (crawlctl pools); default: its crawler's
     retries
-        tries after the first one of each task (docs/resuming.md#automatic-retries)
+        further tries of each task after the first one (docs/resuming.md#automatic-retries)
     poll_minutes
-        minutes between polls, such as 1,2,3; the last one repeats
+        minutes between polls, such as 1,2,3; the last number repeats
     watch
         wait, and show a live view
     dry_run
@@ -212,7 +212,7 @@ _EXAMPLE = 'give one JSON object in each line, such as {"letters": "a-f"}'
 
 
 def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
-    """Return the tasks of a file with one JSON object of arguments in each line.
+    """Return the tasks from a file with one JSON object of arguments in each line.
 
     Raises ``CommandFailed``.
 
@@ -223,7 +223,7 @@ def read_tasks(file: Path, option: str) -> list[dict[str, Any]]:
     except UnicodeDecodeError as error:
         raise WrongUsage(f"{option} {file} cannot be read", why=str(error)) from None
     found = []
-    # Not ``splitlines``: it also splits at characters that JSON texts may contain.
+    # ``splitlines`` would also split at characters that JSON texts may contain.
     for n, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

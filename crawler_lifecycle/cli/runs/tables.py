@@ -1,5 +1,5 @@
-"""Columns of the tables about runs (tasks, timeline, corrections, files, exports, deliveries), and
-about crawlers.
+"""Columns of the tables for crawlers and for details of runs: tasks, timeline, corrections, files,
+exports, deliveries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``crawlctl tasks``: list the tasks of a run, and add tasks to a live one."""
+"""``crawlctl tasks``: lists the tasks of a run, and adds tasks to a live run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .texts import RunId
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
-#: The most tasks in one request. Temporal limits its size.
+#: The maximum number of tasks in one request, whose size Temporal limits.
 PAGE = 500
 
 app = App(name="tasks", help="List the tasks of a run, or add tasks to it.")
@@ -43,7 +43,7 @@ def tasks(
     Parameters
     ----------
     superseded
-        also tasks that a later attempt replaced
+        also show tasks that a later attempt replaced
     watch
         show changes until the run has ended
     """
@@ -110,7 +110,7 @@ def add(
         table=lambda: show_facts(lines),
         rows=added,
     )
-    # Indexes are assigned in order. A lower index than ``present`` existed before this command.
+    # Indexes are assigned in order. Those below ``present`` existed before this command.
     known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:
         say(

@@ -1,4 +1,4 @@
-"""Texts for people about runs, tasks and crawlers."""
+"""Human-readable texts about runs, tasks and crawlers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from crawler_lifecycle.subjects import (
 
 RunId = Annotated[int, Parameter(help="the run's id")]
 Crawler = Annotated[
-    str, Parameter(help="name of a crawler of the catalogue (crawlctl crawler list)")
+    str, Parameter(help="name of a crawler in the catalogue (crawlctl crawler list)")
 ]
 
 _GENERAL = asdict(Limits())
@@ -81,7 +81,7 @@ def facts(
 
 
 def status_words(run: Document) -> str:
-    """Return the status with the outcome. For a stopped run, also return the recorded status."""
+    """Return the status with the outcome, and for a stopped run also the recorded status."""
     word = status_word(run)
     outcome = clean(run.get("outcome"))
     inside = f"{run['status']}, {outcome}" if word != run.get("status") else outcome
@@ -89,7 +89,7 @@ def status_words(run: Document) -> str:
 
 
 def asked(request: Document) -> list[tuple[str, str]]:
-    """Return lines about the request, without limits that have their default."""
+    """Return lines about the request, without limits that have default values."""
     lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
     limits = request.get("limits")
     if isinstance(limits, dict):
@@ -111,7 +111,7 @@ def asked(request: Document) -> list[tuple[str, str]]:
 
 
 def assignments(values: object) -> str:
-    """Return ``name=value`` words, as for ``start``. Values with spaces are in quotes."""
+    """Return ``name=value`` words, as for ``start``. Values with spaces are quoted."""
     if not isinstance(values, dict):
         return ""
     given = {clean(name): clean(value) for name, value in values.items() if value is not None}
@@ -122,7 +122,7 @@ def assignments(values: object) -> str:
 
 
 def truth_words(run: Document) -> str:
-    """Return a text about the last and the next poll."""
+    """Describe the last and the next poll."""
     words = f"verified {ago(run['verified_at'])}" if run.get("verified_at") else "not verified yet"
     due = moment(run.get("next_poll_at"))
     if run.get("status") in TERMINAL or due is None:
@@ -131,7 +131,7 @@ def truth_words(run: Document) -> str:
 
 
 def run_line(run: Document) -> str:
-    """Return one line about a run. It differs after each change that ``watch`` has to show."""
+    """Return one line about a run, which differs after each change that ``watch`` has to show."""
     words = (
         f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
     )
@@ -149,7 +149,7 @@ def run_line(run: Document) -> str:
 
 
 def task_line(task: Document) -> str:
-    """Return one line about a task. It differs after each change of status or reason."""
+    """Return one line about a task, which differs after each change of status or reason."""
     words = (
         f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')} "
         f"{why_of(task)}"
@@ -158,7 +158,7 @@ def task_line(task: Document) -> str:
 
 
 def waiting_clause(run: Document) -> str:
-    """Return a phrase about what the run waits for; empty if it does not wait."""
+    """Return what the run waits for; empty if it does not wait."""
     words = clean(run.get("waiting"))
     return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
@@ -166,8 +166,8 @@ def waiting_clause(run: Document) -> str:
 def why_of(task: Document) -> str:
     """Return outcome and cause of a task, or the reason why it does not execute yet.
 
-    The reason is only used for a waiting task. Later it is the cluster's own word, such as
-    ``Error`` for an orderly exit 11, and would look like a failure.
+    The reason is only used for a waiting task. Later it is the cluster's own reason, such as
+    ``Error`` for an orderly exit 11, which would look like a failure.
     """
     waits = task.get("reason") if task.get("status") in ("QUEUED", "PENDING") else None
     found = [clean(task.get("outcome")), clean(task.get("cause") or waits)]
@@ -207,7 +207,7 @@ def counters(run: Document) -> str:
 
 
 def field_words(run: Document) -> str:
-    """Return a text with the share of items that have each field, the highest first."""
+    """Return a text with the share of items that have each field, highest first."""
     shares = (run.get("fields") or {}).get("shares") or {}
     return ", ".join(
         f"{clean(name)} {share:.1%}"
@@ -237,11 +237,10 @@ def stop_words(stop: Document) -> str:
 
 
 def stops(run: Document) -> list[tuple[str, str]]:
-    """Return a line for each stop: requests of people, also for earlier attempts, and the stop by a
+    """Return a line for each stop: requests by people, also for earlier attempts, or the stop by a
     limit of the run.
 
-    The run's own stop merges all requests. Therefore the recorded requests are shown if there are
-    any.
+    The run's own stop merges all requests, so the recorded requests are shown if there are any.
     """
     stop = run.get("stop") or {}
     logged = run.get("cancellations") or ()
@@ -273,7 +272,7 @@ def export_words(export: Document) -> str:
 
 
 def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
-    """Return the commands that are useful next for this run."""
+    """Return useful next commands for this run."""
     run_id = run.get("run_id")
     status = run.get("status")
     if run.get("deleted"):
@@ -300,7 +299,9 @@ def exit_of(task: Document) -> str | None:
 
 
 def arguments(crawler: Document) -> str:
-    """Return the names of the crawler's arguments. A required one has an exclamation mark."""
+    """Return the names of the crawler's arguments. Required arguments are marked with an
+    exclamation mark.
+    """
     needed = required(crawler)
     return ", ".join(f"{name}!" if name in needed else name for name in crawler.get("args") or {})
 
@@ -317,7 +318,9 @@ def required(crawler: Document) -> list[str]:
 
 
 def argument_lines(crawler: Document) -> list[tuple[str, str]]:
-    """Return a line for each argument of the crawler: type, choices, default and description."""
+    """Return a line for each argument of the crawler, with type, choices, default and
+    description.
+    """
     lines = []
     for name, spec in (crawler.get("args") or {}).items():
         said = spec if isinstance(spec, dict) else {}
@@ -335,7 +338,7 @@ def argument_lines(crawler: Document) -> list[tuple[str, str]]:
 
 def _state_line(run: Document) -> str:
     words = waiting_clause(run)
-    # The run may already have ended; only the next poll finds it.
+    # The run may already have ended, which only the next poll finds out.
     at = run.get("next_poll_at")
     then = f", {words}" if words else f", polled next at {str(at)[11:19]} UTC" if at else ""
     return f"run {run.get('run_id')} {status_word(run)}, {run.get('stage')}{then}"

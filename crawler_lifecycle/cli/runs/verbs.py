@@ -52,7 +52,7 @@ KIND = Literal[
 ]  # domain/audits/corrections.py
 Stage = Literal["initiation", "deployment", "reconciliation", "completion"]
 
-#: The most tasks and corrections that ``describe`` reads, and the most tasks that it shows.
+#: The maximum number of tasks and corrections that ``describe`` reads, and of tasks that it shows.
 TASKS_MAX = 500
 CORRECTIONS_MAX = 50
 TASKS_SHOWN = 20
@@ -108,8 +108,8 @@ def list_runs(
     until
         only runs created before a time, or more than 24h, 7d … ago
     attention
-        only runs that failed or brought too little, were not stopped, and had no good one after
-        them
+        only runs that failed or found too few items, were not stopped, and were not followed by a
+        good run
     watch
         show changes until Ctrl-C
     """
@@ -161,7 +161,9 @@ def get(run: int | None = None, /) -> int:
 
 
 def timeline(run: RunId, /, *, limit: Limit = 500) -> None:
-    """List all that happened to a run, the oldest first, and how late each change was recorded."""
+    """List everything that happened to a run, oldest first, and how late each change was
+    recorded.
+    """
     empty = f"nothing happened in run {run} yet"
     show_list(RUN.path(run, "/timeline"), tables.TIMELINE, key="key", empty=empty, limit=limit)
 
@@ -233,23 +235,24 @@ def describe(run: RunId, /) -> int:
 
 
 def pools() -> None:
-    """List the pools: slots, their use, who waits, and the share of each in the last hour."""
+    """List the pools: slots, use, waiting runs, and the share of each pool in the last hour."""
     show_list("/v1/pools", POOL.columns, key=POOL.key, empty="no pools")
 
 
 def quotas(*, pool: str | None = None) -> None:
-    """List the quotas that hold for your next start: what is used, and when one is free.
+    """List the quotas that apply to your next start: their use, and when the next start is
+    possible.
 
     Parameters
     ----------
     pool
         pool of the start; default: default
     """
-    show_list("/v1/quotas", tables.QUOTAS, key="name", empty="no quota holds for you", pool=pool)
+    show_list("/v1/quotas", tables.QUOTAS, key="name", empty="no quota applies to you", pool=pool)
 
 
 def crawlers() -> None:
-    """List the crawlers that can be run."""
+    """List the crawlers in the catalogue."""
     empty = "the catalogue is empty (LIFECYCLE_CATALOGUE)"
     show_list("/v1/crawlers", tables.CRAWLERS, key="name", empty=empty)
 
@@ -292,7 +295,7 @@ def stop(
     Parameters
     ----------
     request_id
-        the same id is only recorded once
+        the same id is recorded only once
     """
     body = {
         "force": force,
@@ -355,15 +358,14 @@ def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int
 
     A short record of each run stays.
 
-    It needs the role admin. Repeat the command to see the progress. A live run must be stopped
-    first.
+    Needs the role admin. Repeat the command to see the progress. A live run must be stopped first.
     """
     RUN.be_sure((run, *runs), "all data of run", yes=yes, verb="delete")
     return RUN.each((run, *runs), "delete", {"requested_by": by or user()})
 
 
 def poll(run: RunId, /) -> None:
-    """Check the tasks of a run on the cluster now, and not only at the next due poll."""
+    """Poll the tasks of a run on the cluster now, without waiting for the next due poll."""
     with current().gateway() as gateway:
         answer = gateway.post(RUN.path(run, "/poll"))
     RUN.show([answer])
@@ -371,7 +373,7 @@ def poll(run: RunId, /) -> None:
 
 
 def wait(run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed") -> int:
-    """Wait for a run, at most for --timeout (exit code 7).
+    """Wait for a run until --timeout expires (exit code 7).
 
     With --for completed the exit code shows the outcome of the run: 0 completed, 5 failed, 6
     stopped. With --for ended it is 0 for any end. With --for started it is 0 when the run has

@@ -1,7 +1,7 @@
 """``crawlctl watch``, and ``--watch`` of other verbs: show changes as they happen.
 
-On a terminal a view is redrawn. Any other output gets one plain line for each change, without
-control codes.
+On a terminal, a view is redrawn. Any other output gets one plain line per change, without control
+codes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
 LIVE = ("INITIALIZING", "PROCESSING", "STOPPING")
-#: The most tasks that are shown one by one. The others are only counted.
+#: The maximum number of tasks that are shown individually. The others are only counted.
 TASKS_PAGE = 200
-#: The most ended runs that stay in the watched table of live runs.
+#: The maximum number of ended runs that stay in the watched table of live runs.
 ENDED_SHOWN = 10
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
 #: Lines of the view without the tasks.
 FRAME = 14
-#: Order of tasks if not all fit on the screen: tasks that execute or went wrong come first.
+#: Order of tasks if not all fit on the screen: executing and failed tasks come first.
 _RANK = {
     "STOPPING": 0,
     "RUNNING": 1,
@@ -65,8 +65,8 @@ class WatchedRun:
 def watch(run: int | None = None, /) -> int:
     """Watch a run until its end, or the table of live runs until Ctrl-C.
 
-    The exit code shows the outcome of the run: 0 completed, 5 failed, 6 stopped; 7 if --timeout was
-    over first.
+    The exit code shows the outcome of the run: 0 completed, 5 failed, 6 stopped; 7 if --timeout
+    expired first.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def _moved(run: Document) -> tuple[object, ...]:
 
 
 def _entries(seen: WatchedRun) -> list[Entry]:
-    """Return a line about the run, and one for each task and correction."""
+    """Return a line for the run, and one for each task and correction."""
     document = {**seen.run, "task_rows": list(seen.tasks), "corrections": list(seen.corrections)}
     lines = {"run": run_line(seen.run)}
     if len(seen.tasks) < TASKS_PAGE:
@@ -175,7 +175,7 @@ def watch_list(
         for run_id in gone.keys() & set(present):
             del gone[run_id]
         last[:] = present
-        # A live run that no longer matches is shown only once.
+        # Show a live run that no longer matches only once.
         going_on = [run for run in left if run and run.get("status") not in TERMINAL]
         shown = (*rows, *going_on, *list(gone.values())[-ENDED_SHOWN:])
         return sorted(shown, key=lambda row: -int(row.get("run_id") or 0))
@@ -190,8 +190,8 @@ def watch_list(
 
 
 def _left(gateway: Gateway, run_id: object) -> Document | None:
-    """Return the present state of a run that is no longer listed; ``None`` if it does not exist any
-    more.
+    """Return the current state of a run that is no longer listed; ``None`` if it no longer
+    exists.
     """
     try:
         return gateway.run(int(str(run_id)))
@@ -202,7 +202,7 @@ def _left(gateway: Gateway, run_id: object) -> Document | None:
 
 
 def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
-    """Return a table that fits on the terminal, and the number of rows that do not."""
+    """Return a table that fits on the terminal, and the number of rows that do not fit."""
     from rich.console import Group
 
     most = max(1, get_terminal_size().lines - 3)

@@ -1,4 +1,4 @@
-"""Daily copies of the stack's database. No status depends on them."""
+"""Daily copies of the stack's database, on which no status depends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.settings import sqlite_url
 
 KEPT = 3
-#: Seconds for the search for damage at the start. It reads some 100 MiB each second.
+#: Time limit of the search for damage at the start, in seconds. It reads about 100 MiB per second.
 CHECK_S = 5.0
 _NAMES = "lifecycle-*.db"
 
 
 def make(file: Path, *, say: Callable[[str], None]) -> None:
-    """Make today's copy of a database unless it exists, and remove all but the newest ones.
+    """Make today's copy of a database unless it exists, and remove all but the newest copies.
 
     Errors are only reported.
     """
@@ -32,11 +32,11 @@ def make(file: Path, *, say: Callable[[str], None]) -> None:
         for old in sorted(today.parent.glob(_NAMES))[:-KEPT]:
             old.unlink()
     except (OSError, NotInThisState) as error:
-        say(f"there is no copy of today: {error}")
+        say(f"today's copy could not be made: {error}")
 
 
 def check(file: Path) -> None:
-    """Raise ``CommandFailed`` for a damaged database. It names the newest whole copy."""
+    """Raise ``CommandFailed``, which names the newest intact copy, for a damaged database."""
     if (found := sqlite_files.damage(file, CHECK_S)) is None:
         return
     copies = sorted(file.with_name("copies").glob(_NAMES), reverse=True)
@@ -47,6 +47,6 @@ def check(file: Path) -> None:
     raise CommandFailed(
         Exit.NOT_IN_THIS_STATE,
         f"{file} is damaged: {found}",
-        f"its newest whole copy is {whole or 'missing'}",
-        f"{restore}; then crawlctl dev, which adopts what executes",
+        f"its newest intact copy is {whole or 'missing'}",
+        f"{restore}; then crawlctl dev, which adopts executing tasks",
     )

@@ -34,16 +34,16 @@ from . import copies, layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
-#: Items of the example crawl to print.
+#: The number of items of the example crawl to print.
 ITEMS_SHOWN = 3
 
-#: Seconds until the first check for today's copy of the database, and until the next one.
+#: Seconds until the first check for today's copy of the database, and between later checks.
 COPY_S = 60
 
 #: Signals that end the stack.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Settings that the stack chooses itself -> the options for them.
+#: Settings that the stack chooses itself -> the corresponding options.
 _OPTIONS = {
     "LIFECYCLE_DATABASE__URL": "--database",
     "LIFECYCLE_CLUSTER__KIND": "--cluster",
@@ -75,11 +75,11 @@ def dev(
 ) -> None:
     """Run Temporal, database, scheduler service, gateway, worker and a demo site until Ctrl-C.
 
-    A part that ends is started again on its port. Crawls continue after the end, and the next start
-    takes them over. With --site, the catalogue has the crawler `site`, which follows every link:
+    A part that ends is restarted on its port. Crawls continue after the stack ends, and the next
+    start adopts them. With --site, the catalogue has the crawler `site`, which follows every link:
     crawlctl start site. Crawl managers and graphs in modules of this folder can be started
-    (crawlctl manager plan). New and changed modules are read again. LIFECYCLE_USER_CODE__MODULES
-    sets other modules.
+    (crawlctl manager plan). New and changed modules are reloaded. LIFECYCLE_USER_CODE__MODULES sets
+    other modules.
 
     With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this
     machine.
@@ -89,9 +89,9 @@ def dev(
     state_dir
         folder for all files of the stack
     services
-        services on the demonstration site; 0: all
+        number of services on the demonstration site; 0: all
     ports
-        usual ports if free, or any free ports
+        default ports if free, or any free ports
     database
         database URL; default: SQLite in the state directory
     archive
@@ -111,9 +111,9 @@ def dev(
     demo
         also run an example crawler, and show its result
     recreate
-        begin anew; files of the state directory are set aside in a folder of it
+        begin anew; the files of the state directory are moved to a subfolder
     cluster
-        execute crawls as processes of this machine, or as pods
+        execute crawls as processes on this machine, or as pods
     kubeconfig
         kubeconfig of the cluster; default: that of kubectl
     context
@@ -121,7 +121,7 @@ def dev(
     namespace
         namespace of the crawls; default: crawls
     image
-        image of crawlers without an image in the catalogue
+        image for crawlers without an image in the catalogue
     address
         address of this machine that pods can reach; the site listens there
     """
@@ -161,7 +161,7 @@ def dev(
             show_demo(stack)
         while True:
             for _ in range(COPY_S):
-                time.sleep(1)  # signal.pause() misses a signal that comes just before it
+                time.sleep(1)  # signal.pause() misses a signal that arrives just before it
                 stack.tell_catalogue()
             if database is None:
                 copies.make(plan.database_file, say=say)
@@ -211,16 +211,16 @@ def _crawlctl(stack: Stack) -> str:
 
 
 def adopt_restored(stack: Stack) -> None:
-    """Adopt what executes and a restored database does not know, once after
-    ``crawlctl db restore``.
+    """Adopt executing tasks that a restored database does not contain, once after ``crawlctl db
+    restore``.
     """
     file = stack.layout.database_file
     mark = file.with_name(file.name + sqlite_files.RESTORED)
     if not mark.exists():
         return
     say(
-        f"the database was restored from {mark.read_text()}; adopting what executes and it does "
-        "not know"
+        f"the database was restored from {mark.read_text()}; adopting executing "
+        "tasks that it does not contain"
     )
     try:
         audit(adopt=True)
@@ -230,7 +230,7 @@ def adopt_restored(stack: Stack) -> None:
 
 
 def show_demo(stack: Stack) -> None:
-    """Run the first example crawler, and print its result and what to type next.
+    """Run the first example crawler, and print its result and the next command.
 
     An error does not end the stack.
     """
@@ -258,7 +258,7 @@ def show_demo(stack: Stack) -> None:
     except CommandFailed as failure:
         return say(f"the example crawler has no result: {clean(failure, lines=True)}")
     script = Path(sys.executable).with_name("crawlctl")
-    # Uvx changes PATH only for us.
+    # uvx changes PATH only for this process.
     known = "UV" not in os.environ and shutil.which("crawlctl") == str(script)
     lines = [] if known or not script.exists() else [f"alias crawlctl={shlex.quote(str(script))}"]
     lines += [
@@ -271,12 +271,12 @@ def show_demo(stack: Stack) -> None:
         *lines,
         sep="\n  ",
     )
-    print("Ctrl-C ends all of it", flush=True)
+    print("Ctrl-C ends everything", flush=True)
     return None
 
 
 def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
-    """Return the Kubernetes cluster of the options, or ``None`` for a local one.
+    """Return the Kubernetes cluster of the options; ``None`` for a local cluster.
 
     Raises ``CommandFailed`` for options of Kubernetes with a local cluster.
     """
@@ -341,12 +341,11 @@ def _check_places(archive: str | None, events: str | None) -> None:
 
 
 def _take_settings(chosen: Mapping[str, str | None]) -> None:
-    """Check the settings of the environment.
+    """Check the settings of the environment, and copy those that the stack uses to environment
+    variables.
 
-    Copy the settings that the stack uses into environment variables.
-
-    ``chosen`` has the values of the options. Raises ``CommandFailed`` for settings that the stack
-    chooses itself, unless an option has the same value.
+    ``chosen`` contains the values of the options. Raises ``CommandFailed`` for settings
+    that the stack chooses itself, unless an option has the same value.
     """
     wrong = [name for name in ("LIFECYCLE_CONFIG",) if os.environ.get(name)]
     tree = {} if wrong else load_settings().model_dump(exclude_unset=True)
@@ -386,7 +385,6 @@ def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
         )
         say(
             f"ended; {count(going_on, 'run continues', 'runs continue')}; next: {again} "
-            "takes over, "
-            f"{again} --kill also ends them at its end"
+            f"adopts them, {again} --kill also ends them"
         )
     sys.stderr.flush()

@@ -2,9 +2,9 @@
 [ARGUMENT…]``.
 
 ``crawlctl dev`` starts its parts this way. If ``dev`` is killed with SIGKILL, it cannot end its
-parts, and a gateway that is left over would keep port 8500. Crawls are not started this way,
-because they must outlive ``dev``. The module only imports the standard library, because it runs at
-the start of every part.
+parts, and an orphaned gateway would keep port 8500. Crawls are not started this way, because they
+must outlive ``dev``. The module imports only the standard library, because it runs at the start of
+every part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
-    """Ask the kernel for SIGKILL at the parent's end, then replace this process by the command."""
+    """Request SIGKILL for when the parent ends, then replace this process with the command."""
     parent = int(sys.argv[1])
     command = sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # the parent died before the call above
+    if os.getppid() != parent:  # the parent had died before the call above
         sys.exit(1)
     os.execvp(command[0], command)  # noqa: S606
 

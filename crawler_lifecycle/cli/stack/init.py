@@ -1,4 +1,4 @@
-"""``crawlctl init``: makes a folder to begin with."""
+"""``crawlctl init``: creates a folder to start with."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .layout import TEMPLATE
 
 
 def init(folder: Path = Path(), /) -> None:
-    """Make a folder with a catalogue, crawlers, a manager, a graph, a schedule and a test of them.
+    """Create a folder with a catalogue, crawlers, a manager, a graph, a schedule and their test.
 
-    Nothing is replaced: a folder that has one of these files is refused.
+    No file is replaced: a folder that has one of these files is refused.
 
     Parameters
     ----------
     folder
-        folder to make; default: this one
+        folder to create; default: this one
     """
     files = [file.relative_to(TEMPLATE) for file in sorted(TEMPLATE.rglob("*")) if file.is_file()]
     files = [file for file in files if "__pycache__" not in file.parts]

@@ -32,19 +32,19 @@ PORTS = {
     "metrics": 9464,
 }
 
-#: Ports that are only opened on request, because they have no access control. The UI can even
+#: Ports that are opened only on request, because they have no access control. The UI can even
 #: change workflows.
 ON_DEMAND = frozenset({"temporal_ui", "metrics"})
 
 #: Folder of the example crawlers in their image.
 IMAGE_PROJECT = "/opt/crawlers"
-#: Name of the generic crawler, which the catalogue has if a folder of pages is served.
+#: Name of the generic crawler, which is in the catalogue if a folder of pages is served.
 SITE_CRAWLER = "site"
 
-#: The files of ``crawlctl init``. Its catalogue is offered where there is no other.
+#: The files of ``crawlctl init``. Its catalogue is used if there is no other.
 TEMPLATE = Path(__file__).resolve().parents[2] / "template"
 
-#: Settings that the stack chooses itself, because it runs on this machine and in its state
+#: Settings that the stack chooses itself, because it runs on this machine with files in its state
 #: directory.
 OWN = (
     "LIFECYCLE_CONFIG",
@@ -60,7 +60,7 @@ OWN = (
         f"LIFECYCLE_WORKER__{name}"
         for name in ("HEALTH_HOST", "HEALTH_PORT", "METRICS_HOST", "METRICS_PORT")
     ),
-    # A worker with a version gets no work until its version is made current.
+    # A versioned worker gets no work until its version is made current.
     "LIFECYCLE_WORKER__BUILD_ID",
     "LIFECYCLE_WORKER__DEPLOYMENT",
     VARIABLES["stack"],
@@ -75,14 +75,14 @@ TAKEN = (
 
 
 def examples_dir() -> Path | None:
-    """Return the folder of the examples in a source checkout; ``None`` if only the package is
+    """Return the examples folder of a source checkout; ``None`` if only the package is
     installed.
     """
     folder = Path(__file__).resolve().parents[3] / "examples"
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
-#: The setting for the modules with users' managers and functions.
+#: The setting that names the modules with users' managers and functions.
 MODULES = "LIFECYCLE_USER_CODE__MODULES"
 
 
@@ -101,7 +101,7 @@ class Layout:
 
     state_dir: Path
     ports: Mapping[str, int] = field(default_factory=dict)
-    """The port of every part. The stack chooses the ports when it starts."""
+    """The port of every part, which the stack chooses when it starts."""
     services: int = 0
     """Number of services on the demonstration site; 0 means all."""
     database: str | None = None
@@ -110,19 +110,19 @@ class Layout:
     it.
     """
     archive: str | None = None
-    """The URL for archives; ``None``: a folder of the state directory."""
+    """The URL for archives; ``None`` means a folder in the state directory."""
     events: str | None = None
-    """The URL for events; ``None``: a file in the state directory."""
+    """The URL for events; ``None`` means a file in the state directory."""
     kubernetes: ClusterAccess | None = None
-    """The Kubernetes cluster for crawls; ``None``: crawls are processes of this machine."""
-    crawlers: Path | None = None
-    """The catalogue; ``None``: the catalogue of the environment, of this folder, or of the
-    examples.
+    """The Kubernetes cluster for crawls; ``None`` means that crawls are processes on this
+    machine.
     """
+    crawlers: Path | None = None
+    """The catalogue; ``None`` means that of the environment, of this folder, or of the examples."""
     only_free_ports: bool = False
-    """True to use no usual port, even if it is free."""
+    """True to avoid the default ports, even if they are free."""
     recreate: bool = False
-    """True to begin anew: what another build left in the state directory is set aside."""
+    """True to begin anew, and move the files of another build in the state directory aside."""
     demanded: Collection[str] = ()
     """Names of ports in ``ON_DEMAND`` to open."""
 
@@ -134,8 +134,8 @@ class Layout:
         return f"http://{self.host(name)}:{self.ports[name]}"
 
     def host(self, name: str) -> str:
-        """Return the address on which a part listens: loopback, except for the site, which pods
-        must reach.
+        """Return the address on which a part listens, which is loopback except for the site, which
+        pods must reach.
         """
         return (
             self.kubernetes.address if self.kubernetes is not None and name == "site" else LOOPBACK
@@ -165,7 +165,7 @@ class Layout:
 
     @property
     def identity(self) -> str:
-        """The identity of the stack, with a random id that its state directory keeps."""
+        """The identity of the stack, with a random id that is kept in its state directory."""
         return identity(kept_key(self.state_dir / "stack.id"), self.state_dir)
 
     def addresses(self) -> dict[str, str | None]:
@@ -186,9 +186,7 @@ class Layout:
         }
 
     def _cluster_addresses(self) -> dict[str, str | None]:
-        """Return the cluster of the crawls, by the options of ``crawlctl dev`` over the
-        settings.
-        """
+        """Return the cluster of the crawls. Options of ``crawlctl dev`` override settings."""
         if self.kubernetes is None:
             return {"cluster": "local"}
         of = self.kubernetes.settings()
@@ -197,8 +195,8 @@ class Layout:
         return {"cluster": "kubernetes", **known, "image": of.image}
 
     def environment(self, crawlers: Path, extra_catalogue: Path | None = None) -> dict[str, str]:
-        """Return the environment of the parts: our own, without variables that name another
-        system.
+        """Return the environment of the parts: our own environment without variables that name
+        another system.
         """
         ours = {*OWN, *TAKEN}
         env = {
@@ -228,7 +226,7 @@ class Layout:
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
-            # Crawlers that call `python` and `scrapy` need the programs of this environment.
+            # Crawlers that call `python` and `scrapy` need those of this virtual environment.
             "PATH": os.pathsep.join(
                 (str(Path(sys.executable).parent), env.get("PATH", os.defpath))
             ),
@@ -246,8 +244,8 @@ class Layout:
         env |= _without_proxy(env)
         if self.kubernetes is not None:
             env |= self.kubernetes.environment()
-            # Without the key, pods get no token: they cannot reach a gateway on our loopback
-            # address.
+            # Without the key, pods get no token, because they cannot reach a gateway on our
+            # loopback address.
             del env["LIFECYCLE_GATEWAY__TASK_KEY"]
         if extra_catalogue is not None:
             env["LIFECYCLE_EXTRA_CATALOGUE"] = str(extra_catalogue)
@@ -259,7 +257,7 @@ class Layout:
         The stack prepares Temporal's database file and migrates ours before them.
         """
         crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
-        # Relative, because the server decodes the path: it takes a folder that is called a%25b for
+        # The path is relative, because the server decodes it: it would mistake a folder a%25b for
         # a%b.
         file = Path(self.temporal_file.name)
         temporal = temporal_server.command(
@@ -310,10 +308,10 @@ class Layout:
     def choose_ports(
         self, known: Mapping[str, object], say: Callable[[str], None], claims: ExitStack
     ) -> dict[str, int]:
-        """Return a port for every part: its port in the earlier addresses ``known``, its usual
+        """Return a port for every part: its port in the earlier addresses ``known``, its default
         port, or a free one.
 
-        No other stack chooses one of them until ``claims`` is closed.
+        No other stack chooses any of them until ``claims`` is closed.
         """
         chosen: dict[str, int] = {}
         for name, usual in PORTS.items():
@@ -345,7 +343,7 @@ def kept_key(file: Path) -> str:
                 new.flush()
                 os.fsync(new.fileno())
             with contextlib.suppress(FileExistsError):  # another process has just created it
-                # Never a partly written file: with an empty key anybody could make tokens.
+                # Never leave a partly written file: with an empty key, anybody could make tokens.
                 os.link(draft, file)
         finally:
             draft.unlink(missing_ok=True)
@@ -353,8 +351,8 @@ def kept_key(file: Path) -> str:
 
 
 def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that exclude loopback from a proxy: it cannot reach the crawled site on this
-    machine.
+    """Return variables that exclude loopback from any proxy, which cannot reach the crawled site on
+    this machine.
     """
     said = env.get("no_proxy") or env.get("NO_PROXY") or ""
     if said.strip() == "*":
@@ -374,7 +372,7 @@ def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: b
     """Write a catalogue for this stack, with absolute folders and the real address of the site.
 
     With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples
-    in another folder. Without Scrapy, its crawlers are left out.
+    in another folder. If Scrapy is not installed, Scrapy crawlers are left out.
     """
     import yaml  # imported here, because no other verb needs it
 

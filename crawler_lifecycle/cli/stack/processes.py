@@ -1,4 +1,6 @@
-"""Processes and ports of this machine: start and end of processes, their logs, and free ports."""
+"""Processes and ports on this machine: starting and ending processes, their logs, and free
+ports.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,23 @@ from crawler_lifecycle.cli.machine import LOOPBACK, start_time
 
 DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
-#: Range of our ports. Ports for outgoing connections are above it, so that a port is still free at
-#: a restart.
+#: The range of our ports. It is below the ports for outgoing connections, so that a port is still
+#: free at a restart.
 FREE_PORTS = (10_240, 32_000)
 _CHANCE = random.SystemRandom()
 
-#: A listening socket in the kernel's tables: its state, after the address of a peer that it does
-#: not have.
+#: A listening socket in the kernel's tables: an empty peer address, followed by the state.
 _LISTEN = ":0000 0A "
 
-#: Log file -> its sizes before the last two starts of its part. Lines before these positions are
-#: from earlier starts.
+#: Log file -> its sizes before the last two starts of its part. Earlier lines belong to earlier
+#: starts.
 _began: dict[Path, tuple[int, ...]] = {}
 
 
 def end_process(pid: int, started: int | None, grace_s: float) -> None:
-    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace time.
+    """End the process with this id and start time: SIGTERM, then SIGKILL after the grace period.
 
-    It is no error if the process has already ended.
+    It is not an error if the process has already ended.
     """
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if started is None or start_time(pid) != started:
@@ -68,9 +69,9 @@ def spawn(
 
     Append its output to ``log``.
 
-    The part gets its own session, so that Ctrl-C only reaches this process, which ends the parts in
-    order. The kernel kills the part when the *thread* that called this ends. The thread must
-    therefore live as long as the part.
+    The part gets its own session, so that Ctrl-C reaches only this process, which ends the parts in
+    order. The kernel kills the part when the *thread* that called this ends, so the thread must
+    live as long as the part.
     """
     command_line = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def spawn(
 
 
 def is_free(port: int) -> bool:
-    """Return whether a process could now listen on this port of the loopback address."""
+    """Return whether a process could listen on this port of the loopback address now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -103,10 +104,10 @@ def claim(port: int, claims: ExitStack) -> bool:
 
     Return whether this was possible.
 
-    A part listens on its port seconds after it was chosen, and not while it is restarted. Meanwhile
-    no other stack may choose it. The claim is a socket with an abstract name: the kernel gives the
-    name to one process, removes it at the end of the process, and keeps it in the network namespace
-    to which the port belongs.
+    A part begins to listen seconds after its port was chosen, and does not listen during a restart.
+    In the meantime, no other stack may choose the port. The claim is a socket with an abstract
+    name, which the kernel gives to only one process, removes when the process ends, and limits to
+    the network namespace of the port.
     """
     held = socket.socket(socket.AF_UNIX)
     try:
@@ -122,7 +123,7 @@ def claim(port: int, claims: ExitStack) -> bool:
 
 
 def listens(pid: int, port: int) -> bool:
-    """Return whether this process of ours listens on this port."""
+    """Return whether our process with this id listens on this port."""
     process = Path(f"/proc/{pid}")
     try:
         rows = "".join(table.read_text() for table in process.glob("net/tcp*")).splitlines()
@@ -134,12 +135,12 @@ def listens(pid: int, port: int) -> bool:
         return not listening.isdisjoint(
             str(descriptor.readlink()) for descriptor in process.glob("fd/*")
         )
-    except OSError:  # the process has just ended, or closed a file; whoever waits asks again
+    except OSError:  # the process has just ended or closed a file; callers that wait ask again
         return False
 
 
 def free_port(usable: Callable[[int], bool] = is_free) -> int:
-    """Return a random port that is ``usable``."""
+    """Return a random port for which ``usable`` is true."""
     for _ in range(1000):
         port = _CHANCE.randint(*FREE_PORTS)
         if usable(port):
@@ -148,8 +149,8 @@ def free_port(usable: Callable[[int], bool] = is_free) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines that a part wrote since its last start; if there are none, since the
-    start before.
+    """Return the last lines that a part wrote since its last start or, if there are none, since the
+    start before that.
 
     Equal lines are returned only once.
     """

@@ -1,8 +1,8 @@
 """``python -m crawler_lifecycle.cli.stack.site``: serves a folder of HTML pages on this machine.
 
-Starlette provides index pages, content types, validators, HEAD and ranges. No file outside of the
-folder is served, even if a path or a symbolic link leads to it, and no hidden file. Folders are not
-listed. Only if the top folder has no start page, its start page lists its pages, because a crawl
+Starlette provides index pages, content types, validators, HEAD and ranges. Hidden files and files
+outside the folder are not served, even if a path or a symbolic link leads to them. Folders are not
+listed, except that a top folder without a start page gets one that lists its pages, because a crawl
 needs a page to begin with.
 """
 
@@ -37,21 +37,21 @@ from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.web.origins import Gate, programs_only
 
 INDEX = "index.html"
-#: No file of the folder can have this address, because hidden names are not served.
+#: No file in the folder can have this address, because hidden names are not served.
 HEALTH = "/.healthz"
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
-#: The most pages that our start page lists.
+#: The maximum number of pages that our start page lists.
 NAMED_MAX = 10_000
-#: A page must declare its encoding within this many bytes, by the HTML standard.
+#: According to the HTML standard, a page must declare its encoding within this many bytes.
 _DECLARED_WITHIN = 1024
 
 
 class Unusable(ValueError):
-    """The folder cannot be served. The text has the reason and the fix."""
+    """The folder cannot be served. The text contains the reason and the fix."""
 
 
 def pages(folder: Path) -> Iterator[Path]:
-    """Yield the paths of the HTML pages below a folder, sorted, without hidden ones and symbolic
+    """Yield the sorted paths of the HTML pages below a folder, except hidden ones and symbolic
     links.
     """
     for where, folders, names in os.walk(folder):
@@ -86,14 +86,14 @@ def check(folder: Path) -> Path:
 
 
 class Pages(StaticFiles):
-    """The files of one folder, without hidden ones."""
+    """The files of one folder, except hidden ones."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True, follow_symlink=False)
         self._root = os.path.realpath(folder)
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file as the base class does. Hidden names do not exist, in any spelling."""
+        """Find a file as the base class does, but treat hidden names in any spelling as missing."""
         full, found = super().lookup_path(path)
         inside = os.path.relpath(os.path.realpath(full), self._root) if found is not None else "."
         hidden = any(
@@ -104,18 +104,17 @@ class Pages(StaticFiles):
         return ("", None) if hidden else (full, found)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Answer as the base class does.
-
-        If the folder has no start page, its root answers with a list of pages.
+        """Answer as the base class does, but if the folder has no start page, serve a list of its
+        pages.
         """
         if path != "." and scope["path"].endswith("/") and await self._is_page(path):
-            # With a slash after a page's name, its relative links would be wrong.
+            # With a trailing slash, the relative links of a page would be wrong.
             raise HTTPException(404)
         try:
             response = await super().get_response(path, scope)
             status = response.status_code
         except HTTPException as error:
-            # This process may not read the file, so a login would not help.
+            # This process has no right to read the file, so a login would not help.
             if error.status_code == 401:
                 raise HTTPException(403) from None
             if error.status_code != 404 or path != ".":
@@ -133,8 +132,8 @@ class Pages(StaticFiles):
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
-        """Answer with a file as the base class does, without a charset if the page declares its own
-        encoding.
+        """Answer with a file as the base class does, but without a charset if the page declares its
+        own encoding.
         """
         if not os.access(full_path, os.R_OK):
             raise HTTPException(403)
@@ -211,12 +210,12 @@ def main() -> int:
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    # Asyncio switches off Nagle's algorithm (40 ms a page) only if the socket has an explicit
+    # asyncio disables Nagle's algorithm (40 ms per page) only if the socket has an explicit
     # protocol.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        # Only local programs read the folder, so that the host name in a request can be checked.
+        # Only local programs may read the folder, so check the host name of each request.
         app = Gate(create_app(options.folder), programs_only(options.host))
         listener.bind((options.host, options.port))
         listener.listen(128)

@@ -30,12 +30,12 @@ from .supervise import Part, PartFailed, Supervisor
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
-#: Order of the shutdown: each part ends before the parts that it needs.
+#: The order of the shutdown: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
 #: Seconds for the gateway's answer about open runs, for its answers while crawls are ended, and for
-#: the proof of their end. A dead gateway fails at once. A slow one gets time, so that no crawl is
-#: left over.
+#: the proof of their end. A dead gateway fails at once, but a slow one gets enough time to end all
+#: crawls.
 ASK_S = 10.0
 END_CRAWLS_S = 30.0
 PROOF_S = 60.0
@@ -46,9 +46,9 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 class Stack:
     """The parts of ``layout`` as child processes, with their files in one state directory.
 
-    ``say`` gets one line for people for each event. A part that does not answer for ``silent_s`` is
-    restarted. Crawls are not child processes: they continue after the stack, and the next stack in
-    this directory takes them over.
+    ``say`` gets a human-readable line for each event. A part that does not answer for ``silent_s``
+    is restarted. Crawls are not child processes: they continue after the stack ends, and the next
+    stack in this directory adopts them.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Stack:
         self.layout = layout
         self.state_dir = layout.state_dir
         self._say = say
-        #: The crawler to begin with, if the catalogue is not the user's own.
+        #: The suggested first crawler, if the catalogue is not the user's own.
         self.first: str | None = None
         self._lock: IO[str] | None = None
         self._ports = contextlib.ExitStack()
-        #: The user's own catalogue; ``None``: there is none.
+        #: The user's own catalogue; ``None`` if there is none.
         self._catalogue: YamlCatalogue | None = None
-        #: The catalogues in use, as ``dev.json`` names them.
+        #: The catalogues in use, as listed in ``dev.json``.
         self._chosen: dict[str, str | None] = {}
         self.supervisor = Supervisor(
             layout.logs, say=self._tell, changed=self._pids_changed, silent_s=silent_s
@@ -75,15 +75,17 @@ class Stack:
 
     @property
     def addresses(self) -> dict[str, str | None]:
-        """The addresses in ``dev.json``, after ``start``, which chooses the ports."""
+        """The addresses in ``dev.json``. They are known after ``start``, which chooses the
+        ports.
+        """
         return self.layout.addresses()
 
     def start(self) -> None:
         """Start all parts, and wait until they are ready.
 
         Raises ``CommandFailed`` if another process uses this directory or the cluster cannot be
-        used. Raises ``PartFailed`` if a part does not start. All started parts are ended before an
-        error is raised.
+        used. Raises ``PartFailed`` if a part does not start. Before an error is raised, all started
+        parts are ended.
         """
         self._take_lock()
         try:
@@ -121,9 +123,8 @@ class Stack:
         }
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
-        # Python parts start slowly, because of their imports. Therefore they start at the same
-        # time. Each waits for the systems that it needs, and its health address shows when it is
-        # ready.
+        # Python parts start slowly because of their imports, so they are started at the same time.
+        # Each waits for the systems that it needs, and its health address shows when it is ready.
         migrations = self._start_migrations(env)
         try:
             self._start_temporal(parts.pop("temporal"))
@@ -139,7 +140,7 @@ class Stack:
     def stop(self, kill_crawls: bool = False) -> int | None:
         """End the parts in order. Return how many runs continue; ``None`` if this is unknown.
 
-        With ``kill_crawls``, every open run is stopped by force first.
+        With ``kill_crawls``, every open run is force-stopped first.
         """
         going_on = self._end_crawls() if kill_crawls else self._open_runs()
         for names in LEAVING:
@@ -153,7 +154,7 @@ class Stack:
         return None if going_on is None else len(going_on)
 
     def hurry(self) -> None:
-        """End all parts without a grace time from now on."""
+        """From now on, end all parts without a grace period."""
         self.supervisor.hurry()
 
     # --- start ------------------------------------------------------------------------------------
@@ -187,9 +188,8 @@ class Stack:
         self._lock = lock
 
     def _keep_others_out(self) -> None:
-        """Make sure that only this user can write into the folder.
-
-        Its files decide what we read and which processes we end.
+        """Ensure that only this user can write to the folder, because its files determine what we
+        read and which processes we end.
         """
         found = self.state_dir.stat()
         if found.st_uid != os.geteuid():
@@ -221,9 +221,9 @@ class Stack:
             processes.end_process(pid, before["started"][name], 5.0)
 
     def _set_aside(self) -> None:
-        """Move the files of the state directory into a folder of it.
+        """Move the files of the state directory to a subfolder.
 
-        Raises ``CommandFailed`` if its crawls run.
+        Raises ``CommandFailed`` if its crawls still run.
         """
         if crawls := processes.of_folder(self.layout.cluster_dir):
             raise CommandFailed(
@@ -239,8 +239,8 @@ class Stack:
             if entry.name not in (LOCK, "logs") and not entry.name.startswith("aside-"):
                 entry.rename(aside / entry.name)
         self._tell(
-            f"the former files of {self.state_dir} are in {aside.name}; delete it when nobody "
-            "needs them"
+            f"the former files of {self.state_dir} are in {aside.name}; delete it when it is no "
+            f"longer needed"
         )
 
     @property
@@ -267,18 +267,18 @@ class Stack:
             raise WrongUsage(str(error), "correct it, and type crawlctl dev again") from None
 
     def tell_catalogue(self) -> None:
-        """Print a line when the user's catalogue cannot be read any more, and when it can be read
+        """Print a line when the user's catalogue becomes unreadable, and when it can be read
         again.
         """
         if self._catalogue is not None:
             self._catalogue.all()
 
     def _catalogues(self) -> tuple[Path, Path | None]:
-        """Return the catalogue for the parts, and a second one: the given one, or that of this
-        folder or the examples.
+        """Return the catalogue for the parts, which is the given one or that of this folder or the
+        examples, and a second one.
 
         Without a checkout, the crawlers of ``crawlctl init`` are the examples. If a folder of pages
-        is served, its crawler replaces them, or is added to another catalogue.
+        is served, its crawler replaces the examples, or is added to any other catalogue.
         """
         plan = self.layout
         chosen = plan.crawlers or os.environ.get("LIFECYCLE_CATALOGUE")
@@ -337,9 +337,9 @@ class Stack:
                 fault = read_schema(str(self.layout.addresses()["database"])).fault
                 raise CommandFailed(
                     Exit.NOT_IN_THIS_STATE,
-                    f"{self.state_dir} is of another version",
+                    f"{self.state_dir} belongs to another version",
                     fault,
-                    "crawlctl dev --recreate, which begins anew and sets the former files aside",
+                    "crawlctl dev --recreate, which begins anew and moves the former files aside",
                 )
             why = "cannot be migrated" if code else None
         except subprocess.TimeoutExpired:
@@ -373,7 +373,7 @@ class Stack:
             return None
 
     def _end_crawls(self) -> list[int] | None:
-        """Stop every open run by force, and wait for the proof of its end.
+        """Force-stop every open run, and wait for the proof of its end.
 
         Return the runs that are still open.
         """
@@ -389,12 +389,12 @@ class Stack:
             left = self._open_runs(END_CRAWLS_S)
         return left
 
-    # --- what others see --------------------------------------------------------------------------
+    # --- output --------------------------------------------------------------------------
 
     def _tell(self, line: str) -> None:
         """Print a line and log it.
 
-        The supervisor calls this too, and must survive a closed output or a full disk.
+        The supervisor, which also calls this, must survive a closed output or a full disk.
         """
         with contextlib.suppress(OSError):
             self._say(line)
@@ -407,7 +407,7 @@ class Stack:
     def _pids_changed(self) -> None:
         """Write the new process ids.
 
-        The supervisor's thread calls this, and an error must not end it.
+        An error must not end the supervisor's thread, which calls this.
         """
         try:
             self._write_dev_json()

@@ -1,6 +1,7 @@
-"""Supervises long-running processes: start, health, restart with back-off, end in order.
+"""Supervision of long-running processes: start, health checks, restart with back-off, ordered
+shutdown.
 
-Twenty times a second, one thread compares the wanted parts with the running processes. Only this
+Twenty times per second, one thread compares the wanted parts with the running processes. Only this
 thread starts processes.
 """
 
@@ -29,22 +30,23 @@ from . import processes
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
-#: Seconds after which a running part counts as stable. Its next restart then has the shortest delay
-#: again.
+#: Seconds after which a running part counts as stable, so that its next restart has the shortest
+#: delay again.
 PROVED_S = 30.0
-#: Seconds between two health checks of a part, and the most seconds without an answer.
+#: Seconds between two health checks of a part, and the maximum number of seconds without an answer.
 ASK_S = 5.0
 SILENT_S = 60.0
-#: After a pause of this many seconds, the machine or this process slept, and no part was silent.
+#: If a pause takes this many seconds, the machine or this process slept, and no part counts as
+#: silent.
 SLEPT_S = 20.0
-#: The most seconds until a part answers for the first time, even on a slow machine.
+#: The maximum number of seconds until a part answers for the first time, even on a slow machine.
 READY_S = 180.0
 #: A start fails if the part ends this many times before it is healthy.
 FAILED_STARTS = 3
 
 
 class PartFailed(Exception):
-    """A part did not start. The text has its name and the end of its log."""
+    """A part did not start. The text contains its name and the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Part:
     name: str
     command: Sequence[str]
     health: str
-    """Address at which the part answers when it is ready (see ``answers``)."""
+    """The address at which the part answers when it is ready (see ``answers``)."""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     grace_s: float = 10.0
@@ -73,9 +75,7 @@ class _Supervised:
     ends: int = 0
     asked_to_end: float | None = None
     heard: float | None = None
-    """Time of this process's last answer; ``None`` if it has not answered yet, or is not
-    checked.
-    """
+    """Time of this process's last answer; ``None`` if it has not answered yet or is not checked."""
     grace_s: float = 0.0
     starts: list[int] = field(default_factory=list)
 
@@ -83,10 +83,10 @@ class _Supervised:
 class Supervisor:
     """Keeps parts running.
 
-    ``say`` gets one line for each event; ``changed`` is called after each change of a pid.
+    ``say`` gets a line for each event; ``changed`` is called after each change of a pid.
 
-    With ``silent_s``, a part that has answered, and then does not answer for this many seconds, is
-    restarted.
+    With ``silent_s``, a part that has answered once is restarted if it then does not answer for
+    this many seconds.
     """
 
     def __init__(
@@ -143,12 +143,12 @@ class Supervisor:
             self._thread.join()
 
     def hurry(self) -> None:
-        """Give no part a grace time from now on."""
+        """From now on, give no part a grace period."""
         for kept in self._kept.values():
             kept.grace_s = 0.0
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part as if it came from outside. Return its process id."""
+        """Send a signal to a part, as an outsider would. Return its process id."""
         process = self._kept[name].process
         if process is None:
             raise ProcessLookupError(f"{name} does not run now")
@@ -185,7 +185,8 @@ class Supervisor:
                 time.sleep(INTERVAL_S)
 
     def _watch(self) -> None:
-        awake = time.clock_gettime(time.CLOCK_BOOTTIME)  # continues while the machine is suspended
+        # this clock also runs while the machine is suspended
+        awake = time.clock_gettime(time.CLOCK_BOOTTIME)
         while not self._closed:
             now = time.monotonic()
             pause = time.clock_gettime(time.CLOCK_BOOTTIME) - awake
@@ -203,13 +204,13 @@ class Supervisor:
             self._wake.clear()
 
     def _ask(self) -> None:
-        """Check the health of parts, in a separate thread: a part that does not answer must not
-        delay the others.
+        """Check the health of parts in a separate thread, because a part that does not answer must
+        not delay the others.
         """
         while not self._closed:
             for kept in list(self._kept.values()):
                 process = kept.process
-                with contextlib.suppress(PartFailed):  # what answers is not this part
+                with contextlib.suppress(PartFailed):  # another process answers at this address
                     if _status(kept) is not None and kept.process is process:
                         kept.heard = time.monotonic()
             time.sleep(ASK_S)
@@ -222,7 +223,7 @@ class Supervisor:
         )
 
     def _tend(self, kept: _Supervised, now: float) -> bool:
-        """Do the next step towards the wanted state of a part.
+        """Take the next step towards the wanted state of a part.
 
         Return whether its process id changed.
         """
@@ -257,7 +258,7 @@ class Supervisor:
         part = kept.part
         try:
             kept.process = processes.spawn(part.command, env=part.env, cwd=part.cwd, log=kept.log)
-        except OSError as error:  # no free memory or descriptors at present
+        except OSError as error:  # no memory or descriptors are free at the moment
             self._ended(kept, str(error), now)
             return
         kept.since = now
@@ -286,10 +287,11 @@ class Supervisor:
 
 
 def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
-    """Return the HTTP status of the answer to a GET, or ``None``, and the stack that it names.
+    """Return the HTTP status of the answer to a GET, or ``None``, and the stack named in the
+    answer.
 
-    The status is 200 if Temporal serves this ``grpc://HOST:PORT/NAMESPACE``, and 503 if a part is
-    not ready.
+    For ``grpc://HOST:PORT/NAMESPACE``, the status is 200 if Temporal serves the namespace. It is
+    503 if a part is not ready.
     """
     address = urlsplit(url)
     if address.scheme == "grpc":
@@ -306,10 +308,11 @@ def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
 
 
 def _status(kept: _Supervised) -> int | None:
-    """Return the status of a part: 503 if it is not ready, ``None`` if it does not answer itself.
+    """Return the status of a part: 503 if it is not ready, ``None`` if another process or none
+    answers.
 
-    Our services name their stack, and hide what they have open. The process of any other part has
-    to listen there. Raises ``PartFailed`` if another stack answers at its address.
+    Our services name their stack, because their open sockets are hidden. For any other part, its
+    process has to listen there. Raises ``PartFailed`` if another stack answers at its address.
     """
     process = kept.process
     part = kept.part
@@ -332,7 +335,7 @@ def _status(kept: _Supervised) -> int | None:
 
 
 def _serves(address: SplitResult, timeout_s: float) -> bool:
-    # At a start usually no process listens yet. A plain socket finds this out quickly.
+    # At startup, usually no process listens yet, which a plain socket finds out quickly.
     try:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
@@ -340,7 +343,7 @@ def _serves(address: SplitResult, timeout_s: float) -> bool:
     # Imported here, because it is slow to load.
     from crawler_lifecycle.temporal.operator.server import serves
 
-    # In another thread, because this one may already have an event loop.
+    # Use another thread, because this one may already have an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(
             asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)

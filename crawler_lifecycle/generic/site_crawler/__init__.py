@@ -1,3 +1,3 @@
-"""The crawler ``site``: ``scope`` has its arguments and addresses, ``spider`` the crawl, ``files``
-the output.
+"""The crawler ``site``: ``scope`` handles its arguments and addresses, ``spider`` the crawl, and
+``files`` the output.
 """

@@ -1,4 +1,4 @@
-"""Writes the supporting files of a crawl."""
+"""Item pipeline that writes the supporting files of a crawl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ItemsFile:
     the variable is set.
 
     Each line is written at once, so the files are useful even after the crawl was killed. A skipped
-    address is no item: it is dropped after it is written, so that Scrapy does not count it.
+    address is not an item: it is dropped after it is written, so that Scrapy does not count it.
     """
 
     def __init__(self, folder: Path | None) -> None:

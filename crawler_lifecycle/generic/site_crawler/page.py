@@ -13,10 +13,10 @@ from typing import Any
 
 from lxml import etree  # type: ignore[import-untyped]
 
-#: Most tags of a page, including closing tags. The largest pages that people write have about ten
-#: thousand.
+#: The maximum number of tags in a page, including closing tags. The largest hand-written pages have
+#: about ten thousand.
 TAGS_MAX = 200_000
-#: Most attributes of one tag, and of all tags together.
+#: The maximum number of attributes in one tag, and in all tags together.
 ATTRIBUTES_MAX = 1_000
 ALL_ATTRIBUTES_MAX = 500_000
 
@@ -31,10 +31,10 @@ _TEXTS = etree.XPath(
 
 
 def too_much(text: str) -> str | None:
-    """Return the reason why a page has too many tags or attributes to be parsed; ``None`` if it may
-    be parsed.
+    """Return why the page has too many tags or attributes to be parsed; ``None`` if it can be
+    parsed.
     """
-    text = text.replace("\0", "")  # the parser removes them too
+    text = text.replace("\0", "")  # the parser removes them, too
     tags = text.count("<")
     if tags > TAGS_MAX:
         return f"too large to be read: {tags} tags, at most {TAGS_MAX}"
@@ -53,7 +53,7 @@ def too_much(text: str) -> str | None:
 
 
 def lines_of(root: Any) -> Iterator[str]:
-    """Yield the texts of a page that people see, one line for each text."""
+    """Yield the visible texts of a page, each as one line."""
     for text in _TEXTS(root):
         line = " ".join(text.split())
         if line:
@@ -61,8 +61,8 @@ def lines_of(root: Any) -> Iterator[str]:
 
 
 def words_of(root: Any) -> int:
-    """Return the number of words that people see.
+    """Return the number of visible words.
 
-    No list is made: it would need more memory than the page.
+    No list is built, because it would need more memory than the page.
     """
     return sum(1 for text in _TEXTS(root) for _ in _WORD.finditer(text))

@@ -1,4 +1,6 @@
-"""Obeys the header ``Retry-After``: waits as long as a server requests, up to a limit."""
+"""Middleware for the header ``Retry-After``: it waits as long as a server requests, up to a
+limit.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from scrapy.crawler import Crawler
 from scrapy.http import Request, Response
 from scrapy.utils.asyncio import call_later
 
-#: Longest pause for one response, and for all responses of a crawl together, in seconds.
+#: The longest pause for one response, and for all responses of a crawl together, in seconds.
 PAUSE_MAX_S = 60.0
 PAUSES_MAX_S = 600.0
 
@@ -19,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 def seconds_of(header: bytes | None, now: float) -> float:
-    """Return the requested pause of a ``Retry-After``, up to ``PAUSE_MAX_S``.
+    """Return the pause that a ``Retry-After`` requests, up to ``PAUSE_MAX_S``.
 
-    The header has seconds or a date. Return 0 for a missing or invalid header.
+    The header contains seconds or a date. Return 0 for a missing or invalid header.
     """
     text = (header or b"").decode("latin-1").strip()
     if text.isascii() and text.isdecimal():
@@ -35,7 +37,7 @@ def seconds_of(header: bytes | None, now: float) -> float:
 class RetryAfter:
     """Pauses the whole crawl if a server answers 429 or 503 with a ``Retry-After``.
 
-    The engine pauses, and the request to repeat stays in the queue. So a stop during the pause
+    The engine pauses, and the request to be retried stays in the queue. So a stop during the pause
     works as usual, and a resume sends the request. Scrapy's own retry comes after this middleware
     and counts the attempts.
     """
@@ -52,7 +54,7 @@ class RetryAfter:
     def process_response(
         self, request: Request, response: Response, spider: Any = None
     ) -> Response:
-        """Return the response unchanged, after starting a pause if the response requests one."""
+        """Return the response unchanged, after starting a pause if it requests one."""
         if response.status in (429, 503):
             now = time.monotonic()
             pause = seconds_of(response.headers.get("Retry-After"), time.time())

@@ -1,4 +1,5 @@
-"""The scope of a crawl: checks its arguments, and decides which addresses and redirects it follows.
+"""The scope of a crawl, which checks its arguments and decides which addresses and redirects it
+follows.
 
 This module imports only the standard library.
 """
@@ -12,16 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 
-#: Default limit of addresses. It ends a crawl in a trap, such as an endless calendar or a query
-#: that grows.
+#: The default limit of addresses. It ends a crawl in a trap, such as an endless calendar or an ever
+#: longer query.
 MAX_PAGES = 10_000
-#: Most characters of an address. Longer addresses come from loops, and servers refuse them.
+#: The maximum length of an address. Longer addresses come from loops, and servers refuse them.
 URL_MAX = 2_000
-#: Most redirects in a row, as in browsers.
+#: The maximum number of redirects in a row, as in browsers.
 CHAIN_MAX = 20
-#: Address, number of links from the start, and the page that named the address.
+#: An address, its number of links from the start, and the page that links to it.
 Facts = tuple[str, int, "str | None"]
-#: Values of the argument ``save``: keep the HTML or the text of a page.
+#: The values of the argument ``save``: keep the HTML or the text of each page.
 SAVES = ("html", "text")
 
 #: Arguments by name, as text.
@@ -45,7 +46,7 @@ class Scope:
 
     @classmethod
     def read(cls, start: str | None = None, **given: str | None) -> Scope:
-        """Return the scope for these arguments. An empty text means no argument.
+        """Return the scope for these arguments. An empty text counts as a missing argument.
 
         Raises ``ValueError`` that names the argument.
         """
@@ -60,7 +61,7 @@ class Scope:
         )
 
     def target(self, base: str, link: str) -> str | None:
-        """Return the absolute address of a link without its fragment; ``None`` if it is no web
+        """Return the absolute address of a link without its fragment; ``None`` if it is not a web
         address.
         """
         try:
@@ -74,7 +75,7 @@ class Scope:
     def inside(self, address: str) -> bool:
         """Return whether the address has the host and port of the start.
 
-        ``http`` and ``https`` are the same site if neither address names a port.
+        ``http`` and ``https`` are the same site if neither address has a port.
         """
         one = urlsplit(address)
         other = urlsplit(self.start)
@@ -86,7 +87,7 @@ class Scope:
         """Return whether the address is on the site, is not too long, and passes ``allow`` and
         ``deny``.
 
-        The start address is not checked with this.
+        This check does not apply to the start address.
         """
         if len(address) > URL_MAX or not self.inside(address):
             return False
@@ -96,7 +97,7 @@ class Scope:
 
 
 class Redirects:
-    """The redirects that a crawl has met. They are stored in the crawl's state."""
+    """The redirects that a crawl has encountered. They are stored in the crawl's state."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self._to: dict[bytes, bytes] = state.setdefault("redirects", {})
@@ -106,8 +107,8 @@ class Redirects:
     def add(self, mark: bytes, target: bytes, facts: Facts) -> list[Facts]:
         """Record a redirect from ``mark`` to ``target``.
 
-        Return the addresses that are now known to lead into a loop of redirects. Each is returned
-        only once.
+        Return the addresses that are now known to lead into a redirect loop. Each is returned only
+        once.
         """
         self._to[mark] = target
         self._into.setdefault(target, []).append((mark, facts))
@@ -143,7 +144,7 @@ def _address(text: str | None) -> str:
         good = False
     if not good or any(c.isspace() for c in text):
         raise ValueError(
-            f"start: {text!r} is no address of a page; give one such as http://127.0.0.1:8400/"
+            f"start: {text!r} is not the address of a page; give one such as http://127.0.0.1:8400/"
         )
     address = urldefrag(text).url
     return address if parts.path else parts._replace(path="/", fragment="").geturl()
@@ -187,5 +188,5 @@ def _pattern(name: str, given: Given) -> re.Pattern[str] | None:
         return re.compile(text)
     except re.error as error:
         raise ValueError(
-            f"{name}: {text!r} is no regular expression ({error}); correct it"
+            f"{name}: {text!r} is not a valid regular expression ({error}); correct it"
         ) from None

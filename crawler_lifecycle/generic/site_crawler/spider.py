@@ -19,11 +19,11 @@ from .page import lines_of, too_much, words_of
 from .scope import CHAIN_MAX, URL_MAX, Redirects, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
-#: Most characters of a text of a page, such as its title.
+#: The maximum length of a text of a page, such as its title.
 TEXT_MAX = 500
-#: Scrapy's outcome for a crawl that reached its limit, here ``max_pages``.
+#: Scrapy's close reason for a crawl that reached its limit, here ``max_pages``.
 CUT_OFF = "closespider_pagecount"
-#: The outcome of a crawl whose first address cannot be used. It counts as a failure.
+#: The close reason of a crawl whose first address cannot be used. It counts as a failure.
 NO_START = "start_error"
 
 # ``smart_strings=False`` makes plain strings, which saves memory: a page may have very many links.
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 
 
 class SiteSpider(Spider):
-    """Follows every link on the start's host, and makes an item for each HTML page with any status.
+    """Follows every link on the start's host, and makes an item for each HTML page of any status.
 
     ``-a start=URL`` the first address (required)
-    ``-a max_pages=10000`` most addresses to request, including dead links and redirects
-    ``-a max_depth=3`` most links from the start to a page
+    ``-a max_pages=10000`` limit of requested addresses, including dead links and redirects
+    ``-a max_depth=3`` maximum number of links from the start to a page
     ``-a allow=REGEX``, ``-a deny=REGEX`` follow only addresses that match ``allow`` and do not
     match ``deny``
     ``-a delay=0.5`` seconds between two requests
@@ -64,7 +64,7 @@ class SiteSpider(Spider):
         super().__init__(**kwargs)
         limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
         self.scope = Scope.read(start, **limits, delay=delay, save=save)
-        # With a job folder Scrapy replaces this by the stored state. Then a resumed crawl knows
+        # With a job folder, Scrapy replaces this with the stored state. Then a resumed crawl knows
         # which addresses were requested, and keeps its limit.
         self.state: dict[str, Any] = {}
 
@@ -84,7 +84,7 @@ class SiteSpider(Spider):
         return spider
 
     async def start(self) -> AsyncIterator[Request]:
-        if not self._asked():  # a resumed crawl has requested the start before
+        if not self._asked():  # a resumed crawl has already requested the start
             request = self._request(self.scope.start, 0, None)
             self._asked().add(self._mark(request))
             yield request
@@ -110,20 +110,22 @@ class SiteSpider(Spider):
         yield from self._follow(response, inner)
 
     def failed(self, failure: Any) -> Iterator[Any]:
-        """Record a request as skipped: it got no usable response, or robots.txt does not allow
-        it.
+        """Record a request as skipped, because it got no usable response or robots.txt does not
+        allow it.
         """
         why = f"{type(failure.value).__name__}: {failure.value}"[:TEXT_MAX]
         yield self._skipped(failure.request, why)
         self._must_not_be_start(failure.request, why)
 
     def _read(self, response: Response) -> tuple[dict[str, Any] | None, list[str], str]:
-        """Return the item of a page and its links inside the site; without an item, the reason."""
+        """Return the item of a page and its links within the site, or the reason why there is no
+        item.
+        """
         if not isinstance(response, HtmlResponse):
             kind = (response.headers.get("Content-Type") or b"no content type").decode("latin-1")[
                 :100
             ]
-            return None, [], f"no HTML page: {response.status}, {kind}"
+            return None, [], f"not an HTML page: {response.status}, {kind}"
         try:
             why = too_much(response.text)
             if why is not None:
@@ -135,7 +137,7 @@ class SiteSpider(Spider):
                 "links": len(inner),
                 "external_links": len(outer),
             }
-        except Exception as error:  # a parser's error must not hide the page
+        except Exception as error:  # an error of the parser must not hide the page
             logger.exception("the page %s cannot be read", response.url)
             return None, [], f"cannot be read: {type(error).__name__}: {error}"[:TEXT_MAX]
         return item, inner, ""
@@ -153,7 +155,7 @@ class SiteSpider(Spider):
     def _redirected(self, response: Response) -> Iterator[Any]:
         """Follow a redirect, or record it as skipped with the reason.
 
-        If its target is known already, do nothing.
+        If its target is already known, do nothing.
         """
         assert response.request is not None
         location = (response.headers.get("Location") or b"").decode("latin-1")
@@ -163,7 +165,7 @@ class SiteSpider(Spider):
             yield self._skipped(request, why)
             self._must_not_be_start(request, why)
         if not refused and target is not None:
-            # A redirect is no link, so the depth stays the same.
+            # A redirect is not a link, so the depth stays the same.
             yield from self._ask(
                 response, [target], response.meta["hops"], response.meta["chain"] + 1
             )
@@ -171,10 +173,10 @@ class SiteSpider(Spider):
     def _refused(
         self, response: Response, location: str, target: str | None
     ) -> list[tuple[Request, str]]:
-        """Return the requests to skip because of this redirect, with reasons.
+        """Return the requests to skip because of this redirect, with reasons: the request itself,
+        or all requests in the same redirect loop.
 
-        This is the request itself, or all requests in the same loop of redirects. Return nothing
-        for a redirect to follow, or to a known target.
+        Return nothing if the redirect is to be followed, or its target is known.
         """
         request = response.request
         status = response.status
@@ -212,7 +214,8 @@ class SiteSpider(Spider):
             return [
                 (
                     request,
-                    f"max_pages={self.scope.max_pages} is reached by redirects, the last to "
+                    f"max_pages={self.scope.max_pages} was reached through redirects, the last "
+                    f"one to "
                     f"{shown}",
                 )
             ]
@@ -239,7 +242,7 @@ class SiteSpider(Spider):
     def _kept(self, response: HtmlResponse) -> dict[str, Any]:
         """Return the content to keep and the name of its file; empty if the page is not kept.
 
-        The name is always the same for the same address, also after a resume.
+        The same address always gives the same name, even after a resume.
         """
         if not self.scope.save or response.status != 200:
             return {}
@@ -258,8 +261,8 @@ class SiteSpider(Spider):
     # --- links
 
     def _links(self, response: HtmlResponse) -> tuple[list[str], list[str]]:
-        """Return the addresses of a page's links, without repeats: those of this site, and those of
-        other sites.
+        """Return the addresses of a page's links without duplicates: those of this site, and those
+        of other sites.
         """
         base = get_base_url(response)
         found = dict.fromkeys(_LINKS(response.selector.root))
@@ -280,7 +283,7 @@ class SiteSpider(Spider):
     def _ask(
         self, response: Response, targets: Iterable[str], hops: int, chain: int = 0
     ) -> Iterator[Request]:
-        """Yield requests for addresses that were not requested yet, up to the limit."""
+        """Yield requests for addresses that have not been requested yet, up to the limit."""
         asked = self._asked()
         for target in targets:
             request = self._request(target, hops, response.url, chain)
@@ -294,8 +297,8 @@ class SiteSpider(Spider):
             yield request
 
     def _request(self, address: str, hops: int, referrer: str | None, chain: int = 0) -> Request:
-        # This spider itself filters repeated addresses, because its limit counts them. Scrapy's
-        # filter is not used.
+        # This spider filters repeated addresses itself, because its limit counts them, and does not
+        # use Scrapy's filter.
         meta = {"hops": hops, "from": referrer, "chain": chain}
         return Request(
             address, callback=self.parse, errback=self.failed, meta=meta, dont_filter=True
@@ -317,7 +320,7 @@ class SiteSpider(Spider):
     # --- the end
 
     def on_idle(self) -> None:
-        """End the crawl as cut off if it has no more requests because of its limit."""
+        """End the crawl as truncated if it has no more requests because of its limit."""
         if self.state.get("cut_off"):
             logger.warning(
                 "max_pages=%d was reached, and there are more addresses", self.scope.max_pages

@@ -1,7 +1,7 @@
-"""Program that runs one spider of a Scrapy project without a change to the project.
+"""Program that runs one spider of a Scrapy project without changes to the project.
 
 The runner starts it in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments and
-settings come as JSON from the environment, so that no value is parsed as an option. The exit code 4
+settings come as JSON from the environment, so that no value is parsed as an option. Exit code 4
 means a configuration that can never work.
 """
 
@@ -20,19 +20,19 @@ from typing import Any
 
 BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
-#: Seconds that a stop waits for the spider to open. After them the stop goes to Scrapy although it
-#: may lose its state.
+#: Seconds that a stop waits for the spider to open. Afterwards, the stop is passed to Scrapy,
+#: although state may be lost.
 _GATE_SECONDS = 20.0
-#: Our components: the setting, the class, and its order. The files come first, because other
-#: extensions read these settings. Of the spider middlewares, the first one is the last that a start
+#: Our components: setting, class, and order. ``KeptFiles`` comes first, because other extensions
+#: read the settings that it changes. The first spider middleware is the last one that a start
 #: request passes.
 _COMPONENTS = (
     ("EXTENSIONS_BASE", "crawl_runner_feeds.KeptFiles", -1_000_000),
     ("EXTENSIONS_BASE", "crawl_runner_stats.StatsFile", 0),
     ("SPIDER_MIDDLEWARES_BASE", "crawl_runner_start.StartOnce", -1_000_000),
 )
-#: Arguments that a spider gets if it takes them: ``retry_num`` of managers (see
-#: ``domain/crawlers/crawler.py``), and the id of the job, as scrapyd gives it.
+#: Arguments that a spider gets if it accepts them: ``retry_num`` of managers (see
+#: ``domain/crawlers/crawler.py``), and the id of the job, as in scrapyd.
 _GIVEN_TO_ALL = ("retry_num", "_job")
 
 
@@ -46,8 +46,8 @@ def _refuse(text: str) -> None:
 
 
 def _settings() -> Any:
-    """Return the project's settings, overridden by those of the run, and these by what the runner
-    needs.
+    """Return the project's settings, overridden first by those of the run and then by those that
+    the runner needs.
     """
     from scrapy.utils.project import get_project_settings
 
@@ -55,17 +55,17 @@ def _settings() -> Any:
     limit = int(os.environ.get("CRAWL_MEMORY_LIMIT") or 0)
     ours: dict[str, object] = {"TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
     if limit:
-        # With a lower limit Scrapy ends cleanly before the cluster kills it.
+        # With this lower limit, Scrapy ends cleanly before the cluster kills it.
         ours["MEMUSAGE_ENABLED"] = True
         ours["MEMUSAGE_LIMIT_MB"] = max(1, int(limit * 0.85) // 2**20)
         ours["MEMUSAGE_CHECK_INTERVAL_SECONDS"] = _CHECK_SECONDS
     settings.setdict(ours, priority="cmdline")
     settings.setdict(json.loads(os.environ.get("CRAWL_SETTINGS") or "{}"), priority="cmdline")
-    # Ours are in the base dictionaries, so that EXTENSIONS of the project or spider do not replace
-    # them.
+    # Add our components to the base settings, so that EXTENSIONS of the project or spider do not
+    # replace them.
     for name, component, order in _COMPONENTS:
         settings.set(name, {**settings.getdict(name), component: order}, priority="cmdline")
-    # People read the log that the runner keeps, so a second file would hide the log.
+    # People read the log that the runner keeps, which a log file of the project would leave empty.
     settings.set("LOG_FILE", None, priority="cmdline")
     if os.environ.get("CRAWL_JOB_DIR"):
         settings.set("JOBDIR", os.environ["CRAWL_JOB_DIR"], priority="cmdline")
@@ -92,8 +92,8 @@ class StopGate:
     """A signal handler that delays a stop until Scrapy can act on it.
 
     Measured with Scrapy 2.19: while the spider opens (0.1 s or more), Scrapy has its handlers but
-    no running engine. A signal in that time only stops the reactor: exit code 0, no closing reason,
-    and the state is not saved.
+    no running engine. A signal during this time only stops the reactor: the exit code is 0, there
+    is no close reason, and the state is not saved.
     """
 
     def __init__(self, process: Any, original: Callable[[int, Any], None]) -> None:
@@ -130,7 +130,7 @@ class StopGate:
     def _engine_runs(self) -> bool:
         for crawler in list(self._process.crawlers):
             known = vars(crawler)
-            # Older versions of Scrapy: ``engine``.
+            # Older versions of Scrapy call this ``engine``.
             engine = known.get("_engine") or known.get("engine")
             if engine is not None and engine.running:
                 return True
@@ -143,9 +143,7 @@ def _takes(function: Any, name: str) -> bool:
 
 
 def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
-    """Return the arguments of the run, and of those that are given to every spider the ones that
-    this spider takes.
-    """
+    """Return the arguments of the run, plus those of ``_GIVEN_TO_ALL`` that this spider accepts."""
     known = {"_job": os.environ["SCRAPY_JOB"], **args} if os.environ.get("SCRAPY_JOB") else args
     made_by = (spider.from_crawler, spider.__init__)
     return {
@@ -156,10 +154,10 @@ def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
 
 
 def _check_arguments(spider: Any, args: dict[str, str]) -> str:
-    """Return why the spider's constructor does not take these arguments; empty if it does.
+    """Return why the spider does not accept these arguments; empty if it does.
 
     A ``from_crawler`` of the project may complete them, so then only arguments that it does not
-    take itself end the program. A spider may check its arguments in a class method
+    accept itself are refused. A spider can check its arguments in a class method
     ``check_arguments``.
     """
     why = ""
@@ -167,7 +165,7 @@ def _check_arguments(spider: Any, args: dict[str, str]) -> str:
     for function in (spider.from_crawler, spider.__init__):
         try:
             signature = inspect.signature(function)
-            # First, so that an unknown one is named before a missing one.
+            # Check this first, so that an unknown argument is reported before a missing one.
             signature.bind_partial(None, **args)
             signature.bind(None, **args)
         except TypeError as error:

@@ -1,7 +1,7 @@
 """Feeds and downloads of Scrapy: relative paths are below ``CRAWL_FILES_DIR``, the folder for the
 crawl's files.
 
-Scrapy imports it inside the user's process.
+Scrapy imports this module in the user's process.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.utils.misc import load_object
 from scrapy.utils.serialize import ScrapyJSONEncoder
 
-#: A name that shows readers of items its format, and is in no folder that they leave out, or too
-#: deep for them (``item_files.py``).
+#: Matches a name that shows its format to readers of items, in a folder that they do not skip
+#: (``item_files.py``).
 _TELLS = re.compile(
     r"(?!(.*/)?(pages/|skipped\.jsonl$)|(.*/){3}).*\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$"
 )
-#: Characters that a name in an archive does not keep.
+#: Characters that are replaced in the names of archived files.
 _NOT_KEPT = re.compile(r'[\\:*?"<>|]')
 
 
 class KeptFiles:
-    """The settings of files, changed by an extension: Scrapy makes it after add-ons and all others
-    set them.
+    """An extension that changes the settings of files, because Scrapy creates it after add-ons and
+    all others have set them. Earlier changes would be lost:
 
-    Earlier changes would be lost: ``CrawlerProcess.crawl`` merges the process's settings into those
-    of the crawler.
+    ``CrawlerProcess.crawl`` merges the process's settings into those of the crawler.
     """
 
     @classmethod
@@ -50,7 +49,7 @@ def _keep_feeds(settings: Any) -> None:
     """Put feeds with relative paths into the folder for files; absolute paths stay.
 
     Our storage changes the path, because only the storage knows it with its placeholders filled in.
-    A ``Path`` becomes a text here, because Scrapy makes it absolute earlier.
+    A ``Path`` is converted to a string here, because Scrapy would make it absolute before that.
     """
     base = dict(settings.getdict("FEED_STORAGES_BASE"))
     for scheme in ("", "file"):
@@ -61,7 +60,7 @@ def _keep_feeds(settings: Any) -> None:
     if settings["FEED_URI"]:
         settings.set("FEED_URI", str(settings["FEED_URI"]), priority="cmdline")
     elif os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS"):
-        # It appends to an existing file, and without items it leaves no file.
+        # This feed appends to an existing file, and without items it leaves no file.
         feeds["items.jsonl"] = {
             "format": "jsonlines",
             "overwrite": False,
@@ -82,7 +81,7 @@ def _keep_feeds(settings: Any) -> None:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value that JSON does not have, such as the bytes of a page, as a text of at most
+    """Return a value that JSON cannot represent, such as the bytes of a page, as a text of at most
     1,000 characters.
     """
     try:
@@ -92,16 +91,16 @@ def _as_text(value: Any) -> Any:
 
 
 class KeptFeed(FileFeedStorage):
-    """Scrapy's storage for files with another folder for relative paths.
+    """Scrapy's storage for files, but with another folder for relative paths.
 
     An absolute path is not changed.
     """
 
     formats: ClassVar[dict[str, str]] = {}
-    """Formats of the project, and those of Scrapy whose exporters their own are derived from."""
+    """Formats of the project -> those of Scrapy from whose exporters theirs are derived."""
     _known: ClassVar[list[dict[str, Any]]] = []
-    """Path and format of each feed, for ``item_files.py``, if the name of one does not show its
-    format.
+    """Path and format of each feed, for ``item_files.py``, if the name of any feed does not show
+    its format.
     """
 
     def __init__(self, uri: str, **options: Any) -> None:
@@ -137,7 +136,7 @@ class KeptFeed(FileFeedStorage):
 
 
 def _version(path: str) -> Any:
-    """Return a value that changes with each write to the file; ``None`` without a file."""
+    """Return a value that changes with each write to the file; ``None`` if there is no file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,11 +1,11 @@
-"""Spider middleware: a resumed crawl does not send again the start requests of its earlier
+"""Spider middleware that prevents a resumed crawl from repeating the start requests of its earlier
 attempts.
 
 Scrapy keeps waiting requests in the job folder, and runs the spider's ``start`` again when it
-resumes. Its filter of duplicates does not help, because by default start requests bypass it. So we
-record each start request that Scrapy's scheduler takes, in the job folder too, and drop as many
-equal ones. The setting ``CRAWL_START_AGAIN`` turns this off: a session of cookies ends with the
-process, and then a spider has to log in again.
+resumes. Its duplicate filter does not help, because by default start requests bypass it. So we
+record in the job folder each start request that Scrapy's scheduler accepts, and drop the same
+number of equal requests. The setting ``CRAWL_START_AGAIN`` turns this off, for example for a spider
+that has to log in again because its session cookies ended with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scrapy.core.scheduler import Scheduler
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.misc import load_object
 
-#: Bytes of a fingerprint in the record.
+#: Size of a recorded fingerprint in bytes.
 _SIZE = 8
 
 
@@ -50,7 +50,7 @@ class StartOnce:
                 yield found
 
     def process_start_requests(self, start_requests: Iterable[Any], spider: Any) -> Iterator[Any]:
-        """Do the same for Scrapy before 2.13."""
+        """Do the same in Scrapy before 2.13."""
         return filter(self._is_new, start_requests)
 
     def _is_new(self, found: Any) -> bool:

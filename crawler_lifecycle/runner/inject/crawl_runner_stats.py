@@ -1,19 +1,18 @@
-"""Scrapy extension that writes the counters about once a second, and at the end the reason why the
-spider closed.
+"""Scrapy extension that writes the counters about once per second, and at the end the reason why
+the spider closed.
 
-Scrapy imports it inside the user's process, so it uses only the standard library and Scrapy's
-public signals. A thread writes the file, so that it works with every reactor and without one. The
-counters are:
+Scrapy imports it in the user's process, so it uses only the standard library and Scrapy's public
+signals. A thread writes the file, so it works with any reactor or none. The counters are:
 
 - pages: responses received, without robots.txt
 - items: items scraped
-- errors: log records of level ERROR and above; an exception in a spider's callback makes one
+- errors: log records of level ERROR and above, such as those of exceptions in callbacks
 - bytes: response bytes
 
-A counter that the project's stats collector does not know is left out. If a spider sets the stat
-``message``, its text is shown to people. When the spider closes, ``scrapystats`` contains all its
-numbers, the most important ones first, and ``saved`` whether the job folder holds all that a resume
-needs.
+A counter that the project's stats collector does not have is left out. If a spider sets the stat
+``message``, people see its text. When the spider closes, ``scrapystats`` contains all its numbers,
+the most important ones first, and ``saved`` whether the job folder contains everything that a
+resume needs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _SOURCES = {
     "bytes": ("downloader/response_bytes",),
 }
 _SECONDS = 1.0
-#: Beginnings of the names that come first. The other statistics follow by name, up to the limit.
+#: Statistics whose names begin like this come first. The others follow by name, up to the limit.
 _FIRST = (
     "item_scraped_count",
     "response_received_count",
@@ -53,8 +52,8 @@ _FIRST = (
     "zyte_api_proxy/",
     "scheduler/",
 )
-#: The most statistics, characters of a name, and the largest number. The runner has these limits
-#: too, and one for the bytes of all (``contract.py``).
+#: The limits for the number of statistics, the characters of a name, and a number. The runner has
+#: the same limits, and one for the total size (``contract.py``).
 _ALL_MAX = 300
 _NAME_MAX = 120
 _NUMBER_MAX = 2**63 - 1
@@ -104,8 +103,8 @@ class StatsFile:
         self._write()
 
     def _is_saved(self) -> bool | None:
-        """Return whether the job folder holds all that waits; ``None`` when a scheduler of the
-        project keeps it.
+        """Return whether the job folder contains all waiting requests; ``None`` with a scheduler of
+        the project.
         """
         if getattr(self._scheduler, "dqs", None) is None:
             return None
@@ -114,8 +113,8 @@ class StatsFile:
                 json.load(file)  # Scrapy writes it last
             pickle.dumps(getattr(self._crawler.spider, "state", None))
             lost = len(self._scheduler.mqs)
-            problem = lost and f"Scrapy cannot serialize {lost} requests that wait"
-        except Exception as error:  # what the project put there may raise anything
+            problem = lost and f"Scrapy cannot serialize {lost} waiting requests"
+        except Exception as error:  # objects of the project may raise any error
             problem = f"The state of the crawl is not saved: {error!r}"[:300]
         if problem:
             print(f"{problem}. A resume starts from the beginning.", flush=True)
@@ -124,7 +123,7 @@ class StatsFile:
     def _write(self) -> None:
         with self._writing:
             record: dict[str, object] = {}
-            # Else nobody counts, as with DummyStatsCollector.
+            # Otherwise nothing is counted, as with DummyStatsCollector.
             if self._get("start_time") is not None:
                 for name, keys in _SOURCES.items():
                     self._count(name, keys)
@@ -145,8 +144,8 @@ class StatsFile:
                 os.replace(beside, self._path)
 
     def _get(self, name: str) -> Any:
-        """Return a value of the collector; ``None`` without one, or when a project's own collector
-        raises.
+        """Return a value of the collector; ``None`` if it is missing, or if a project's own
+        collector raises an error.
         """
         try:
             return self._crawler.stats.get_value(name)
@@ -154,10 +153,10 @@ class StatsFile:
             return None
 
     def _count(self, name: str, keys: tuple[str, ...]) -> None:
-        """Add up the values of a counter, which nobody knows when one of them is no number.
+        """Add up the values of a counter, which is unknown when one of them is not a number.
 
-        Scrapy counts a robots.txt as a response a moment before it counts it as a robots.txt. The
-        highest value is kept, because no counter may become smaller.
+        The highest sum is kept, because no counter may decrease: Scrapy counts a robots.txt as a
+        response a moment before it counts it as a robots.txt.
         """
         found = 0
         try:
@@ -170,7 +169,7 @@ class StatsFile:
             self._highest[name] = min(max(found, self._highest.get(name, 0)), _NUMBER_MAX)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the collector's first numbers; none when a project's own collector cannot provide
+        """Return the collector's first numbers; none if a project's own collector cannot provide
         them.
         """
         try:

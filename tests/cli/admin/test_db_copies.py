@@ -232,7 +232,7 @@ def test_nothing_is_restored_while_a_service_has_the_database_open(
         ("missing", "unable to open database file"),
         ("no database", "file is not a database"),
         ("damaged", "was not copied"),
-        ("another", "is no database of ours"),
+        ("another", "is not one of our databases"),
         ("newer", "9999"),
     ],
 )
@@ -294,7 +294,7 @@ def test_three_daily_copies_are_kept_and_errors_are_only_told(file: Path) -> Non
     damaged(file)
     copies.make(file, say=said.append)
     assert len(said) == 1
-    assert "there is no copy of today" in said[0]
+    assert "today's copy could not be made" in said[0]
     assert sorted(path.name for path in folder.iterdir()) == names[:-1], (
         "a damaged file pushes no whole copy out"
     )
@@ -312,7 +312,7 @@ def test_a_damaged_file_is_told_with_its_newest_whole_copy(file: Path) -> None:
     with pytest.raises(CommandFailed, match=r"is damaged: ") as told:
         copies.check(file)
     whole = folder / "lifecycle-2026-01-02.db"
-    assert told.value.why == f"its newest whole copy is {whole}"
+    assert told.value.why == f"its newest intact copy is {whole}"
     assert told.value.next_step is not None
     assert told.value.next_step.startswith(
         f"crawlctl db restore '{whole}' --url {sqlite_url(file)}"

@@ -72,9 +72,9 @@ def test_a_token_is_shown_once_and_its_hash_is_kept(url: str, crawlctl: Crawlctl
         (
             "create ci --role read --expires 2026-11-20T12:00Z",
             Exit.USAGE,
-            "is over; next: give a later time",
+            "has passed; next: give a later time",
         ),
-        ("create ci --role read --expires 0d", Exit.USAGE, "is over"),
+        ("create ci --role read --expires 0d", Exit.USAGE, "has passed"),
         ("create ci --role read --expires 99999999d", Exit.USAGE, "2100"),
         ("create ci --role read --expires 50000d", Exit.USAGE, "2100"),
         (
@@ -82,7 +82,7 @@ def test_a_token_is_shown_once_and_its_hash_is_kept(url: str, crawlctl: Crawlctl
             Exit.NOT_IN_THIS_STATE,
             "token 'taken' exists already; revoke it first",
         ),
-        ("create file --role read", Exit.USAGE, "name: 'file' is a name of the tokens file"),
+        ("create file --role read", Exit.USAGE, "name: 'file' is already in the tokens file"),
         ("revoke nobody", Exit.NOT_IN_THIS_STATE, "keeps no token 'nobody'; crawlctl token list"),
     ],
 )

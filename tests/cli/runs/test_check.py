@@ -252,9 +252,9 @@ DEVIATIONS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "failed: It ended without a summary",
     ),
     "its items are torn": (
-        {"items": {"items": 3, "notes": ["2 lines were no JSON"]}},
+        {"items": {"items": 3, "notes": ["2 lines were not JSON"]}},
         ["items"],
-        "2 lines were no JSON",
+        "2 lines were not JSON",
     ),
     "it told items and left none": (
         {"items": {"items": 0, "notes": []}},
@@ -292,7 +292,7 @@ def test_what_does_not_hold(
 
 
 SKIPS: dict[str, tuple[dict[str, Any], list[str], str]] = {
-    "it ends too fast": ({"by_itself": FINISHED, "counts": readings(2)}, ALL[2:6], "some 20 s"),
+    "it ends too fast": ({"by_itself": FINISHED, "counts": readings(2)}, ALL[2:6], "about 20 s"),
     "it cannot resume": ({"entry": ENTRY | {"resumable": False}}, ["resume", "continues"], ""),
     "it does not end in time": ({"end": None}, ["end"], "--limit-s"),
     "it has no items": (

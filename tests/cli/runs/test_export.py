@@ -134,7 +134,7 @@ def test_nobody_else_reads_a_draft(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("exports", "words", "code", "part"),
     [
-        ([], [], 3, "nothing was exported of run 7"),
+        ([], [], 3, "nothing was exported for run 7"),
         ([EXPORT], ["--attempt", "2"], 3, "run 7 attempt 2"),
         (
             [EXPORT | {"status": "failed", "url": None, "sha256": None, "error": "no bucket"}],

@@ -21,8 +21,8 @@ NAMES = ["task-0/items.jsonl", "task-0/skipped.jsonl", "task-1/items.csv"]
 FILES = [{"task_id": 70, "path": name[7:], "name": name, "bytes": 9} for name in NAMES]
 LIVE: dict[str, Any] = {"run_id": 7, "readable": True, "files": FILES, "left_out": 0, "note": None}
 FIRST = b'{"a": "\xc3\xa4\x1b", "n": 1}\nno \x07JSON\n{"a": "=1+1", "n": NaN}\n'
-NO_LINE = "1 lines were no JSON (task-0/items.jsonl: line 2: Expecting value)"
-COUNTED = "1 lines were no JSON (items.jsonl: line 2: Expecting value); 4 items"
+NO_LINE = "1 lines were not JSON (task-0/items.jsonl: line 2: Expecting value)"
+COUNTED = "1 lines were not JSON (items.jsonl: line 2: Expecting value); 4 items"
 ALL = [{"a": "ä\x1b", "n": 1}, {"a": "=1+1", "n": None}, {"a": "5", "b": "x"}]
 
 

@@ -197,7 +197,7 @@ def test_a_member_of_nothing_but_zeros_costs_no_more_than_is_shown(
         tracemalloc.start()
         table = client.get(f"/v1/runs/{run_id}/items", params={"name": "task-0/bomb.jsonl"}).json()
         assert table["notes"] == [
-            "1 lines were no JSON (task-0/bomb.jsonl: line 1: Expecting value)"
+            "1 lines were not JSON (task-0/bomb.jsonl: line 1: Expecting value)"
         ]
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
         tracemalloc.stop()

@@ -19,7 +19,7 @@ from tests.gateway.api.test_files import _run, _stored
 from tests.gateway.gateway_harness import Harness
 from tests.support.fakes.services import FakeArchive
 
-NO_LINE = "1 lines were no JSON (task-0/items.jsonl: line 1,501: Expecting value)"
+NO_LINE = "1 lines were not JSON (task-0/items.jsonl: line 1,501: Expecting value)"
 FILE = b"".join(b"%07d\n" % n for n in range(40_000))
 
 

@@ -81,7 +81,7 @@ def test_items_whatever_is_in_them(left: tuple[TestClient, str, Path]) -> None:
     with (files / "line.jsonl").open("wb") as file:
         file.truncate(2**28)  # one line
     page = shown(browser, f"{run}/items", name="task-0/line.jsonl")
-    assert "1 lines were no JSON" in page
+    assert "1 lines were not JSON" in page
 
 
 def test_pictures_are_proved_and_all_else_is_text(left: tuple[TestClient, str, Path]) -> None:

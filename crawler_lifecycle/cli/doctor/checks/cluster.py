@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.clusters.kubernetes.rbac import Right
 
-#: Uncertainty of the server's clock in seconds: its Date header only has whole seconds.
+#: The uncertainty of the server's clock in seconds, because its Date header only has whole seconds.
 DATE_S = 0.6
-#: The oldest Kubernetes that is supported, and what an older one lacks.
+#: The oldest supported Kubernetes, and the problem with older ones.
 LEAST = (1, 30)
 LACKS = "it starts another pod of a Job while the last one still executes"
 
-#: The base alone must not be applied, because it would undo the changes of an overlay.
+#: Never suggest to apply the base alone, because this would undo the changes of an overlay.
 APPLY = "apply your overlay of deploy/ again, as an administrator"
 ASK_AGAIN = "try again; kubectl get --raw /readyz shows the state of the API server"
 
@@ -85,7 +85,7 @@ def _namespace(api: Api) -> Line:
 
 
 def _unreadable(api: Api) -> Line:
-    """Return the finding about a namespace that we may not read.
+    """Return the finding for a namespace that we have no right to read.
 
     Some components do not need this right.
     """
@@ -99,7 +99,9 @@ def _unreadable(api: Api) -> Line:
 
 
 def _rights(api: Api) -> list[Line]:
-    """Check the rights of every component, or of one component if this is its service account."""
+    """Check the rights of every component, or of a single component if this is its service
+    account.
+    """
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     me = rbac.who_am_i(api)
@@ -120,8 +122,8 @@ def _rights(api: Api) -> list[Line]:
 
 
 def _rights_of_accounts(api: Api, services: str) -> list[Line]:
-    """Ask the API server for the rights of each component's service account in the namespace
-    ``services``.
+    """Ask the API server which rights the service account of each component in the namespace
+    ``services`` has.
     """
     from crawler_lifecycle.clusters.kubernetes import rbac
     from crawler_lifecycle.clusters.kubernetes.client.errors import RequestRefused
@@ -145,7 +147,7 @@ def _rights_of_accounts(api: Api, services: str) -> list[Line]:
 
 
 def _lacking(api: Api, who: str, role: str, lacking: Collection[Right]) -> list[Line]:
-    """Return findings about the rights of a role that are in ``lacking``."""
+    """Return findings about the rights in ``lacking`` that a role needs."""
     from crawler_lifecycle.clusters.kubernetes import rbac
 
     those = sorted(right for right in rbac.ROLES[role] if right in lacking)

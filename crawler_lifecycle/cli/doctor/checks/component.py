@@ -1,6 +1,6 @@
 """The component in whose pod the doctor runs.
 
-There, only the systems that this component uses are checked.
+In a pod, only the systems that its component uses are checked.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 import socket
 from collections.abc import Mapping
 
-#: Checks of the process itself and its surroundings, for every component.
+#: Checks of the process itself and its environment, for every component.
 OWN = frozenset({"environment", "versions", "cluster"})
-#: Checks if only a gateway is named.
+#: Checks that run if only a gateway is configured.
 NAMED = frozenset({"environment", "versions"})
 #: Checks of the systems that an installation needs.
 INSTALLATION = frozenset(
@@ -20,8 +20,8 @@ INSTALLATION = frozenset(
 )
 _STORES = frozenset({"temporal", "database"})
 
-#: Deployment -> further checks for its pods. ``deploy/base/services/network.yaml`` only allows
-#: these connections.
+#: Deployment -> further checks in its pods. ``deploy/base/services/network.yaml`` only allows these
+#: connections.
 USES: Mapping[str, frozenset[str]] = {
     "worker-workflows": _STORES | {"events", "pushes"},
     "worker-cluster": _STORES,
@@ -37,8 +37,8 @@ USES: Mapping[str, frozenset[str]] = {
 
 
 def component() -> str | None:
-    """Return the component of this pod by the pod's name, which contains the Deployment's name;
-    ``None`` elsewhere.
+    """Return the component of this pod, whose name contains the Deployment's name; ``None`` outside
+    such a pod.
     """
     if not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None

@@ -1,4 +1,4 @@
-"""Checks of the database: connection, schema version, and settings that may lose data."""
+"""Checks of the database: connection, schema version, and settings that can lead to data loss."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from crawler_lifecycle.store.engine import StoreDamaged
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 
 MIB = 1024**2
-#: Limits for ``max_allowed_packet``. A request may have 2 MiB of tasks and arguments; its SQL
+#: Limits for ``max_allowed_packet``. A request can have 2 MiB of tasks and arguments; its SQL
 #: statement is larger.
 PACKET_BAD = 4 * MIB
 PACKET_WARN = 16 * MIB
-#: Pools of connections: one for each of a worker's four roles, and one for the gateway.
+#: The number of connection pools: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
-#: The oldest servers that are supported, and what older ones lack.
+#: The oldest supported servers, and the problem with older ones.
 LEAST = {"MySQL": (8, 0), "MariaDB": (10, 11)}
 LACKS = "it does not skip locked rows, so tasks wait for each other"
-#: Our connections are idle for at most this many seconds. The server must keep them for this time.
+#: Our connections are idle for at most this many seconds. The server must keep them open for this
+#: long.
 IDLE_S = 280
 _NEWER = "run the newer version, or restore a backup from before"
 NETWORK = (
@@ -56,7 +57,7 @@ NETWORK = (
 
 
 def check_database(context: Context) -> Sequence[Line]:
-    """Check connection, schema (upgraded with ``--fix``), server variables and clock."""
+    """Check connection, schema (which ``--fix`` upgrades), server variables and clock."""
     url = context.known.database.url
     lines: list[Line] = []
     try:
@@ -112,7 +113,7 @@ def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
 
 
 def _written(url: str, file: Path) -> list[Line]:
-    """Try to write, because a database that can be read may still refuse writes."""
+    """Try to write, because a readable database may still refuse writes."""
     try:
         try_writing(url)
     except StoreUnavailable as error:
@@ -134,7 +135,7 @@ def _file(file: Path) -> list[Line]:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """Return the type of the file system of a folder; empty if it is unknown."""
+    """Return the type of a folder's file system; empty if it is unknown."""
     try:
         rows = [line.split(" ") for line in mounts.read_text(errors="replace").splitlines()]
     except OSError:
@@ -149,7 +150,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    """Return findings about the server's variables; none for SQLite, which has no variables."""
+    """Return findings about the server's variables; none for SQLite, which has none."""
     if not variables:
         return []
     is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}

@@ -1,7 +1,7 @@
-"""Checks of where results go: the archive, the bus of events, pushes, and the bucket for the files
-of pods.
+"""Checks of the destinations of results: the archive, the event bus, pushes, and the bucket for the
+files of pods.
 
-No other part reports problems with these before the first run has ended.
+Otherwise, problems with these only appear once the first run has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from . import component
 
 FILES = "files"
 _DOCS = 'docs/kubernetes-files.md, "In object storage"'
-#: The component that writes to the bucket (by signed URLs), and the component that reads it.
+#: The component that writes to the bucket (through signed URLs), and the component that reads from
+#: it.
 SIGNS = "gateway"
 READS = "worker-export"
 
@@ -41,7 +42,7 @@ def _asking(name: str, url: Callable[[Settings], str], ask: Callable[[Settings],
     return Check(name, look)
 
 
-#: The check of an archive writes and removes a file. The checks of events and pushes send nothing.
+#: The archive check writes and removes a file. The checks of events and pushes send nothing.
 CHECKS = (
     _asking(
         "archive",
@@ -81,9 +82,9 @@ def _to_be_made(name: str, path: Path) -> Line:
 
 
 def check_files(context: Context) -> Sequence[Line]:
-    """Check that there is a storage for files of pods.
+    """Check that the files of pods have a storage.
 
-    Of a bucket, each access that this component needs is tried.
+    For a bucket, try each access that this component needs.
     """
     of = context.known.cluster
     if of.files_url is not None:
@@ -100,7 +101,7 @@ def check_files(context: Context) -> Sequence[Line]:
 
 
 def bucket_lines(url: str, mine: str | None) -> list[Line]:
-    """Return findings about writing, listing, reading and removing.
+    """Return findings about write, list, read and remove access.
 
     ``mine`` is the component of this pod.
     """
@@ -124,7 +125,8 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     if mine in (None, SIGNS) and tried(bucket.probe_writing):
         said.append("written to")
         if mine == SIGNS:
-            # This component does not need the right to remove. The next probe replaces this one.
+            # This component does not need the right to remove files. The next probe replaces this
+            # one.
             with suppress(LifecycleError):
                 bucket.probe_removing()
     if mine in (None, READS) and tried(bucket.probe_listing) and tried(bucket.probe_reading):

@@ -1,5 +1,5 @@
-"""Checks of this process: its variables, the versions of its packages, and the names in its
-quotas.
+"""Checks of this process: its environment variables, the versions of its packages, and the names in
+its quotas.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKAGE = "crawler-lifecycle"
 def check_environment(context: Context) -> Sequence[Line]:
     """Report variables with our prefix that no setting reads.
 
-    They are misspelt, or belong to another version.
+    They are misspelt or belong to another version.
     """
     environment = context.sources.environment
     own = [name for name in environment if name.upper().startswith(PREFIX)]
@@ -39,7 +39,7 @@ def check_environment(context: Context) -> Sequence[Line]:
 
 
 def check_versions(context: Context) -> Sequence[Line]:
-    """Check the versions of all packages that ours requires."""
+    """Check the versions of all packages that our package requires."""
     python = f"Python {platform.python_version()} at {sys.executable}"
     try:
         wanted = metadata.requires(PACKAGE) or []
@@ -53,11 +53,11 @@ def check_versions(context: Context) -> Sequence[Line]:
 
 
 def requirement_lines(wanted: Sequence[str]) -> list[Line]:
-    """Return a finding for each missing or unsuitable package, by requirements such as
+    """Return a finding for each package that is missing or does not meet a requirement such as
     ``boto3<2,>=1.40``.
 
-    Known problems: without bounds a resolver may choose boto3 0.0.3, and botocore does not work
-    with python-dateutil 3.
+    Without bounds, a resolver can choose boto3 0.0.3, and botocore does not work with
+    python-dateutil 3.
     """
     lines = []
     for needed in map(Requirement, wanted):
@@ -77,9 +77,9 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
 
 
 def check_quotas(context: Context) -> Sequence[Line]:
-    """Check that each quota names a token or a pool that exists.
+    """Check that each quota names an existing token or pool.
 
-    Tokens are known where their file can be read.
+    Tokens are checked only if their file can be read.
     """
     settings = context.known
     known = {"pool": {DEFAULT, *settings.pools}}
@@ -88,7 +88,7 @@ def check_quotas(context: Context) -> Sequence[Line]:
             known["token"] = {entry.caller.name for entry in read(file)}
     except TokenFileError as error:
         return [of_error("quotas", error)]
-    # People of an issuer are not known here.
+    # People who log in through an issuer are not known here.
     holders = [key.partition(":") for key in settings.quotas if not key.startswith("token:oidc:")]
     wrong = [
         (kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}

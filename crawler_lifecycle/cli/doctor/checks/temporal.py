@@ -18,7 +18,7 @@ from crawler_lifecycle.temporal.operator.server import Server, registration_comm
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 
-#: The oldest Temporal server that is supported, and what an older one lacks.
+#: The oldest supported Temporal server, and the problem with older ones.
 LEAST = (1, 31)
 LACKS = "it has no fair task queues, and does not report which workflows are blocked"
 _UNREACHABLE = (
@@ -97,7 +97,7 @@ async def _search_attributes(server: Server, fix: bool) -> Line:
 def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
     """Return the finding about wrong or missing search attributes; ``None`` if all are right.
 
-    ``known`` has the type of each attribute of the namespace.
+    ``known`` contains the type of each attribute in the namespace.
     """
     needed = names.SEARCH_ATTRIBUTES.items()
     wrong = [
@@ -119,8 +119,8 @@ def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
 
 
 async def queue_lines(server: Server) -> list[Line]:
-    """Return a finding for each of our task queues, and one about the server's clock if that is
-    ahead.
+    """Return a finding for each of our task queues, and one about the server's clock if it is ahead
+    of ours.
     """
     queues = await server.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
     ahead_s = max(queue.ahead_s for queue in queues)
@@ -137,7 +137,7 @@ def queue_line(queue: Queue) -> Line:
 
 
 def _why(error: BaseException) -> str:
-    """Return the reason in an error of the SDK, without the names of its types."""
+    """Return the reason from an SDK error, without the names of its types."""
     text = str(error) or type(error).__name__
     found = re.search(r'message: "([^"]+)"', text)
     return found[1] if found else text.splitlines()[0][:300]

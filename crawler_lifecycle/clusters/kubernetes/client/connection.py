@@ -1,11 +1,11 @@
-"""The Kubernetes API for a whole process. A call returns bytes, or raises an error.
+"""The Kubernetes API, shared by a whole process. A call returns bytes, or raises an error.
 
-Every call has a time limit for connecting, for silence, and for the whole answer. Temporal decides
-about retries. Only three kinds of calls are repeated here, and none of them can have had an effect:
+Every call has a time limit for connecting, for silence, and for the whole answer. Temporal handles
+retries. Only three kinds of calls are repeated here, and none of them can have had an effect:
 
-- after a 401: once, with credentials that are read again
-- a list whose pages are of different versions (410): from its beginning
-- a page that is too long: with half as many objects
+- after a 401: once, with newly read credentials
+- a list whose pages have different versions (410): from its beginning
+- a page that is too large: with half as many objects
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["Api", "Listing", "Watch", "WatchEvent"]
 T = TypeVar("T")
 K = TypeVar("K")
 
-#: The most connections that stay open. More parallel calls open further connections, which are
-#: closed afterwards.
+#: The maximum number of connections that stay open. More parallel calls open further connections,
+#: which are closed afterwards.
 CONNECTIONS = 32
-#: The most starts of a list whose pages are inconsistent, and the most pages of a list.
+#: How often a list with inconsistent pages is started, and how many pages it can have, at most.
 LIST_STARTS = 3
 PAGES_MAX = 4000
-#: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes: then the next one may have
+#: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes. Then the next page may have
 #: twice as many objects.
 SHORT = 4
 
@@ -49,26 +49,26 @@ _PATCH = "application/strategic-merge-patch+json"
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """A complete list of the objects at one moment."""
+    """A complete list of the objects at one point in time."""
 
     items: list[T] = field(default_factory=list)
     resource_version: str = ""
-    """The version from which a watch continues."""
+    """The version from which a watch can continue."""
 
 
 class Which(TypedDict, total=False):
-    """Options of a list: the objects that it selects, and the way to read it."""
+    """Options of a list: which objects it selects, and how it is read."""
 
     labels: str | None
     fields: str | None
     limit: int
-    """The most objects of one page, 500 by default."""
+    """The maximum number of objects in a page, 500 by default."""
     within_s: float | None
-    """Seconds that all pages may take together."""
+    """The time limit for all pages together, in seconds."""
 
 
 class Api:
-    """The Kubernetes API, one for a process; thread-safe.
+    """The Kubernetes API, one object per process; thread-safe.
 
     All methods except ``close`` raise ``ApiError``. A watch also raises it while it is read.
     """
@@ -82,9 +82,8 @@ class Api:
         connect_timeout_s: float = 3.0,
         read_timeout_s: float = 10.0,
     ) -> None:
-        """Load the credentials from a kubeconfig or our own pod (see ``credentials.find``).
-
-        Send nothing yet.
+        """Load the credentials from a kubeconfig or our own pod (see ``credentials.find``), without
+        sending a request.
 
         Raises ``InvalidRequest``, which names the kubeconfig and its error.
         """
@@ -93,10 +92,12 @@ class Api:
         self.host = access.host
         """The server's address."""
         self.source = access.source.words
-        """The source of address and credentials, as a text for people."""
+        """A human-readable description of where the address and credentials come from."""
         self._wire = Wire(access, connect_timeout_s, read_timeout_s)
         self._fitted: dict[str, int] = {}
-        """Path -> the most objects of its next page. A path without an entry has no such limit."""
+        """Path -> the maximum number of objects in its next page. A path without an entry has no
+        such limit.
+        """
 
     @property
     def skew_s(self) -> float | None:
@@ -122,9 +123,8 @@ class Api:
         return self.path("pods", name) + (f"/{sub}" if sub else "")
 
     def namespace_path(self, group: str = "/api/v1") -> str:
-        """Return the path of the namespace.
-
-        With another ``group``, its objects of that group are below this path.
+        """Return the path of the namespace in the API group ``group``; paths of its objects start
+        with it.
         """
         return f"{group}/namespaces/{quote(self.namespace, safe='')}"
 
@@ -150,18 +150,18 @@ class Api:
     ) -> bytes:
         """Create an object.
 
-        The server refuses a field that it does not know, instead of ignoring it.
+        The server refuses unknown fields instead of ignoring them.
 
-        ``left_s`` returns the seconds in which the object may still be created. It is called when
-        the request is sent, and the server gives up after that time. Raises ``TooLate`` when no
-        time is left before it is sent.
+        ``left_s`` returns the seconds left for the creation. It is called when the request is sent,
+        and the server gives up after that time. Raises ``TooLate`` when no time is left before the
+        request is sent.
         """
         asked = ApiRequest("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
         return _checked(asked, self._wire.call(asked, query, body=body, left_s=left_s))
 
     def patch(self, path: str, body: Mapping[str, Any], **query: object) -> bytes:
-        """Change a part of an object by a strategic merge patch, and return the object."""
+        """Change part of an object with a strategic merge patch, and return the object."""
         asked = ApiRequest("PATCH", path)
         return _checked(asked, self._wire.call(asked, query, body=body, content=_PATCH))
 
@@ -199,10 +199,10 @@ class Api:
         keep: Callable[[Any], Any] | None = None,
         **which: Unpack[Which],
     ) -> Listing[Any]:
-        """Return all objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at one moment,
-        the newest one.
+        """Return all objects of ``kind`` (``Job``, ``Pod``, ``Event``, ``Named``) at the newest
+        version.
 
-        Pages are decoded one after the other. Only the result of ``keep`` for each object stays in
+        Pages are decoded one after another. Only the result of ``keep`` for each object stays in
         memory, so that a long list needs little memory.
         """
         asked = ApiRequest("GET", path)
@@ -216,7 +216,7 @@ class Api:
         for _ in range(LIST_STARTS - 1):
             try:
                 return self._once(asked, query, until, kind, keep)
-            # Pages of different moments may contain an object twice, or not at all.
+            # Pages of different versions may contain an object twice, or not at all.
             except PositionExpired:
                 time.sleep(CHANCE.uniform(0, 0.1))
         return self._once(asked, query, until, kind, keep)
@@ -231,7 +231,7 @@ class Api:
     ) -> Listing[Any]:
         """Read the pages of one list.
 
-        Raises ``PositionExpired`` when they are of different moments.
+        Raises ``PositionExpired`` when their versions differ.
         """
         found: Listing[Any] = Listing()
         names: set[tuple[str | None, str]] = set()
@@ -242,7 +242,7 @@ class Api:
             if data is None:
                 continue
             page = decode_page(kind, data, asked)
-            del data  # it is long, and the next page comes while we hold the objects
+            del data  # it is large, so free it before the next page is read
             _belongs(asked, found, page, names)
             found.items.extend(map(keep, page.items) if keep else page.items)
             if not (token := page.metadata.continue_):
@@ -253,17 +253,16 @@ class Api:
                     )
                 return found
             if token in tokens:
-                raise unreadable(asked, "a page of the list came a second time")
+                raise unreadable(asked, "a page of the list was repeated")
             tokens.add(token)
         raise unreadable(asked, f"the list has more than {PAGES_MAX} pages")
 
     def _page(self, asked: ApiRequest, query: Mapping[str, object], until: float) -> bytes | None:
-        """Read one page.
-
-        Return ``None`` when it was too long: then the next try asks for half as many objects.
+        """Read one page. Return ``None`` when it was too large; the next request then asks for half
+        as many objects.
 
         The number that fits is remembered for the next list, and grows again while pages are short.
-        So large objects of one run make a list slower, but never hide the objects of other runs.
+        So large objects of one run slow a list down, but never hide the objects of other runs.
         """
         most = int(str(query["limit"]))
         size = min(most, self._fitted.get(asked.path, most))
@@ -298,7 +297,7 @@ class Api:
 
         The server ends the watch after ``timeout_s``.
 
-        The stream raises an error when nothing came for ``silence_s`` (by default 30 s more than
+        The stream raises an error when nothing arrives for ``silence_s`` (by default 30 s more than
         ``timeout_s``). Close it when you stop reading; another thread may also close it.
         """
         asked = ApiRequest("GET", path, watching=True)
@@ -317,8 +316,8 @@ class Api:
 def _belongs(
     asked: ApiRequest, found: Listing[Any], page: ListPage[Any], names: set[tuple[str | None, str]]
 ) -> None:
-    """Raise ``PositionExpired`` unless a page has the version of those before it, and repeats none
-    of their objects.
+    """Raise ``PositionExpired`` unless the page has the same version as the earlier pages and
+    repeats none of their objects.
     """
     moment = page.metadata.resource_version or ""
     if not found.resource_version:
@@ -327,7 +326,7 @@ def _belongs(
         found.resource_version = moment
     elif moment != found.resource_version:
         raise PositionExpired(
-            f"{asked.gesture}: two pages are of different versions: {found.resource_version} and "
+            f"{asked.gesture}: two pages have different versions: {found.resource_version} and "
             f"{moment}"
         )
     keys = [(item.metadata.namespace, item.metadata.name) for item in page.items]
@@ -338,7 +337,7 @@ def _belongs(
 
 
 def _checked(asked: ApiRequest, data: bytes) -> bytes:
-    """Return the bytes, if they are one complete object of the API. Raises ``Unreadable``."""
+    """Return the bytes if they are one complete API object. Raises ``Unreadable``."""
     if asked.path.startswith(("/api/", "/apis/")):
         decode_kind(data, asked)
     return data

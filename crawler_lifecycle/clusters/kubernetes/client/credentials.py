@@ -1,8 +1,8 @@
 """Address and credentials of the Kubernetes API, and the connection pool.
 
 The official client's loaders read the addresses, certificates and credentials. So every kubeconfig
-works that works with other programs. Requests use that client's connection pools. A proxy is used
-only when the kubeconfig names one (``proxy-url``), never because of an environment variable.
+that works with other programs works here. Requests use that client's connection pools. A proxy is
+used only when the kubeconfig names one (``proxy-url``), never because of an environment variable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: If the peer vanishes, we notice it after IDLE + COUNT * INTERVAL seconds, even when nothing is
+#: If the peer disappears, we notice it after IDLE + COUNT * INTERVAL seconds, even when nothing is
 #: sent.
 KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -36,7 +36,7 @@ KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
 
-#: The default path of a kubeconfig, the same as that of kubectl.
+#: The default path of a kubeconfig, as in kubectl.
 HOME_CONFIG = Path("~/.kube/config")
 
 
@@ -85,7 +85,7 @@ def find(kubeconfig: Path | None, context: str | None) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Our identity for the server, and the connections that use it."""
+    """The identity that we present to the server, and the connections that use it."""
 
     host: str
     pools: urllib3.PoolManager
@@ -116,12 +116,12 @@ class Access:
             return self._identity, _authorization(self._identity)
 
     def renew(self, who: Identity, refused: str | None, asked_at: float) -> bool:
-        """Load the credentials again after a refusal, and return whether they are different now.
+        """Load the credentials again after a refusal, and return whether they have changed.
 
         The server refused ``who`` and the header ``refused``, sent at ``asked_at`` (monotonic).
-        Several threads may report the same refusal; only the first one loads. Raises
-        ``InvalidRequest``, including when the source names another server now: a poll that began on
-        one cluster must not end on another, which has no task of ours.
+        Several threads may report the same refusal; only the first one loads the credentials.
+        Raises ``InvalidRequest``, also when the source now names another server: a poll that began
+        on one cluster must not end on another, which has none of our tasks.
         """
         with self._lock:
             if self._renewed_at < asked_at:
@@ -154,7 +154,7 @@ def _authorization(identity: Identity) -> str | None:
 
 
 def load(source: Source, connections: int) -> Identity:
-    """Read the source, and create the connection pools without a connection.
+    """Read the source, and create the connection pools without connecting.
 
     Raises ``InvalidRequest``.
     """
@@ -188,7 +188,7 @@ def load(source: Source, connections: int) -> Identity:
             "%s: insecure-skip-tls-verify is set, so the certificate of the server is not checked",
             source.words,
         )
-        # Urllib3 would repeat our warning.
+        # urllib3 would repeat our warning.
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
     pools = client.ApiClient(configuration).rest_client.pool_manager
     host = str(configuration.host).rstrip("/")
@@ -215,8 +215,8 @@ def _proxy(source: Source) -> str | None:
 
 
 def _certificates(configuration: Any) -> tuple[bytes, ...]:
-    """Return the contents of the client's certificates and key: after a rotation their paths may be
-    the same.
+    """Return the contents of the client's certificates and key, because a rotation can keep their
+    paths.
     """
     files = (configuration.cert_file, configuration.key_file, configuration.ssl_ca_cert)
     return tuple(Path(file).read_bytes() for file in files if file and Path(file).is_file())

@@ -1,8 +1,8 @@
-"""Deadlines: a time limit for a whole call, and the end of a stream by another thread.
+"""Deadlines: a time limit for a whole call, and a way for another thread to end a stream.
 
 The read timeout of a socket begins again with each byte. So a server that sends one byte every few
-seconds could block a caller without an end. Therefore each connection reports the socket of its
-call, and one thread closes the sockets of overdue calls.
+seconds could block a caller forever. Therefore each connection reports the socket of its call, and
+one thread closes the sockets of overdue calls.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Call:
 
     def __init__(self, until: float, left_s: Callable[[], float] | None = None) -> None:
         self.until = until
-        """The time when the call is overdue (monotonic)."""
+        """The time from which the call is overdue (monotonic)."""
         self._left_s = left_s
         self.overdue = False
         self.sent = False
-        """True when a part of the request may have reached the server."""
+        """True when part of the request may have reached the server."""
         self.over = False
         self._socket: socket.socket | None = None
         self._cut = False
         self._lock = threading.Lock()
 
     def timed(self, url: str) -> str:
-        """Return the URL with the seconds that are left for the server at this moment.
+        """Return the URL with the number of seconds that the server still has.
 
         Raises ``TooLate``.
         """
@@ -44,7 +44,7 @@ class Call:
             return url
         left_s = math.floor(self._left_s() * 1000) / 1000
         if left_s <= 0:
-            raise TooLate("the time for the request was over before it was sent")
+            raise TooLate("the time limit of the request passed before it was sent")
         return f"{url}{'&' if '?' in url else '?'}timeout={left_s:.3f}s"
 
     def uses(self, sock: socket.socket | None) -> None:
@@ -62,14 +62,14 @@ class Call:
             if self._socket is not None:
                 self._cut = True
                 with contextlib.suppress(OSError):  # the socket is closed already
-                    # The plain socket's method: that of a TLS socket deletes state which the
+                    # Call the plain socket's method: the one of a TLS socket deletes state that the
                     # reading thread uses.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def done(self) -> bool:
-        """Release the socket, so that another call can use it.
+        """Release the socket for other calls.
 
-        Return whether ``cut`` closed it before.
+        Return whether ``cut`` had closed it.
         """
         with self._lock:
             self._socket = None
@@ -90,14 +90,14 @@ def tracked(base: type[Any]) -> type[Any]:
                 super().request(method, url, *args, **kwargs)
                 return
             # A connection is free after the last byte of an answer, a moment before its call ends.
-            # In that moment the call may still be cut, and its socket with it.
+            # In between, the call may still be cut, and its socket with it.
             if self._last is not None and self._last.done():
                 self.close()
             self._last = call
-            # Connect now: http.client would connect after the time is computed.
+            # Connect now: http.client would connect only after the remaining time is computed.
             if self.sock is None:
                 self.connect()
-            url = call.timed(url)  # the server counts from the receipt, so nothing slow may follow
+            url = call.timed(url)  # the server counts from receipt, so nothing slow may follow
             call.uses(self.sock)
             super().request(method, url, *args, **kwargs)
 
@@ -106,10 +106,9 @@ def tracked(base: type[Any]) -> type[Any]:
 
 
 class Calls:
-    """The open calls of one client, and the thread that ends overdue ones.
+    """The open calls of one client, and the thread that ends overdue calls.
 
-    The thread ends ``_IDLE_S`` after the last call: many calls come together, and then none for a
-    while.
+    The thread ends ``_IDLE_S`` after the last call, because calls come in bursts.
     """
 
     def __init__(self) -> None:
@@ -119,9 +118,9 @@ class Calls:
         self._wakes_at = 0.0
 
     def begin(self, seconds: float, left_s: Callable[[], float] | None = None) -> Call:
-        """Begin a call of this thread, with a limit of ``seconds`` for the whole call.
+        """Begin a call of this thread that may take ``seconds`` in total.
 
-        ``left_s`` returns the seconds in which the server may still carry it out.
+        ``left_s`` returns the seconds that the server still has to carry it out.
         """
         call = Call(time.monotonic() + seconds, left_s)
         with self._changed:
@@ -136,8 +135,8 @@ class Calls:
         return call
 
     def sent(self) -> None:
-        """Note that the request was sent: sockets that this thread uses later do not belong to the
-        call.
+        """Record that the request was sent: sockets that this thread uses later do not belong to
+        the call.
         """
         _using.call = None
 

@@ -1,4 +1,4 @@
-"""Errors of the Kubernetes API, with the server's message and a text for people.
+"""Errors of the Kubernetes API, with the server's message and a human-readable text.
 
 Each error is a ``ClusterUnavailable``, so a caller that does not handle it changes no status.
 """
@@ -15,10 +15,9 @@ from urllib3.util import Retry
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
-#: The longest wait in seconds that we accept from a server, because a stop must not wait without an
-#: end.
+#: The longest wait in seconds that we accept from a server, because a stop must not wait forever.
 RETRY_AFTER_MAX_S = 60.0
-#: The most characters of the server's message that an error contains.
+#: The maximum number of characters of the server's message in an error.
 WORDS_MAX = 1000
 
 #: A part of the API server's message about a missing right. Messages about a quota have a similar
@@ -46,7 +45,7 @@ class ApiRequest:
 
     @property
     def gesture(self) -> str:
-        """The request as a text for people, such as "list pods in namespace crawls"."""
+        """The request in words, such as "list pods in namespace crawls"."""
         found = _PATH.fullmatch(self.path)
         if found is None:
             return f"{self.method} {self.path}"
@@ -62,7 +61,7 @@ class ApiRequest:
 
 @dataclass(eq=False, repr=False)
 class ApiError(ClusterUnavailable):
-    """A failed request to the Kubernetes API. Its text is for people."""
+    """A failed request to the Kubernetes API, with a human-readable text."""
 
     text: InitVar[str]
     _: KW_ONLY
@@ -90,7 +89,9 @@ class NoAnswer(ApiError):
 
 
 class NoConnection(NoAnswer):
-    """The request was not sent, because no connection was made. The server has noticed nothing."""
+    """The request was not sent, because no connection could be made. The server knows nothing of
+    it.
+    """
 
     retry_within_s = 0.5
 
@@ -102,15 +103,15 @@ class Unreadable(ApiError):
 
 
 class TooLarge(Unreadable):
-    """An answer with more bytes than we read. For a list, request fewer objects at a time."""
+    """An answer with more bytes than we accept. For a list, request fewer objects at a time."""
 
 
 class TooLate(ApiError):
-    """A request that was not sent, because its time was over."""
+    """A request that was not sent, because its time limit had passed."""
 
 
 class CredentialsRejected(ApiError):
-    """401: the server rejects our credentials, even after they were read again."""
+    """401: the server rejects our credentials, even after we read them again."""
 
 
 class RequestRefused(ApiError):
@@ -122,9 +123,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """A name that is in use, or an object with another uid: 409, or 422 for a patch with another
-    uid.
-    """
+    """409, or 422 for a patch: the name is in use, or the object has another uid."""
 
 
 class PositionExpired(ApiError):
@@ -134,7 +133,7 @@ class PositionExpired(ApiError):
 class TooManyRequests(ApiError):
     """429: too many requests.
 
-    ``retry_after_s`` is set when the server named the seconds to wait.
+    ``retry_after_s`` is set when the server stated how long to wait.
     """
 
 
@@ -179,7 +178,7 @@ _UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected answer: {}")
 def decode_status(data: bytes | msgspec.Raw) -> Status:
     """Return the API's error object.
 
-    For any other body, such as a proxy's page, its beginning is the message.
+    For any other body, such as a proxy's page, use its beginning as the message.
     """
     try:
         return _STATUS.decode(data)
@@ -200,7 +199,7 @@ def from_status(
         retry_after_s = _bounded(details.retryAfterSeconds)
     kind, said = _KNOWN.get(status, _FAILED if status >= 500 else _UNKNOWN)
     if status == 422 and any(cause.field == "metadata.uid" for cause in details.causes or ()):
-        kind = Conflict  # the server treats another uid as the change of a constant field
+        kind = Conflict  # the server treats a different uid as a change of an immutable field
     if status == 403 and _NO_RIGHT.search(words):
         said = "the Kubernetes API refuses us: this process needs permission to {}"
     if status == 429 and retry_after_s:
@@ -248,4 +247,4 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # false for NaN
+    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # also false for NaN

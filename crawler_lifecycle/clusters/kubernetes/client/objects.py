@@ -63,9 +63,9 @@ class ObjectMeta(_Struct, frozen=True):
 
 
 class _Text(StrEnum):
-    """Texts of which some exist only once, however often they are decoded.
+    """A string type whose common values are interned when they are decoded.
 
-    All others are texts, too.
+    All others are plain strings.
     """
 
     @classmethod
@@ -75,8 +75,7 @@ class _Text(StrEnum):
         return other
 
 
-#: What most conditions of most Jobs and pods consist of. The objects of a long list share these
-#: words.
+#: The words in most conditions of Jobs and pods, which the objects of a long list share.
 _WORDS = [
     "True",
     "False",
@@ -98,7 +97,7 @@ else:
 
 
 class Condition(_Struct, frozen=True):
-    """A condition of a Job or pod. ``status`` is one of the texts "True", "False" and "Unknown"."""
+    """A condition of a Job or pod. ``status`` is the string "True", "False" or "Unknown"."""
 
     type: Word
     status: Word
@@ -124,7 +123,7 @@ class JobSpec(_Struct, frozen=True):
 class JobStatus(_Struct, frozen=True):
     """The status of a Job.
 
-    Its counters are later than the pods, and its conditions of an end come last.
+    Its counters lag behind the pods, and the conditions that report its end come last.
     """
 
     start_time: Time | None = None
@@ -159,7 +158,7 @@ class Job(_Struct, frozen=True):
 
 
 def _true_condition(status: JobStatus | PodStatus, kind: str) -> Condition | None:
-    # A poll 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a
+    # A poll of 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a
     # generator.
     for condition in status.conditions:
         if condition.type == kind and condition.status == "True":
@@ -177,10 +176,10 @@ class Running(_Struct, frozen=True):
 
 
 class TerminatedState(_Struct, frozen=True):
-    """The end of a container."""
+    """The end of a container, with its exit code."""
 
     exit_code: Number = bounds.ID_MAX
-    """An exit code that no process can have, if the server sends none."""
+    """If the server sends none, an exit code that no process can have."""
     signal: Number | None = None
     reason: str | None = None
     message: str | None = None
@@ -221,9 +220,7 @@ class _ExitCodes(_Struct, frozen=True):
 
 
 class RestartRule(_Struct, frozen=True):
-    """The action of a node when a container ends with certain exit codes (since Kubernetes
-    1.34).
-    """
+    """A rule for the node when a container ends with certain exit codes (since Kubernetes 1.34)."""
 
     action: str | None = None
     exit_codes: _ExitCodes | None = None
@@ -245,8 +242,8 @@ class Container(_Struct, frozen=True):
     resources: ResourceRequirements | None = None
 
     def action_after(self, code: int) -> str | None:
-        """Return the action of the first rule that applies to this exit code; ``None`` without
-        one.
+        """Return the action of the first rule that applies to this exit code; ``None`` if no rule
+        applies.
         """
         return next(
             (rule.action for rule in self.restart_policy_rules or () if rule.fits(code)), None
@@ -341,14 +338,14 @@ class WorkloadStatus(_Struct, frozen=True):
 
 
 class Workload(_Struct, frozen=True):
-    """Kueue's view of a Job, in every version of its API."""
+    """Kueue's view of a Job, with the fields that all versions of its API have."""
 
     metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
     def condition(self, kind: str) -> Condition | None:
-        """Return the condition of this type, true or not."""
+        """Return the condition of this type, whether it is true or not."""
         return next((c for c in self.status.conditions if c.type == kind), None)
 
 
@@ -362,7 +359,7 @@ class _Pending(_Struct, frozen=True):
 
 
 class PendingWorkloadsSummary(_Struct, frozen=True):
-    """The Workloads that wait in one queue of Kueue, in their order."""
+    """The Workloads that wait in a queue of Kueue, in order."""
 
     items: Sequence[_Pending] = ()
 
@@ -372,7 +369,7 @@ class _GroupVersion(_Struct, frozen=True):
 
 
 class APIGroup(_Struct, frozen=True):
-    """A group of the API, with the version that its server prefers."""
+    """An API group, with the version that the server prefers."""
 
     preferred_version: _GroupVersion
 
@@ -387,9 +384,9 @@ class _Series(_Struct, frozen=True):
 
 
 class Event(_Struct, frozen=True):
-    """A core/v1 event: a message from a part of the cluster about an object.
+    """A core/v1 event: a message from a component of the cluster about an object.
 
-    The cluster keeps it for an hour, and merges repeated events into one.
+    The cluster keeps it for an hour, and merges repeated events.
     """
 
     metadata: ObjectMeta
@@ -453,7 +450,7 @@ class _WatchMessage(_Struct, frozen=True):
     object: msgspec.Raw
 
 
-#: Returns the decoder of a type; it is made at its first use.
+#: Returns the decoder for a type, which is created on first use.
 _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
 _KINDS: dict[type, str] = {
     Job: "Job",
@@ -484,7 +481,7 @@ def decode_page(kind: type[T], data: bytes, asked: ApiRequest | None = None) -> 
     try:
         try:
             page: ListPage[T] = _decoder(ListPage[kind]).decode(data)  # type: ignore[valid-type]
-        # An object is invalid: decode each one alone, and repair it.
+        # An object is invalid. Decode each object separately, and repair it.
         except msgspec.ValidationError:
             raw = _RAW_PAGE.decode(data)
             page = ListPage(
@@ -509,7 +506,7 @@ def _decoded(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 
 def decode_event(line: bytes, asked: ApiRequest | None = None) -> tuple[str, msgspec.Raw]:
-    """Return the type and the undecoded object in one line of a watch. Raises ``Unreadable``."""
+    """Return the type and the undecoded object from one line of a watch. Raises ``Unreadable``."""
     try:
         event = _TYPED.decode(line)
     except _NO_OBJECT as error:

@@ -1,9 +1,9 @@
 """Repair of invalid values in objects, so that one bad value does not make an object or a whole
 list unreadable.
 
-A value is bounded or left out while its object is decoded. An API server accepts any int64 for a
-grace, and sends times of the years 0 and 10000. Another server may send other invalid values. An
-object without its identity is refused.
+A value is bounded or left out while its object is decoded. An API server accepts any int64 as a
+grace period, and sends times in the years 0 and 10000. Other servers may send other invalid values.
+An object without an identity is refused.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import msgspec
 from crawler_lifecycle.domain import bounds
 
 Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
-#: The longest grace that we accept, in seconds (about three years): larger values exceed the range
-#: of times.
+#: The longest grace period that we accept, in seconds (about three years): larger values exceed the
+#: range of times.
 GRACE_MAX_S = 10**8
 Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
-#: The time that a kubelet writes for "unknown". Go writes the year 1.
+#: The time that a kubelet writes for "unknown", whereas Go writes the year 1.
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
-#: The most values of one object that are repaired before it is refused.
+#: The maximum number of repaired values in an object before it is refused.
 MENDED_MAX = 1000
-#: One step of a path in an error of ``msgspec``: the name of a field, or an index of a list.
+#: One step of a path in a ``msgspec`` error: the name of a field, or an index of a list.
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-#: The key of a map, which may have any characters: the whole map is left out.
+#: The key of a map, which can have any characters. The whole map is left out.
 _MAP = re.compile(r"(\.(?:labels|annotations))[.[].*")
 _BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def mended(kind: type[T], data: bytes | msgspec.Raw) -> T:
 def _mend(said: Any, odd: msgspec.ValidationError) -> None:
     """Bound or leave out the value that the error names.
 
-    Raise the error again for a value that is required.
+    Raise the error again if the value is required.
     """
     words, at, path = str(odd).rpartition(" - at `$")
     path = _MAP.sub(r"\1", path)
@@ -75,7 +75,7 @@ def amount(quantity: str) -> Decimal | None:
     """Return a Kubernetes quantity, such as ``500m`` or ``64Mi``, as a number; ``None`` for any
     other text.
     """
-    from kubernetes.utils.quantity import parse_quantity  # this module takes long to load
+    from kubernetes.utils.quantity import parse_quantity  # this module is slow to load
 
     try:
         value: Decimal = parse_quantity(quantity)

@@ -2,8 +2,8 @@
 
 It returns bytes, or raises an error that names the request and the failure.
 
-A request is never repeated, with one exception: after a 401 it is sent once more, with credentials
-that are read again.
+A request is never repeated, with one exception: after a 401 it is sent once more, with newly read
+credentials.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .errors import ApiError, ApiRequest, CredentialsRejected
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: The longest answer in bytes. A page of 500 pods has about two million. One object always fits:
-#: the cluster's store accepts 1.5 MiB for an object, and JSON needs at most six bytes for each
-#: byte.
+#: The longest answer in bytes. A page of 500 pods has about two million. A single object always
+#: fits: the cluster's store accepts objects of up to 1.5 MiB, and JSON needs at most six bytes for
+#: each byte.
 ANSWER_MAX = 64 * 1024 * 1024
-#: A whole answer may take this many times the longest allowed silence.
+#: A whole answer may take this many times as long as the longest allowed silence.
 WHOLE = 3
 
 JSON = "application/json"
 _READ = 256 * 1024
-#: Errors of a connection: none was made, it was interrupted, or its answer is no valid HTTP.
+#: Connection errors: it could not be made, it was interrupted, or the answer is not valid HTTP.
 BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
@@ -69,7 +69,7 @@ class Wire:
         self._connect_s = connect_timeout_s
         self._read_s = read_timeout_s
         self.whole_s = WHOLE * read_timeout_s
-        """Seconds that a whole answer may take."""
+        """The time limit for a whole answer, in seconds."""
         self._calls = Calls()
         self.answer_max = ANSWER_MAX
         self._agent = {"User-Agent": f"crawler-lifecycle/{_version()}"}
@@ -94,12 +94,12 @@ class Wire:
         until: float | None = None,
         left_s: Callable[[], float] | None = None,
     ) -> bytes:
-        """Send a request, and return the whole answer, which must be complete at ``until``
+        """Send a request, and return the whole answer, which must be complete by ``until``
         (monotonic).
 
-        ``left_s`` returns the seconds in which the server may still carry out the request, and the
-        server gets this number. It is called before each sending, when credentials and connection
-        are ready. Raises ``TooLate`` if no time is left.
+        ``left_s`` returns the seconds that the server still has to carry out the request, and is
+        sent to the server. It is called before each send, once credentials and connection are
+        ready. Raises ``TooLate`` if no time is left.
         """
         whole_s = self.whole_s
         if until is not None:
@@ -120,7 +120,7 @@ class Wire:
     def stream(
         self, asked: ApiRequest, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
-        """Begin an answer that is read while it comes. Its reader closes it and calls ``ended``."""
+        """Begin an answer that is read as it arrives. Its reader closes it and calls ``ended``."""
         return self._answered(
             _Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s)
         )
@@ -238,7 +238,7 @@ class Wire:
         if call.over:
             return "we closed the connection"
         match error:
-            # Must come first: the next class is its parent.
+            # This must come first, because the next class is its parent.
             case urllib3.exceptions.NewConnectionError():
                 return f"no connection to {where}: {_short(error)}"
             case urllib3.exceptions.ConnectTimeoutError():
@@ -254,7 +254,7 @@ class Wire:
         try:
             self.skew_s = (parsedate_to_datetime(date or "") - utc_now()).total_seconds() + 0.5
         except (ValueError, TypeError):
-            return  # without a valid date the former difference stays
+            return  # without a valid date, keep the former difference
 
 
 def _target(path: str, query: Mapping[str, object]) -> str:

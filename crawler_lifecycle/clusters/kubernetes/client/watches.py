@@ -21,7 +21,7 @@ from .transport import BROKEN
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: The longest line in bytes. An object has at most 1.5 MiB in etcd, and it is longer in JSON.
+#: The longest line in bytes. An object has at most 1.5 MiB in etcd, but is longer in JSON.
 LINE_MAX = 16 * 1024 * 1024
 
 
@@ -36,7 +36,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
     object: msgspec.Raw
     """The object's JSON for ``objects.decode``. In a bookmark it contains only the version."""
     resource_version: str
-    """The version from which a later watch continues."""
+    """The version from which a later watch can continue."""
 
 
 class _Version(msgspec.Struct):
@@ -97,7 +97,7 @@ class Watch:
         self.call.cut()
         try:
             self._events.close()
-        except ValueError:  # another thread reads it, sees the end, and closes it
+        except ValueError:  # the thread that reads it sees the end, and closes it
             return
         self._finish()
 
@@ -136,7 +136,7 @@ class Watch:
                     yield part
         except BROKEN as error:
             if self._closed or self.call.overdue:
-                return  # we closed it; ``_lines`` decides whether this is an error
+                return  # we closed the stream; ``_lines`` decides whether this is an error
             silent = isinstance(error, urllib3.exceptions.ReadTimeoutError)
             what = (
                 "the stream was silent for too long"

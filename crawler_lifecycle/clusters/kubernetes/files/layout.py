@@ -16,10 +16,10 @@ DATA_VOLUME = "crawl-data"
 #: ``CRAWL_FILES_DIR`` and ``CRAWL_STATE_DIR`` inside the container.
 FILES_MOUNT = "/crawl/files"
 STATE_MOUNT = "/crawl/state"
-#: A further path that the runner and the crawler can write; all other paths are read-only.
+#: Another path where the runner and the crawler can write; all other paths are read-only.
 TMP_MOUNT = "/tmp"  # noqa: S108
-#: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. The file exists; it can be written,
-#:     but not replaced.
+#: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. The file exists already; it can be
+#: written, but not replaced.
 SUMMARY_FILE = "/dev/termination-log"
 #: The runner's folder in an image: ``python3 /opt/crawl-runner scrapy …`` or ``… command -- …``.
 RUNNER = "/opt/crawl-runner"
@@ -38,10 +38,10 @@ def state_path(run: RunRef, index: int) -> PurePosixPath:
 
 
 def end_grace_s(*, uploads: bool) -> int:
-    """Return ``CRAWL_END_GRACE_S``: seconds between the end of ``CRAWL_STOP_GRACE_S`` and the
+    """Return ``CRAWL_END_GRACE_S``: the seconds between the end of ``CRAWL_STOP_GRACE_S`` and the
     kubelet's SIGKILL.
 
     In this time the runner ends the remaining processes, uploads the files (if ``uploads``), and
-    writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of the two graces.
+    writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
     """
     return 60 if uploads else 10

@@ -1,13 +1,14 @@
-"""Logs of tasks in pods: the output of the crawler's container, as its node keeps it.
+"""Logs of tasks in pods: the output of the crawler's container, which its node keeps.
 
 A position is a number of bytes from the beginning of the log file that the node still has. The API
-cannot begin at a byte, only at a second (``sinceTime``); it can end after some bytes
+cannot begin at a byte, only at a second (``sinceTime``), but it can end after a number of bytes
 (``limitBytes``). So every request asks for the time of each line. For each log we remember one line
 with its position and time, and the next request begins there. A process that remembers no line
-reads from the beginning again. The node returns only the current file (10 MiB by default).
+reads from the beginning. The node returns only the current file (10 MiB by default).
 
-After a rotation of that file, the remembered line is not the first of its second, or the position
-is beyond the end. Then reading continues at the beginning of the new file, as the port promises.
+After that file was rotated, the remembered line is no longer the first of its second, or the
+position is beyond the end. Then reading continues at the beginning of the new file, as the port
+promises.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
 
-#: The most bytes that one request asks of a node. Bytes after these cannot be read.
+#: The maximum number of bytes that one request asks a node for. Bytes after these cannot be read.
 ASK_MAX = 48 * 1024 * 1024
-#: The most logs for which a line is remembered.
+#: The maximum number of logs for which a line is remembered.
 REMEMBERED = 256
 
 
@@ -44,7 +45,7 @@ REMEMBERED = 256
 class _Line:
     """The position and time stamp of a line that is the first of its second.
 
-    An empty stamp: the log's beginning.
+    An empty stamp means the log's beginning.
     """
 
     position: int = 0
@@ -57,11 +58,11 @@ class _Line:
 
 @dataclass(slots=True)
 class _Piece:
-    """A piece of a log, without the time stamps."""
+    """Part of a log, without the time stamps."""
 
     data: bytes
     whole: bool
-    """True when the piece reaches the end of the log."""
+    """True when this part reaches the end of the log."""
     lines: list[_Line]
     """The first line of each second."""
 
@@ -78,11 +79,12 @@ class PodLogs:
         self._lines: OrderedDict[str, _Line] = OrderedDict()
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """Return at most ``limit`` bytes after the position ``after``; without it, the last bytes.
+        """Return at most ``limit`` bytes after the position ``after``, or the last bytes if there
+        is no position.
 
         Raises ``ClusterUnavailable``.
         """
-        # Read the pod first: if it has ended by then, the log that we read afterwards is complete.
+        # Read the pod first. If it has already ended, the log that we read afterwards is complete.
         pod = self._pod(run, task)
         if pod is None:
             return None
@@ -91,7 +93,7 @@ class PodLogs:
             return LogPart(b"", 0, True) if over else None
         try:
             return self._part(pod, after, limit, over)
-        # Its node has no log (any more), or the pod disappeared meanwhile.
+        # Its node has no log (any more), or the pod has disappeared in the meantime.
         except (NotFound, RequestRefused) as error:
             if error.status == 403:  # we have no right to read it: the log may still exist
                 raise
@@ -133,10 +135,10 @@ class PodLogs:
         return LogPart(data, end, over and piece.whole and end == begin.position + len(piece.data))
 
     def _piece(self, pod: Pod, begin: _Line, wanted: int) -> _Piece:
-        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has this many.
+        """Return at least ``wanted`` bytes from the line ``begin`` on, if the log has that many.
 
-        The API counts time stamps as bytes. Their total size is unknown before, so this may take
-        several requests.
+        The API also counts the bytes of time stamps. Their total size is not known beforehand, so
+        this may take several requests.
         """
         ask = min(2 * wanted + 4096, ASK_MAX)
         while True:
@@ -168,9 +170,9 @@ class PodLogs:
 
 
 def _without_stamps(raw: bytes, position: int, *, whole: bool) -> _Piece:
-    """Return the lines without the time and space at their beginning.
+    """Return the lines without their leading time stamp and space.
 
-    The last line may be cut, even in its time.
+    The last line may be cut, even within its time stamp.
     """
     parts = []
     lines = []

@@ -26,8 +26,8 @@ NOWHERE = (
 def task_files(
     claim: str | None, volume_path: Path | None, bundles: TaskBundles | None
 ) -> TaskFiles:
-    """Return the source of files: object storage if it is set, else the volume, else one that
-    reports no files.
+    """Return the source of files: object storage if it is configured, else the volume, else a
+    source without files.
 
     Raises ``InvalidRequest`` for a claim without the path where our processes mount it.
     """
@@ -54,7 +54,7 @@ class VolumeFiles:
         self._root = root
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """Return the existing folders; a task whose pod never started has none.
+        """Return the existing folders. A task whose pod never started has none.
 
         Raises ``ClusterUnavailable``.
         """
@@ -70,7 +70,8 @@ class VolumeFiles:
             found.append(
                 FileSource(files_prefix(task.index, task.attempt), folder, root=self._root)
             )
-        check_mounted(self._root)  # last, because an unmounted volume seems to have no folders
+        # check this last, because an unmounted volume seems to have no folders
+        check_mounted(self._root)
         return found
 
 
@@ -100,7 +101,7 @@ class NoFiles:
     """The source for a cluster that keeps no files: they are lost with their pods."""
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[FileSource]:
-        """Return for each deployed task a source without files, which contains the reason."""
+        """Return a source without files for each deployed task, with the reason."""
         deployed = [task for task in tasks if task.uid is not None]
         return [
             FileSource(files_prefix(task.index, task.attempt), missing=NOWHERE) for task in deployed

@@ -19,7 +19,7 @@ from crawler_lifecycle.process_contract import contract_of
 
 _NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 
-#: A part of a manifest: plain data.
+#: A part of a manifest, as plain data.
 Part = dict[str, object]
 STATS_FILE = f"{layout.TMP_MOUNT}/crawl-stats.json"
 
@@ -118,11 +118,11 @@ def _check(name: str, value: str) -> None:
         raise InvalidRequest(f"env.{name!r:.80}: the value contains a NUL character; remove it")
 
 
-#: The requests of a container when neither the request nor the catalogue sets them.
+#: The resource requests of a container when neither the API request nor the catalogue sets them.
 CPU_REQUEST = "50m"
 MEMORY_REQUEST = "128Mi"
-#: The reserved share of the processor limit, and the least reservation in thousandths of a
-#: processor. A share is enough, because a crawler mostly waits for answers.
+#: The reserved share of the CPU limit, and the smallest reservation in thousandths of a CPU. A
+#: share is enough, because a crawler mostly waits for responses.
 CPU_SHARE = 0.25
 CPU_LEAST = 10
 #: The smallest memory limit in bytes with which a container can start.
@@ -133,11 +133,11 @@ _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
-    """Return the limits of the task: those of the request, else those of the catalogue.
+    """Return the limits of the task from the request, else from the catalogue.
 
     Without a memory limit, the reservation becomes the limit. Otherwise the namespace's
-    ``LimitRange`` could set a lower limit, and the cluster refuses a pod that reserves more than
-    its limit.
+    ``LimitRange`` could set a lower one, and the cluster refuses a pod that reserves more than its
+    limit.
     """
     return deployment.resources.over(crawler.resources).over(
         Resources(memory=crawler.kubernetes.requests.memory)
@@ -164,11 +164,11 @@ def _memory(key: str, text: str | None) -> int | None:
 def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> Part:
     """Return the limits and requests of the container.
 
-    ``shared``: files and state are on a volume outside the node.
+    ``shared`` means that files and state are on a volume outside the node.
 
     Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit
-    on an idle node. Memory is reserved in full, because a node cannot take it back, and evicts pods
-    when it has no free memory.
+    on an idle node. Memory is reserved in full, because a node cannot reclaim it, and evicts pods
+    when it runs out.
     """
     asked = limits_of(deployment, crawler)
     wished = crawler.kubernetes.requests
@@ -180,7 +180,7 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
 
 
 def resources_beside(n: int, crawler: CrawlerDefinition) -> dict[str, dict[str, str]]:
-    """Return the limits and requests of a sidecar. It has one folder of its own."""
+    """Return the limits and requests of a sidecar, which has one folder of its own."""
     asked = crawler.kubernetes.sidecars[n].resources
     memory = _memory(f"kubernetes.sidecars[{n}].resources.memory", asked.memory)
     return _resources(asked, Resources(), memory, crawler, folders=1)
@@ -216,12 +216,12 @@ def scratch_of(crawler: CrawlerDefinition) -> str:
 
 
 def shm_of(crawler: CrawlerDefinition) -> str | None:
-    """Return the size of ``/dev/shm``; ``None``: the node's default."""
+    """Return the size of ``/dev/shm``; ``None`` means the node's default."""
     return crawler.kubernetes.shm and _memory_text(crawler.kubernetes.shm)
 
 
 def _milli(text: str | None) -> int | None:
-    """Return thousandths of a processor, rounded up as Kubernetes does."""
+    """Return thousandths of a CPU, rounded up as in Kubernetes."""
     value = parse_cpu(text)
     return None if value is None else max(1, math.ceil(value * 1000 - 1e-6))
 
@@ -231,7 +231,7 @@ def _processors(milli: int) -> str:
 
 
 def _memory_text(text: str) -> str:
-    """Return the size for Kubernetes: the same text if it is valid there, because people see it;
+    """Return the size for Kubernetes: the same text if it is valid there, because people read it,
     else bytes.
     """
     return text if _QUANTITY.fullmatch(text) else str(parse_memory(text))

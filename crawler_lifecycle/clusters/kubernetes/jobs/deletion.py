@@ -3,12 +3,12 @@
 Each deletion names the uid, and may be repeated.
 
 A Job is deleted in the foreground: it creates no new pods, its pods get one SIGTERM and their own
-grace, and it disappears after its last pod. An ended Job is not deleted, so that a late stop
+grace period, and it disappears after its last pod. An ended Job is not deleted, so that a late stop
 changes nothing.
 
-The API accepts a shorter grace at any time. But a kubelet that has begun to end a pod ignores it,
-and waits for the whole first grace (Kubernetes 1.36: ``SyncTerminatingPod``, kubernetes issue
-113606).
+The API accepts a shorter grace period at any time. But a kubelet that has begun to end a pod
+ignores it, and waits for the whole first grace period (Kubernetes 1.36: ``SyncTerminatingPod``,
+kubernetes issue 113606).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 logger = logging.getLogger(__name__)
 
-#: Grace of a killed pod in seconds. With 0 the API server removes the pod before its node confirms
-#: the end.
+#: Grace period of a killed pod in seconds. With 0, the API server removes the pod before its node
+#: confirms the end.
 KILL_GRACE_S = 1
 
 
@@ -53,7 +53,7 @@ class Deletion:
         if job is not None:
             self._delete_job(job)
             return
-        # The Job may have been deleted without its pods. Then the remaining pods are the task.
+        # The Job may have been deleted without its pods, which then still belong to the task.
         pods = self._pods(task.uid)
         self._check_place(task, pods)
         for pod in pods:
@@ -61,16 +61,16 @@ class Deletion:
                 self._delete_pod(pod)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Delete the task's pods with a grace of one second, then its Job, and then pods that it
-        created meanwhile.
+        """Delete the task's pods with a grace period of one second, then its Job, and then pods
+        that it created in the meantime.
 
-        Later polls find the result. After a plain stop, a node may have begun a longer grace, and
-        it finishes that first. Our runner asks the gateway about a forced stop, and then ends the
-        crawler earlier. A pod's record is never removed by force, because the crawler may still
-        execute on a node that does not answer.
+        Later polls find the result. After a plain stop, a node may have begun a longer grace
+        period, and it finishes that first. Our runner asks the gateway about a forced stop, and
+        then ends the crawler earlier. A pod is never removed from the API by force, because the
+        crawler may still execute on a node that does not answer.
 
-        The pods come first: if the Job were first, its deletion would begin the long grace, which
-        the kubelet keeps. The Job creates no second pod for a killed one, because it has no retries
+        The pods come first: deleting the Job first would begin the long grace period, which the
+        kubelet keeps. The Job creates no second pod for a killed one, because it has no retries
         (``backoffLimit`` 0).
         """
         job = self._job(run, task)
@@ -83,7 +83,7 @@ class Deletion:
             self._kill_pods(uid, {pod.metadata.uid for pod in pods})
 
     def _kill_pods(self, uid: str | None, known: Collection[str] = ()) -> list[Pod]:
-        """Kill the Job's pods that have not ended and are not ``known``.
+        """Kill those pods of the Job that have not ended and are not ``known``.
 
         Return all pods of the Job.
         """
@@ -120,7 +120,7 @@ class Deletion:
     def _delete_job(self, job: Job) -> bool:
         """Delete the Job if it has not ended and is not being deleted.
 
-        Return whether this was so.
+        Return whether its deletion was requested.
         """
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False

@@ -1,4 +1,4 @@
-"""Creation of tasks' Jobs, each once at most, also with calls at once and lost answers
+"""Creation of tasks' Jobs, each at most once, despite parallel calls and lost answers
 (docs/kubernetes.md).
 """
 
@@ -42,13 +42,14 @@ from .manifest import identity_of, job_for, secret_for, spec_hash
 
 logger = logging.getLogger(__name__)
 
-#: The most parallel calls to the API for pages of tasks. A page of 500 must be done within 25 s.
+#: The maximum number of parallel API calls for pages of tasks. A page of 500 must be done within 25
+#: s.
 THREADS = 16
-#: The most tries of one creation, when the name is in use and then free again, or when an answer is
-#: lost.
+#: The maximum number of tries to create a Job, when its name is in use and then free again, or when
+#: an answer is lost.
 TRIES = 3
-#: Failed tasks after which no more tasks of a page are begun, even if each error concerned only one
-#: task.
+#: After this many failed tasks, no more tasks of a page are begun, even if each error concerned
+#: only one task.
 PATIENCE = 8
 #: The variables of the task's environment that are not secret.
 PUBLIC = frozenset({"CRAWL_GATEWAY_URL", "CRAWL_UPLOAD_URL"})
@@ -64,8 +65,8 @@ class _Ours:
     name: str
     labels: Mapping[str, str]
     hash_as: Callable[[int | None], str]
-    """Returns the hash of its request as it would be with this number of the task's row; ``None``:
-    with its own.
+    """Returns the hash of the request, computed with this id of the task's row; ``None`` means the
+    task's own id.
     """
 
 
@@ -79,11 +80,11 @@ class _TaskAnswer(Exception):
 
 @dataclass(eq=False)
 class KubernetesDeployer:
-    """A deployer of tasks as Jobs of one namespace.
+    """A deployer that creates tasks as Jobs of one namespace.
 
     This class implements ``Deployer``, and is thread-safe.
 
-    ``task_environment`` returns variables that only one task may know. The secret ones go into a
+    ``task_environment`` returns variables that only this task may know. The secret ones go into a
     Secret of the task, never into its Job, because more people can read Jobs.
     """
 
@@ -105,7 +106,7 @@ class KubernetesDeployer:
         """Create the tasks' Jobs, and return one answer for each task.
 
         An existing Job is found, whichever call created it. Raises ``ClusterUnavailable`` when the
-        cluster did not answer for a task, refused us, or when the caller reads another namespace
+        cluster did not answer for a task or refused us, or when the caller reads a namespace other
         than ours (then nothing is created). Raises ``DeploymentExpired``. After an error some tasks
         may exist, and the next call finds them.
         """
@@ -118,7 +119,7 @@ class KubernetesDeployer:
             if may_execute_again(job)
         }
         if len(deployment.tasks) == 1:
-            # A single task does not wait for the pages of other runs.
+            # A single task must not wait for the pages of other runs.
             return [self._deploy(deployment, crawler, deployment.tasks[0], None, former)]
         known = self._known(deployment, {task.index: task.attempt for task in deployment.tasks})
         errors = list[LifecycleError]()
@@ -154,12 +155,10 @@ class KubernetesDeployer:
         return answers
 
     def _known(self, deployment: Deployment, tries: Mapping[int, int]) -> dict[int, Job]:
-        """Return the run's existing Jobs of these tries (attempt by index), in one list.
+        """List the run's existing Jobs of these tries (attempt by index) in one call.
 
-        By name each takes two calls.
-
-        Return none if we have no right to list; then each Job is found by name. Raises
-        ``ApiError``.
+        Each read by name would take two calls. Return none if we have no right to list; then each
+        Job is found by name. Raises ``ApiError``.
         """
         if not tries:
             return {}
@@ -253,7 +252,7 @@ class KubernetesDeployer:
                     return self._found(
                         ours, unanswered or _TaskAnswer("refused", elsewhere)
                     ), "existing"
-                # The server gives up when the time for the creation is over. After this time, a
+                # The server gives up at the end of the time for the creation. After this time, a
                 # stop takes the absence of the Job as proof that it will never exist.
                 answer = self.api.post(self.api.jobs_path(), body, left_s=left_s)
                 return decode(Job, answer), "created"
@@ -264,8 +263,8 @@ class KubernetesDeployer:
                 return self._found(ours, expired), "existing"
             except RequestRefused as error:
                 # The server refuses before it checks the name. An earlier try may have created the
-                # Job, and this Job may even be what uses up the quota. If that try has no answer
-                # yet, the Job may still appear later.
+                # Job, which may even be the reason why the quota is used up. If that try has no
+                # answer yet, the Job may still appear.
                 answered = self._refused(error)
                 return self._found(ours, unanswered or answered), "existing"
             except Conflict as error:
@@ -281,13 +280,13 @@ class KubernetesDeployer:
                 self._check_ours(found, ours)
                 return found, "existing"
         raise unanswered or ClusterUnavailable(
-            f"the name of the Job {ours.name} is in use and then free, repeatedly"
+            f"the name of the Job {ours.name} is in use and then free again, repeatedly"
         )
 
     def _found(self, ours: _Ours, otherwise: Exception) -> Job:
         """Return the Job that an earlier try created, perhaps in another replica.
 
-        Raises ``otherwise`` without one.
+        Raises ``otherwise`` if there is none.
         """
         if (found := find_job(self.api, ours.name)) is None:
             raise otherwise
@@ -298,10 +297,10 @@ class KubernetesDeployer:
         """Raise ``_TaskAnswer`` for a Job that does not belong to this deployment.
 
         The hash covers run, task and request, so a Job is still ours after a manual edit of its
-        labels. So is the same task under another number: a restored database lost its row, and made
-        another. A Job that is being deleted is ours too: its pod may execute for its whole grace,
-        and later polls judge its end. If we waited for its end, the same attempt would be deployed
-        twice.
+        labels. The same holds for a task with another id, because a restored database that lost its
+        row creates a new one. A Job that is being deleted is ours, too: its pod may execute for its
+        whole grace period, and later polls judge its end. If we waited for its end, the same
+        attempt would be deployed twice.
         """
         meta = found.metadata
         hashes = map(ours.hash_as, (None, task_id_of(meta)))
@@ -343,7 +342,7 @@ class KubernetesDeployer:
     def _refused(self, error: RequestRefused) -> _TaskAnswer:
         """Return the task's answer for a refusal.
 
-        Raises the error if the refusal does not concern this task.
+        Raises the error if it does not concern this task alone.
         """
         words = error.words
         if error.status == 403:
@@ -365,9 +364,9 @@ class KubernetesDeployer:
         """Create the task's Secret, unless it exists. The container does not start without it.
 
         An existing Secret is not read, so we need only the right to create Secrets: only tries of
-        this Job create a Secret of its name. But with a ``new`` Job, an existing Secret may belong
-        to a former Job, and the garbage collector will remove it. Then raise ``Conflict``, so that
-        the call is repeated. Raises ``ApiError``.
+        this Job create a Secret with its name. But with a ``new`` Job, an existing Secret may
+        belong to a former Job, and the garbage collector will remove it. Then raise ``Conflict``,
+        so that the call is repeated. Raises ``ApiError``.
         """
         path = self.api.path("secrets")
         try:
@@ -375,7 +374,7 @@ class KubernetesDeployer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            # Another try of this Job may also have created it: then this costs only one more try.
+            # Another try of this Job may also have created it. Then this costs only one more try.
             if new:
                 text = (
                     f"the Job {name} is new, but a Secret of its name exists, perhaps of a "
@@ -387,11 +386,11 @@ class KubernetesDeployer:
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Return the reason and the fix if the Job's queue would give it to another controller; else
-    ``None``.
+    """Return the reason and the fix if the Job's queue would give it to another controller, as a
+    dry run on the server shows.
 
-    A dry run on the server shows this. Also ``None`` for a Job without a queue, or one that the
-    server refuses. Raises ``ApiError``.
+    Otherwise, also for a Job without a queue or one that the server refuses, return ``None``.
+    Raises ``ApiError``.
     """
     if (queue := job["metadata"]["labels"].get(labels.QUEUE)) is None:
         return None
@@ -407,14 +406,14 @@ def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
 
 
 def _suspended(former: Job) -> _TaskAnswer:
-    """Return the answer for a task whose try before was suspended, and may execute again at any
+    """Return the answer for a task whose previous try is suspended and may execute again at any
     time.
     """
     return _TaskAnswer(
         "deferred",
-        f"the Job {former.metadata.name} of the try before was suspended and gets another pod when "
-        "it is resumed; this "
-        "try begins when that Job is over. A worker ends it; if none does, delete it",
+        f"the Job {former.metadata.name} of the previous try was suspended and gets another pod "
+        f"when it is resumed; this try begins when that Job has ended. A "
+        "worker ends it; if none does, delete it",
     )
 
 

@@ -8,12 +8,12 @@ stays for ``job_ttl_s``: ended Jobs count for a quota, and fill the store of the
 The task ends with its crawler, even if other parts of the task still exist. They have to end too:
 
 - A container next to the crawler does not know that the crawler has ended. The same patch gives the
-  pod a deadline that has passed, so its node ends the pod. The record and the log stay, and the Job
+  pod a deadline in the past, so its node ends the pod. The pod's object and log stay, and the Job
   ends with the pod.
 - A Job may have been suspended while its pod ran. A queue may resume it, or has resumed it already;
-  then the Job would start a second pod. So we give it a deadline, and a suspended one no pods. It
-  stays in its queue, which resumes it: Kueue then sees it end, and keeps no room for it. Without
-  the queue's label Kueue would, until the Job is deleted.
+  then the Job would start a second pod. So we give it a deadline, and if it is suspended, we set
+  its number of pods to zero. It stays in its queue, which resumes it: Kueue then sees it end, and
+  frees its quota. Without the queue's label, Kueue would keep the quota until the Job is deleted.
 - A suspension may have deleted a pod before the pod had a node. Nothing ran, and the Job waits
   until the pod is gone.
 
@@ -63,13 +63,13 @@ from crawler_lifecycle.ports.runs import TaskRef
 logger = logging.getLogger(__name__)
 
 THREADS = 4
-#: The label of Jobs and pods whose end is recorded.
+#: The label that marks Jobs and pods whose end is recorded.
 _MARK = {labels.SETTLED: "true"}
 #: The time in which containers next to an ended crawler can end on their own.
 BESIDE = timedelta(seconds=60)
 #: Seconds between two lists of our waiting pods, our running pods, and pods without our label. A
-#: pause is at least ``SHARE`` times as long as the list took, so that thousands that wait or run
-#: cost little.
+#: pause is at least ``SHARE`` times as long as the list took, so that thousands of waiting or
+#: running pods cost little.
 WAITING_S = 3.0
 RUNNING_S = 30.0
 STRAYS_S = 300.0
@@ -100,9 +100,9 @@ class Finalizers:
     def kept(self) -> list[SavedOutcome]:
         """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
-        Each call lists the pods that are over. Some calls also list waiting and running pods, and a
-        few list pods without our label, because a manual edit can remove it. A pod that a
-        suspension deleted is not an end: it is released at once.
+        Each call lists ended pods. Some calls also list waiting and running pods, and a few list
+        pods without our label, because a manual edit can remove it. The deletion of a pod by a
+        suspension is not an end: such a pod is released at once.
         """
         found = self._over(
             list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending")
@@ -124,8 +124,8 @@ class Finalizers:
             return []
 
     def _over(self, pods: Sequence[Pod]) -> list[SavedOutcome]:
-        """Return the ends among these pods, once the other containers have ended or had ``BESIDE``
-        to end.
+        """Return the ends among these pods, once the other containers have ended or the time
+        ``BESIDE`` has passed.
         """
         before = self._clock() - BESIDE
         found = []
@@ -192,8 +192,8 @@ class Finalizers:
             spec = {"activeDeadlineSeconds": 1}
             if job.spec.suspend:
                 spec["parallelism"] = 0
-                # Only its queue may resume it. Else Kueue suspends it again, and the Job controller
-                # may miss its start.
+                # Only its queue may resume it. Otherwise Kueue suspends it again, and the Job
+                # controller may miss its start.
                 if labels.QUEUE not in job.metadata.labels:
                     spec["suspend"] = False
             _patched(self._api, path, {"metadata": {"uid": uid}, "spec": spec})
@@ -210,7 +210,7 @@ def _held(api: Api, selector: str | None) -> list[Pod]:
 
 
 class _Seldom:
-    """The ends of an expensive list, which is read rarely and remembered in between."""
+    """The ends found by an expensive list, which is read rarely and remembered in between."""
 
     def __init__(self, every_s: float, read: Callable[[], list[SavedOutcome]]) -> None:
         self._every_s = every_s
@@ -219,7 +219,8 @@ class _Seldom:
         self._ends: list[SavedOutcome] = []
 
     def ends(self) -> list[SavedOutcome]:
-        """Return the ends that were not released since the last list; read it again if due.
+        """Return the ends that have not been released since the last list. Read the list again if
+        it is due.
 
         Raises ``ApiError``.
         """
@@ -238,7 +239,7 @@ def _ends(pods: Sequence[Pod]) -> list[SavedOutcome]:
     """Return the ends of the pods whose task is known."""
     found = []
     for pod in pods:
-        # The name first: a manual edit may have changed our labels.
+        # Use the name first, because a manual edit may have changed our labels.
         key = key_by_name(pod) or key_of(pod.metadata)
         if key is not None:
             at = ended_at(pod)
@@ -248,8 +249,7 @@ def _ends(pods: Sequence[Pod]) -> list[SavedOutcome]:
 
 
 def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
-    """Return every pod of the namespace that has our finalizer, in the order of run, task and
-    attempt.
+    """Return every pod of the namespace that has our finalizer, ordered by run, task and attempt.
 
     Without ``run_id`` no label is required, so that pods that lost their labels are found too.
     Raises ``ApiError``.
@@ -262,8 +262,8 @@ def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
 
 
 def waits(pod: Pod) -> bool:
-    """Return whether only our finalizer keeps the pod, now or soon: its crawler has ended, or it is
-    being deleted.
+    """Return whether, now or soon, only our finalizer keeps the pod: its crawler has ended, or it
+    is being deleted.
     """
     return ended(pod) or pod.metadata.deletion_timestamp is not None
 
@@ -293,10 +293,8 @@ def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
     """Return the strategic patch that removes our finalizer from the pod with this uid.
 
-    Other finalizers stay.
-
-    ``end``: the node also ends the pod, with the pod's own grace. Unlike a deletion, this keeps its
-        record and log.
+    Other finalizers stay. With ``end``, the node also ends the pod, with the pod's own grace
+    period. Unlike a deletion, this keeps its object and log.
     """
     meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}

@@ -32,9 +32,9 @@ from .container import (
     variables,
 )
 
-#: The most bytes of a manifest. A page of 500 Jobs, with the fields that the server adds, must fit
-#: into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB for each Job). The same
-#: holds for pods, which repeat the template of their Job.
+#: The maximum size of a manifest in bytes. A page of 500 Jobs, with the fields that the server
+#: adds, must fit into the longest answer that we read (``transport.ANSWER_MAX``: 131 KiB for each
+#: Job). The same holds for pods, which repeat the template of their Job.
 MANIFEST_MAX = 112 * 1024
 #: Seconds by which the cluster's own limits exceed ours: they take effect only when none of our
 #: services runs.
@@ -112,8 +112,8 @@ def job_for(
 
 
 def _check_account(name: str | None) -> None:
-    """Raise ``InvalidRequest`` for an account of our services: a cloud may give its pods more than
-    a token.
+    """Raise ``InvalidRequest`` for an account of our services: a cloud may give pods with this
+    account more than a token.
     """
     if name in (*rbac.COMPONENTS, *rbac.RIGHTLESS):
         raise InvalidRequest(
@@ -123,8 +123,8 @@ def _check_account(name: str | None) -> None:
 
 
 def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
-    """Return the queue (Kueue's LocalQueue) that holds the Jobs: the crawler's, or its pool's;
-    ``None``: none does.
+    """Return the queue (Kueue's LocalQueue) that holds the Jobs: the crawler's, else its pool's,
+    else ``None``.
     """
     return crawler.kubernetes.queue or deployment.queue
 
@@ -267,7 +267,7 @@ def _confined() -> Part:
 
 
 def _sidecars(crawler: CrawlerDefinition) -> list[Part]:
-    """Return the containers next to the crawler.
+    """Return the sidecar containers of the crawler.
 
     The node starts them before the crawler and ends them after it.
     """
@@ -361,9 +361,8 @@ def _placement(
 
 
 def _avoiding(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Return the affinity with the wish for another node than this one.
-
-    The node is used if no other one fits.
+    """Return the affinity with a preference for nodes other than this one, which is still used if
+    no other node fits.
     """
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     other = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
@@ -457,9 +456,7 @@ _SHM_VOLUME = "crawl-shm"
 
 
 def _check_text(job: Mapping[str, Any]) -> None:
-    """Raise ``InvalidRequest`` for a text that is not valid Unicode, and for a Job that is too
-    large.
-    """
+    """Raise ``InvalidRequest`` if a text is not valid Unicode or the Job is too large."""
     try:
         size = _listed(job)
     except UnicodeEncodeError as error:

@@ -1,10 +1,9 @@
 """Changes of pods and Jobs after which a poll of their run is useful.
 
-Only a few fields of each object are remembered: 10,000 pods take some megabytes.
-
-Starts, ends, deletions and vanished objects are reported, and waits that have a reason or are long.
-Counters, heartbeats and the consequences of a reported end are not. A Job is reported only while no
-pod of it has ended.
+Only a few fields of each object are remembered: 10,000 pods take a few megabytes. Starts, ends,
+deletions and disappeared objects are reported, and waits that have a reason or are long. Counters,
+heartbeats and the consequences of a reported end are not reported. A Job is reported only while
+none of its pods has ended.
 
 The code does no I/O. It is not thread-safe, so the caller needs a lock. ``now`` is a time in
 seconds by any clock that only goes forward.
@@ -67,14 +66,14 @@ class ObjectState(NamedTuple):
 
 
 def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> ObjectState:
-    """Return a ``ObjectState`` whose texts are shared by all objects, to save memory."""
+    """Return an ``ObjectState`` whose texts are shared by all objects, to save memory."""
     return ObjectState(key, sys.intern(stage), sys.intern(marks), job)
 
 
 class Changes:
     """The known pods and Jobs by uid.
 
-    The methods that take in changes return the tasks that need a poll now.
+    The methods that apply changes return the tasks that need a poll now.
     """
 
     def __init__(self, long_s: float = LONG_S) -> None:
@@ -86,13 +85,13 @@ class Changes:
         self._ended: set[str] = set()
         """The uids of Jobs with an ended pod."""
         self._slow: list[tuple[float, str]] = []
-        """A heap of objects that wait without a reason: the time when the wait is long, and the
-        uid.
+        """A heap of objects that wait without a reason: the time from which the wait is long, and
+        the uid.
         """
 
     @property
     def watched(self) -> int:
-        """The number of tasks that are not over. A Job without a pod counts as a task."""
+        """The number of tasks that have not ended. A Job without a pod counts as a task."""
         pods = sum(pod.stage != OVER for pod in self._pods.values())
         return pods + sum(
             job.stage != OVER and uid not in self._owners for uid, job in self._jobs.items()
@@ -102,7 +101,7 @@ class Changes:
         return len(self._pods) + len(self._jobs)
 
     def listed(self, kind: type, there: Mapping[str, ObjectState], now: float) -> set[TaskKey]:
-        """Take in a complete list of this kind. Known objects that it lacks are gone."""
+        """Apply a complete list of this kind. Known objects that are missing from it are gone."""
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
         return {
@@ -112,11 +111,11 @@ class Changes:
         }
 
     def one(self, kind: type, uid: str, one: ObjectState | None, now: float) -> set[TaskKey]:
-        """Take in the state of an object; ``None``: it was removed."""
+        """Apply the state of an object; ``None`` means that it was removed."""
         return self.pod(uid, one, now) if kind is Pod else self.job(uid, one, now)
 
     def pod(self, uid: str, pod: ObjectState | None, now: float) -> set[TaskKey]:
-        """Take in the state of a pod; ``None``: it was removed."""
+        """Apply the state of a pod; ``None`` means that it was removed."""
         before = self._pods.get(uid)
         if before == pod:
             return set()
@@ -141,7 +140,7 @@ class Changes:
         return set() if pod.stage == OVER else {pod.key}
 
     def job(self, uid: str, job: ObjectState | None, now: float) -> set[TaskKey]:
-        """Take in the state of a Job; ``None``: it was removed.
+        """Apply the state of a Job; ``None`` means that it was removed.
 
         Its pods are reported by ``pod``.
         """
@@ -181,7 +180,7 @@ class Changes:
         return set() if before is None or before.stage in (PENDING, WAITING) else {after.key}
 
 
-# --- the words for an object ----------------------------------------------------------------------
+# --- the state of an object ----------------------------------------------------------------------
 # Other fields need no early poll and are ignored: counters, heartbeats, addresses, and all changes
 # after the pod's own end.
 
@@ -197,7 +196,7 @@ class RunningPod:
 
 
 class ObjectFacts(NamedTuple):
-    """The facts about an object that are remembered."""
+    """The facts that are remembered about an object."""
 
     uid: str
     seen: ObjectState | None = None
@@ -278,8 +277,8 @@ def _reasons(pod: Pod) -> Iterator[str]:
         waiting = status.state.waiting
         over = status.state.terminated
         if waiting is not None and waiting.reason and waiting.reason not in _STARTING:
-            # The reasons about an image alternate every minute. They count as one reason, so this
-            # is not a change.
+            # The reasons about an image alternate every minute. They count as one reason, so that
+            # this is not a change.
             yield "image" if waiting.reason in PULLS else waiting.reason
         if status is not crawler and over is not None and over.exit_code != 0:
             yield "init"

@@ -1,4 +1,4 @@
-"""The observer of pods and Jobs, which reports changes at once by two watches.
+"""The observer of pods and Jobs, which uses two watches to report changes at once.
 
 Each watch is a ``Reflector`` in its own thread. Both report to one ``Changes``, which decides which
 runs need a poll. A report is not evidence: it leads to a poll, and only the poll decides. Several
@@ -36,12 +36,12 @@ from .reflector import Pace, Reflector
 
 #: Seconds between two checks for long waits.
 CHECK_S = 0.25
-#: Added to the start time of a pod in the first list. A poll that is later than the sum has surely
-#: seen the start, even if the clocks differ.
+#: Added to the start time of a pod in the first list. A poll after the sum has certainly seen the
+#: start, even if the clocks differ.
 SLACK = timedelta(seconds=60)
 #: Seconds to wait until the threads have ended.
 LEAVE_S = 4.0
-#: The most logs that one turn reads, the most parallel reads, and the seconds for the whole turn.
+#: The maximum number of logs in one turn, of parallel reads, and of seconds for the whole turn.
 PODS_A_TURN = 200
 THREADS = 4
 TURN_S = 3.0
@@ -63,8 +63,8 @@ class KubernetesObserver:
         """The uid of the last pod whose log was read."""
 
     def health(self) -> ObserverHealth:
-        """Return the health: good while both watches are open and neither is silent for too
-        long.
+        """Return the health, which is good while both watches are open and neither has been silent
+        for too long.
         """
         session = self._session
         return (
@@ -107,7 +107,7 @@ class KubernetesObserver:
 
 
 class _Session:
-    """One period of watching, from its start to its end."""
+    """One session of watching, from its start to its end."""
 
     def __init__(self, api: Api, changed: Changed, pace: Pace, long_s: float) -> None:
         self._changes = Changes(long_s)
@@ -153,7 +153,7 @@ class _Session:
             return dict(self._running)
 
     def _complete(self, kind: type, kept: Sequence[ObjectFacts]) -> None:
-        """Take in a complete list of the objects of this kind."""
+        """Apply a complete list of the objects of this kind."""
         listed = {entry.uid: entry.seen for entry in kept if entry.seen is not None}
         old = None
         if kind is Pod:
@@ -165,7 +165,7 @@ class _Session:
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: ObjectFacts) -> None:
-        """Take in one object that was added, changed or removed."""
+        """Apply the change of one object that was added, changed or removed."""
         with self._lock:
             if one.running is not None:
                 self._running[one.uid] = one.running
@@ -180,8 +180,8 @@ class _Session:
     ) -> None:
         """Apply the changes, and report the runs that need a poll, with their changed tasks.
 
-        ``old`` contains, for some runs, a time by which the change had surely happened; for the
-        others it is now.
+        ``old`` contains, for some runs, a time by which the change had certainly happened; for
+        other runs, this time is now.
         """
         with self._lock:
             changed = apply(self._changes, time.monotonic())
@@ -196,10 +196,10 @@ class _Session:
 
 
 def _steady(pods: Iterable[ObjectFacts]) -> dict[int, datetime]:
-    """Return, for each run whose pods all execute, a time by which they all had surely started.
+    """Return, for each run whose pods all execute, a time by which they had all certainly started.
 
-    This saves a poll of each run when an observer begins: the last recorded poll may already have
-    seen this state.
+    This saves a poll of each run when an observer begins, because the last recorded poll may
+    already have seen this state.
     """
     found: dict[int, datetime | None] = {}
     for pod, at in ((pod.seen, pod.began) for pod in pods if pod.seen is not None):

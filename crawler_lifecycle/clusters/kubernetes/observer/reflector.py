@@ -1,17 +1,17 @@
 """A reflector, as in client-go: it lists one kind of object, and then watches it.
 
-A list counts only when it is complete: known objects that it lacks are gone. A watch continues at
-the version where the list or the former watch ended normally. A list follows a watch that was
-interrupted, was silent for too long, or whose version has expired (410). The reason: the next
-server may have older data. A restored server, for example, reports nothing until it reaches our
-version. A list also comes when the last one is older than ``Pace.list_s``, to correct errors that
-we did not notice.
+A list counts only when it is complete: known objects that are missing from it are gone. A watch
+continues at the version where the list or the former watch ended normally. A list follows a watch
+that was interrupted, was silent for too long, or whose version has expired (410). The reason: the
+next server may have older data. A restored server, for example, reports nothing until it reaches
+our version. A new list is also read when the last one is older than ``Pace.list_s``, to correct
+errors that we did not notice.
 
 A server may keep the connection but send nothing. Bookmarks come about once a minute, so a watch
 that is silent for ``Pace.silence_s`` is closed. After a failure the pause before the next try
 doubles, from 0.4 s to 30 s. A watch that ends at once without an event is a failure too: otherwise
-a broken proxy would get thousands of requests a second. While no answer comes the pause stays
-short: such a try costs the server little, and all statuses wait for its return.
+a broken proxy would get thousands of requests per second. While the server does not answer, the
+pause stays short: such a try costs the server little, and no status changes until it returns.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ class Pace:
     """The durations of watches, lists and pauses, all in seconds."""
 
     watch_s: tuple[float, float] = (300.0, 600.0)
-    """The range of a watch's random duration, so that not all watches end at the same time."""
+    """The range of a watch's duration, which is random so that watches do not all end at the same
+    time.
+    """
     list_s: float = 300.0
-    """When a watch ends and the last list is older than this, a list follows."""
+    """When a watch ends and the last list is older than this, a new list is read."""
     silence_s: float = 180.0
     first_s: float = 0.4
     most_s: float = 30.0
     healthy_s: float = 120.0
-    """Seconds without a failure after which the pauses are short again."""
+    """After this many seconds without a failure, the pauses are short again."""
     short_s: float = 1.0
-    """A watch that ends earlier than this without an event has failed."""
+    """A watch that ends before this time without an event has failed."""
 
 
 class _TooShort(ApiError):
@@ -82,12 +84,12 @@ class Reflector(Generic[T]):
         )
         self._stream: Watch | None = None
         self._version: str | None = None
-        """The version where the next watch begins; ``None``: a list must come first."""
+        """The version where the next watch begins; ``None`` means that a list must come first."""
         self._listed_at = -float("inf")
         self.lists = 0
-        """The number of lists that were begun."""
+        """The number of lists that have been started."""
         self.problem: str | None = "the first watch has not begun yet"
-        """The reason why no watch works now; any thread may read it."""
+        """The reason why no watch works at the moment; any thread may read it."""
 
     def leave(self) -> None:
         """End the current watch, even while it waits. Any thread may call this."""
@@ -138,7 +140,7 @@ class Reflector(Generic[T]):
             silence_s=self.pace.silence_s,
         ) as self._stream:
             self.problem = None
-            if over.is_set():  # ``leave`` may have come before this watch existed
+            if over.is_set():  # ``leave`` may have been called before this watch existed
                 self.leave()
             for event in self._stream:
                 heard = heard or event.type != "BOOKMARK"

@@ -39,30 +39,31 @@ from .termination_message import Progress, last_progress, read_summary, split_st
 
 logger = logging.getLogger(__name__)
 
-#: The most logs that are read in parallel, by all polls together.
+#: The maximum number of logs that all polls together read in parallel.
 THREADS = 8
-#: The most seconds for the logs of one poll, even if a node does not answer.
+#: The time limit for the logs of one poll in seconds, even if a node does not answer.
 POLL_S = 5.0
 #: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits
-#: for them.
+#: for this.
 KEPT_S = 2.0
 KEPT_EACH_S = 0.05
-#: The most logs to store that are in memory at once, of at most 16 KiB each.
+#: The maximum number of logs, of at most 16 KiB each, that are held in memory at once for storing.
 LOGS_A_TURN = 500
 
 #: Limits for reading counters: pods of one poll, and lines and bytes of a log. The larger limits
-#: are for a crawler that prints so much that the last line of our runner is not in the first part.
+#: are for a crawler that prints so much that the first part does not contain the last line of our
+#: runner.
 PODS_A_POLL = 50
 POLL_LINES = 24
 POLL_BYTES = 4096
 MORE_LINES = 240
 MORE_BYTES = 32 * 1024
-#: The most lines and bytes for the log tail that we store, and in which the error of a failed
-#: crawler is searched.
+#: The maximum number of lines and bytes of the log tail that we store and search for the error of a
+#: failed crawler.
 KEPT = (200, 8 * LOG_TAIL_BYTES)
 SEARCHED = (20_000, 4 * 1024 * 1024)
-#: Numbers of lines for the next tries. Long lines need them: otherwise the limit of bytes cuts off
-#: the newest lines.
+#: Numbers of lines for further tries. Logs with long lines need them: otherwise the limit of bytes
+#: cuts off the newest lines.
 FEWER = (2000, 16, 4, 1)
 #: Error messages that a node returns with status 200 instead of a log, when it has removed the
 #: container or cannot open the log file (errors of ``ReadLogs`` in the kubelet's package
@@ -74,13 +75,13 @@ _NO_LOG = re.compile(
     rb"|seek in log file)"
     rb' "/[^"\n]+_[0-9a-f-]{36}/[^"/\n]+/\d+\.log": [^\n]+)\s*'
 )
-#: The most bytes of such a message. It contains the path once or twice: namespace, pod, uid and
-#: container.
+#: The maximum size of such a message in bytes. It contains the path once or twice: namespace, pod,
+#: uid and container.
 NO_LOG_MAX = 2000
-#: The most runs for which the last task of a turn is remembered.
+#: The maximum number of runs for which the last task of a turn is remembered.
 REMEMBERED = 4096
 
-#: Seconds until the next try, after the metrics API was missing or refused us.
+#: Seconds until the next try after the metrics API was missing or refused us.
 ABSENT_S = 600.0
 
 A = TypeVar("A")
@@ -88,7 +89,7 @@ B = TypeVar("B")
 
 
 class LogEnd(NamedTuple):
-    """The end of a log, and the crawler's statistics in it, if there are any."""
+    """The end of a log, and any crawler statistics in it."""
 
     text: str
     statistics: Mapping[str, int | float] | None
@@ -135,17 +136,16 @@ class LogTails:
         return turn
 
     def to_keep(self, pods: Sequence[Pod]) -> list[LogEnd | None]:
-        """Return what is kept of each log as text, at most 16 KiB; ``None`` for a log that is
-        missing or unreadable.
+        """Return the part of each log that is kept, as text of at most 16 KiB; ``None`` for a log
+        that is missing or unreadable.
 
-        That is its end, and for a crawler that failed also the lines around its last error.
+        This part is its end, and for a failed crawler also the lines around its last error.
         """
         return self.all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
-        """Return the last lines, and more of them if the first part has no progress.
-
-        ``None`` if unreadable.
+        """Return the last lines, and more of them if the first part has no progress; ``None`` if
+        the log is unreadable.
         """
         tail = self._last(pod, POLL_LINES, POLL_BYTES)
         if tail is None or last_progress(tail) is not None or tail.count(b"\n") < POLL_LINES:
@@ -165,7 +165,7 @@ class LogTails:
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """Return the last lines.
 
-        If they reach the limit, read fewer lines, because the limit cuts off the newest.
+        If they reach the limit, read fewer lines, because the limit cuts off the newest lines.
         """
         tail = self._read(pod, lines, limit)
         for fewer in (number for number in FEWER if number < lines):
@@ -186,7 +186,7 @@ class LogTails:
     def read(self, name: str, lines: int, limit: int, *, previous: bool = False) -> bytes | None:
         """Return the last lines of this pod's crawler; ``None`` if they cannot be read.
 
-        ``previous``: the lines of the execution before its restart.
+        With ``previous``, return the lines of the execution before its restart.
         """
         query = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
         try:
@@ -218,7 +218,7 @@ class LogTails:
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
     """Return ``most`` items from this position on.
 
-    After the last item, continue at the first one.
+    After the last item, continue with the first one.
     """
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
@@ -242,9 +242,9 @@ class DetailReader:
         """Yield the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each
         task.
 
-        Tasks without a log and without memory are left out. The pods are listed once, however many
-        tasks there are; their logs are read ``LOGS_A_TURN`` at a time. Raises ``ApiError`` when the
-        pods cannot be listed.
+        Tasks without a log and without memory are left out. The pods are listed only once for all
+        tasks; their logs are read ``LOGS_A_TURN`` at a time. Raises ``ApiError`` when the pods
+        cannot be listed.
         """
         if not tasks:
             return
@@ -263,17 +263,17 @@ class DetailReader:
                 peaks = [
                     value for value in (peak, memory.get(pod.metadata.name)) if value is not None
                 ]
-                # Without a log and memory we know no more than an observation, and earlier details
-                # must stay.
+                # Without log and memory we know no more than an observation does, and earlier
+                # details must stay.
                 if tail is not None or peaks:
                     yield Details(
                         task.task_id, tail, counters, max(peaks, default=None), statistics
                     )
 
     def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
-        """Return the bytes that running pods use, as far as the metrics API knows them.
+        """Return the memory in bytes that running pods use, if the metrics API knows it.
 
-        A failure is only logged, because this number is only for people.
+        A failure is only logged, because nothing depends on this number.
         """
         with self._lock:
             if not pods or time.monotonic() < self._absent_until:
@@ -297,7 +297,7 @@ class DetailReader:
 
 
 def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
-    """Return counters and peak memory from the runner's summary, else counters from the newest
+    """Return counters and peak memory from the runner's summary, or else counters from the newest
     progress in the log.
     """
     done = crawler_container(pod).state.terminated
@@ -309,7 +309,7 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
 
 
 def _used(containers: list[dict[str, Any]]) -> int | None:
-    """Return the bytes that the crawler's container uses; ``None`` if they are missing."""
+    """Return the memory in bytes that the crawler's container uses; ``None`` if it is missing."""
     used = next(
         (
             container["usage"].get("memory")

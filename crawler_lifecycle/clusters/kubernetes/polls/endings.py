@@ -78,10 +78,10 @@ def end_of_pod(task: TaskRef, job: Job | None, pod: Pod) -> tuple[End, Summary]:
 
 
 def end_of_job(job: Job, found: Condition) -> End:
-    """Return the end of a Job that is over and has no pod: only the Job's own conditions are
+    """Return the end of a Job that has ended and has no pod: only the Job's own conditions are
     evidence.
 
-    Another controller runs the pod on another cluster, so its summary is never here, and its
+    Another controller may run the pod on another cluster. Then its summary is never here, and its
     absence proves nothing.
     """
     words = clean(found.message)
@@ -107,8 +107,8 @@ def end_of_job(job: Job, found: Condition) -> End:
 
 
 def had_runner(job: Job | None, pod: Pod | None) -> bool:
-    """Return whether our runner started the crawler: true unless the pod, or else the Job, is
-    annotated "false".
+    """Return whether our runner started the crawler: true unless the pod, or else the Job, has the
+    annotation "false".
     """
     for holder in (pod, job):
         value = holder.metadata.annotations.get(labels.RUNNER) if holder is not None else None
@@ -217,9 +217,8 @@ def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
 
 
 def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> str | None:
-    """Return the reason that Kubernetes gives for the end.
-
-    If there are several, the most informative one.
+    """Return the reason that Kubernetes gives for the end; if there are several, return the most
+    informative one.
     """
     pod = last.pod
     done = last.done
@@ -243,10 +242,7 @@ def _reason(last: PodEnd, code: int | None, moved: tuple[str, str] | None) -> st
 
 
 def _deadline_ended_it(last: PodEnd) -> bool:
-    """Return whether the deadline of Job or pod ended the crawler.
-
-    It did not if the crawler ended on its own.
-    """
+    """Return whether the deadline of Job or pod ended the crawler, and not the crawler itself."""
     if last.by_itself:
         return False
     pod = last.pod
@@ -261,8 +257,8 @@ def _deadline_ended_it(last: PodEnd) -> bool:
         longest = max(
             (end - at for end in beside if end is not None and at is not None), default=timedelta()
         )
-        # All containers that the deadline ends get the same grace. If the crawler ended more than a
-        # grace before the last container, the deadline did not end it.
+        # All containers that the deadline ends get the same grace period. If the crawler ended
+        # earlier than one grace period before the last container, the deadline did not end it.
         return longest <= timedelta(seconds=(pod.spec.termination_grace_period_seconds or 0) + 1)
     if deadline is None:
         return False
@@ -275,7 +271,7 @@ def _deadline_ended_it(last: PodEnd) -> bool:
 
 
 def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) -> str | None:
-    """Return the evidence as a text for people, when no disruption ended the pod."""
+    """Return the evidence in words, when no disruption ended the pod."""
     if reason == "DeadlineExceeded":
         deadline = deadline_of(job)
         return clean(deadline.message if deadline is not None else pod.status.message)
@@ -289,7 +285,7 @@ def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) ->
 
 
 def _init_failure(pod: Pod) -> str | None:
-    """Return a text about the init container that failed.
+    """Describe the init container that failed.
 
     A sidecar does not count: it ends with the pod.
     """
@@ -304,7 +300,7 @@ def _init_failure(pod: Pod) -> str | None:
 
 
 def _failed_beside(pod: Pod) -> Iterator[str]:
-    """Yield a text about each failed container except the crawler's."""
+    """Yield a description of each failed container except the crawler's."""
     for status in sorted(pod.status.container_statuses, key=lambda s: s.name):
         done = status.state.terminated
         if status.name != labels.CONTAINER and done is not None and done.exit_code != 0:

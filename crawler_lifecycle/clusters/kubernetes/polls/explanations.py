@@ -1,6 +1,7 @@
 """Explanations from events and from the namespace, for tasks whose Job and pod give no reason.
 
-They are read during a poll, within limits. If they cannot be read, the poll still succeeds.
+They are read during a poll, with limits on time and number. If they cannot be read, the poll still
+succeeds.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from .predicates import ended
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a Job may have no pod, and that a node may prepare a pod, before their events are
-#: read.
+#: Seconds for which a Job may have no pod, and for which a node may prepare a pod, before their
+#: events are read.
 JOB_S = 2.0
 POD_S = 10.0
-#: The most objects whose events are read one by one. For more objects, one list of all such events
-#: is read.
+#: The maximum number of objects whose events are read one by one. For more objects, one list of all
+#: such events is read.
 ONE_BY_ONE = 4
 _SELECTS = {
     "Job": "involvedObject.kind=Job,type=Warning,reason=FailedCreate",
     "Pod": "involvedObject.kind=Pod,type=Warning",
 }
-#: The most seconds for one list of events.
+#: The time limit for one list of events, in seconds.
 EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Return whether a Job waits without a pod and without a reason for a long time; then its
-    events are read.
+    """Return whether a Job has waited for a long time without a pod or a reason; then its events
+    are read.
     """
     if (
         job.spec.suspend
@@ -52,8 +53,8 @@ def job_is_wordless(job: Job, now: datetime) -> bool:
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Return whether a node prepares the pod for a long time without a reason; then its events are
-    read.
+    """Return whether a node has been preparing the pod for a long time without a reason; then its
+    events are read.
     """
     if (
         ended(pod)

@@ -1,6 +1,6 @@
 """The inventory: all our waiting and executing tasks on the cluster, in pages.
 
-This module also reads the numbers and records of runs from their Jobs, for a database that lost
+This module also reads the numbers and records of runs from their Jobs, in case the database lost
 rows.
 """
 
@@ -30,7 +30,7 @@ from .reading import read_task
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which pages come from the same reading of the cluster.
+#: Seconds for which pages come from the same read of the cluster.
 KEPT_S = 60.0
 
 
@@ -48,10 +48,9 @@ class Inventory:
     ) -> list[ClusterTask]:
         """Return at most ``limit`` tasks after the key ``after``.
 
-        Later pages come from the same reading.
-
-        Tasks with the same key, such as a new Job and the pod of an old one, are in the same page.
-        So a page may be longer than ``limit``. Raises ``ApiError``.
+        Later pages come from the same read. Tasks with the same key, such as a new Job and the pod
+        of an old one, are on the same page. So a page may be longer than ``limit``. Raises
+        ``ApiError``.
         """
         begin = after or (0, -1, 0)
         with self._lock:
@@ -69,7 +68,7 @@ class Inventory:
         return rest[: bisect_right(rest, rest[limit - 1].key, key=lambda task: task.key)]
 
     def _read(self, run_id: int | None) -> list[ClusterTask]:
-        """Read all tasks in order, without the settled ones, which have ended."""
+        """Read all tasks in order, except settled ones, which have ended."""
         now = self._clock()
         listed = read_objects(self._api, labels.ours() if run_id is None else labels.of_run(run_id))
         jobs = {job.metadata.uid: job for job in listed.jobs.values()}
@@ -115,7 +114,8 @@ def task_records(api: Api, run: RunRef) -> list[TaskRecord]:
 
 
 def highest_run(api: Api, above: int = 0) -> int:
-    """Return the highest run number in the labels of our Jobs and pods, but at least ``above``.
+    """Return the highest run number in the labels of our Jobs and pods, or ``above`` if that is
+    higher.
 
     Settled objects count too. Raises ``ApiError``.
     """
@@ -126,7 +126,7 @@ def highest_run(api: Api, above: int = 0) -> int:
 
 
 def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
-    """Return the task of a Job; ``None`` when the Job is gone by now or is not ours."""
+    """Return the task of a Job; ``None`` when the Job is gone or is not ours."""
     try:
         job = json.loads(api.get(api.jobs_path(name)))
     except NotFound:

@@ -1,7 +1,7 @@
 """Listing: complete lists of our Jobs and pods, and the owner of each object.
 
-Jobs are listed before pods. If a Job was over when the Jobs were listed, all its pods are in the
-later list, because our finalizer keeps them. In the other order, the lists could contain an ended
+Jobs are listed before pods. If a Job had ended when the Jobs were listed, all its pods are in the
+later list, because our finalizer keeps them. In the reverse order, the lists could contain an ended
 Job without its pod, if the pod began and ended between them. Then its exit code and summary would
 be lost. A pod may still be missing, for example when a manual edit removed our label. Then pods are
 listed by the uid of their Job.
@@ -26,9 +26,10 @@ from crawler_lifecycle.ports.runs import TaskRef
 
 from .predicates import CONTROLLER_UID, JOB_NAME, job_is_over, owner_of
 
-#: The most values in one selector, because a URL must not exceed a few kilobytes.
+#: The maximum number of values in one selector, because a URL must not exceed a few kilobytes.
 IN_MAX = 50
-#: The most lists by uid. If more are needed, one list of the pods of all Jobs is read instead.
+#: The maximum number of lists by uid. If more are needed, one list of the pods of all Jobs is read
+#: instead.
 LISTS_MAX = 4
 
 Key = tuple[int, int, int]
@@ -48,8 +49,8 @@ else:
 
 
 class _Meta(ObjectMeta, frozen=True):
-    """The metadata of an object in a list, without labels and annotations that no poll reads: there
-    may be many.
+    """The metadata of a listed object, without the possibly many labels and annotations that no
+    poll reads.
     """
 
     labels: _OurLabels = msgspec.field(default_factory=dict)
@@ -68,7 +69,7 @@ Listed = TypeVar("Listed", ListedJob, ListedPod)
 
 
 class Sharing:
-    """Lets the objects of a run share its labels, to save memory.
+    """A cache that lets the objects of a run share their labels, to save memory.
 
     This is safe because no code changes them later.
     """
@@ -112,7 +113,7 @@ class TaskObjects(NamedTuple):
 
     @property
     def seen(self) -> bool:
-        """True when the task's own Job or a pod of it exists."""
+        """True when the task's own Job or one of its pods exists."""
         return self.has_job or bool(self.pods)
 
     def uids(self) -> list[str]:
@@ -121,10 +122,10 @@ class TaskObjects(NamedTuple):
 
 
 def read_objects(api: Api, selector: str, names: Collection[str] | None = None) -> Objects:
-    """Read all objects of the selector in two complete lists, and then the missing pods of some
-    Jobs by uid.
+    """Read all objects that match the selector in two complete lists, and then, by uid, the missing
+    pods of the Jobs in ``names``, by default of all Jobs.
 
-    These are the Jobs with ``names``, by default all. Raises ``ApiError``.
+    Raises ``ApiError``.
     """
     keep = Sharing().keep
     listed = api.listing(api.jobs_path(), ListedJob, labels=selector, keep=keep).items
@@ -136,7 +137,7 @@ def read_objects(api: Api, selector: str, names: Collection[str] | None = None) 
 
 
 def _had_pods(job: Job) -> bool:
-    """Return whether the Job had pods by its own status, or whether it is over or being deleted."""
+    """Return whether the Job had pods by its own status, has ended, or is being deleted."""
     status = job.status
     counted = any((status.active, status.terminating, status.succeeded, status.failed))
     return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
@@ -151,7 +152,7 @@ def pods_of_jobs(api: Api, uids: Sequence[str]) -> PodsOfJobs:
     found = PodsOfJobs()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
-    # The server reads all pods of the namespace for each list, so a few lists are no better than
+    # The server reads all pods of the namespace for each list, so several lists are no cheaper than
     # one.
     for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
@@ -176,11 +177,11 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 
 def find_job(api: Api, name: str) -> Job | None:
-    """Return the Job of this name, which may not be ours; ``None`` without one.
+    """Return the Job of this name, which may not be ours; ``None`` if there is none.
 
     Raises ``ApiError``.
 
-    Only the API server's own word counts: a 404 of something before it, or one that was cut off,
+    Only an answer of the API server itself counts: a 404 from a proxy, or one that was cut off,
     proves nothing.
     """
     try:
@@ -247,7 +248,7 @@ def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
 def key_by_name(pod: Pod) -> Key | None:
     """Return run, index and attempt from the name of the pod's Job, for a pod that lost our labels.
 
-    The Job controller writes this name into a label of the pod.
+    The Job controller writes this name to a label of the pod.
     """
     numbers = [whole(part) for part in pod.metadata.labels.get(JOB_NAME, "").split("-")[1:]]
     if len(numbers) != 3 or None in numbers:
@@ -271,7 +272,7 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
 
     This is decided by the uid of the Job if it is recorded, else by the uid of the run and the id
     of the task's row. A name and numbers alone are no proof: another database, or this one before a
-    restore, may have used the same.
+    restore, may have used the same ones.
     """
     if task.uid is not None:
         return uid == task.uid
@@ -279,7 +280,7 @@ def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool
 
 
 def listed_by_us(meta: ObjectMeta, run_id: int, task: TaskRef) -> bool:
-    """Return whether each selector of a poll of this task (``of_tasks``) matches the object."""
+    """Return whether all selectors of a poll of this task (``of_tasks``) match the object."""
     wanted = {
         labels.MANAGED_BY: labels.MANAGER,
         labels.RUN: str(run_id),

@@ -1,5 +1,5 @@
-"""Identity of the namespace that we read, to decide whether a missing task may execute in another
-namespace.
+"""The identity of the namespace that we read, which shows whether a missing task may execute in
+another namespace.
 
 A list of the wrong namespace is empty, and not an error. So the namespace of each task is recorded
 before its Job is created, by its uid, which is unique in all clusters. A missing task counts as
@@ -56,7 +56,7 @@ class NamespaceIdentity:
 
     @property
     def words(self) -> str:
-        """The name and uid as a text for people."""
+        """The name and uid in words."""
         return f"{self.name} (uid {self.uid or 'unknown'})"
 
     @classmethod
@@ -92,9 +92,9 @@ def _cluster(api: Api) -> str | None:
 
 
 def require_same(api: Api, recorded: str) -> None:
-    """Raise ``OtherPlace`` when the caller certainly reads another namespace than ours.
+    """Raise ``OtherPlace`` when the caller certainly reads a namespace other than ours.
 
-    Raises ``ApiError`` too.
+    Also raises ``ApiError``.
     """
     theirs = NamespaceIdentity.read(recorded)
     if theirs is not None and theirs.name == api.namespace:
@@ -133,7 +133,7 @@ class CurrentNamespace:
 
         All others are the namespace that we read.
 
-        ``None`` is a task without a recorded namespace, and is ignored. Raises
+        ``None`` stands for a task without a recorded namespace, and is ignored. Raises
         ``ClusterUnavailable`` when a task may execute in another namespace, and ``ApiError``.
         """
         return {
@@ -143,7 +143,8 @@ class CurrentNamespace:
         }
 
     def _is_ours(self, recorded: str) -> bool:
-        """Return true for the namespace that we read, and false for one that is certainly gone.
+        """Return true for the namespace that we read, and false for a namespace that is certainly
+        gone.
 
         Raises ``ClusterUnavailable`` when neither is certain.
         """
@@ -169,7 +170,7 @@ class CurrentNamespace:
             return False
         cluster = _cluster(self._api) if same_name and place.cluster is not None else None
         if cluster is not None and cluster == place.cluster:
-            return False  # a cluster never has two namespaces of one name at the same time
+            return False  # a cluster never has two namespaces of the same name at once
         raise ClusterUnavailable(self._elsewhere(place, found, cluster))
 
     def _elsewhere(
@@ -200,7 +201,7 @@ class CurrentNamespace:
 
 
 def replaced(namespace: Namespace) -> set[str]:
-    """Return the namespaces that a person has declared permanently gone: their uids, or names if a
+    """Return the namespaces that a person has declared permanently gone, by uid, or by name if the
     uid is unknown.
     """
     return set(namespace.metadata.annotations.get(labels.REPLACES, "").replace(",", " ").split())

@@ -2,7 +2,7 @@
 docs/kubernetes-outcomes.md).
 
 Three clocks are involved: the node's for the crawler's end, the API server's for a deletion, and
-that of another part of the cluster for a disruption mark. Within the margin of two clocks
+that of another component of the cluster for a disruption mark. Within the margin of two clocks
 (``domain.clocks``) the times do not show which event came first. Then the runner's summary decides,
 and an end without a summary is not a success. The functions do no I/O.
 """
@@ -35,16 +35,17 @@ from .predicates import (
 )
 from .termination_message import clean, read_summary
 
-#: A disruption mark is ignored if its pod still ran for this time after the mark. The cluster does
-#: the same.
+#: A disruption mark is ignored if its pod still ran for this long after the mark, as the cluster
+#: does.
 STALE_AFTER = timedelta(minutes=2)
-#: A deletion within this time after the end may be the node's own removal of the pod, which follows
-#: after it unmounts the volumes. The time includes the difference of the clocks.
+#: A deletion within this time after the end may be the node's own removal of the pod, once the
+#: volumes are unmounted. The time includes the difference of the clocks.
 NODE_DELETES = timedelta(minutes=1)
-#: A node's reasons for a container whose end it does not know. The exit code is then invented.
+#: The reasons that a node gives for a container whose end it does not know. The exit code is then
+#: invented.
 _FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
-#: All reasons that kubelets and their runtimes give for the end of a container. Another one is the
-#: word of a provider that stands for a node (a virtual kubelet), and so is its exit code.
+#: All reasons that kubelets and their runtimes give for the end of a container. Any other reason,
+#: and its exit code, come from a provider that acts as a node (a virtual kubelet).
 _OF_KUBELETS = (
     *_FORGOTTEN,
     *START_FAILURES,
@@ -70,10 +71,10 @@ _MOVED = {
 }
 _BY_KUBELET = "TerminationByKubelet"
 _BY_PODGC = "DeletionByPodGC"
-#: The disruptions by which the cluster gives up a pod without an answer of its node. They may take
-#: any time.
+#: The disruptions in which the cluster gives up a pod without an answer from its node. They may
+#: take any time.
 _GIVEN_UP = ("DeletionByTaintManager", _BY_PODGC)
-#: The values of a pod's ``reason`` that concern its node. Clusters that set no condition have them
+#: The values of a pod's ``reason`` that concern its node. Clusters that set no condition use them
 #: too.
 _BY_NODE = {
     "Terminated": "its node was shut down",
@@ -82,8 +83,8 @@ _BY_NODE = {
     "NodeLost": "its node was lost",
     "Preempting": "displaced by a critical pod",
 }
-#: Reasons with which a restarted node refuses a pod that it had executed; also ``OutOf…`` for every
-#: resource. For a pod that never began, every reason is a refusal.
+#: Reasons with which a restarted node refuses a pod that it executed before; ``OutOf…`` of any
+#: resource is another one. For a pod that never began, every reason is a refusal.
 _REFUSALS = (
     "AppArmor",
     "InitContainerRestartPolicyForbidden",
@@ -101,8 +102,8 @@ _REFUSALS = (
     "UnexpectedAdmissionError",
     "UnexpectedPredicateFailureType",
 )
-#: Beginnings of a kubelet's message about a pod that it refuses: since 1.28, and before that for a
-#: lack of resources.
+#: How a kubelet's message about a refused pod begins: since 1.28, and before that for a lack of
+#: resources.
 _REJECTED = ("Pod was rejected", "The node had condition")
 
 
@@ -120,13 +121,13 @@ class PodEnd(NamedTuple):
     of two clocks.
     """
     untold: bool
-    """True if the runner reports that no stop signal came. Then all requests to end the pod came
-    after the end.
+    """True if the runner reports that it received no stop signal. Then all requests to end the pod
+    came after the end.
     """
 
 
 def disruption(last: PodEnd) -> tuple[str, str] | None:
-    """Return the outcome and a text when the cluster or somebody else ended the crawler.
+    """Return the outcome and its cause when the cluster or somebody else ended the crawler.
 
     Return ``None`` when the crawler ended on its own, or when we requested the end.
     """
@@ -153,8 +154,8 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
             return found
     if pod.status.reason == "Evicted" or asked_by_us(last.task, pod, job):
         return None
-    # When the time of the deletion is lost, a later mark or the Job's count shows that it came
-    # after the end. Then the exit code of a program that did not handle SIGTERM shows that it came
+    # If the time of the deletion is lost, a later mark or the Job's count shows that it came after
+    # the end. Otherwise, the exit code of a program that did not handle SIGTERM shows that it came
     # before.
     terminated = last.done is not None and last.done.exit_code == 128 + SIGTERM
     if deleted_before(pod, last.at, last.by_itself) and (
@@ -173,9 +174,7 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
 
 
 def also_deleted(last: PodEnd) -> str | None:
-    """Return a text if somebody else may have deleted a pod that we stopped, before our stop; else
-    ``None``.
-    """
+    """Return a text if somebody else may have deleted a pod before we stopped it; else ``None``."""
     if not last.task.stopping or last.untold or asked_by_us(None, last.pod, last.job):
         return None
     return (
@@ -188,11 +187,11 @@ def also_deleted(last: PodEnd) -> str | None:
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
     """Return whether the pod was deleted before the crawler in it ended (``at``).
 
-    The deletion timestamp alone does not show this. First it is the end of the grace. When the pod
-    has ended, its node deletes it without a grace, and the time of this deletion replaces the
-    timestamp. A pod that ended first and was deleted later has such a timestamp, too. So a
-    timestamp soon after the end counts as the node's deletion. Then the result is true, unless the
-    crawler ended on its own.
+    The deletion timestamp alone does not show this. At first it is the end of the grace period.
+    When the pod has ended, its node deletes it without a grace period, and the time of this
+    deletion replaces the timestamp. A pod that ended first and was deleted later has such a
+    timestamp, too. So a timestamp soon after the end counts as the node's deletion. Then the result
+    is true, unless the crawler ended on its own.
     """
     asked = deletion_asked(pod)
     if asked is None:
@@ -205,10 +204,10 @@ def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
 
 
 def who_deleted(job: Job | None, pod: Pod) -> str:
-    """Return a text about who deleted a pod without our request, as far as the Job shows it."""
+    """Describe who deleted a pod without our request, as far as the Job shows this."""
     if job is None:
         return "its Job was deleted by somebody else"
-    # It may be deleted as well by now, but that came later.
+    # It may have been deleted, too, but only later.
     if job.spec.suspend or taken_back(job, pod):
         return who_suspended(job)
     if job.metadata.deletion_timestamp is not None:
@@ -217,7 +216,7 @@ def who_deleted(job: Job | None, pod: Pod) -> str:
 
 
 def who_suspended(job: Job) -> str:
-    """Return a text about who suspended the Job under its pod, as far as the Job shows it."""
+    """Describe who suspended the Job of a running pod, as far as the Job shows this."""
     queue = job.metadata.labels.get(labels.QUEUE)
     return f"its Job was suspended by {f'its queue {queue} or ' if queue else ''}somebody else"
 
@@ -238,7 +237,7 @@ def disruption_mark(pod: Pod) -> Condition | None:
 
 
 def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
-    """Return the outcome and the cause that a condition ``DisruptionTarget`` stands for."""
+    """Return the outcome and the cause that follow from a condition ``DisruptionTarget``."""
     reason = mark.reason or ""
     detail = clean(mark.message)
     if reason == _BY_KUBELET:
@@ -258,7 +257,7 @@ def disruption_words(mark: Condition, pod: Pod) -> tuple[str, str]:
 
 
 def given_up_after_end(pod: Pod, at: datetime | None) -> bool:
-    """Return whether the cluster gave up the pod, and set it to failed, only after its crawler had
+    """Return whether the cluster gave up the pod and set it to failed only after its crawler had
     ended.
     """
     mark = pod.condition("DisruptionTarget")
@@ -276,11 +275,9 @@ def lost_container(done: TerminatedState | None) -> bool:
 
 
 def invented(done: TerminatedState | None) -> TypeGuard[TerminatedState]:
-    """Return whether only a provider reports that the container ended, and how.
+    """Return whether only a provider reports that, and how, the container ended.
 
-    The summary of a runner is a better proof.
-
-    Processes end with exit codes from 0 to 255.
+    The summary of a runner is better proof. Processes end with exit codes from 0 to 255.
     """
     if done is None or read_summary(done.message).runner:
         return False
@@ -288,21 +285,21 @@ def invented(done: TerminatedState | None) -> TypeGuard[TerminatedState]:
 
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:
-    """Return whether the mark may have caused the end: it came before, but not so long before that
-    it was ignored.
+    """Return whether the mark may have caused the end: it came before the end, but not so early
+    that it is ignored.
     """
     stamp = mark.last_transition_time
     at = last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
-        # The collector marks a pod of a lost node, and would have set it to failed if it had not
-        # ended.
+        # The pod garbage collector marks a pod of a lost node, and would have set it to failed if
+        # it had not ended.
         return False
     if stamp is None or at is None:
         return True
-    if mark.reason == _BY_KUBELET:  # the same clock dates the end, in whole seconds
+    if mark.reason == _BY_KUBELET:  # the same clock gives the time of the end, in whole seconds
         return stamp < at or (stamp == at and not last.by_itself)
     if mark.reason == _BY_PODGC and last.done is not None and not lost_container(last.done):
-        return surely_before(stamp, at)  # the node reported the end, so it worked until then
+        return surely_before(stamp, at)  # the node reported the end, so it was working until then
     before = surely_before(stamp, at) if last.by_itself else may_be_before(stamp, at)
     return before and not _spared(mark, stamp, last.pod, at)
 
@@ -317,8 +314,8 @@ def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
 
 
 def _by_its_node(pod: Pod) -> tuple[str, str] | None:
-    """Return the outcome and a text when the pod's ``reason`` shows that its node ended or refused
-    it.
+    """Return the outcome and its cause when the pod's ``reason`` shows that its node ended or
+    refused it.
     """
     reason = pod.status.reason
     if reason is None or reason == "DeadlineExceeded":
@@ -339,8 +336,8 @@ def _by_its_node(pod: Pod) -> tuple[str, str] | None:
 
 
 def _counted_before(job: Job | None, pod: Pod) -> bool:
-    """Return whether the Job had counted the pod as succeeded before the deletion, so the deletion
-    ended nothing.
+    """Return whether the Job had counted the pod as succeeded before the deletion, which then did
+    not end the crawler.
     """
     asked = deletion_asked(pod)
     at = counted_at(job)

@@ -1,8 +1,7 @@
-"""Texts for people: reasons why a task does not execute yet, and warnings about a task that
-executes.
+"""Human-readable reasons why a task does not execute yet, and warnings about a task that executes.
 
-A text names times, never durations, so that it is the same at each poll. It states that a problem
-will end on its own, or else what must be repaired. No problem here ends the task; only
+A text contains times, never durations, so that it is the same at each poll. It states either that a
+problem will end on its own or what must be repaired. No problem here ends the task; only
 ``start_timeout_s``, a stop or the Job's deadline does.
 """
 
@@ -30,9 +29,10 @@ from .predicates import (
 )
 from .termination_message import clean
 
-#: Time after which we report that no controller handles a Job, or no scheduler a pod.
+#: Time after which we report that no controller handles a Job, or that no scheduler handles a pod.
 TAKEN_UP = timedelta(seconds=60)
-#: Time after the end of its grace, after which we report that a pod does not end.
+#: We report that a pod does not end when this much time has passed since the end of its grace
+#: period.
 OVERDUE = timedelta(seconds=30)
 
 _PREPARING = (None, "", "ContainerCreating", "PodInitializing")
@@ -50,8 +50,8 @@ _CANNOT = (
     "PreStartHookError",
 )
 _GOES_ON = "; it continues when this is repaired"
-#: Parts of the server's message when it refuses to create a pod -> the text for people, and when
-#: the Job continues.
+#: Part of the server's message when it refuses to create a pod -> our text, and when the Job
+#: continues.
 _REFUSALS = (
     ("exceeded quota", "The cluster's quota is used up", "; it continues when the quota allows it"),
     (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
@@ -96,8 +96,8 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
         return _refusal(refused.message or "")
     if any(job.condition(kind) for kind in ("FailureTarget", "SuccessCriteriaMet")):
         return "The Job is ending; it has no pod any more"
-    # A Job that was held counts from its resumption. Its controller clears the start at a
-    # suspension, and sets it anew.
+    # For a Job that was held, the time counts from its resumption: its controller clears the start
+    # time when it is suspended, and sets it again.
     began = job.status.start_time or job.metadata.creation_timestamp
     since = f" since {clock(began, now)}" if began is not None else ""
     late = began is not None and now - began > TAKEN_UP
@@ -119,13 +119,13 @@ def job_words(job: Job, events: Sequence[Event] | None, now: datetime) -> str:
 
 
 def queue_words(job: Job) -> str | None:
-    """Return the text about a Job that its queue holds; ``None`` when it has no queue."""
+    """Return the text for a Job that its queue holds; ``None`` when it has no queue."""
     queue = job.metadata.labels.get(labels.QUEUE)
     return f"Waits in queue {queue}" if queue else None
 
 
 def _refusal(message: str) -> str:
-    """Return a text about a pod that the server refuses to create, with its message but without the
+    """Return a text for a pod that the server refuses to create: the server's message without the
     random name.
     """
     said = clean(message) or "the server gave no reason"
@@ -166,7 +166,7 @@ def pod_words(
         words = _container(pod, status, events, now)
         if words is not None:
             return f"Init container {status.name}: {words}"
-        # Only for a sidecar ``started`` means ready. For other init containers kubelets set it as
+        # ``started`` means ready only for a sidecar. For other init containers, kubelets set it as
         # soon as they run.
         if status.state.running is not None and not (status.started and status.name in beside):
             return f"Init container {status.name} runs"
@@ -241,8 +241,8 @@ def _pull_error(pod: Pod, message: str | None, events: Sequence[Event] | None) -
 
 
 def pull_words(message: str | None) -> str:
-    """Return the cause in the message of a container without its image; empty when only an event
-    has it.
+    """Return the cause from the message of a container without its image; empty when only an event
+    contains it.
     """
     said = re.sub(r'^Back-off pulling image "[^"]*":? ?', "", message or "")
     return re.sub(
@@ -254,7 +254,7 @@ def pull_words(message: str | None) -> str:
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:
     where = f"Node {pod.spec.node_name} prepares the pod"
-    if said := clean(pod.status.message):  # only a provider writes something here
+    if said := clean(pod.status.message):  # only a provider sets this field
         return f"{where}: {clean(pod.status.reason)}: {said}"
     event = newest_warning(events, pod.metadata.uid)
     said = clean(event.message) if event is not None else None
@@ -285,10 +285,9 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
 
 
 def _silent(pod: Pod, now: datetime) -> str | None:
-    """Return a text when the node does not answer: then the cluster sets the pod, but not its
-    containers, to not ready.
+    """Return a text when the node does not answer.
 
-    The node itself never reports this.
+    The cluster then sets the pod to not ready, but not its containers, which a node never reports.
     """
     ready = pod.denied("Ready")
     lost = pod.status.reason == "NodeLost"
@@ -336,7 +335,7 @@ def _leaving(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> str | N
 
 
 def _who(task: TaskRef, job: Job | None, pod: Pod) -> str | None:
-    """Return a text about who deleted the pod; ``None`` when we did."""
+    """Describe who deleted the pod; return ``None`` if we did."""
     mark = disruption_mark(pod)
     if mark is not None:
         return disruption_words(mark, pod)[1]

@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports.runs import TaskRef
 
 #: Labels that the Job controller sets on its pods. They stay when the Job is deleted without its
-#: pods; the owner's reference does not.
+#: pods, unlike the owner reference.
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"
 #: The Job controller's finalizer on pods that it has not counted yet. A suspension removes it and
@@ -35,14 +35,14 @@ def owner_of(pod: Pod) -> str | None:
 
 
 def crawler_container(pod: Pod) -> ContainerStatus:
-    """Return the status of the crawler's container; before the node has reported one, a status
-    without a state.
+    """Return the status of the crawler's container, or an empty status until the node has reported
+    one.
     """
     return pod.container(labels.CONTAINER) or _NOTHING_SAID
 
 
 def sidecars(pod: Pod) -> set[str]:
-    """Return the names of init containers that run in parallel with the crawler, and that the node
+    """Return the names of init containers that run in parallel with the crawler and that the node
     ends after it.
     """
     return {
@@ -112,9 +112,8 @@ def deleted_before_scheduling(pod: Pod) -> bool:
 def taken_back(job: Job | None, pod: Pod) -> bool:
     """Return whether this pod was deleted because its Job was suspended, for example by a queue.
 
-    After the Job is resumed, it keeps a condition, and the pod does not have the Job's finalizer
-    any more. A Job that is over or being deleted creates no other pod. The pod is then the end of
-    the task.
+    After the Job is resumed, it keeps a condition, and the pod no longer has the Job's finalizer. A
+    Job that has ended or is being deleted creates no other pod. The task then ends with this pod.
     """
     if (
         pod.metadata.deletion_timestamp is None
@@ -129,7 +128,7 @@ def taken_back(job: Job | None, pod: Pod) -> bool:
 
 
 def may_execute_again(job: Job) -> bool:
-    """Return whether a Job that was suspended may have a pod, or may get one when it is resumed."""
+    """Return whether a suspended Job may have a pod, or may get one when it is resumed."""
     if not (job.spec.suspend or any(c.type == "Suspended" for c in job.status.conditions)):
         return False
     no_more = job.spec.parallelism == 0 or job.metadata.deletion_timestamp is not None
@@ -143,8 +142,8 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
     It never ran, and the Job continues later.
 
-    A suspended Job that is deleted now had no other pod: what ends the task is this deletion,
-    perhaps ours.
+    A suspended Job that is being deleted had no other pod: this deletion, perhaps ours, ends the
+    task.
     """
     if job is None or not deleted_before_scheduling(pod):
         return False
@@ -152,21 +151,21 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 
 def another_follows(job: Job | None, pod: Pod) -> bool:
-    """Return whether the Job was resumed after this pod was taken back, so that it creates another
-    pod.
+    """Return whether the Job creates another pod, because it was resumed after this one was taken
+    back.
     """
     return job is not None and not job.spec.suspend and taken_back(job, pod) and ended(pod)
 
 
 def never_began(pod: Pod) -> bool:
-    """Return whether no container of the pod ever ran, as far as its node knows."""
+    """Return whether no container of the pod ever ran, according to its node."""
     return not any(
         map(began, (*pod.status.container_statuses, *pod.status.init_container_statuses))
     )
 
 
 def sidecar_still_runs(pod: Pod) -> bool:
-    """Return whether the crawler has ended, but another container of the pod still runs and is not
+    """Return whether the crawler has ended while another container of the pod still runs and is not
     being ended.
     """
     return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
@@ -187,9 +186,9 @@ def began(container: ContainerStatus) -> bool:
 def deletion_asked(pod: Pod) -> datetime | None:
     """Return the time when the deletion was requested; ``None`` without a deletion.
 
-    The deletion timestamp is the end of the grace, so the grace is subtracted. For an impossible
-    time, return
-    ``NO_TIME``: with a grace of centuries the API server's numbers overflow.
+    The deletion timestamp is the end of the grace period, which is therefore subtracted. For an
+    impossible time, return ``NO_TIME``: with a grace period of centuries, the API server's numbers
+    overflow.
     """
     if pod.metadata.deletion_timestamp is None:
         return None
@@ -203,7 +202,7 @@ def deletion_asked(pod: Pod) -> datetime | None:
 def deletion_is_dated(pod: Pod) -> bool:
     """Return whether the time of the deletion request is known.
 
-    A node's own deletion at the end has no grace.
+    A node's own deletion at the end has no grace period.
     """
     return (
         known_time(deletion_asked(pod)) is not None
@@ -212,10 +211,10 @@ def deletion_is_dated(pod: Pod) -> bool:
 
 
 def kept_until(pod: Pod) -> datetime | None:
-    """Return the latest end of a pod whose grace was shortened; ``None`` for any other pod.
+    """Return the latest end of a pod whose grace period was shortened; ``None`` for any other pod.
 
-    Its node may have begun the full grace already, and a kubelet keeps the first grace. The time of
-    the first deletion is lost, but it was not later than the last one.
+    Its node may have begun the full grace period already, and a kubelet keeps the first one. The
+    time of the first deletion is lost, but it was not later than the last one.
     """
     asked = known_time(deletion_asked(pod))
     own_s = pod.spec.termination_grace_period_seconds or 0
@@ -231,8 +230,8 @@ def kept_until(pod: Pod) -> datetime | None:
 def deciding_pod(pods: Iterable[Pod]) -> Pod | None:
     """Return the pod that decides the task's state; ``None`` without pods.
 
-    The order is: executing, waiting, ended; then not being deleted before being deleted; then the
-    newest.
+    Executing pods come before waiting ones, and these before ended ones; then pods that are not
+    being deleted; then the newest.
     """
 
     def rank(pod: Pod) -> tuple[int, bool, float, str, str]:
@@ -264,7 +263,7 @@ def job_is_over(job: Job) -> bool:
 
 
 def deadline_of(job: Job | None) -> Condition | None:
-    """Return the first condition that the Job's own deadline passed.
+    """Return the first condition which shows that the Job's own deadline passed.
 
     ``FailureTarget`` comes before its pods end.
     """
@@ -279,7 +278,7 @@ def deadline_of(job: Job | None) -> Condition | None:
 
 
 def counted_at(job: Job | None) -> datetime | None:
-    """Return the time when the Job counted its success, as far as its conditions show it."""
+    """Return the time when the Job counted its success, if its conditions show it."""
     found = (
         [job.condition(kind) for kind in ("SuccessCriteriaMet", "Complete")]
         if job is not None
@@ -291,8 +290,8 @@ def counted_at(job: Job | None) -> datetime | None:
 
 
 def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
-    """Return the newest warning event about the object, with one of these reasons if any are
-    given.
+    """Return the newest warning event about the object; if reasons are given, only with one of
+    these.
     """
     about = [
         e

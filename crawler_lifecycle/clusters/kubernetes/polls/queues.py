@@ -1,8 +1,8 @@
-"""Queues: Kueue's own words about Jobs that it holds or took back.
+"""Queues: what Kueue reports about Jobs that it holds or took back. Only a poll that finds a
+suspended Job with a queue's label reads this: one list of Workloads, and the positions in each
+queue.
 
-They are read only by a poll that finds a suspended Job with a queue's label: one list of Workloads,
-and the positions in each queue. All of it is optional. If it cannot be read, the poll reports less,
-and still succeeds.
+All of it is optional. If it cannot be read, the poll reports less, but still succeeds.
 """
 
 from __future__ import annotations
@@ -41,30 +41,29 @@ WORKLOADS = "kueue.x-k8s.io"
 POSITIONS = "visibility.kueue.x-k8s.io"
 #: Label of a Workload: the uid of its Job.
 JOB_UID = "kueue.x-k8s.io/job-uid"
-#: The most queues of one poll whose positions are read.
+#: The maximum number of queues whose positions one poll reads.
 QUEUES_MAX = 2
-#: Seconds for which an API that failed is not asked again.
+#: Seconds for which an API is not called again after a failure.
 SILENT_S = 60.0
 T = TypeVar("T")
 
 
 class QueueReader:
-    """A reader of Kueue's words. Thread-safe."""
+    """A reader of Kueue's reports. Thread-safe."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._versions: dict[str, str | None] = {}
-        """The version of each group of the API; ``None`` for a group that the cluster lacks."""
+        """The version of each API group; ``None`` for a group that the cluster lacks."""
         self._silent_until: dict[str, float] = {}
 
     def explain(
         self, found: Sequence[TaskObjects], seen: list[Observation], now: datetime
     ) -> list[Observation]:
-        """Return the observations, with the reasons of tasks that a queue holds and the causes of
-        those it took back.
+        """Return the observations, with the reasons why a queue holds or took back tasks.
 
-        At most ``IN_MAX`` tasks get them: first those that were taken back, then those that wait
-        longest.
+        At most ``IN_MAX`` tasks get a reason: first those that were taken back, then those that
+        have waited longest.
         """
         held = [
             (n, objects.job)
@@ -116,8 +115,8 @@ class QueueReader:
         return self._read(WORKLOADS, "workloads", listed)
 
     def _places(self, queues: Collection[str]) -> Mapping[str, int]:
-        """Return the positions of Workloads in their queues by name, from 1 on, as far as they can
-        be read.
+        """Return the positions of Workloads in their queues by name, starting at 1. Positions that
+        cannot be read are left out.
         """
 
         def listed(path: str) -> PendingWorkloadsSummary:
@@ -145,7 +144,7 @@ class QueueReader:
             answer = read(self._api.path(resource, group=f"/apis/{group}/{known}"))
             self._versions[group] = known
             return answer
-        # Without a version it is the group that is missing, else the version or an object.
+        # Without a version, the group is missing; otherwise, the version or an object.
         except NotFound:
             self._versions[group] = None if known is None else ""
         except ApiError as error:
@@ -171,8 +170,8 @@ def _since(job: Job, now: datetime) -> datetime:
 
 
 def _current(workload: Workload) -> tuple[bool, float, str]:
-    """Return a rank: a Workload that Kueue still handles is above a finished one, and a newer one
-    above an older.
+    """Return a sort key: Workloads that Kueue still handles rank above finished ones, and newer
+    ones above older ones.
     """
     finished = workload.condition("Finished")
     created = workload.metadata.creation_timestamp
@@ -184,14 +183,14 @@ def _current(workload: Workload) -> tuple[bool, float, str]:
 
 
 def _missing(job: Job, now: datetime) -> str | None:
-    """Return a text about a Job of which Kueue makes no Workload; ``None`` while it may still do
+    """Return a text for a Job for which Kueue creates no Workload; ``None`` while it may still do
     so.
     """
     if now - _since(job, now) <= TAKEN_UP:
         return None
     priority = job.metadata.labels.get(labels.QUEUE_PRIORITY)
     there = f", and that the WorkloadPriorityClass {priority} exists" if priority else ""
-    return f"Kueue has made no Workload of it: check that Kueue runs and manages Jobs{there}"
+    return f"Kueue has created no Workload for it: check that Kueue runs and manages Jobs{there}"
 
 
 def _why(workload: Workload, now: datetime) -> str:

@@ -3,7 +3,7 @@ docs/kubernetes-pending.md).
 
 No I/O.
 
-The pod decides, because a Job's conditions are later than its pods: by a second on an idle control
+The pod decides, because a Job's conditions lag behind its pods: by a second on an idle control
 plane, by minutes on a busy one. The Job is used for facts that only it has: its deadline, its
 deletion, a pod that cannot be created. The task's row shows whether we requested a deletion.
 Success always needs evidence.
@@ -38,7 +38,7 @@ from .predicates import (
 )
 from .termination_message import Summary, reported
 
-#: A Job without a pod that has been in deletion for this time never gets a pod again, even if the
+#: A Job without a pod never gets one again after it has been in deletion for this long, even if the
 #: Job still exists.
 GONE_AFTER = timedelta(seconds=30)
 
@@ -51,14 +51,14 @@ def read_task(
     now: datetime,
     read_at: datetime | None = None,
 ) -> Observation:
-    """Return one observation from one complete poll: from the Job with the task's name, and from
-    pods and events.
+    """Return one observation from one complete poll, based on the Job with the task's name, pods
+    and events.
 
     Pods of another Job, and events about other objects, are ignored. ``events`` is ``None`` when
     they could not be read. The order of the lists does not matter, and no input raises an error. A
     task without objects is ``ABSENT``, which proves nothing yet.
 
-    ``now`` is the begin of the poll. ``read_at`` is the time when the objects had been read, by
+    ``now`` is the start of the poll. ``read_at`` is the time by which the objects had been read, by
     default the same.
     """
     uid = _uid(task, job, pods)
@@ -136,8 +136,8 @@ def _of_job(
         phase = Phase.EXECUTING if job.status.ready else Phase.WAITING
         return seen(phase, now, reason=words, changed_at=started, started_at=started)
     if deleted is not None and now - deleted >= GONE_AFTER:
-        # The Job has no pod and creates none any more. So nothing runs, even if a finalizer keeps
-        # the Job.
+        # The Job has no pod and will not create one. So nothing runs, even if a finalizer keeps the
+        # Job.
         return seen(Phase.GONE, now, reason=words, changed_at=known_time(deleted))
     return seen(
         Phase.WAITING, now, reason=words, changed_at=known_time(job.metadata.creation_timestamp)
@@ -159,8 +159,8 @@ def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: 
         task.index,
         task.attempt,
         Phase.ENDED,
-        # An end may have happened after the poll began. So its time of observation is when the
-        # objects had been read.
+        # An end may have happened after the poll began. So it counts as observed when the objects
+        # had been read.
         read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
@@ -172,7 +172,7 @@ def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: 
 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
-    """Return a text about other pods of the Job that have ended; ``None`` without one."""
+    """Describe other pods of the Job that have ended; return ``None`` if there are none."""
     others = [
         other
         for other in pods

@@ -4,11 +4,11 @@ prints.
 The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes returns as the
 container's message. A pod has 12 KiB for all its containers, so the message may be cut; then the
 fields before the cut count. Without a summary, the message may be the end of the log
-(``FallbackToLogsOnError``), or the node's text about the container.
+(``FallbackToLogsOnError``) or a message of the node about the container.
 
 We cannot read a file inside a pod. So the runner also prints a line ``{"crawl_progress": {…}}``
 every 30 s and at the end, and ``{"crawl_stats": {…}}`` before the last one. The crawler may print
-other text around them, even on the same line. We trust none of it: a value of the wrong type is
+other text around them, even on the same line. We trust none of it: values of the wrong type are
 left out.
 """
 
@@ -28,9 +28,9 @@ from crawler_lifecycle.domain.coverage import FIELDS_MAX, Coverage, named
 from crawler_lifecycle.domain.last_words import last_words, printable
 from crawler_lifecycle.domain.task import Counters
 
-#: The most characters that we keep of a message that our runner did not write.
+#: The maximum number of characters that we keep of a message that our runner did not write.
 FOREIGN_MAX = 500
-#: Finds the lines of a log that our runner printed for programs.
+#: Matches the machine-readable lines of our runner in a log.
 _OURS = re.compile('"crawl_(progress|stats)"')
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.COUNT_MAX)]
@@ -39,7 +39,7 @@ _Signal = Annotated[int, msgspec.Meta(ge=1, le=bounds.SIGNAL_MAX)]
 
 
 class _Coverage(msgspec.Struct, frozen=True, gc=False):
-    """A whole and valid ``Coverage``, as far as types show that."""
+    """A complete ``Coverage`` whose types are valid."""
 
     items: Annotated[int, msgspec.Meta(ge=0, le=bounds.COUNT_MAX)]
     shares: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]]
@@ -47,9 +47,9 @@ class _Coverage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _RunnerMessage(msgspec.Struct, frozen=True, gc=False):
-    """The fields that we read of what a runner writes.
+    """The fields of a runner's report that we read.
 
-    A value that has not this type is left out.
+    A value of another type is left out.
     """
 
     runner: str | None = None
@@ -84,8 +84,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     at: datetime | None = None
     """The time when the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """The time without a write by the crawler's processes when the line was printed; ``None`` if
-    unknown.
+    """The time since the crawler's processes last wrote anything, when the line was printed;
+    ``None`` if unknown.
     """
     resumed: bool | None = None
     resume_note: str | None = None
@@ -106,7 +106,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
     signal: int | None = None
     """The signal that ended the crawler, the runner's child process."""
     message: str | None = None
-    """A text for people: the runner's message, or the last lines of another text."""
+    """The runner's message, or the last lines of any other text."""
     progress: Progress = Progress()
     peak_memory: int | None = None
     fields: Coverage | None = None
@@ -115,7 +115,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 def read_summary(text: str | None) -> Summary:
     """Read a container's termination message.
 
-    Raises nothing: a text of another program is only a message.
+    Raises nothing: a text of another program counts as a message only.
     """
     if not text or not text.strip():
         return Summary()
@@ -149,11 +149,9 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
     return words.removesuffix(".") or None
 
 
-@lru_cache(64)  # the pods of a run that fail alike have the same text
+@lru_cache(64)  # pods of a run that fail in the same way have the same text
 def _foreign(text: str) -> Summary:
-    """Read a log tail: its newest progress, and for people the line with the error or else the last
-    lines.
-    """
+    """Read a log tail: its newest progress, and the line with the error or else the last lines."""
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
@@ -165,7 +163,7 @@ def _foreign(text: str) -> Summary:
 def _said(text: str) -> _RunnerMessage | None:
     if not text.lstrip().startswith("{"):
         return None
-    # Some is invalid, or was cut.
+    # Part of it is invalid or was cut.
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return _DECODER.decode(text)
     try:
@@ -176,7 +174,7 @@ def _said(text: str) -> _RunnerMessage | None:
 
 
 def _valid(said: dict[str, object]) -> _RunnerMessage:
-    """Read each field alone, so that an invalid one hides no other."""
+    """Read each field separately, so that an invalid field does not hide the others."""
     good: dict[str, Any] = {}
     for field in _FIELDS:
         value = said.get(field.name)
@@ -193,7 +191,7 @@ def _valid(said: dict[str, object]) -> _RunnerMessage:
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
-    """Return the fields of a cut summary that are complete: each is followed by another one."""
+    """Return the complete fields of a cut summary, each of which is followed by another field."""
     decoder = json.JSONDecoder()
     position = 1
     said: dict[str, object] = {}
@@ -213,9 +211,8 @@ _STATISTICS = "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
-    """Return the newest progress in this piece of a log; ``None`` when it has none.
-
-    ``None`` does not mean zero.
+    """Return the newest progress in this part of a log; ``None``, which does not mean zero, when
+    there is none.
     """
     found = _last(log, _PROGRESS)
     return None if found is None else _progress(said := _valid(found[2]), said.updated_at)
@@ -231,8 +228,8 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
 
 
 def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
-    """Return the fields of an observation that its crawler reports: the counters, and the
-    resumption if ``later``.
+    """Return the fields of an observation that its crawler reports: the counters and, for a
+    ``later`` attempt, the resumption.
 
     A first attempt has nothing to resume.
     """

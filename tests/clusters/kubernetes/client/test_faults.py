@@ -309,7 +309,7 @@ def test_pages_of_two_moments_are_no_list(api: Api, five: FakeApiServer) -> None
     five.faults.add("GET", "continue=", Mutate(another_moment))
     assert len(_names(api)) == 5
     five.faults.add("GET", "continue=", Mutate(another_moment), times=None)
-    with pytest.raises(PositionExpired, match="are of different versions"):
+    with pytest.raises(PositionExpired, match="have different versions"):
         _names(api)
 
 
@@ -325,7 +325,7 @@ def test_an_object_on_two_pages_is_no_list(api: Api, five: FakeApiServer) -> Non
 def test_pages_in_a_circle_end(api: Api, five: FakeApiServer) -> None:
     page = b'{"kind":"JobList","metadata":{"resourceVersion":"7","continue":"again"},"items":[]}'
     five.faults.add("GET", "/jobs", Garbage(page), times=None)
-    with pytest.raises(Unreadable, match="a page of the list came a second time"):
+    with pytest.raises(Unreadable, match="a page of the list was repeated"):
         _names(api)
     assert len(five.requests) == 2
 

@@ -181,7 +181,7 @@ def test_no_try_begins_beside_a_job_that_a_queue_may_resume(
     assert answer.state == {"created": "existing"}.get(state, state)
     assert (
         answer.reason is None
-    ) or "the Job crawl-7-0-1 of the try before was suspended" in answer.reason
+    ) or "the Job crawl-7-0-1 of the previous try was suspended" in answer.reason
     fixture.server.store.update(JOBS, ("crawls", "crawl-7-0-1"), lambda job: job["metadata"]["labels"].update(
         {labels.RUN_UID: "f" * 32}))  # fmt: skip
     assert fixture.one(tasks=page[:1]).state in ("created", "existing"), (

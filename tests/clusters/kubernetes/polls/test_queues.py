@@ -156,7 +156,7 @@ def test_without_kueue_and_without_a_workload(harness: Harness) -> None:
     assert harness.see().reason == HELD, "it may come yet"
     harness.later += harness.later.resolution * 61_000_000
     fix = "check that Kueue runs and manages Jobs, and that the WorkloadPriorityClass urgent exists"
-    assert harness.see().reason == f"{HELD}: Kueue has made no Workload of it: {fix}"
+    assert harness.see().reason == f"{HELD}: Kueue has created no Workload for it: {fix}"
 
 
 def test_who_has_no_queue_asks_kueue_nothing(harness: Harness) -> None:
