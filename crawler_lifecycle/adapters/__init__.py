@@ -1,4 +1,4 @@
-"""Adapters: one package or module for each outside system.
+"""Adapters for outside systems, each in its own package or module.
 
-They implement ports, and none uses another adapter.
+They implement ports, and no adapter uses another adapter.
 """

@@ -2,9 +2,9 @@
 
 It is strict, and reads the file again after a change.
 
-The file is parsed into YAML nodes, and this module converts the nodes. Only nodes know their line
-numbers, and people need these to correct the file. An unquoted ``8400`` or ``yes`` is refused where
-a text is expected. Otherwise a crawler would get a value that its author did not write.
+The file is parsed into YAML nodes, which this module converts. Only nodes have line numbers, which
+people need to correct the file. An unquoted ``8400`` or ``yes`` is refused where a text is
+expected. Otherwise a crawler would get a value that its author did not write.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from crawler_lifecycle.domain.resources import Resources
 logger = logging.getLogger(__name__)
 
 SIZE_MAX = 1024 * 1024
-#: Maximum number of nodes after aliases are followed. Without it, a small file could expand to
-#: billions of nodes ("billion laughs").
+#: The maximum number of nodes after the expansion of aliases. Without this limit, a small file
+#: could expand to billions of nodes ("billion laughs").
 NODES_MAX = 200_000
 DEPTH_MAX = 32
 
@@ -64,11 +64,11 @@ _KNOWN = {"": _FIELDS, **{path: [f.name for f in fields(part)] for path, part in
 
 #: The tags of keys.
 _KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:bool")
-#: Types of arguments whose values need no quotes in the file.
+#: The types of arguments whose values need no quotes in the file.
 _UNQUOTED = frozenset(kind.value for kind in ArgumentType if kind is not ArgumentType.STRING)
 
-#: Keys of quantities, which Kubernetes also takes as numbers, and the parts whose keys people
-#: choose themselves.
+#: Keys of quantities, which Kubernetes also accepts as numbers, and the parts whose keys people
+#: choose freely.
 _QUANTITIES = frozenset(("cpu", "memory", "shm", "scratch", "empty_dir"))
 _OF_PEOPLE = ("args", "env", "settings")
 
@@ -81,8 +81,8 @@ class YamlCatalogue:
 
     The constructor raises ``CatalogueError`` if the file cannot be used. If the file becomes
     invalid later, its last valid content stays in use. ``more`` is a second file for names that the
-    first one does not declare. ``owned``: names that no entry may use. ``say`` gets a line when a
-    file cannot be read any more, and when it can again.
+    first one does not declare. ``owned`` contains names that no entry may use. ``say`` is called
+    with a line when a file becomes unreadable, and when it is readable again.
     """
 
     def __init__(
@@ -104,9 +104,7 @@ class YamlCatalogue:
 
     @property
     def problem(self) -> str | None:
-        """The error because of which an older content of a file is in use, as of the last
-        reading.
-        """
+        """The error of the last reading because of which an older version of a file is in use."""
         return self._problem or (None if self._more is None else self._more.problem)
 
     def get(self, name: str) -> CrawlerDefinition | None:
@@ -115,7 +113,7 @@ class YamlCatalogue:
         return self._more.get(name) if found is None and self._more is not None else found
 
     def all(self) -> list[CrawlerDefinition]:
-        """Return all crawlers in the order of the file, then those of the second file."""
+        """Return all crawlers in the order of the file, followed by those of the second file."""
         own = self._current()
         more = [] if self._more is None else [c for c in self._more.all() if c.name not in own]
         return [*own.values(), *more]
@@ -129,8 +127,8 @@ class YamlCatalogue:
 
     def _current(self) -> dict[str, CrawlerDefinition]:
         with self._lock:
-            # Taken before the file is read, so that the next call notices a change during the
-            # reading.
+            # This precedes the reading of the file, so that the next call notices a change during
+            # the reading.
             stamp = self._stat()
             if stamp != self._stamp:
                 self._stamp = stamp
@@ -138,8 +136,8 @@ class YamlCatalogue:
                     self._crawlers = {c.name: c for c in load(self.path, self._owned)}
                 except CatalogueError as error:
                     place, _, why = str(error).partition(": ")
-                    held = f"the list of {self._read_at} holds"
-                    self._problem = f"{place} is not read since {_minute()}: {why}; {held}"
+                    held = f"the list of {self._read_at} applies"
+                    self._problem = f"{place} has not been read since {_minute()}: {why}; {held}"
                     self._say(self._problem)
                 else:
                     if self._problem is not None:
@@ -154,9 +152,9 @@ def _minute() -> str:
 
 
 def load(path: Path, owned: ReservedNames = _NOTHING) -> list[CrawlerDefinition]:
-    """Read a catalogue once. ``owned``: names that no entry may use.
+    """Read a catalogue once. ``owned`` contains names that no entry may use.
 
-    Raises ``CatalogueError`` with file, line, key, error and fix.
+    Raises ``CatalogueError`` with the file, line, key, error and fix.
     """
     reader = _Reader(path, owned)
     root = reader.root()
@@ -169,7 +167,7 @@ def load(path: Path, owned: ReservedNames = _NOTHING) -> list[CrawlerDefinition]
             raise reader.error(
                 line,
                 "name",
-                f"{definition.name!r} is declared on line {lines[definition.name]} already; "
+                f"{definition.name!r} is already declared on line {lines[definition.name]}; "
                 "rename one",
             )
         lines[definition.name] = line
@@ -188,7 +186,7 @@ def _shown(value: object) -> str:
 
 @dataclass
 class _Reader:
-    """Reads one file once."""
+    """Reads a file once."""
 
     path: Path
     owned: ReservedNames
@@ -196,8 +194,8 @@ class _Reader:
     lines: dict[Path_, int] = field(default_factory=dict)
     """The line of each path in the current entry."""
     written: dict[Path_, str] = field(default_factory=dict)
-    """Scalars of the current entry as they are written in the file: an error about ``yes`` must not
-    show ``true``.
+    """The scalars of the current entry as they are written in the file, because an error about
+    ``yes`` must not show ``true``.
     """
 
     def error(self, line: int | None, key: str, text: str) -> CatalogueError:
@@ -228,7 +226,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             line = raw.count(b"\n", 0, error.start) + 1
             raise self.error(
-                line, "", f"byte {raw[error.start]:#04x} is no UTF-8; save the file as UTF-8"
+                line, "", f"byte {raw[error.start]:#04x} is not UTF-8; save the file as UTF-8"
             ) from None
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -236,12 +234,12 @@ class _Reader:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
             raise self.error(
-                line, "", f"no valid YAML: {error.problem or error}; correct this line"
+                line, "", f"not valid YAML: {error.problem or error}; correct this line"
             ) from None
         except yaml.YAMLError as error:
             first = str(error).splitlines()[0]
             raise self.error(
-                None, "", f"no valid YAML: {first}; remove what YAML does not allow"
+                None, "", f"not valid YAML: {first}; remove the characters that YAML does not allow"
             ) from None
         except RecursionError:
             raise self.error(
@@ -254,7 +252,7 @@ class _Reader:
         return root
 
     def definition(self, node: yaml.Node) -> CrawlerDefinition:
-        """Return one entry of the list, after all checks."""
+        """Return one entry of the list after all checks."""
         if not isinstance(node, yaml.MappingNode):
             raise self.error(
                 _line(node), "", "not a crawler; each entry is '- name: …' with its keys below"
@@ -267,7 +265,7 @@ class _Reader:
             if isinstance(expect := data.get("expect"), dict):
                 ExpectedCoverage.of(
                     expect
-                ).check()  # its errors contain more than those of the types
+                ).check()  # this error is more detailed than those of the types
             definition = _DEFINITION.validate_json(json.dumps(data), strict=True)
             self._check(definition)
         except ValidationError as error:
@@ -286,8 +284,8 @@ class _Reader:
         return definition
 
     def _as_written(self, data: Any) -> None:
-        """Replace unquoted defaults and choices by their text in the file, if the argument's type
-        is not text.
+        """Replace unquoted defaults and choices by their text in the file if the argument's type is
+        not text.
 
         ``ends: wget`` is short for ``ends: {like: wget}``.
         """
@@ -365,11 +363,11 @@ class _Reader:
             line = _line(key_node)
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise self.error(line, "<<", "merge keys are not supported; write the keys out")
-            # YAML 1.1 reads the keys ``on``, ``off``, ``yes`` and ``no`` as booleans. They mean
-            # what is written.
+            # YAML 1.1 reads the keys ``on``, ``off``, ``yes`` and ``no`` as booleans. Here they are
+            # plain text.
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag not in _KEY_TAGS:
                 shown = _shown(getattr(key_node, "value", "a list or mapping"))
-                raise self.at(path, f"the key {shown} is no text; put it in quotes", line)
+                raise self.at(path, f"the key {shown} is not a text; put it in quotes", line)
             key = str(key_node.value)
             here = (*path, key)
             if key in plain:
@@ -398,7 +396,9 @@ class _Reader:
                 value = math.nan
             if isinstance(value, float) and not math.isfinite(value):
                 raise self.at(
-                    path, f"{_shown(text)} is no finite number; give a finite one", _line(node)
+                    path,
+                    f"{_shown(text)} is not a finite number; give one",
+                    _line(node),
                 )
             return value
         if kind == "timestamp":
@@ -410,7 +410,7 @@ class _Reader:
     # --- errors -----------------------------------------------------------------------------------
 
     def _explain(self, error: ValidationError, data: dict[str, Any]) -> CatalogueError:
-        """Return the first error as a text for people."""
+        """Return a readable text for the first error."""
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InvalidRequest):
@@ -426,9 +426,11 @@ class _Reader:
         if kind == "string_type":
             written = self.written.get(path)
             if written is None:
-                text = f"{_shown(value)} is no text; give one text"
+                text = f"{_shown(value)} is not a text; give one text"
             else:
-                text = f"{written or 'nothing'} is no text; put it in quotes: {json.dumps(written)}"
+                text = (
+                    f"{written or 'nothing'} is not a text; put it in quotes: {json.dumps(written)}"
+                )
             return self.at(path, text)
         words = str(first["msg"])
         return self.at(path, f"{_shown(value)} is not allowed; {words[:1].lower()}{words[1:]}")
@@ -436,8 +438,8 @@ class _Reader:
     def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
         """Return an error of the domain with its file and line.
 
-        Its text begins with the key (``limits.stop_grace_s: …``), sometimes after the crawler's
-        name. ``at`` is the path of the part that raised it, because a part names only its own keys.
+        Its text begins with the key (``limits.stop_grace_s: …``), in some cases after the crawler's
+        name. ``at`` is the path of the part that raised it, because a part only knows its own keys.
         """
         text = str(error)
         found = re.match(
@@ -462,7 +464,7 @@ def _known(path: Path_) -> list[str]:
 
 
 def _texts(definition: CrawlerDefinition) -> Iterator[tuple[str, str]]:
-    """Yield each text that a process will receive, with its key."""
+    """Yield each text that is passed to a process, with its key."""
     for name in ("project", "spider", "image"):
         value = getattr(definition, name)
         if value is not None:

@@ -1,4 +1,4 @@
-"""The event sink of the embedded default: a file with one JSON document per line."""
+"""The default event sink, which is a file with one JSON document per line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class JsonLinesSink:
 
     Each delivery appends one line of JSON, and counts only when it is on disk.
 
-    A delivery may be repeated, so readers must ignore repeated ``id`` values. Readers must also
-    skip lines that are no JSON: a writer that died while writing leaves one such line, and the next
+    A delivery can be repeated, so readers must ignore repeated ``id`` values. Readers must also
+    skip lines that are not JSON. A writer that dies while writing leaves such a line, and the next
     writer begins a new line.
     """
 
@@ -43,7 +43,7 @@ class JsonLinesSink:
         self._lock_timeout_s = lock_timeout_s
 
     def send(self, event: Event) -> None:
-        """Append the event. If it raises ``NotDelivered``, nothing counts as delivered."""
+        """Append the event. After ``NotDelivered``, the event does not count as delivered."""
         try:
             line = bus_text(event).encode("ascii") + b"\n"
             with self._open() as fd:
@@ -55,12 +55,12 @@ class JsonLinesSink:
             raise NotDelivered(f"{self.path}: the event cannot be written: {error}") from error
 
     def check(self) -> str:
-        """Return a text about where events go, after checking that they can be written there.
+        """Check that events can be written, and return a text about their destination.
 
         Raises ``NotDelivered``.
 
-        Creates an empty file if there is none. It is not removed again, because another writer may
-        have added an event.
+        If there is no file, an empty file is created. It is not removed afterwards, because another
+        writer may have added an event.
         """
         try:
             with self._open():
@@ -75,7 +75,7 @@ class JsonLinesSink:
     def _open(self) -> Iterator[int]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            # O_NONBLOCK: a FIFO under this name must fail and not hang.
+            # With O_NONBLOCK, a FIFO with this name causes an error instead of hanging.
             fd = os.open(
                 self.path,
                 os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK,
@@ -118,7 +118,6 @@ class JsonLinesSink:
                 raise OSError(errno.ENOSPC, "only a part was written")
             os.fsync(fd)
         except OSError:
-            # We hold the lock, so nobody wrote after us. Remove the partial line, so that no broken
-            # line remains.
+            # We hold the lock, so nothing was written after our line. Remove the partial line.
             os.ftruncate(fd, size)
             raise

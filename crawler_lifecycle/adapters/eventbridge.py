@@ -1,7 +1,7 @@
 """The event sink for Amazon EventBridge.
 
-boto3 is loaded when a sink is created, not when this module is imported. All other code works
-without boto3.
+boto3 is imported when a sink is created and not with this module, so that all other code works
+without it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from crawler_lifecycle.ports.runs import Event
 
 SCHEME = "eventbridge://"
 SETTING = "LIFECYCLE_EVENTS__URL"
-#: Seconds for which the bus is not checked again after it was found.
+#: Seconds until the bus is checked again after it was found.
 BUS_SEEN_FOR_S = 300.0
-#: Seconds of one request: until the connection is there, and between two parts of the answer.
+#: Timeouts of a request in seconds: for the connection, and between two parts of the answer.
 CONNECT_S = 3.0
 READ_S = 8.0
-#: Longest part of an answer that an error repeats, in characters.
+#: The maximum number of characters of an answer that an error quotes.
 TEXT_MAX = 300
 
 _NAME = re.compile(r"[/.\-_A-Za-z0-9]{1,256}")
 _ARN = re.compile(
     r"arn:aws[-a-z]*:events:(?P<region>[-a-z0-9]+):\d{12}:event-bus/[/.\-_A-Za-z0-9]{1,256}"
 )
-#: User and password in a URL.
+#: The user and password in a URL.
 _LOGIN = re.compile(r"//[^/@\s]+@")
 
 _NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
@@ -40,7 +40,7 @@ _BAD_CREDENTIALS = (
     "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
 )
 _BUSY = "nothing is wrong with the event; if this continues, raise the account's quota of PutEvents"
-#: Error codes of AWS -> what to do about them.
+#: The fix for each error code of AWS.
 FIXES = {
     code: fix
     for codes, fix in (
@@ -72,13 +72,13 @@ class EventBridgeSink:
 
     The URL is ``eventbridge://NAME``, or ``eventbridge://`` and the ARN of the bus.
 
-    Each request contains one event. A run ends with one event, so there is nothing to combine. A
-    refused event cannot make another one fail, and only unaccepted events are sent again. The
-    caller repeats failed requests; the client's own retries are off.
+    Each request contains one event. A run ends with a single event, so there is nothing to combine.
+    A refused event cannot cause another event to fail, and only events that were not accepted are
+    sent again. The caller repeats failed requests; the client's own retries are off.
 
-    Region, credentials and endpoint come from AWS's own settings. ``CONNECT_S`` and ``READ_S``
-    limit each request. Raises ``InvalidRequest`` for a URL or a configuration that allows no
-    request.
+    The region, the credentials and the endpoint come from AWS's own settings. ``CONNECT_S`` and
+    ``READ_S`` limit each request. Raises ``InvalidRequest`` for a URL or a configuration that
+    allows no request.
     """
 
     name = "eventbridge"
@@ -106,7 +106,7 @@ class EventBridgeSink:
     def send(self, event: Event) -> None:
         """Put the event on the bus.
 
-        After ``NotDelivered``, the event may still have arrived, under the same id.
+        After ``NotDelivered``, the event may still have arrived with the same id.
         """
         try:
             detail = bus_text(event)
@@ -124,9 +124,10 @@ class EventBridgeSink:
         self._check_answer(self._call("put_events", Entries=[entry]))
 
     def check(self) -> str:
-        """Return the name of the bus, after checking it.
+        """Check the bus, and return its name.
 
-        Raises ``NotDelivered``. Only a real event shows whether this account may put events on it.
+        Raises ``NotDelivered``. Only a real event shows whether this account is allowed to put
+        events on the bus.
         """
         answer = self._call("describe_event_bus", denied_is_none=True, Name=self.bus)
         if answer is None:
@@ -141,8 +142,8 @@ class EventBridgeSink:
         return f"EventBridge bus {answer['Arn']}"
 
     def _check_bus(self) -> None:
-        """Check that the bus exists: EventBridge accepts events for a missing bus, and drops
-        them.
+        """Check that the bus exists, because EventBridge accepts and drops events for a missing
+        bus.
         """
         with self._lock:
             if time.monotonic() < self._found_until:
@@ -179,7 +180,7 @@ class EventBridgeSink:
             )
             fix = _BAD_CREDENTIALS if here else "check the network, the region and AWS_ENDPOINT_URL"
             raise NotDelivered(f"{self._where}: {_first_line(error)}; {fix}") from None
-        # The client may raise anything for an answer that is not from AWS.
+        # The client can raise any error for an answer that is not from AWS.
         except Exception as error:
             raise NotDelivered(
                 f"{self._where} gave an answer that cannot be read ({type(error).__name__}); check "
@@ -188,7 +189,7 @@ class EventBridgeSink:
         return answer
 
     def _check_answer(self, answer: dict[str, Any] | None) -> None:
-        """Raise ``NotDelivered`` unless the entry got an id.
+        """Raise ``NotDelivered`` unless the entry has an id.
 
         Only the id proves that the event is on the bus.
         """
@@ -225,7 +226,7 @@ def _client(url: str, region: str | None) -> Any:
     )
     try:
         session = boto3.session.Session()
-        # boto3 itself reads only AWS_DEFAULT_REGION. Containers on AWS get AWS_REGION.
+        # boto3 itself reads only AWS_DEFAULT_REGION, but containers on AWS get AWS_REGION.
         where = region or session.region_name or os.environ.get("AWS_REGION")
         return session.client("events", region_name=where, config=config)
     except NoRegionError:

@@ -1,7 +1,7 @@
-"""Asks an OpenID Connect provider for its addresses, for its keys, and for the token behind the
-code of a login.
+"""A client of an OpenID Connect provider, which requests its addresses, its keys, and the token for
+the code of a login.
 
-Sizes and times are bounded, and redirects are not followed. Proxies and certificates come from the
+Sizes and times are limited, and redirects are not followed. Proxies and certificates come from the
 environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
 """
 
@@ -16,10 +16,10 @@ import httpx
 
 from crawler_lifecycle.domain.errors import IssuerUnavailable
 
-#: Seconds of one call, and the most bytes of one answer.
+#: The maximum duration of a call in seconds, and the maximum size of an answer in bytes.
 TIMEOUT_S = 5.0
 ANSWER_MAX = 512 * 1024
-#: Addresses of the discovery document that we use, or to which we send people.
+#: Addresses in the discovery document that we use, or to which we redirect people.
 ADDRESSES = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _CHECK = "start it, or check LIFECYCLE_OIDC__ISSUER"
 
@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 
 class Provider:
-    """The provider with this address. ``secret`` is ``None`` for a public client."""
+    """A provider at this address. ``secret`` is ``None`` for a public client."""
 
     def __init__(self, issuer: str, client_id: str, secret: str | None) -> None:
         self._issuer = issuer
@@ -38,11 +38,11 @@ class Provider:
         self._tls: ssl.SSLContext | None = None
 
     async def read(self) -> tuple[Document, Document]:
-        """Return the discovery document, and the one with the keys.
+        """Return the discovery document and the document with the keys.
 
         Raises ``IssuerUnavailable``.
         """
-        self._tls = None  # the certificates may be others now
+        self._tls = None  # the certificates may have changed
         found = await self._ask(
             "GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
         )
@@ -52,7 +52,8 @@ class Provider:
         for name in ADDRESSES:
             if not str(found.get(name)).startswith("https://" if self._secure else "http://"):
                 raise IssuerUnavailable(
-                    f"{self._issuer} gives no address of its scheme as {name}; correct the issuer"
+                    f"{self._issuer} gives no address with its own scheme as {name}; correct the "
+                    "issuer"
                 )
         return found, await self._ask("GET", found["jwks_uri"])
 
@@ -67,10 +68,10 @@ class Provider:
     async def _ask(self, method: str, url: str, **more: Any) -> Document:
         content = bytearray()
         try:
-            # Nobody else is served while certificates are loaded, and everybody can cause a call
-            # for a code.
+            # Loading certificates blocks all other requests, and anybody can cause a call for a
+            # code.
             if self._tls is None:
-                # Plain HTTP needs no certificates.
+                # Plain HTTP does not need certificates.
                 self._tls = httpx.create_ssl_context(verify=self._secure)
             async with (
                 asyncio.timeout(TIMEOUT_S),
@@ -89,10 +90,11 @@ class Provider:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:
             why = str(error)[:200] or type(error).__name__
             fix = "set SSL_CERT_FILE to its authority" if "CERTIFICATE_VERIFY" in why else _CHECK
-            raise IssuerUnavailable(f"{url} gives no answer of use: {why}; {fix}") from None
-        # A refused code is an answer, too.
+            raise IssuerUnavailable(f"{url} gives no usable answer: {why}; {fix}") from None
+        # A refused code is also an answer.
         if not isinstance(found, dict) or answer.status_code >= (500 if method == "POST" else 300):
             raise IssuerUnavailable(
-                f"{url} answers HTTP {answer.status_code}, and not what is asked for; {_CHECK}"
+                f"{url} answers HTTP {answer.status_code} instead of the requested document; "
+                f"{_CHECK}"
             )
         return found

@@ -6,17 +6,17 @@ from crawler_lifecycle.ports.runs import Event
 
 
 class OutboxNotifier:
-    """The port ``Notifier`` without a push service: the event's row in the outbox table is the
-    delivery.
+    """The port ``Notifier`` without a push service.
 
-    The gateway's event stream reads that table. So the front end gets the event without a push.
+    The event's row in the outbox table is the delivery. The gateway's event stream reads that
+    table, so the front end gets the event without a push.
     """
 
     name = "outbox"
     sends = False
 
     def push(self, event: Event) -> None:
-        """Do nothing: the event is recorded already."""
+        """Do nothing, because the event is already recorded."""
 
     def check(self) -> str:
         """Return a text that states that nothing is pushed. This check cannot fail."""

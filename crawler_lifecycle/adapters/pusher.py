@@ -1,7 +1,7 @@
-"""The notifier for Pusher Channels, or a server with the same HTTP API.
+"""The notifier for Pusher Channels, or for a server with the same HTTP API.
 
-The official client makes and signs the requests. Our own transport sends them, because it limits
-the total time of a push. The client's package is an extra, and is loaded when a notifier is
+The official client creates and signs the requests. Our own transport sends them, because it limits
+the total time of a push. The client's package is an extra, and is imported when a notifier is
 created.
 """
 
@@ -20,15 +20,16 @@ from crawler_lifecycle.cloudevents import event_text
 from crawler_lifecycle.domain.errors import InvalidRequest, NotDelivered
 from crawler_lifecycle.ports.runs import Event
 
-#: Maximum size of an event's data, in bytes: Pusher accepts less than 10 kB (pusher.com, "HTTP API
-#: Reference").
+#: The maximum size of an event's data, in bytes. Pusher accepts less than 10 kB (pusher.com, "HTTP
+#: API Reference").
 DATA_MAX = 9_999
-#: Maximum number of channels of one event (same reference), and of characters in a channel's name.
+#: The maximum number of channels of an event (same reference), and of characters in a channel's
+#: name.
 CHANNELS_MAX = 100
 CHANNEL_MAX = 200
-#: Maximum number of parallel calls, including abandoned calls whose server does not answer.
+#: The maximum number of parallel calls, including abandoned calls whose server does not answer.
 CALLS_MAX = 32
-#: Maximum bytes of an answer that are read, and characters of its text that an error repeats.
+#: The maximum number of bytes of an answer that are read, and of characters that an error quotes.
 ANSWER_MAX = 64 * 1024
 TEXT_MAX = 300
 
@@ -39,13 +40,13 @@ _HOST = re.compile(r"[-.A-Za-z0-9]+|\[[:.0-9A-Fa-f]+\]")
 _CHANNEL = re.compile(r"[-a-zA-Z0-9_=@,.;]+")
 _NOT_IN_A_CHANNEL = re.compile(r"[^-a-zA-Z0-9_=@,.;]")
 
-#: Status of an answer -> the fix.
+#: The fix for each status of an answer.
 FIXES = {
     400: f"check {SETTING}CHANNEL",
     401: f"check {SETTING}KEY, {SETTING}SECRET and the clock of this machine",
     403: "the app is disabled or over its quota of messages",
     404: f"check {SETTING}APP_ID and {SETTING}CLUSTER or {SETTING}HOST",
-    413: "the server takes less than 10 kB or the quota is used up",
+    413: "the server accepts less than 10 kB, or the quota is used up",
     429: "too many messages; raise the plan's limit if this continues",
 }
 
@@ -56,11 +57,11 @@ class PusherNotifier:
     It sends each event under its type, with the document of docs/events.md as data.
 
     ``channel`` lists the channels, separated by spaces. ``{run_id}`` and ``{crawler}`` are
-    replaced. A channel is left out if the event has no such value. One try takes at most
+    replaced. A channel is left out if the event has no such value. A try takes at most
     ``timeout_s`` seconds, from the name lookup to the last byte. Proxies and certificates come from
     the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
 
-    Raises ``InvalidRequest`` that names the wrong setting.
+    Raises ``InvalidRequest`` with the name of the wrong setting.
     """
 
     name = "pusher"
@@ -123,22 +124,22 @@ class PusherNotifier:
     def push(self, event: Event) -> None:
         """Trigger the event on its channels. Raises ``NotDelivered`` within ``timeout_s``."""
         try:
-            # ASCII: the client measures the text's memory instead of its bytes. One wide character
-            # would make it refuse a text that Pusher accepts.
+            # This is ASCII, because the client measures the memory of the text instead of its
+            # bytes. A single wide character would make it refuse a text that Pusher accepts.
             data = event_text(event, DATA_MAX)
         except (TypeError, ValueError) as error:
             raise NotDelivered(f"{self._where}: the event cannot be written: {error}") from error
         channels = self.channels(event)
         if not channels:
             raise NotDelivered(
-                f"{self._where}: no name in {SETTING}CHANNEL fits a {event.type} of "
-                f"{event.subject}; add one without "
-                "placeholders"
+                f"{self._where}: no channel of {SETTING}CHANNEL can be used for {event.type} of "
+                f"{event.subject}; add a channel without placeholders"
             )
         self._within_time(lambda: self._pusher.trigger(channels, event.type, data))
 
     def check(self) -> str:
-        """Return a text about where pushes go, after a request with key and secret.
+        """Check the key and the secret with a request, and return a text about the destination of
+        pushes.
 
         Raises ``NotDelivered``.
         """
@@ -149,7 +150,7 @@ class PusherNotifier:
     def channels(self, event: Event) -> list[str]:
         """Return the channels of an event.
 
-        A channel name with a run or a crawler is used only for events with one.
+        A channel name with a run or a crawler is used only for events that have one.
         """
         given = {"run_id": event.run_id, "crawler": event.body.get("crawler")}
         known = {name: str(value) for name, value in given.items() if value is not None}
@@ -161,9 +162,9 @@ class PusherNotifier:
         return list(dict.fromkeys(names))
 
     def _within_time(self, call: Callable[[], object]) -> None:
-        """Execute the call in another thread, and abandon it when the time is over.
+        """Execute the call in another thread, and abandon it after the time limit.
 
-        No socket timeout covers a silent name server, or a server that sends byte by byte. Both
+        No socket timeout covers a silent name server or a server that sends byte by byte. Both
         would block one of the worker's few threads.
         """
         deadline = time.monotonic() + self._timeout_s
@@ -224,13 +225,13 @@ class PusherNotifier:
         # A login portal or a proxy may also answer 200, with an HTML page.
         if not content.strip().startswith(b"{"):
             raise NotDelivered(
-                f"{self._where} answered {status} with something else than JSON; check "
+                f"{self._where} answered {status} with something other than JSON; check "
                 f"{SETTING}HOST"
             )
 
     def _plain(self, text: object) -> str:
-        """Return one short line without the secret and without signatures, whatever library wrote
-        the text.
+        """Return one short line without the secret and signatures, regardless of the library that
+        wrote the text.
         """
         line = str(text).strip() or (
             type(text).__name__ if isinstance(text, Exception) else "no reason given"
@@ -258,7 +259,7 @@ def _official_client(**options: Any) -> Any:
         import pusher
     except ImportError:
         raise InvalidRequest(
-            f"{SETTING}APP_ID: {options['app_id']!r} asks for pushes, but the package for them is "
+            f"{SETTING}APP_ID: {options['app_id']!r} enables pushes, but the package for them is "
             "not installed; "
             "pip install 'crawler-lifecycle[pusher]', or unset it"
         ) from None

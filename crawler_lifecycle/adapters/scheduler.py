@@ -21,17 +21,17 @@ from crawler_lifecycle.domain.errors import (
 )
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
-#: Largest accepted answer, in bytes. An answer about 500 tasks with long reasons needs a tenth of
-#: this.
+#: The maximum size of an answer, in bytes. An answer about 500 tasks with long reasons needs a
+#: tenth of this.
 ANSWER_MAX = 8 * 1024 * 1024
-#: Client errors that depend on the moment, not on the request.
+#: Client errors that are temporary and not caused by the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors about a URL or headers that are too long. They prove nothing about the deployment.
+#: Client errors about an overlong URL or headers. They prove nothing about the deployment.
 OURS_4XX = frozenset({414, 431})
-#: Longest wait that a service may request, in seconds, so that a stop is not delayed for long.
+#: The longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
-#: Seconds for which an idle connection is kept. Servers keep one longer (uvicorn, which ours uses,
-#: 5 s). Otherwise a server might close the connection just when a call is sent.
+#: Seconds for which an idle connection is kept. This is less than servers do (5 s for uvicorn,
+#: which ours uses). Otherwise a server might close the connection just as a call is sent.
 KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 
@@ -48,7 +48,7 @@ class _Task(BaseModel):
 
     index: int
     state: str
-    # A longer name is refused: if it were cut, it could be the name of another object.
+    # A longer name is refused, because a cut name could be that of another object.
     name: str | None = Field(default=None, max_length=bounds.NAME_MAX)
     uid: str | None = Field(default=None, max_length=bounds.UID_MAX)
     reason: str | None = None
@@ -69,9 +69,9 @@ _DEFINITION = TypeAdapter(CrawlerDefinition)
 class HttpSchedulerClient:
     """The port ``SchedulerClient``.
 
-    Any invalid answer raises ``SchedulerUnavailable``, from a refused connection to a proxy's HTML
-    page with status 200. It proves nothing about the deployment. So the deployment is tried again
-    under the same key.
+    Anything but a valid answer, from a refused connection to a proxy's HTML page with status 200,
+    raises ``SchedulerUnavailable``. This proves nothing about the deployment, which is therefore
+    retried with the same key.
     """
 
     def __init__(
@@ -98,8 +98,7 @@ class HttpSchedulerClient:
             transport=transport,
             # Loading certificates takes 20 ms. Plain HTTP does not need them.
             verify=address.scheme == "https",
-            # The URL of the service is configured, so a proxy from the environment must not be
-            # used.
+            # The URL of the service is configured, so proxies of the environment must not be used.
             trust_env=False,
         )
 
@@ -110,9 +109,8 @@ class HttpSchedulerClient:
     def deploy(self, deployment: Deployment) -> list[DeployedTask]:
         """Deploy the tasks. Return one answer for each task.
 
-        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. The last
-        one may be
-        ``CallTooLarge``: then a call with fewer tasks may succeed.
+        Raises ``DeploymentRefused``, ``DeploymentExpired`` or ``SchedulerUnavailable``. After its
+        subclass ``CallTooLarge``, a call with fewer tasks may succeed.
         """
         kind = "scheduled" if deployment.scheduled else "onetime"
         try:
@@ -122,8 +120,8 @@ class HttpSchedulerClient:
             if len(deployment.tasks) == 1:
                 which = f"task {deployment.tasks[0].index} alone"
             fix = (
-                "raise the limit of the service or of the proxy before it, or give arguments as "
-                "a file to fetch"
+                "raise the limit of the service or of its proxy, or pass the arguments as a file "
+                "to fetch"
             )
             raise CallTooLarge(f"{error}, for {which}; {fix}") from None
         try:
@@ -192,7 +190,7 @@ class HttpSchedulerClient:
                 detail or "the deployment call expired before the service could carry it out"
             )
         if status == 401:
-            # While a token is being changed, the two sides may differ for a moment. That must not
+            # While a token is being changed, the two sides may differ temporarily. That must not
             # end runs.
             fix = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
             raise SchedulerUnavailable(
@@ -206,7 +204,7 @@ class HttpSchedulerClient:
         if status == 413:
             size = len(response.request.content)
             raise CallTooLarge(
-                f"scheduler service at {self._at} accepts no call of {size} bytes (413)"
+                f"scheduler service at {self._at} does not accept a call of {size} bytes (413)"
             )
         if status == 421 and is_problem:
             raise MeantElsewhere(
@@ -225,9 +223,9 @@ class HttpSchedulerClient:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Return the wait that the service requests, in seconds, at most ``RETRY_AFTER_MAX_S``.
+    """Return the wait in seconds that the service requests, at most ``RETRY_AFTER_MAX_S``.
 
-    A date is ignored.
+    Dates are ignored.
     """
     text = response.headers.get("Retry-After", "")
     return float(min(int(text), RETRY_AFTER_MAX_S)) if text.isdecimal() and len(text) < 10 else None
@@ -277,12 +275,13 @@ def _unreadable(url: str, error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return (
-        f"scheduler service at {url} gave an answer against its contract: {where}: {first['msg']}"
+        f"scheduler service at {url} gave an answer that violates its contract: {where}: "
+        f"{first['msg']}"
     )
 
 
 def _detail(content: bytes) -> str | None:
-    """Return the detail of a problem document, shortened, or ``None`` if the body is no problem
+    """Return the shortened detail of a problem document, or ``None`` if the body is not a problem
     document.
     """
     try:

@@ -1,4 +1,4 @@
-"""Sends e-mail through the mail server of the settings."""
+"""Sends e-mail through the configured mail server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from crawler_lifecycle.features.webhooks.domain.alerts import Alert
 class SmtpMailer:
     """The port ``Mailer`` over SMTP.
 
-    Without ``host`` and ``sender`` every delivery fails with the fix.
+    Without ``host`` and ``sender``, every delivery fails with a text about the fix.
     """
 
     host: str | None = None
@@ -49,27 +49,27 @@ class SmtpMailer:
             async with asyncio.timeout(self.timeout_s):
                 refused = await asyncio.to_thread(self._send, self.host, to, letter, held)
         except TimeoutError:
-            raise NotDelivered(f"no answer of {self.host} within {self.timeout_s:g} s") from None
+            raise NotDelivered(f"no answer from {self.host} within {self.timeout_s:g} s") from None
         except (smtplib.SMTPException, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__)[:1000]
             raise NotDelivered(
-                f"{self.host} does not take it: {redaction.current().text(words)}"
+                f"{self.host} refused it: {redaction.current().text(words)}"
             ) from None
         finally:
             for part in held:  # ends the thread if it still waits for an answer
                 with suppress(OSError):
                     if part.sock is not None:
                         part.sock.shutdown(socket.SHUT_RDWR)
-        if refused:  # the others have it: trying again would send it to them twice
+        if refused:  # the other recipients would get it twice if it were sent again
             logging.getLogger(__name__).warning(
                 "the mail server refused recipients of an alert: %s", refused
             )
-        return f"{self.host} took it{f', but not for {refused}' if refused else ''}"
+        return f"{self.host} accepted it{f', but not for {refused}' if refused else ''}"
 
     def _send(
         self, host: str, to: Sequence[str], letter: bytes, held: list[smtplib.SMTP]
     ) -> Mapping[str, object]:
-        """Hand the letter over, and return the refused recipients.
+        """Send the message, and return the refused recipients.
 
         The connection is appended to ``held``.
         """
@@ -84,22 +84,22 @@ class SmtpMailer:
             if self.user and self.password:
                 server.login(self.user, self.password)
             refused = server.sendmail(parseaddr(self.sender or "")[1], to, letter)
-            with suppress(smtplib.SMTPException):  # the message is taken already
+            with suppress(smtplib.SMTPException):  # the message is already accepted
                 server.quit()
         return refused
 
 
 def mail_of(sender: str, to: Sequence[str], alert: Alert, id: str) -> bytes:
-    """Return the alert as an e-mail. ``id``: the same for every try.
+    """Return the alert as an e-mail. ``id`` is the same for every try.
 
-    The subject is encoded whole, whatever it contains. ``EmailMessage`` would read encoded words in
-    it, and could make headers of them: the versions of Python differ here. The policy ``compat32``
-    reads nothing.
+    The whole subject is encoded, whatever it contains. ``EmailMessage`` would decode encoded words
+    in it, which could inject headers in some versions of Python. The policy ``compat32`` decodes
+    nothing.
     """
     message = MIMEText(alert.text, _charset="utf-8")
     message["From"] = formataddr(parseaddr(sender))
     message["To"] = ", ".join(to)
     message["Subject"] = Header(alert.title, "utf-8")  # type: ignore[assignment]
     message["Message-ID"] = f"<{id.replace(':', '_')}@crawler-lifecycle>"
-    message["Auto-Submitted"] = "auto-generated"  # nobody's absence is answered
+    message["Auto-Submitted"] = "auto-generated"  # prevents automatic replies
     return message.as_bytes(policy=compat32.clone(linesep="\r\n"))

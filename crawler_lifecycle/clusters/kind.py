@@ -1,8 +1,8 @@
 """Kinds of clusters.
 
-Each kind has one class, which creates all parts of such a cluster. The settings choose the class by
-its name. This module imports no implementation. A kind imports a part only when its method is
-called: some parts take long to load, and no process needs all of them.
+Each kind has one class, which creates all parts of such a cluster. The settings select the class by
+its name. This module does not import implementations. A kind imports a part only when its method is
+called, because some parts take long to load, and no process needs all of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from crawler_lifecycle.ports.protocols import FilesPlace, KnowsRuns, TaskBundles
 from crawler_lifecycle.ports.runs import Deployment, QueuedTask
 from crawler_lifecycle.settings import ClusterSettings
 
-#: Variables that only one task may know, such as the gateway's address and a token for it.
+#: A function that returns variables for one task, such as the gateway's address and a token.
 TaskEnvironment = Callable[[Deployment, QueuedTask], Mapping[str, str]]
 
-#: Name of a kind -> its class. ``LIFECYCLE_CLUSTER__KIND`` may name any other class in the same
-#: way.
+#: The class of each kind, by name. ``LIFECYCLE_CLUSTER__KIND`` can name any other class in the same
+#: form.
 KINDS: Mapping[str, str] = {
     "local": "crawler_lifecycle.clusters.local.kind:LocalKind",
     "kubernetes": "crawler_lifecycle.clusters.kubernetes.kind:KubernetesKind",
@@ -39,29 +39,31 @@ KINDS: Mapping[str, str] = {
 
 
 class ClusterKind(ABC):
-    """One kind of cluster, with all parts that our processes need (docs/clusters.md).
+    """A kind of cluster, with all parts that our processes need (docs/clusters.md).
 
-    ``settings`` is the section ``cluster``. Every method may raise ``InvalidRequest``, which names
-    the setting and the fix. A method that is not abstract returns the answer of a cluster that
-    lacks this part.
+    ``settings`` is the section ``cluster``. Every method can raise ``InvalidRequest`` with the
+    setting and the fix. Methods that are not abstract return the value for a cluster without the
+    part.
     """
 
     clears_itself: ClassVar[bool] = False
-    """True when its deployer has ``remove_old``, which the scheduler service calls each hour to
+    """True if its deployer has ``remove_old``, which the scheduler service calls each hour to
     remove old files.
     """
     uploads: ClassVar[bool] = False
-    """True when tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL``, if that is set."""
+    """True if tasks upload their files to ``LIFECYCLE_CLUSTER__FILES_URL`` when that is set."""
     checks: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Checks of ``crawlctl doctor``: name -> ``module:function``. Only that command imports
+    """The checks of ``crawlctl doctor``, as ``module:function`` by name. Only that command imports
     them.
     """
     component: ClassVar[str | None] = None
     """``module:function`` that returns the component in whose pod ``crawlctl doctor`` runs."""
     window: ClassVar[int | None] = None
-    """Without pools: tasks of a run that may wait on the full cluster (``Pools.window``)."""
+    """The number of tasks of a run that may wait on the full cluster without pools
+    (``Pools.window``).
+    """
     slow: ClassVar[Sequence[str]] = ()
-    """Modules that the checks need and that take long to import."""
+    """Modules that the checks need and that take a long time to import."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self.settings = settings
@@ -72,15 +74,14 @@ class ClusterKind(ABC):
 
     @abstractmethod
     def cluster(self) -> Cluster:
-        """Return the object that reads the tasks' state and ends tasks, for the roles that call the
-        cluster.
+        """Return the object that reads the state of tasks and ends tasks, for the roles that call
+        the cluster.
         """
 
     @abstractmethod
     def files(self, bundles: TaskBundles | None) -> TaskFiles:
-        """Return the source of the tasks' files for archives.
-
-        It needs no connection to the cluster.
+        """Return the source of the tasks' files for archives, which needs no connection to the
+        cluster.
 
         ``bundles`` reads the files that tasks uploaded.
         """
@@ -90,17 +91,17 @@ class ClusterKind(ABC):
         """Return the object that reads which run numbers exist on the cluster."""
 
     def capacity(self) -> tuple[int | None, int]:
-        """Return the number of tasks that may execute at once, and of those that may also wait on
-        the cluster.
+        """Return the number of tasks that can execute at the same time, and of further tasks that
+        can wait on the cluster; ``None`` if unknown.
 
-        ``None``: unknown. The pools of an installation share these slots.
+        The pools of an installation share these slots.
         """
         return (self.settings.slots if "slots" in self.settings.model_fields_set else None), 0
 
     def observer(self) -> Observer | None:
-        """Return the observer that reports changes at once.
+        """Return the observer that reports changes immediately.
 
-        Without an observer, the next poll finds a change.
+        Without an observer, the next poll finds them.
         """
         return None
 
@@ -111,19 +112,19 @@ class ClusterKind(ABC):
     def live_files(self) -> LiveFiles | None:
         """Return the reader of the files that tasks write, for the gateway.
 
-        It works while they execute.
+        It works while the tasks execute.
         """
         return None
 
     def files_elsewhere(self) -> str | None:
-        """Return a sentence for people on where the files are, when ``live_files`` cannot read
-        them.
+        """Return a sentence about the location of the files, for people, if ``live_files`` cannot
+        read them.
         """
         return None
 
     def keeper(self) -> EvidenceKeeper | None:
-        """Return the object that keeps the evidence of a task's end until the database has recorded
-        it.
+        """Return the object that preserves the evidence of a task's end until the database has
+        recorded it.
         """
         return None
 

@@ -1,10 +1,10 @@
 """Removal of old runs' files from the shared volume, or from the folders of the local cluster.
 
-Each of a run's folders is first moved below ``trash`` in one step, and then removed there. So a
-resume in the meantime finds no folder, but never a half-empty one. The kubelet creates the folders
-above those of a task, with the rights of the volume's top folder. Older kubelets create some of
-them for root only. Then we remove only the contents of the task's own folders, and empty folders
-stay.
+Each folder of a run is first atomically moved below ``trash``, and then removed there. A resume in
+the meantime therefore finds no folder, but never a half-empty one. The kubelet creates the folders
+above those of a task, with the permissions of the volume's top folder. Older kubelets create some
+of them for root only. In that case, only the contents of the task's own folders are removed, and
+empty folders remain.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from crawler_lifecycle.domain.errors import ClusterUnavailable
 from crawler_lifecycle.domain.run_ref import RunRef
 
 TRASH = "trash"
-#: Prefix of a subfolder in a task's saved state, to which contents are moved before their removal.
+#: The prefix of a subfolder in a task's saved state, to which contents are moved before their
+#: removal.
 ASIDE = ".removed-"
 _TASKS = "tasks"
 _STATE = "state"
-#: Errors after which a folder may stay: it is not a folder, is not empty, is not ours, or is gone.
+#: Errors after which a folder may remain, because it is not a folder, is not empty, is not ours, or
+#: is gone.
 _LEFT = (errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ENOENT)
 _FIX = "run it where the volume is mounted writable, as the user of crawl pods (1000) or as root"
 
 
 class VolumePlace:
-    """A remover of the files that pods wrote below ``root`` (paths: ``layout``).
+    """Removes the files that pods wrote below ``root`` (``layout`` has the paths).
 
-    Several processes may remove files at the same time. A file that cannot be read or changed
-    raises ``ClusterUnavailable`` with the fix.
+    Several processes can remove files at the same time. If a file cannot be read or changed,
+    ``ClusterUnavailable`` is raised with the fix.
     """
 
     def __init__(self, root: Path) -> None:
@@ -42,8 +44,8 @@ class VolumePlace:
         """The mount point of the volume."""
 
     def runs(self) -> set[str]:
-        """Return the names of all folders at the level of runs, including names that are not those
-        of a run.
+        """Return the names of all folders at the level of runs, including names that do not belong
+        to a run.
         """
         check_mounted(self._root)
         try:
@@ -61,21 +63,21 @@ class VolumePlace:
             folder = self._root / top / str(run)
             try:
                 while _is_folder(folder) and not self._moved(folder, top):
-                    # Another process moved it, or the trash itself was removed: check again whether
-                    # it exists.
+                    # Another process moved it, or the trash itself was removed, so check again
+                    # whether it exists.
                     continue
             except OSError as error:
                 raise _cannot_clear(folder, error) from error
-        check_mounted(self._root)  # last, because an unmounted volume seems to have no folders
+        check_mounted(self._root)  # last: without its mount, a volume has no folders
 
     def _moved(self, folder: Path, top: str) -> bool:
-        """Move a run's folder to the trash, or hide its contents if we may not move it.
+        """Move a run's folder to the trash, or hide its contents if we are not allowed to move it.
 
-        Return ``False`` when the folder or the trash disappeared meanwhile. Raises ``OSError``.
+        Return ``False`` if the folder or the trash disappeared meanwhile. Raises ``OSError``.
         """
         trash = self._root / TRASH
         try:
-            # A rename is one step: a process that empties the trash at this moment sees the whole
+            # A rename is atomic, so a process that empties the trash at this moment sees the whole
             # folder or nothing.
             trash.mkdir(exist_ok=True)
             folder.rename(trash / f"{folder.name}.{os.urandom(8).hex()}")
@@ -84,8 +86,8 @@ class VolumePlace:
         except PermissionError:
             if top == _STATE:
                 _hide_state(folder)
-            # The files of an ended attempt may stay here until ``remove``; check that we can remove
-            # them.
+            # The files of an ended attempt may remain here until ``remove``. Check that we can
+            # remove them.
             else:
                 _check_ours(folder)
         return True
@@ -94,8 +96,8 @@ class VolumePlace:
         """Remove the run's folders from the trash, and the folders of its attempts up to
         ``attempt``.
 
-        A resume may have begun a later attempt meanwhile. Its folders stay, even empty ones,
-        because a pod mounts them.
+        A resume may have begun a later attempt meanwhile. Its folders are kept even if they are
+        empty, because a pod mounts them.
         """
         top = self._root / _TASKS / str(run)
         try:
@@ -130,7 +132,7 @@ class VolumePlace:
         check_mounted(self._root)
 
     def finish(self) -> list[str]:
-        """Empty the trash, where calls that were killed may have left folders.
+        """Empty the trash, where killed calls may have left folders.
 
         Return one sentence for each folder that cannot be removed.
         """
@@ -152,12 +154,14 @@ def _is_folder(path: Path) -> bool:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the same as ``folders_in``, but no folders when ``folder`` is a link itself."""
+    """Return the folders in ``folder`` as ``folders_in`` does, but none if ``folder`` itself is a
+    link.
+    """
     return [] if folder.is_symlink() else folders_in(folder)
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders in ``folder``, without links; none when it does not exist.
+    """Return the folders in ``folder``, without links; none if it does not exist.
 
     Raises ``OSError``.
     """
@@ -167,13 +171,13 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def _check_ours(folder: Path) -> None:
-    """Raise ``PermissionError`` if we have no right to remove the files of the first task below
+    """Raise ``PermissionError`` if we are not allowed to remove the files of the first task below
     ``folder``.
     """
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
         first = next(iter(_folders(first)), None) if first is not None else None
-    # If it still exists.
+    # This is only checked if it still exists.
     if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
@@ -186,12 +190,12 @@ def _hide_state(folder: Path) -> None:
     for state in _folders(folder):
         while names := _to_hide(state):
             aside = state / f"{ASIDE}{os.urandom(8).hex()}"
-            # Another process may move a name first, or remove our subfolder. Then list the
+            # Another process may have moved a name first, or removed our subfolder. List the
             # remaining names again.
             with suppress(FileNotFoundError):
                 aside.mkdir(mode=0o700)
-                # Move the marker of a clean stop first: without it, no attempt uses the state that
-                # remains.
+                # Move the marker of a clean stop first, because without it no attempt uses the
+                # remaining state.
                 for name in sorted(names, key=lambda one: (one != "clean-stop.json", one)):
                     (state / name).rename(aside / name)
 
@@ -203,9 +207,10 @@ def _to_hide(state: Path) -> list[str]:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder; links are not followed, and empty folders that are not ours may stay.
+    """Remove a folder.
 
-    Raises ``ClusterUnavailable``.
+    Links are not followed, and empty folders that are not ours may remain. Raises
+    ``ClusterUnavailable``.
     """
     if _remove_tree(folder):
         _restore_rights(folder)
@@ -214,8 +219,8 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_tree(folder: Path) -> list[tuple[Path, OSError]]:
-    """Remove everything below ``folder`` that we can, and return the path and error of each file
-    that remains.
+    """Remove as much below ``folder`` as possible, and return the path and error of each remaining
+    file.
     """
     incidents: list[tuple[Path, OSError]] = []
 
@@ -230,17 +235,19 @@ def _remove_tree(folder: Path) -> list[tuple[Path, OSError]]:
 
 
 def _restore_rights(folder: Path) -> None:
-    """Restore our rights to the folders that we own, because a crawler may have removed them."""
+    """Restore our permissions for the folders that we own, because a crawler may have removed
+    them.
+    """
     inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
     for inner in chain([folder], inside):  # each folder before ``os.walk`` enters it
-        # Another process may remove it; the next removal reports a folder without rights.
+        # Another process may have removed it. Missing permissions are reported by the next removal.
         with suppress(OSError):
             if _is_folder(inner) and inner.lstat().st_uid == os.geteuid():
                 inner.chmod(0o700)
 
 
 def _rmdir(folder: Path) -> None:
-    """Remove the folder if it is empty and we have the right."""
+    """Remove the folder if it is empty and we are allowed to."""
     try:
         if not folder.is_symlink():
             folder.rmdir()
@@ -254,7 +261,7 @@ def _cannot_clear(path: Path, error: OSError) -> ClusterUnavailable:
 
 
 def is_volume(root: Path) -> bool:
-    """Return whether this is the volume, and not the empty folder for its mount.
+    """Return whether this is the volume, and not the empty folder of its mount point.
 
     Raises ``OSError``.
     """
@@ -262,8 +269,8 @@ def is_volume(root: Path) -> bool:
 
 
 def check_mounted(root: Path) -> None:
-    """Raise ``ClusterUnavailable`` when no volume is mounted here: that is an outage, not a volume
-    without files.
+    """Raise ``ClusterUnavailable`` if no volume is mounted here, which is an outage and not a
+    volume without files.
     """
     try:
         there = is_volume(root)
@@ -272,8 +279,7 @@ def check_mounted(root: Path) -> None:
     if not there:
         raise ClusterUnavailable(
             f"LIFECYCLE_CLUSTER__VOLUME_PATH: {str(root)!r} holds no folder 'tasks' and nothing is "
-            "mounted there; "
-            "mount the volume that crawl pods write to"
+            "mounted there; mount the volume that crawl pods write to"
         )
 
 

@@ -1,1 +1,1 @@
-"""Logs and metrics of our processes, without secrets."""
+"""The logs and metrics of our processes, without secrets."""

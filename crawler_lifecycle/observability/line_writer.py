@@ -1,4 +1,4 @@
-"""Writes log lines and never waits for a reader that does not read."""
+"""Writes log lines without ever waiting for a slow reader."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
-#: Most characters of all lines in the queue.
+#: The maximum number of characters of all lines in the queue.
 WAITING_MAX = 8 * 1024 * 1024
-#: Characters after which a batch of lines is written; a pipe can contain 64 KiB.
+#: The number of characters after which a batch of lines is written; a pipe can hold 64 KiB.
 _BATCH = 32 * 1024
 
 
@@ -18,8 +18,8 @@ class LineWriter:
     """Writes lines to a stream in a separate thread.
 
     Otherwise a full pipe or a stopped terminal would block the event loop, and with it heartbeats
-    and stops. If the queue is full, lines are dropped and counted. Once the queue has capacity
-    again, it gets a line about their number, which ``report`` makes.
+    and stops. If the queue is full, lines are dropped and counted. When the queue has capacity
+    again, a line from ``report`` with their number is added.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, line: str) -> None:
-        """Put a line, with its line break, into the queue. The call never waits."""
+        """Add a line, including its line break, to the queue. This call never waits."""
         with self._change:
             if self._size + len(line) > self._max:
                 self._dropped += 1
@@ -55,7 +55,7 @@ class LineWriter:
         self._size += len(line)
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all lines are written, at most this many seconds, and return whether they
+        """Wait at most this number of seconds until all lines are written, and return whether they
         are.
         """
         with self._change:
@@ -92,8 +92,8 @@ class LineWriter:
         The stream may be closed, its reader may have ended, or the disk may be full.
         """
         try:
-            # The descriptor is used without the stream's buffer: a write that never ends would keep
-            # the buffer's lock.
+            # The descriptor is used without the stream's buffer, because a write that never ends
+            # would keep the buffer's lock.
             number = self._stream.fileno()
         except (OSError, ValueError):
             number = -1

@@ -1,4 +1,4 @@
-"""Logging: one JSON object on each line in services, coloured text on a terminal.
+"""Logging: one JSON object per line in services, and coloured text on a terminal.
 
 One handler formats all lines, both ours and those of libraries. It adds the fields of the run,
 removes secrets, escapes control characters and limits the length.
@@ -28,13 +28,13 @@ from .line_writer import LineWriter
 if TYPE_CHECKING:
     from crawler_lifecycle.settings import Settings
 
-#: Most characters of a message, of another field, and of a traceback.
+#: The maximum number of characters of a message, of another field, and of a traceback.
 EVENT_MAX = 8 * 1024
 FIELD_MAX = 2 * 1024
 EXCEPTION_MAX = 24 * 1024
-#: Most seconds that an ending process waits until its last lines are written.
+#: The maximum number of seconds that an ending process waits until its last lines are written.
 FLUSH_S = 2.0
-#: The first fields of a line, in this order; other fields follow.
+#: The first fields of a line, in this order. Other fields follow.
 FIRST = (
     "timestamp",
     "level",
@@ -48,7 +48,7 @@ FIRST = (
     "activity",
     "try",
 )
-#: Libraries of which only warnings and errors are logged.
+#: Libraries from which only warnings and errors are logged.
 CHATTY = (
     "httpx",
     "httpcore",
@@ -73,7 +73,7 @@ Event = structlog.typing.EventDict
 
 
 def _temporal(_: Any, __: str, event: Event) -> Event:
-    """Turn the SDK's nested fields about activity and workflow into flat fields like ours."""
+    """Convert the SDK's nested fields about the activity and workflow to flat fields like ours."""
     about = event.pop("temporal_activity", None)
     if isinstance(about, Mapping):
         names = {"activity_type": "activity", "attempt": "try"}
@@ -84,7 +84,7 @@ def _temporal(_: Any, __: str, event: Event) -> Event:
         names = {"run_id": "workflow_run_id", "workflow_type": "workflow"}
         for theirs in ("workflow_id", "run_id", "workflow_type", "task_queue"):
             event.setdefault(names.get(theirs, theirs), about.get(theirs))
-    event.pop("temporal_log", None)  # from the SDK's core; the message already contains its fields
+    event.pop("temporal_log", None)  # the message already contains these fields
     return event
 
 
@@ -96,7 +96,7 @@ def _workflow(_: Any, __: str, event: Event) -> Event:
 
 
 def _expected(_: Any, __: str, event: Event) -> Event:
-    """Log a ``LifecycleError`` in one line: we raise it on purpose, so a traceback would not
+    """Log a ``LifecycleError`` in one line. We raise it on purpose, so a traceback would not
     help.
     """
     info = event.get("exc_info")
@@ -110,7 +110,7 @@ def _expected(_: Any, __: str, event: Event) -> Event:
 
 def _safe(_: Any, __: str, event: Event) -> Event:
     """Remove secrets, escape characters that control a terminal or end the line, limit lengths, and
-    order fields.
+    sort the fields.
     """
     redactor = redaction.current()
     found: Event = {}
@@ -137,8 +137,8 @@ def _escaped(value: object, *, lines: bool = False) -> object:
 
 
 class _Handler(logging.Handler):
-    """Formats lines in the caller's thread, because it needs the caller's context; never waits for
-    the reader.
+    """Formats lines in the caller's thread, because it needs the caller's context. It never waits
+    for the reader.
     """
 
     def __init__(self, stream: TextIO, *, pretty: bool = False) -> None:
@@ -158,7 +158,7 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Report a record that cannot be formatted in one line.
+        """Report in one line that a record cannot be formatted.
 
         The default method would print the record's arguments, including secrets.
         """
@@ -186,7 +186,7 @@ def configure(service: str, settings: Settings | None = None) -> None:
     """Send all log records of this process, including those of libraries, to standard error in one
     format.
 
-    ``settings`` give the level and the format. From now on their secrets are masked.
+    ``settings`` determine the level and the format. From then on, their secrets are masked.
     """
     redaction.learn(redaction.secrets_of_environment(os.environ))
     level = "INFO"
@@ -207,14 +207,14 @@ def configure(service: str, settings: Settings | None = None) -> None:
     structlog.contextvars.clear_contextvars()
     _process.update(service=service, pid=os.getpid())
     if settings is not None:
-        # Loaded already, because there are settings.
+        # This is already loaded, because there are settings.
         from crawler_lifecycle.settings import unread_variables
 
         for name, fix in unread_variables(os.environ):
             logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, fix)
 
 
-#: Fields of every line of this process. All threads share them, unlike context variables.
+#: Fields of every line of this process. Unlike context variables, all threads share them.
 _process: dict[str, object] = {}
 
 
@@ -259,8 +259,8 @@ def _uncaught(
 
 
 def secrets_of(settings: BaseModel) -> set[str]:
-    """Return the secrets of a tree of settings: fields that are declared secret, and credentials in
-    URLs.
+    """Return the secrets in a tree of settings, which are the fields that are declared secret and
+    credentials in URLs.
     """
     found: set[str] = set()
     for name in type(settings).model_fields:

@@ -1,9 +1,9 @@
 """Prometheus metrics of our HTTP services.
 
-Each service has its own registry, so two in one process share no metrics.
+Each service has its own registry, so two services in one process share no metrics.
 
 The metrics of a worker come from the SDK (``activities/meters.py``). Each process has exactly one
-endpoint. Labels have a fixed set of values: names of operations, never paths.
+endpoint. Labels have a fixed set of values, such as names of operations, but never paths.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from crawler_lifecycle.domain.projects import DEFAULT, limited, only
 #: Buckets for the duration of a response, in seconds.
 ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: The label of metrics that count something of one project.
+#: The label of metrics that belong to one project.
 PROJECT = "project"
-#: The values of gauges, in their order. A gauge with a label gets a mapping: value of the label ->
-#: number. A missing number is 0.
+#: The values of gauges, in the order of the gauges. A gauge with a label gets a mapping from values
+#: of the label to numbers. Missing numbers are 0.
 Values = Iterable[float | Mapping[str, float]]
 
 
@@ -54,22 +54,22 @@ def release() -> str:
 
 
 def build() -> dict[str, str]:
-    """Return version and build of this installation, for the metrics ``…_build_info``."""
+    """Return the version and build of this installation, for the metrics ``…_build_info``."""
     return {"version": release(), "build": os.environ.get("TEMPORAL_WORKER_BUILD_ID", "")}
 
 
 class QueryGauge(NamedTuple):
-    """A gauge that a question updates (``Figures.ask``)."""
+    """A gauge that is updated by a callback (``Figures.ask``)."""
 
     name: str
     text: str
     label: str | None = None
     words: Sequence[str] = ()
-    """All values of the label."""
+    """All values of its label."""
 
 
 class Figures:
-    """Metrics that every service has, and gauges that questions update."""
+    """The metrics that every service has, and gauges that are updated by callbacks."""
 
     def __init__(self, service: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -103,10 +103,10 @@ class Figures:
     ) -> None:
         """Add gauges whose values ``question`` returns.
 
-        It may block. After an error their values are NaN, not zero.
+        This function may block. After an error, their values are NaN instead of zero.
 
-        The question is asked for each project, and sees nothing of another one; ``everywhere``:
-        once for all projects.
+        It is called for each project, and has no access to other projects; with ``everywhere``, it
+        is called once for all projects.
         """
         own = () if everywhere else (PROJECT,)
         gauges = [
@@ -134,14 +134,16 @@ class Figures:
         self._questions.append(renew)
 
     def renew(self, projects: Iterable[str]) -> None:
-        """Call every question again for each of these projects, and update its gauges. Blocks."""
+        """Call every function again for each of these projects, and update its gauges. This call
+        blocks.
+        """
         self._projects |= {DEFAULT, *projects}
         for renew in self._questions:
             renew(sorted(self._projects))
 
     def answer(self) -> Response:
-        """Return the metrics in the text format of Prometheus: all of them, or those of the
-        caller's project.
+        """Return all metrics, or those of the caller's project, in the text format of
+        Prometheus.
         """
         shown: Any = self.registry if only() is None else _OfProject(self.registry, only())
         return Response(generate_latest(shown), media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -150,8 +152,8 @@ class Figures:
         """Return ASGI middleware that counts requests by operation and status, and measures the
         time to the response.
 
-        A request that reached no operation counts under ``none``: its path is unknown, or it was
-        refused before.
+        A request that does not reach an operation, because its path is unknown or it is refused
+        earlier, counts as ``none``.
         """
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,7 +176,7 @@ class Figures:
 
 @dataclass
 class _OfProject:
-    """The metrics of a registry, with only those samples that have the label of a project."""
+    """The metrics of a registry, limited to samples with the label of a project."""
 
     registry: CollectorRegistry
     project: str | None

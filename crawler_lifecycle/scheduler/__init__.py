@@ -2,5 +2,5 @@
 (docs/scheduler.md).
 
 It uses the catalogue and the cluster, but no database and no records of runs. Users can replace it
-by their own service with the same API.
+with their own service that has the same API.
 """

@@ -47,9 +47,10 @@ class SchedulerMetrics(Figures):
 def create_app(
     deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = ""
 ) -> FastAPI:
-    """Return the app of the service. With a ``token`` all routes but health checks require it.
+    """Return the app of the service. If there is a ``token``, all routes except health checks
+    require it.
 
-    ``listens``: the host that the service listens on.
+    ``listens`` is the host on which the service listens.
     """
     app = service("crawler-lifecycle scheduler service", API_VERSION)
     app.add_middleware(BodyLimit, limit=lambda _: BODY_MAX)
@@ -91,7 +92,7 @@ def create_app(
     @app.get("/v1/crawlers")
     def list_crawlers() -> CrawlerList:
         """List the crawlers of the catalogue, without the values of their variables."""
-        # People do put passwords into variables, so the values are not sent.
+        # Some people put passwords into variables, so the values are not sent.
         listed = [
             asdict(crawler) | {"env": dict.fromkeys(crawler.env, "…")}
             for crawler in catalogue.all()
@@ -100,13 +101,13 @@ def create_app(
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Report that the process lives. No other system is called."""
+        """Report that the process is alive. No other system is called."""
         return {"status": "alive"}
 
     @app.get("/readyz")
     def readyz(response: Response) -> dict[str, Any]:
-        """Report whether deployments are accepted: the newest version of the catalogue was read and
-        is valid.
+        """Report whether deployments are accepted, which requires that the newest version of the
+        catalogue was read and is valid.
         """
         problem = catalogue.problem
         response.status_code = 503 if problem else 200
@@ -150,9 +151,9 @@ def _known_programs(token: str | None, programs: Check) -> Check:
 
 
 def _deployed(call: OnetimeCall, deployer: Deployer, catalogue: Catalogue) -> list[DeployedTask]:
-    """Deploy the tasks of a call and return each with its result.
+    """Deploy the tasks of a call, and return each with its result.
 
-    Blocks. Raises ``Problem`` and domain errors.
+    This call blocks. Raises ``Problem`` and domain errors.
     """
     crawler = catalogue.get(call.crawler)
     if crawler is None:

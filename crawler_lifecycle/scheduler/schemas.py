@@ -23,7 +23,7 @@ from crawler_lifecycle.domain.run import Limits
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 
-#: Most tasks in one call.
+#: The maximum number of tasks in a call.
 TASKS_MAX = 500
 
 
@@ -41,9 +41,11 @@ class TaskCall(_Body):
     index: int = Field(ge=0, le=bounds.INT_MAX)
     args: dict[str, str] = Field(default_factory=dict)
     attempt: int | None = Field(default=None, ge=1, le=bounds.INT_MAX)
-    """The try of this index, over all attempts of the run; null: the attempt of the call."""
+    """The number of the try of this index over all attempts of the run; null for the attempt of the
+    call.
+    """
     retry: int = Field(default=0, ge=0, le=bounds.INT_MAX)
-    """The number of tries by the policy of retries before this one. Above 0, a resumable crawler
+    """The number of earlier retries by the retry policy. If it is above 0, a resumable crawler
     continues.
     """
     memory: str | None = Field(default=None, max_length=20)
@@ -52,7 +54,7 @@ class TaskCall(_Body):
 
 
 class OnetimeCall(_Body):
-    """Body of ``POST /v1/deployments/onetime``.
+    """The body of ``POST /v1/deployments/onetime``.
 
     Each try (run_id, index, attempt of the task) starts at most once.
     """
@@ -84,8 +86,8 @@ class OnetimeCall(_Body):
 
 
 class ScheduledCall(OnetimeCall):
-    """Body of ``POST /v1/deployments/scheduled``: the same fields, and the time when the run was
-    due.
+    """The body of ``POST /v1/deployments/scheduled``, with the same fields and the time when the
+    run was due.
     """
 
     due_at: Moment | None = None
@@ -94,7 +96,7 @@ class ScheduledCall(OnetimeCall):
 class DeploymentAnswer(BaseModel):
     """One result for each task of the call.
 
-    A ``deferred`` task may be sent again, a ``refused`` task is final. Both have a reason.
+    A ``deferred`` task can be sent again, and a ``refused`` task is final. Both have a reason.
     """
 
     tasks: list[DeployedTask]
@@ -105,16 +107,16 @@ class CrawlerList(BaseModel):
 
     crawlers: list[dict[str, Any]]
     problem: str | None = None
-    """The reason why the newest catalogue is not read, so that these crawlers are those of an older
+    """The reason why the newest catalogue is not in use, so that these crawlers come from an older
     one.
     """
 
 
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
-    """Return the deployment of a call: values of the call override those of the catalogue.
+    """Return the deployment of a call, whose values override those of the catalogue.
 
     Raises ``InvalidRequest`` before anything is created. The text names the task with wrong
-    arguments, or the setting that no request may give.
+    arguments, or the setting that requests must not contain.
     """
     seen: set[int] = set()
     for n, task in enumerate(call.tasks):

@@ -26,18 +26,18 @@ from .app import create_app
 logger = logging.getLogger(__name__)
 
 _TOKEN_MIN = 20
-#: Seconds from the start to the first cleaning.
+#: Seconds from the start to the first cleanup.
 FIRST_S = 60.0
-#: Seconds between two cleanings.
+#: Seconds between two cleanups.
 EVERY_S = 3600.0
-#: Seconds of the first pause after an error, and of the longest pause.
+#: The first pause after an error and the longest pause, in seconds.
 RETRY_S = (60.0, EVERY_S)
 
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM, and return the exit code.
 
-    An error at the start prints one line to standard error.
+    An error at the start is printed to standard error as one line.
     """
     logs.configure("scheduler", settings)
     try:
@@ -58,8 +58,8 @@ def serve(settings: Settings) -> int:
 
 
 def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
-    """Return the secrets of crawlers: values of the variables in ``secrets``, and secret values in
-    ``env``.
+    """Return the secrets of crawlers, which are the values of the variables in ``secrets`` and
+    secret values in ``env``.
     """
     found: set[str] = set()
     for crawler in catalogue.all():
@@ -119,8 +119,8 @@ def clean(cluster: Removing, keep_days: float) -> None:
 def start_cleaning(
     cluster: Removing, keep_days: float, *, first_s: float = FIRST_S, every_s: float = EVERY_S
 ) -> threading.Event | None:
-    """Clean regularly in a new thread until the returned event is set; ``None`` if files are kept
-    for ever.
+    """Clean up regularly in a new thread until the returned event is set; ``None`` if files are
+    kept forever.
     """
     if keep_days <= 0:
         return None
@@ -132,10 +132,10 @@ def start_cleaning(
 
 
 def _child_tasks(settings: Settings) -> TaskEnvironment | None:
-    """Return a function that returns the gateway's variables of a task; ``None`` if no key is set.
+    """Return a function that returns the gateway's variables for a task; ``None`` if no key is set.
 
-    They are the gateway's address and the crawler's token. If tasks upload to object storage, there
-    are also the address and the token for the upload. Raises ``Unservable`` if a setting is missing
+    These are the gateway's address and the crawler's token. If tasks upload to object storage, they
+    include the address and the token for the upload. Raises ``Unservable`` if a setting is missing
     or wrong.
     """
     gateway = settings.gateway

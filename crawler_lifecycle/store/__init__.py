@@ -1,4 +1,4 @@
-"""The database, on SQLite, MySQL 8 and MariaDB.
+"""The database layer for SQLite, MySQL 8 and MariaDB.
 
-Only this package changes a status, always by compare-and-set.
+Only this package changes statuses, always by compare-and-set.
 """

@@ -43,27 +43,27 @@ from crawler_lifecycle.store.runs.tables import run_history
 
 access_log = new_table(
     "access_log",
-    # Rows are only added, and removed when they are old. There are no foreign keys, because a
-    # subject may have no row.
+    # Rows are never changed, and old rows are removed. There are no foreign keys, because a subject
+    # may have no row.
     counted_key("id"),
     required("at", UtcTime),
-    # The project of the subject. Without a known subject it is that of the caller: ``*`` or empty
-    # is of nobody else.
+    # The project of the subject. If the subject is unknown, this is the caller's project: ``*`` or
+    # empty if the caller has no single project.
     required("project", String(63)),
     Column("caller", Words(100)),
     required("caller_project", String(63)),
     required("operation", Words(64)),
-    # The text of the button, if somebody pressed one.
+    # The text of the button that was pressed; null if there was none.
     Column("verb", Words(60)),
     Column("kind", String(20)),
     Column("subject", Words(200)),
     Column("subject_uid", String(32)),
     Column("address", Words(64)),
-    # The HTTP status; none: the client left before the answer, or crawlctl used the database
-    # itself.
+    # The HTTP status; null if the client disconnected before the answer, or if crawlctl used the
+    # database directly.
     Column("status", Integer),
     required("outcome", Words(64)),
-    # The number of equal requests that the row stands for.
+    # The number of identical requests that this row represents.
     required("requests", Integer),
     Index(None, "at"),
     *(Index(None, name, "at") for name in ("project", "caller", "operation", "subject", "outcome")),
@@ -71,8 +71,8 @@ access_log = new_table(
 
 access_token = new_table(
     "access_token",
-    # A token itself is never stored. A row stays after its revocation; then its name may be given
-    # to a new token.
+    # The token itself is never stored. The row is kept after the revocation, and its name can be
+    # used for a new token.
     counted_key("token_id"),
     required("name", String(64)),
     required("role", String(20)),
@@ -81,16 +81,17 @@ access_token = new_table(
     Column("created_by", Words(255)),
     required("created_at", UtcTime),
     Column("expires_at", UtcTime),
-    # The last use, to the minute.
+    # The time of the last use, to the minute.
     Column("used_at", UtcTime),
     Column("revoked_at", UtcTime),
     UniqueConstraint("name"),
     UniqueConstraint("sha256"),
 )
 
-#: The most tokens that were not revoked. Each gateway reads all of them every two seconds.
+#: The maximum number of tokens that are not revoked. Each gateway reads all of them every two
+#: seconds.
 TOKENS_MAX = 1000
-#: The column of each kind of subject that requests name.
+#: The column that identifies each kind of subject in requests.
 SUBJECTS = (
     run_history.c.run_id,
     *(feature.load(feature.subject) for feature in FEATURES if feature.subject),
@@ -100,15 +101,15 @@ _t = access_token.c
 
 
 class AccessStore(StorePart):
-    """The access log: changes by people and tokens, and requests that were refused."""
+    """The access log: changes by people and tokens, and refused requests."""
 
     def record_access(self, rows: Sequence[AccessRow]) -> None:
         """Append rows, with the uid and the project of each subject.
 
         A second call appends them again.
 
-        Of a subject of another project than the caller's, nothing is looked up: the row must not
-        show that it exists.
+        Subjects of other projects are not looked up, because the row must not reveal that they
+        exist.
         """
         with self._db.writing() as conn:
             known = _known(conn, rows)
@@ -125,9 +126,9 @@ class AccessStore(StorePart):
         until: datetime | None = None,
         **equal: str | None,
     ) -> list[AccessRow]:
-        """Return rows, newest first. ``equal``: values of columns.
+        """Return rows, newest first. ``equal`` maps columns to required values.
 
-        ``before``: time and id of the last row of the page before.
+        ``before`` is the time and id of the last row of the previous page.
         """
         indexed = any(value for name, value in equal.items() if name != "kind")
         query = select(access_log).where(
@@ -148,7 +149,7 @@ class AccessStore(StorePart):
 def _known(
     conn: Connection, rows: Sequence[AccessRow]
 ) -> Mapping[tuple[str | None, str | None], Row]:
-    """Return uid and project of the subjects that exist, by kind and number or name."""
+    """Return the uid and project of each existing subject, by its kind and its number or name."""
     found: dict[tuple[str | None, str | None], Row] = {}
     for column in SUBJECTS:
         kind = column.table.name.removesuffix("_history")
@@ -156,7 +157,7 @@ def _known(
         names: set[Any] = {row.subject for row in rows if row.kind == kind and row.subject}
         if column.primary_key:
             names = {whole(name) for name in names} - {None}
-        # A schedule has none.
+        # A schedule has no uid.
         uid = [column.label("uid") for column in columns if column.name == f"{kind}_uid"]
         query = select(column.label("key"), columns.project, *uid)
         found |= {(kind, str(row["key"])): row for row in rows_in(conn, query, column, names)}
@@ -172,7 +173,7 @@ def _values(row: AccessRow, subject: Row | None) -> dict[str, Any]:
 
 
 class TokenStore(StorePart):
-    """Tokens. The creation and the revocation of a token are rows of the access log, too."""
+    """Tokens. The access log also has a row for the creation and revocation of each token."""
 
     def create_token(
         self,
@@ -183,9 +184,9 @@ class TokenStore(StorePart):
         expires_at: datetime | None,
         by: str | None,
     ) -> TokenRow:
-        """Keep a new token. The name of a revoked token may be used again.
+        """Store a new token. The name of a revoked token can be used again.
 
-        Raises ``NotInThisState`` for the name of another token, and for too many tokens.
+        Raises ``NotInThisState`` if the name is in use or there are too many tokens.
         """
         row = TokenRow(name, role, project, sha256, by, self._clock(), expires_at)
 
@@ -195,14 +196,15 @@ class TokenStore(StorePart):
             ).one_or_none()
             if found is not None and found.revoked_at is None:
                 raise NotInThisState(
-                    f"name: token {name!r} exists already; revoke it first, or give another name"
+                    f"name: token {name!r} already exists; revoke it first, or give another name"
                 )
             if (
                 conn.execute(select(func.count()).where(_t.revoked_at.is_(None))).scalar_one()
                 >= TOKENS_MAX
             ):
                 raise NotInThisState(
-                    f"at most {TOKENS_MAX} tokens may be kept, and as many are; revoke one of them"
+                    f"at most {TOKENS_MAX} tokens are allowed, and all are in use; revoke one of "
+                    "them"
                 )
             change = (
                 insert(access_token)
@@ -218,7 +220,7 @@ class TokenStore(StorePart):
     def list_tokens(self, *, live: bool = False) -> list[TokenRow]:
         """Return all tokens by name.
 
-        ``live``: only those that were not revoked; they may have expired.
+        With ``live``, return only tokens that are not revoked; they may have expired.
         """
         query = (
             select(access_token)
@@ -228,7 +230,7 @@ class TokenStore(StorePart):
         return [made(TokenRow, row) for row in self._rows(query)]
 
     def revoke_token(self, name: str, by: str | None) -> TokenRow:
-        """End a token.
+        """Revoke a token.
 
         A second call changes nothing. Raises ``NotInThisState`` if there is no such token.
         """
@@ -237,7 +239,7 @@ class TokenStore(StorePart):
             found = conn.execute(query).mappings().one_or_none()
             if found is None:
                 raise NotInThisState(
-                    f"name: the database keeps no token {name!r}; crawlctl token list shows all"
+                    f"name: the database has no token {name!r}; crawlctl token list shows all"
                 )
             row = made(TokenRow, found, revoked_at=found["revoked_at"] or self._clock())
             if found["revoked_at"] is None:
@@ -250,7 +252,7 @@ class TokenStore(StorePart):
     def tokens_used(self, used: Mapping[str, datetime]) -> None:
         """Record the last use of tokens, by their hashes.
 
-        A use before the recorded one changes nothing.
+        A use earlier than the recorded one changes nothing.
         """
         with self._db.writing() as conn:
             for sha256, at in sorted(used.items()):

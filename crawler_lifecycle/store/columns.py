@@ -1,5 +1,5 @@
-"""Column types whose values every database stores and returns unchanged, and columns that several
-tables have.
+"""Column types whose values all databases store and return unchanged, and columns that several
+tables share.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from crawler_lifecycle.domain.projects import DEFAULT
 
-#: The most bytes of a compressed text. Some bytes that somebody wrote into a row could become
+#: The maximum number of bytes of a decompressed text. A few manually edited bytes could expand to
 #: gigabytes.
 TEXT_MAX = 1024 * 1024
 CAUSE_MAX = 4000
-"""The most characters that are stored of a text from a cluster, a crawler or a person."""
+"""The maximum number of characters that are stored of a text from a cluster, a crawler or a
+person.
+"""
 
 
 class UtcTime(TypeDecorator[datetime]):
@@ -61,15 +63,15 @@ class UtcTime(TypeDecorator[datetime]):
 
 
 def storable(text: str, length: int | None = None) -> str:
-    """Return ``text`` in a form that every database accepts: without lone surrogates, and with at
-    most ``length`` characters.
+    """Return ``text`` without lone surrogates and cut to ``length`` characters, so that every
+    database accepts it.
     """
     clean = text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
     return clean if length is None or len(clean) <= length else clean[: length - 1] + "…"
 
 
 class JsonText(str):
-    """A text that is JSON already, and is stored unchanged."""
+    """A text that is already JSON, and is stored unchanged."""
 
     __slots__ = ()
 
@@ -82,8 +84,8 @@ def json_text(value: object) -> str:
 
 
 def compressed(text: str) -> bytes:
-    """Return a long text as ``COMPRESS`` of MySQL and MariaDB makes it, so that ``UNCOMPRESS``
-    shows it to people.
+    """Compress a long text in the format of ``COMPRESS`` of MySQL and MariaDB, so that people can
+    read it with ``UNCOMPRESS``.
     """
     data = text.encode()
     return len(data).to_bytes(4, "little") + zlib.compress(data)
@@ -101,9 +103,9 @@ def uncompressed(data: bytes | None) -> str:
 
 
 class Words(TypeDecorator[str]):
-    """A text from outside, made storable and cut to the length of its column.
+    """A text from outside, converted to a storable form and cut to the length of its column.
 
-    It is cut because a status must be recorded even if the text that explains it is too long.
+    It is cut because a status must be recorded even if its explanation is too long.
     """
 
     impl = String
@@ -138,7 +140,7 @@ metadata = MetaData(
 
 
 def required(name: str, *more: Any, **options: Any) -> Column[Any]:
-    """Return a column that is never null. A plain ``Column`` may be null."""
+    """Return a column that is not nullable, unlike a plain ``Column``."""
     return Column(name, *more, nullable=False, **options)
 
 
@@ -152,30 +154,30 @@ def new_table(name: str, *parts: Column[Any] | Index | UniqueConstraint) -> Tabl
         mysql_engine="InnoDB",
         mysql_charset="utf8mb4",
         mysql_collate="utf8mb4_bin",
-        # Without this option SQLite gives the id of a deleted last row to the next new row.
+        # Without this option, SQLite reuses the id of a deleted last row for the next new row.
         sqlite_autoincrement=numbered,
     )
 
 
 def same_columns(table: Table, *names: str) -> list[Column[Any]]:
-    """Return columns for a worktable, with the names and types that they have in ``table``."""
+    """Return columns for a worktable, with the same names and types as in ``table``."""
     return [Column(name, table.c[name].type) for name in names]
 
 
 def counted_key(name: str) -> Column[int]:
-    """Return the column with the number that the database gives to each new row."""
+    """Return the column with the number that the database assigns to each new row."""
     return Column(name, Key, primary_key=True, autoincrement=True)
 
 
 def given_key(name: str, kind: Any) -> Column[int]:
-    """Return a column of the primary key whose numbers are given."""
+    """Return a column of the primary key whose numbers the program assigns."""
     return Column(name, kind, primary_key=True, autoincrement=False)
 
 
 def owner_key(target: str) -> Column[int]:
-    """Return a column of the primary key: the number of a row of another table.
+    """Return a column of the primary key that refers to a row of another table.
 
-    ``target``: ``table.column``.
+    ``target`` is ``table.column``.
     """
     return Column(
         target.partition(".")[2], Key, ForeignKey(target), primary_key=True, autoincrement=False
@@ -188,7 +190,7 @@ def project_column() -> Column[str]:
 
 
 def owner_columns() -> list[Column[Any]]:
-    """Return the columns that name the attempt of a row, and the workflow that owns it."""
+    """Return the columns with the attempt of a row and the workflow that owns it."""
     return [
         required("attempt", Integer),
         Column("owner_workflow_id", String(1000)),
@@ -197,16 +199,16 @@ def owner_columns() -> list[Column[Any]]:
 
 
 def list_indexes(key: str, *filters: str) -> list[Index]:
-    """Return the indexes of lists, which are read newest first: each has the columns of a filter,
-    and then ``key``.
+    """Return the indexes for lists that are read newest first.
 
-    ``filters``: the names of columns, separated by spaces if a filter has several.
+    Each index has the columns of a filter, followed by ``key``. A filter with several columns
+    separates their names by spaces.
     """
     return [Index(None, *names.split(), key) for names in filters]
 
 
 def life_columns() -> list[Column[Any]]:
-    """Return the time columns of a row that begins and ends."""
+    """Return the time columns of a row that has a beginning and an end."""
     return [
         required("created_at", UtcTime),
         required("updated_at", UtcTime),
@@ -216,7 +218,7 @@ def life_columns() -> list[Column[Any]]:
 
 
 def stop_columns() -> list[Column[Any]]:
-    """Return the columns that keep the stop intent of a row (``base.unit.stop_of``)."""
+    """Return the columns that store the stop intent of a row (``base.unit.stop_of``)."""
     return [
         Column("stop_requested_at", UtcTime),
         required("stop_force", Boolean),

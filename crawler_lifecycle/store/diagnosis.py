@@ -14,7 +14,7 @@ from crawler_lifecycle.store.migrations.schema_version import Schema, schema_of
 
 from .engine import Database, masked, parse_url
 
-#: Server variables that decide whether our writes are possible, complete and durable.
+#: Server variables that determine whether our writes are possible, complete and durable.
 _VARIABLES = (
     "binlog_format",
     "log_bin",
@@ -30,20 +30,20 @@ _ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The facts about one database."""
+    """Facts about one database."""
 
     server: str
-    """Product, version and address, without the password."""
+    """The product, version and address, without the password."""
     schema: Schema
     """The schema of the database."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """The values of server variables of MySQL or MariaDB, by name."""
     now: float | None = None
-    """The clock of the server as seconds since 1970; ``None``: the database is a SQLite file and
-    uses our clock.
+    """The server's clock in seconds since 1970; ``None`` for a SQLite file, which uses our
+    clock.
     """
     exists: bool = True
-    """False when the SQLite file does not exist yet."""
+    """False if the SQLite file does not exist yet."""
 
 
 def sqlite_file(url: str) -> Path | None:
@@ -56,7 +56,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def diagnose(url: str) -> Diagnosis:
-    """Return facts about the database at ``url``, without a change.
+    """Return facts about the database at ``url`` without changing it.
 
     A missing SQLite file is not created.
 
@@ -74,13 +74,13 @@ def diagnose(url: str) -> Diagnosis:
 
 
 def try_writing(url: str) -> None:
-    """Begin and end a writing transaction, without a change.
+    """Begin and end a write transaction that changes nothing.
 
     On SQLite this takes the write lock of the file.
 
-    On a server it proves little: a variable of the server shows whether it is read-only
-    (``Diagnosis.variables``). Raises ``StoreUnavailable`` after at most ten seconds when the
-    database cannot be used.
+    On a server it proves little; a variable of the server shows whether it is read-only
+    (``Diagnosis.variables``). Raises ``StoreUnavailable`` after at most ten seconds if the database
+    cannot be used.
     """
     with Database.alone(parse_url(url), _ANSWER_TIMEOUT_S) as database, database.writing():
         pass
@@ -91,7 +91,7 @@ def _of_server(connection: Connection, url: str, schema: Schema) -> Diagnosis:
     rows = connection.execute(text(f"SHOW VARIABLES WHERE Variable_name IN ({names})"))
     variables = {str(name): str(value) for name, value in rows}
     version = str(connection.execute(text("SELECT VERSION()")).scalar_one())
-    # A number of seconds does not depend on the time zone of the server.
+    # Seconds since 1970 do not depend on the time zone of the server.
     now = connection.execute(text("SELECT UNIX_TIMESTAMP(NOW(6))")).scalar_one()
     product = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     return Diagnosis(f"{product} {version} at {masked(url)}", schema, variables, float(now))

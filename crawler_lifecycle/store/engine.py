@@ -1,8 +1,8 @@
 """Connections to the databases, their transactions, and the classes of their failures.
 
-SQLite gets its pragmas, and ``BEGIN IMMEDIATE`` for writers: a writer that upgrades a read lock
-fails at once instead of waiting. MySQL and MariaDB get READ COMMITTED, strict mode, and a timeout
-for every wait.
+SQLite gets its pragmas, and ``BEGIN IMMEDIATE`` for writers, because a writer that upgrades a read
+lock fails immediately instead of waiting. MySQL and MariaDB get READ COMMITTED, strict mode, and a
+timeout for every wait.
 """
 
 from __future__ import annotations
@@ -38,39 +38,41 @@ URL_SETTING = "LIFECYCLE_DATABASE__URL"
 FIX = "give sqlite:////folder/state.db or mysql+pymysql://user:password@host:3306/database"
 
 BUSY_TIMEOUT_S = 10.0
-"""The most seconds that a SQLite writer waits for another writer, and that a caller waits for a
+"""The maximum number of seconds that a SQLite writer waits for another writer, and a caller for a
 pooled connection.
 """
 LOG_WAIT_MS = 1000
-"""The most milliseconds for which the write-ahead log waits for readers to be emptied. All writers
-wait meanwhile.
+"""The maximum number of milliseconds to wait for readers before the write-ahead log is emptied. All
+writers wait during this time.
 """
 CONNECT_TIMEOUT_S = 5
 ANSWER_TIMEOUT_S = 10
 LOCK_WAIT_S = 8
-"""Seconds that a statement waits for a lock. They are below the answer timeout, so that a lock that
-is not released is reported as a lock and not as a lost connection."""
+"""Seconds that a statement waits for a lock. This is below the answer timeout, so that a lock that
+is not released is reported as such and not as a lost connection.
+"""
 IDLE_WRITE_S = 5
-"""Seconds after which MariaDB ends a connection that has written and sends nothing more: its
-process is frozen, and holds locks for which all others wait. MySQL has no such limit.
+"""Seconds after which MariaDB ends an idle connection with an open write transaction. Its process
+is frozen and holds locks that all others need. MySQL has no such limit.
 """
 RECYCLE_S = 280
-"""Seconds after which a connection is replaced: below the idle timeout of many proxies and managed
-databases (300 s)."""
+"""Seconds after which a connection is replaced. This is below the idle timeout of many proxies and
+managed databases (300 s).
+"""
 
 _ROUNDS = 3
 _SQL_MODE = (
     "STRICT_TRANS_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,"
     "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 )
-#: Errors of a server that became read-only (a failover). The connection must not go back to the
+#: Errors of a server that became read-only after a failover. The connection must not return to the
 #: pool.
 _READ_ONLY = (1290, 1792, 1836)
 #: Errors about a missing table or column that this build needs.
 _NO_SUCH_THING = (1054, 1146)
-#: Errors of MySQL and MariaDB about the server itself: rights, connections, locks, disks, states.
-#: The texts of all other errors may quote values of rows ("Duplicate entry 'x' for key", "Incorrect
-#: datetime value: 'x'"). Error numbers of the client begin at 2000.
+#: Errors of MySQL and MariaDB about the server itself, such as permissions, connections, locks and
+#: disks. The texts of all other errors may quote values of rows ("Duplicate entry 'x' for key",
+#: "Incorrect datetime value: 'x'"). Error numbers of the client begin at 2000.
 _OF_ITSELF = frozenset(
     {
         0,
@@ -132,12 +134,12 @@ _OF_ITSELF = frozenset(
     }
 )
 _OF_CLIENT = range(2000, 3000)
-#: Error codes of SQLite about a statement: its syntax, its size, a constraint, a type, the index of
-#: a parameter.
+#: Error codes of SQLite about a statement: its syntax or size, a constraint, a type, or the index
+#: of a parameter.
 _OF_STATEMENT = frozenset({1, 18, 19, 20, 25})
-#: Error codes of SQLite about a file that is damaged, or is no database.
+#: Error codes of SQLite about a file that is damaged or is not a database.
 _OF_DAMAGE = frozenset({11, 26})
-#: Finds the verb of a statement and its table.
+#: Matches the verb and the table of a statement.
 _STATEMENT = re.compile(
     r"(INSERT INTO|UPDATE|DELETE\b[^`]{0,40}?FROM|SELECT|[A-Z]+)\s+[`\"]?(\w+)?", re.IGNORECASE
 )
@@ -152,8 +154,8 @@ def masked(text: str) -> str:
 def parse_url(text: str) -> URL:
     """Return the URL with the driver that we support for its database.
 
-    Raises ``InvalidRequest``, which names the setting, the value without its password, and the
-    fix.
+    Raises ``InvalidRequest``, whose text contains the setting, the value without its password, and
+    the fix.
     """
     try:
         url = make_url(text)
@@ -167,8 +169,7 @@ def parse_url(text: str) -> URL:
             raise _bad_url(
                 text, "names no file; a database in memory cannot be shared between processes"
             )
-        # A URL is UTF-8. Where paths are not, as with LC_ALL=C, Python needs the bytes of the
-        # letters.
+        # A URL is UTF-8. If paths have another encoding, as with LC_ALL=C, Python needs the bytes.
         file = os.fsdecode(url.database.encode("utf-8", "surrogateescape"))
         return url.set(drivername="sqlite+pysqlite", database=file)
     if kind in ("mysql", "mariadb"):
@@ -185,15 +186,15 @@ def _bad_url(text: str, what: str) -> InvalidRequest:
 
 
 def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
-    """Return an engine for a URL of ``parse_url``. It connects at its first use."""
+    """Return an engine for a URL from ``parse_url``. It connects on first use."""
     pool = {
         "poolclass": QueuePool,
         "pool_size": pool_size,
         "max_overflow": 0,
         "pool_timeout": BUSY_TIMEOUT_S,
         "json_serializer": json_text,
-        # Values may be personal or secret (arguments of crawlers), so messages must not contain
-        # them.
+        # Values may be personal or secret, such as arguments of crawlers, so messages must not
+        # contain them.
         "hide_parameters": True,
     }
     if url.get_backend_name() == "sqlite":
@@ -213,7 +214,7 @@ def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TI
             "connect_timeout": CONNECT_TIMEOUT_S,
             "read_timeout": answer_timeout_s,
             "write_timeout": answer_timeout_s,
-            # MySQL takes the second part for a comment.
+            # To MySQL, the second part is a comment.
             "init_command": f"SET SESSION sql_mode='{_SQL_MODE}', "
             f"innodb_lock_wait_timeout={LOCK_WAIT_S}"
             f" /*M!100300 , idle_write_transaction_timeout={IDLE_WRITE_S} */",
@@ -238,7 +239,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # Python cannot decode SQLite's own error, which quotes the damaged schema.
     except UnicodeDecodeError:
         raise StoreDamaged from None
-    # The switch to WAL needs a lock on the whole file, so it happens only when WAL is not set yet.
+    # Switching to WAL locks the whole file, so it is done only if WAL is not set yet.
     if mode != "wal":
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -263,18 +264,21 @@ def _code(error: BaseException | None) -> int | None:
 
 
 class KeyTaken(StoreRefused):
-    """A row with this key exists already, or the row that a foreign key names does not exist."""
+    """A row with this key already exists, or the row that a foreign key refers to does not
+    exist.
+    """
 
 
 class StoreDamaged(StoreUnavailable):
     """The SQLite file is damaged.
 
-    All readers raise this error, with one text: that of SQLite may quote contents.
+    All readers raise this error with the same text, because SQLite's own text may quote contents.
     """
 
     def __init__(
         self,
-        text: str = "The database file is damaged; put back a whole copy: crawlctl db restore FILE",
+        text: str = "The database file is damaged; restore a complete copy: crawlctl db restore "
+        "FILE",
     ):
         super().__init__(text)
 
@@ -282,8 +286,8 @@ class StoreDamaged(StoreUnavailable):
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     """Return our error for a failure of the database.
 
-    Its text contains no value of a row. The texts of drivers may contain values, which would get
-    into logs, histories and HTTP answers.
+    Its text contains no values of rows. Texts of drivers may contain such values, which would
+    appear in logs, histories and HTTP responses.
     """
     if isinstance(error, TimeoutError):
         return StoreUnavailable("The database cannot be used now: the pool has no free connection")
@@ -312,16 +316,16 @@ def _safe_text(error: StatementError) -> tuple[str, bool]:
     """Return a text about the error without values of rows, and whether the error is about the
     database itself.
 
-    The text is the message of the driver when that can contain no value of a row.
+    The text is the driver's message if that cannot contain values of rows.
     """
     if not isinstance(error, DBAPIError):
-        return type(error.orig).__name__, False  # a value that its column does not accept
+        return type(error.orig).__name__, False  # the column does not accept the value
     code = _code(error.orig)
     if code is None:  # SQLite names tables and columns, never values
         return str(error.orig), _sqlite_code(error) not in _OF_STATEMENT
     if code in _OF_ITSELF or code in _OF_CLIENT or code in _NO_SUCH_THING:
         return str(error.orig), True
-    from pymysql.constants import ER  # pymysql raised the error, so it is loaded already
+    from pymysql.constants import ER  # pymysql raised the error, so it is already loaded
 
     name = next(
         (name for name, known in vars(ER).items() if known == code),
@@ -341,14 +345,13 @@ def _head(statement: str | None) -> str:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn every failure of a statement into ``StoreUnavailable`` or its subclass
+    """Convert every failure of a statement to ``StoreUnavailable`` or its subclass
     ``StoreRefused``.
     """
     try:
         yield
     except (StatementError, TimeoutError) as error:
-        # Not "from error", because a log would show the text of the cause, which may contain
-        # values.
+        # Not "from error", because logs would show the text of the cause, which may contain values.
         raise spoken(error).with_traceback(error.__traceback__) from None
 
 
@@ -356,7 +359,7 @@ _TURNSTILES: dict[str, threading.Lock] = {}
 
 
 def _turnstile(url: URL) -> threading.Lock | None:
-    """Return the lock that all writers of one SQLite file share in this process; ``None`` for other
+    """Return the lock that all writers of a SQLite file share in this process; ``None`` for other
     databases.
     """
     if url.get_backend_name() != "sqlite":
@@ -367,19 +370,19 @@ def _turnstile(url: URL) -> threading.Lock | None:
 class Database:
     """Transactions on one database.
 
-    It retries no failure: the retry policies of Temporal do this.
+    Failures are not retried here, because Temporal's retry policies do this.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._turnstile = _turnstile(engine.url)
-        # It uses the same pool. Its transactions take SQLite's write lock when they begin.
+        # This engine uses the same pool. Its transactions take SQLite's write lock when they begin.
         self.writer = engine.execution_options(lifecycle_write=True)
         self._together = threading.local()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a transaction that only reads; inside of ``together``, use that one."""
+        """Open a read-only transaction; inside ``together``, use the one that is already open."""
         with translated():
             if (present := getattr(self._together, "connection", None)) is not None:
                 yield present
@@ -389,10 +392,11 @@ class Database:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let this thread make all its readings inside in one transaction.
+        """Combine all reads of this thread into one transaction.
 
-        Each transaction costs two more round trips: one checks the connection before, and one ends
-        it. Write nothing inside."""
+        Each transaction costs two additional round trips: one checks the connection, and one ends
+        the transaction. The block must not write.
+        """
         with self.reading() as self._together.connection:
             try:
                 yield
@@ -401,12 +405,12 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that writes.
+        """Open a write transaction.
 
-        It is committed when the block ends, and rolled back when the block raises.
+        It is committed at the end of the block, and rolled back if the block raises an error.
 
         SQLite allows one writer at a time, and a waiting writer polls with increasing pauses.
-        Writers of one process therefore wait for a lock of the process, and only other processes
+        Writers of one process therefore wait for a lock in the process, and only other processes
         wait for the file.
         """
         with self._turn(), translated(), self.writer.begin() as connection:
@@ -442,20 +446,20 @@ class Database:
 
     @classmethod
     def alone(cls, url: URL, answer_timeout_s: float) -> closing[Database]:
-        """Open a database with one connection, for a ``with`` statement."""
+        """Open a database with a single connection, for a ``with`` statement."""
         return closing(cls(open_engine(url, pool_size=1, answer_timeout_s=answer_timeout_s)))
 
     def empty_log(self) -> None:
-        """Empty SQLite's write-ahead log, which has former contents of rows.
+        """Empty SQLite's write-ahead log, which contains former contents of rows.
 
-        Other databases are left alone.
+        Do nothing for other databases.
 
-        Raises ``StoreUnavailable`` if others read an older state for more than a second.
+        Raises ``StoreUnavailable`` if other programs read an older state for more than a second.
         """
         if self._turnstile is None:
             return
         with self._turn(), translated(), self.engine.connect() as connection:
-            # No other work gets this connection, whose patience is short: writers wait for it.
+            # Use a connection of its own with a short timeout, because writers wait for it.
             connection.detach()
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {LOG_WAIT_MS}")
             busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()

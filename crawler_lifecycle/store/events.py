@@ -1,4 +1,4 @@
-"""The outbox: events, their deliveries, and incidents of runs that no status shows."""
+"""The outbox: events, their deliveries, and incidents of runs that are not visible in a status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class EventStore(RunPart):
     """Events and their deliveries."""
 
     def append_event(self, fence: Fence, type: str, key: str, body: Mapping[str, object]) -> Event:
-        """Append one event. If an event has this ``key`` already, return that event instead."""
+        """Append an event. If an event with this ``key`` already exists, return that event
+        instead.
+        """
         with self._unit(fence) as unit:
             e = outbox_event.c
             row = (
@@ -40,18 +42,18 @@ class EventStore(RunPart):
             return made(Event, row) if row is not None else unit.append_event(type, key, body)
 
     def record_delivery(self, seq: int, sink: str, error: str | None) -> None:
-        """Record one try to deliver an event to ``sink``.
+        """Record a try to deliver an event to ``sink``.
 
-        ``error`` is ``None`` when the try succeeded.
+        ``error`` is ``None`` if the try succeeded.
 
-        Raises ``InvalidRequest`` when no event has the number ``seq``.
+        Raises ``InvalidRequest`` if no event has the number ``seq``.
         """
         with self._db.writing() as conn:
             if not record_tries(conn, sink, {seq: error}, self._clock()):
                 raise InvalidRequest(f"seq: {seq} is not allowed; there is no such event")
 
     def delivered_by(self, seq: int) -> set[str]:
-        """Return the names of the sinks that have delivered this event."""
+        """Return the names of the sinks to which this event was delivered."""
         d = outbox_delivery.c
         rows = self._rows(select(d.sink).where(d.seq == seq, d.status == "delivered"))
         return {row["sink"] for row in rows}
@@ -60,13 +62,13 @@ class EventStore(RunPart):
         return self._event(select(outbox_event).where(outbox_event.c.event_key == key))
 
     def last_event(self, run_id: int, type: str) -> Event | None:
-        """Return the newest event of the run that has this type."""
+        """Return the newest event of this type for the run."""
         e = outbox_event.c
         mine = select(outbox_event).where(e.run_id == run_id, e.type == type)
         return self._event(mine.order_by(e.seq.desc()).limit(1))
 
     def newest_events(self, run_id: int, limit: int) -> list[Event]:
-        """Return the newest events of the run, the newest first."""
+        """Return the latest events of the run, the newest first."""
         e = outbox_event.c
         query = select(outbox_event).where(e.run_id == run_id).order_by(e.seq.desc()).limit(limit)
         return [made(Event, row) for row in self._rows(query)]
@@ -84,8 +86,8 @@ class EventStore(RunPart):
     ) -> list[Event]:
         """Return events with a number above ``seq``, in the order of their numbers.
 
-        ``run_id`` and ``subject`` limit the list to one run or one subject. After a reader has seen
-        an event, no event with a smaller number appears.
+        ``run_id`` and ``subject`` limit the list to one run or subject. After a reader has seen an
+        event, no event with a smaller number appears.
         """
         e = outbox_event.c
         given = wanted((e.run_id, run_id), (e.subject, subject))
@@ -93,7 +95,7 @@ class EventStore(RunPart):
         return [made(Event, row) for row in self._rows(query)]
 
     def last_event_seq(self) -> int:
-        """Return the number of the newest event; 0 when there was no event yet."""
+        """Return the number of the newest event; 0 if there are no events yet."""
         rows = self._rows(select(outbox_counter.c.seq))
         return int(rows[0]["seq"]) if rows else 0
 
@@ -101,10 +103,10 @@ class EventStore(RunPart):
         """Return the deliveries of the run's events: seq, type, attempt, sink, status, tries,
         error, delivered_at.
 
-        An event with a key that was not tried yet has the status ``pending``. With ``keyed`` only
-        events with a key are returned: these must be delivered once. Other events only report a
-        change, and a long run has thousands of them. Deliveries to webhooks are not included
-        (``WebhookStore``).
+        An event with a key that no delivery was tried for has the status ``pending``. With
+        ``keyed``, only events with a key are returned, which must be delivered once. Other events
+        only report a change, and a long run has thousands of them. Deliveries to webhooks are not
+        included (``WebhookStore``).
         """
         e = outbox_event.c
         d = outbox_delivery.c
@@ -127,15 +129,15 @@ class EventStore(RunPart):
 
 
 class IncidentStore(RunPart):
-    """Incidents of runs that no status shows.
+    """Incidents of runs that are not visible in a status.
 
     Each is reported once, by the event ``run.stale`` or ``run.blocked``.
     """
 
     def note_stale(self, run: LiveRun) -> bool:
-        """Report that the poll that was due at ``run.due_at`` is overdue.
+        """Report that the poll due at ``run.due_at`` is overdue.
 
-        Returns true when it is overdue and was not reported before.
+        Returns true if it is overdue and was not reported before.
         """
         if run.due_at is None or not run.planned:
             return False
@@ -146,7 +148,7 @@ class IncidentStore(RunPart):
                 and run.ref == unit.ref
             )
             polled_at = unit.run["verified_at"]
-            # Others have polled.
+            # Another worker has polled meanwhile.
             if not still or (polled_at is not None and polled_at > run.due_at):
                 return False
             more = facts(unit.run, "look_error", "verified_at")
@@ -155,12 +157,12 @@ class IncidentStore(RunPart):
     def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
         """Report that the workflow of a live run cannot continue.
 
-        Without ``run_id`` the id of the workflow identifies the run. Returns true when the run is
-        live, belongs to the workflow, and was not reported before.
+        Without ``run_id``, the workflow id identifies the run. Returns true if the run is live,
+        belongs to the workflow, and was not reported before.
         """
         if run_id is None:
-            # A workflow that owns its run may have any id. Before its claim, only the ids that we
-            # give name the run.
+            # A workflow that owns its run may have any id. Before its claim, only ids that we
+            # assign identify the run.
             request_id = request_of_workflow(workflow_id)
             r = run_history.c
             mine = [
@@ -187,7 +189,7 @@ def _append_once(
     """Append the event unless the newest event of its type has the same attempt and the same values
     ``once``.
 
-    Returns whether it was appended. ``more`` are further values of its body.
+    Returns whether it was appended. ``more`` contains further values for its body.
     """
     e = outbox_event.c
     newest = (

@@ -1,6 +1,4 @@
-"""Notes that processes leave for each other for a time: logins that ended, fingerprints of
-settings, and an upgrade.
-"""
+"""Temporary notes between processes: ended logins, fingerprints of settings, and upgrades."""
 
 from __future__ import annotations
 
@@ -25,19 +23,20 @@ process_note = new_table(
     Column("kind", String(20), primary_key=True),
     Column("name", String(100), primary_key=True),
     required("note", Words(1000)),
-    # The note does not count after this time. The next note of its kind removes it.
+    # The note expires at this time. The next note of its kind removes it.
     required("ends_at", UtcTime),
 )
 
-#: The kinds of notes: the id of a login that ended before its time; the settings of a process; an
-#: upgrade of the schema, which counts as long as the former build may return.
+#: The kinds of notes: the id of a login that ended early; the settings of a process; and an upgrade
+#: of the schema, which is valid as long as a rollback is possible.
 LOGIN = "login"
 SETTINGS = "settings"
 UPGRADE = "upgrade"
-#: The most notes of a kind that are read. Nobody has so many processes, or logs out so often.
+#: The maximum number of notes of a kind that are read. No installation has so many processes or
+#: logouts.
 NOTES_MAX = 10_000
-#: Seconds between two notes about the settings of a process, seconds for which one counts, and the
-#: most differences that are reported.
+#: Seconds between two notes about the settings of a process, the lifetime of such a note in
+#: seconds, and the maximum number of differences that are reported.
 EVERY_S = 20.0
 COUNTS_S = 60.0
 SHOWN = 10
@@ -45,12 +44,12 @@ _n = process_note.c
 
 
 class NoteStore(StorePart):
-    """The notes of all processes that use the database."""
+    """The notes of all processes that share the database."""
 
     def leave_note(self, kind: str, name: str, note: str, ends_at: datetime) -> None:
-        """Leave a note, or replace the one with this name.
+        """Leave a note, or replace the note with this name.
 
-        Notes of the kind whose time is over are removed.
+        Expired notes of this kind are removed.
         """
 
         def write(conn: Connection) -> None:
@@ -62,7 +61,7 @@ class NoteStore(StorePart):
         self._db.inserting(f"note {name!r}", write)
 
     def live_notes(self, kind: str) -> Sequence[Row]:
-        """Return the notes of a kind that count, with their names and ends."""
+        """Return the valid notes of a kind, with their names and expiry times."""
         return self._rows(
             select(process_note).where(_n.kind == kind, _n.ends_at > self._clock()).limit(NOTES_MAX)
         )
@@ -70,26 +69,25 @@ class NoteStore(StorePart):
 
 @dataclass(eq=False)
 class SameSettings:
-    """Shares the fingerprints of this process's settings with other processes, and finds out which
-    of theirs differ.
+    """Shares the fingerprints of this process's settings with other processes, and reports which
+    settings differ.
 
-    ``marks``: the fingerprints, by the variables of the settings. Processes that ended, and builds
-        that leave no notes,
-    are not compared.
+    ``marks`` contains the fingerprints by the names of the variables. Processes that ended and
+    builds that leave no notes are not compared.
     """
 
     notes: NoteStore
     service: str
     marks: Mapping[str, str]
     problem: str = ""
-    """The settings that differ and the processes that have them; empty: none differs."""
+    """The settings that differ, and the processes that have them; empty if there are none."""
 
     async def run(self) -> None:
-        """Compare until the task is cancelled."""
+        """Compare the settings repeatedly until the task is cancelled."""
         await Loop("comparing settings", EVERY_S).run(self.compare)
 
     async def compare(self) -> None:
-        """Compare once. Raises what the store raises."""
+        """Compare the settings once. Passes on the errors of the store."""
         process = f"{self.service} {platform.node()}/{os.getpid()}"[-100:]
         ends_at = datetime.now(UTC) + timedelta(seconds=COUNTS_S)
         await asyncio.to_thread(
@@ -112,7 +110,7 @@ class SameSettings:
 def _has_ended(process: str) -> bool:
     """Return whether this process ran on this machine and is gone.
 
-    Elsewhere a note counts until its time is over.
+    Notes of other machines are valid until they expire.
     """
     node, _, pid = process.rpartition(" ")[2].rpartition("/")
     return node == platform.node() and not os.path.exists(f"/proc/{pid}")

@@ -1,4 +1,4 @@
-"""The store: all parts that read and write one SQL database."""
+"""The store, which consists of all parts that read and write one SQL database."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .notes import NoteStore
 
 
 class StoreHealth(StorePart):
-    """Questions about the whole database."""
+    """Queries about the whole database."""
 
     def ping(self) -> None:
         """Raise ``StoreUnavailable`` unless the database answers and has the schema version of this
@@ -60,7 +60,7 @@ class StoreHealth(StorePart):
     def projects(self) -> set[str]:
         """Return the projects that have runs, managers, graphs, schedules or webhooks.
 
-        It reads one row for each.
+        This reads one row per project.
         """
         found: set[str] = set()
         with self._db.reading() as conn:
@@ -79,12 +79,12 @@ class StoreHealth(StorePart):
 
 @dataclass(frozen=True)
 class Store:
-    """All parts of the store on one SQLite, MySQL or MariaDB database. Threads may share it.
+    """All parts of the store for one SQLite, MySQL or MariaDB database. Threads can share it.
 
-    A class takes the parts that it needs. Unless its docstring states otherwise, a method is one
-    transaction, and a second call with the same arguments changes nothing. A method that takes a
-    fence raises ``Fenced`` and writes nothing when the attempt or the owner differs. Every method
-    raises ``StoreUnavailable`` when the database cannot be used now.
+    Other classes take only the parts that they need. Unless its docstring states otherwise, a
+    method is one transaction, and a second call with the same arguments changes nothing. A method
+    that takes a fence raises ``Fenced`` and writes nothing if the attempt or the owner differs.
+    Every method raises ``StoreUnavailable`` if the database cannot be used now.
     """
 
     initiation: InitiationStore
@@ -158,13 +158,13 @@ def open_store(
     pools: Pools = NO_POOLS,
     quotas: Quotas = NO_QUOTAS,
 ) -> Store:
-    """Return a store on the database at ``url``. It connects at its first use.
+    """Return a store for the database at ``url``. It connects on first use.
 
-    Without ``clock``, times are by this machine's clock; changes of tasks are not dated ahead of a
-    server's clock. ``told`` is called in the writing thread after each commit that added
-    transitions or corrections. ``most`` is the highest allowed number of open rows of each kind.
+    Without ``clock``, times come from the clock of this machine, but times of task changes are
+    never ahead of a server's clock. ``told`` is called in the writing thread after each commit that
+    added transitions or corrections. ``most`` is the maximum number of open rows of each kind.
     ``pools`` are the pools whose slots the store gives. ``quotas`` are the quotas of starts and
-    tasks. Raises ``InvalidRequest`` when ``url`` is no URL of a supported database.
+    tasks. Raises ``InvalidRequest`` if ``url`` is not the URL of a supported database.
     """
     return Store.over(
         Database(open_engine(parse_url(url), pool_size=pool_size)), clock, told, most, pools, quotas

@@ -2,13 +2,13 @@
 
 Each table is defined in the package of its subject.
 
-The import of this module defines all of them. The record of a feature names the modules with its
+Importing this module defines all of them. The record of each feature lists the modules with its
 tables.
 
 Table and column names are a contract, because people build reports on them. The migrations in
 ``migrations/`` create exactly these tables; a test compares both on every database.
 
-Every database compares texts by code point (``utf8mb4_bin``). With the default collation of MySQL,
+Every database compares texts by code point (``utf8mb4_bin``). With MySQL's default collation,
 ``Run-1`` and ``run-1`` would be the same request id.
 """
 

@@ -35,9 +35,9 @@ async def keep_audit_schedule(
     """Create or update the Temporal Schedule of audits from the settings; remove it if ``every_s``
     is 0.
 
-    A paused schedule stays paused. Audits never overlap. A missed audit is not repeated, because
-    the next one finds the same. With ``only_missing``, an existing schedule is not changed. Raises
-    ``RPCError``, for example if this account may not change schedules.
+    A paused schedule stays paused. Audits never overlap. A missed audit is not made up for, because
+    the next one finds the same problems. With ``only_missing``, an existing schedule is not
+    changed. Raises ``RPCError``, for example if this account may not change schedules.
     """
     handle = client.get_schedule_handle(names.AUDIT_SCHEDULE)
     if every_s <= 0:

@@ -1,4 +1,4 @@
-"""Client of our workflows: starts, signals, describes, queries, lists and ends them over one
+"""The client for our workflows: starts, signals, describes, queries, lists and ends them over one
 connection.
 """
 
@@ -57,21 +57,22 @@ from .workflow_problems import OPEN, WorkflowProblem, problem_of, problems, why_
 
 log = logging.getLogger(__name__)
 
-#: Temporal ends an audit after this time. The next audit finds the same.
+#: Temporal ends an audit after this time. The next audit finds the same problems.
 AUDIT_LIFE = timedelta(hours=2)
-#: Seconds to the next try to connect: the first pause, and the longest.
+#: Seconds until the next try to connect: the first pause and the longest pause.
 RETRY_S = (0.2, 5.0)
 
-#: Of workflows that were ended from outside: how long each is listed, and the most that are listed.
+#: For workflows that were ended from outside: how long they are listed, and the maximum number of
+#: them.
 ENDED_WITHIN = timedelta(minutes=5)
 ENDED_MAX = 500
 _ENDED = "ExecutionStatus IN ('Failed', 'Terminated', 'TimedOut')"
 
-#: The highest priority, of workflows that continue and of due times. Outside of their worker's
-#: cache, their steps come before the first steps of runs. A stop would otherwise wait for all
-#: starts after the death of a worker.
+#: The highest priority, for workflows that continue and for due times. If they are not in a
+#: worker's cache, their steps precede the first steps of runs. Otherwise, after the death of a
+#: worker, a stop would wait for all starts.
 GOES_FIRST = Priority(priority_key=FIRST)
-#: States of open workflows. A paused one may still act when it is resumed.
+#: States of open workflows. A paused workflow can still act after it is resumed.
 _OPEN = (
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
     WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
@@ -88,10 +89,10 @@ _OPEN_WORK = (
 
 
 class Workflows:
-    """Our workflows on one Temporal server. The connection may be passed, or made later.
+    """Our workflows on one Temporal server. The connection can be passed, or is made later.
 
-    Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it has
-    no answer within ``timeout_s`` seconds. The SDK restores a lost connection automatically.
+    Every method that calls the server raises ``TemporalUnavailable`` if a call fails, or if it is
+    not answered within ``timeout_s`` seconds. The SDK restores a lost connection automatically.
     """
 
     def __init__(self, client: Client | None = None, *, timeout_s: float = 10.0) -> None:
@@ -100,14 +101,14 @@ class Workflows:
         self._connecting = Loop("connecting to Temporal", RETRY_S[1], retry_s=RETRY_S)
 
     async def keep_connecting(self, connect: Callable[[], Awaitable[Client]]) -> None:
-        """Try to connect until it succeeds. For a background task."""
+        """Retry connecting until it succeeds. This is for a background task."""
 
         async def turn() -> float:
             try:
                 async with asyncio.timeout(self._timeout_s):  # not ``wait_for``: see ``answering``
                     self.client = await connect()
             except Exception as error:
-                # Any error (refused, TLS, a wrong profile) needs a fix outside of this process.
+                # Any error (refused, TLS, a wrong profile) must be fixed outside this process.
                 # Readiness reports it.
                 raise TemporalUnavailable(str(error) or type(error).__name__) from error
             log.info("connected to Temporal")
@@ -128,7 +129,7 @@ class Workflows:
             yield self.client
 
     async def ping(self) -> None:
-        """Return if the server answers; otherwise raise ``TemporalUnavailable``."""
+        """Raise ``TemporalUnavailable`` unless the server answers."""
         async with self.asking() as client:
             await client.service_client.check_health()
 
@@ -145,17 +146,17 @@ class Workflows:
     async def start(
         self, request: RunRequest, workflow_id: str, run_uid: str, *, repair: bool = False
     ) -> str:
-        """Start the workflow of the run with this uid, or find it open.
+        """Start the workflow of the run with this uid, unless it is already open.
 
         Return the first run id of its chain.
 
-        If the workflow is open, nothing is started. After a closed workflow, a new execution is
-        started under the same id; the database decides whether it may own the run. With ``repair``
-        it may not own a run that has ended. Otherwise a late repair would execute the run again.
+        If the workflow is closed, a new execution is started under the same id; the database
+        decides whether it may own the run. With ``repair``, it must not own a run that has ended.
+        Otherwise a late repair would execute the run again. The open workflow under ``workflow_id``
+        may work for another run, if a restore of the database lost the row of that run and the
+        client repeated its request.
 
-        The open workflow under ``workflow_id`` may work for another run: a restore of the database
-        lost the row of that run, and the client sent its request again. That workflow continues,
-        and the run gets an id with a part of its uid.
+        That workflow continues, and the new run gets a workflow id with a part of its uid.
         """
         args: list[object] = [request, {"repair": True}] if repair else [request]
         for one in (workflow_id, names.uid_workflow_id(workflow_id, run_uid)):
@@ -174,8 +175,8 @@ class Workflows:
         )
 
     async def export_again(self, fence: Fence, *, event: bool = True, files: bool = True) -> str:
-        """Start the workflow that delivers export and event of an ended attempt again, or find it
-        open.
+        """Start the workflow that delivers the export and the event of an ended attempt again,
+        unless it is already open.
 
         Return its workflow id.
         """
@@ -184,13 +185,13 @@ class Workflows:
         return workflow_id
 
     async def delete_run(self, run: RunRef) -> None:
-        """Start the workflow that deletes the data of a run, or find it open."""
+        """Start the workflow that deletes the data of a run, unless it is already open."""
         await self._start(names.DELETION_WORKFLOW, [run], names.deletion_workflow_id(run))
 
     async def delete_executions(self, run: RunRef, workflow_ids: Sequence[str]) -> int:
         """Delete up to 20 workflow executions of this run. Return how many the server listed.
 
-        Executions of ``workflow_ids`` belong to them too if they name no run.
+        Executions of ``workflow_ids`` without a run id also count as executions of this run.
         """
         ids = ", ".join(f"'{id_}'" for id_ in workflow_ids if not set("'\\") & set(id_))
         query = f"CrawlRunUid = '{run.uid}'" + (
@@ -205,24 +206,24 @@ class Workflows:
                 order = api.DeleteWorkflowExecutionRequest(
                     namespace=client.namespace, workflow_execution=which
                 )
-                # The list may still contain a deleted execution for a moment.
+                # The list may briefly still contain a deleted execution.
                 with allowing(RPCStatusCode.NOT_FOUND):
                     await client.workflow_service.delete_workflow_execution(order, retry=True)
         return len(listed)
 
     async def deliver_event(self, key: str) -> None:
-        """Start the workflow that delivers a recorded event, or find it open."""
+        """Start the workflow that delivers a recorded event, unless it is already open."""
         await self._start(names.EVENT_WORKFLOW, [key], names.event_workflow_id(key))
 
     async def audit(
         self, repair: bool, wait_s: float, unknown: UnknownDecision = UnknownDecision.LEAVE
     ) -> tuple[str, AuditReport | None]:
-        """Start an audit, or find one of the same kind open.
+        """Start an audit, or use an open audit of the same kind.
 
         Return its first run id and its report.
 
-        The report is ``None`` if the audit does not end within ``wait_s`` seconds, or within half
-        of the time limit for one call.
+        The report is ``None`` if the audit does not end within ``wait_s`` seconds or half of the
+        time limit for one call.
         """
         kind = "repair" if repair else "tell"
         if unknown is not UnknownDecision.LEAVE:
@@ -246,14 +247,13 @@ class Workflows:
             ) from error
 
     async def start_for(self, order: RowOrder, workflow_id: str, *, wake: bool = False) -> str:
-        """Start the workflow of a stored row, or find it open.
+        """Start the workflow of a stored row, unless it is already open.
 
         Return the first run id of its chain.
 
-        With ``wake``, an open workflow reads its row now; some orders always cause that
-        (``WAKES``). A workflow that is about to close notices that and continues. The open one may
-        belong to a row that a restore of the database lost. It reads its row when it is woken, and
-        ends.
+        With ``wake``, an open workflow reads its row now; some orders always wake it (``WAKES``). A
+        workflow that is about to close notices this and continues. An open workflow may belong to a
+        row that a restore of the database lost. When it is woken, it reads its row and ends.
         """
         options: dict[str, Any] = {"start_signal": names.SIGNAL_WAKE} if wake or order.WAKES else {}
         return _chain(await self._start(order.WORKFLOW, [order], workflow_id, **options))
@@ -282,12 +282,12 @@ class Workflows:
             )
 
     async def has_begun(self, workflow_id: str) -> None:
-        """Give the further steps of this workflow the highest priority, if the server can.
+        """Give the further steps of this workflow the highest priority, if the server supports it.
 
-        Raises nothing.
+        Errors are ignored.
 
-        A closed workflow, an older server, a forbidden or a lost call: every step is done, only
-        later in a burst.
+        If the workflow is closed, the server is older, or the call fails, every step is still
+        executed, but later during a burst.
         """
         with suppress(TemporalUnavailable):
             async with self.asking() as client:
@@ -322,7 +322,7 @@ class Workflows:
             if (found := await _described(client, workflow_id)) is None:
                 return
             who: dict[str, Any] = {"namespace": client.namespace, "identity": client.identity}
-            # Not found: it continued or closed meanwhile.
+            # Not found: the workflow has continued or closed meanwhile.
             with allowing(RPCStatusCode.NOT_FOUND):
                 if found.raw_description.workflow_extended_info.HasField("pause_info"):
                     order = api.UnpauseWorkflowExecutionRequest(
@@ -335,13 +335,13 @@ class Workflows:
                     await client.workflow_service.unpause_activity(steps, retry=True)
 
     async def poll_now(self, workflow_id: str) -> bool:
-        """Ask a workflow for a poll now. Return ``False`` if the workflow is not open."""
+        """Ask a workflow to poll now. Return ``False`` if the workflow is not open."""
         return await self._signal(workflow_id, names.SIGNAL_LOOK_NOW)
 
     async def poll_recorded(self, workflow_id: str, recorded: bool) -> bool:
         """Notify a workflow of a change.
 
-        ``recorded``: a poll has recorded it, so the workflow does not poll again.
+        With ``recorded``, a poll has recorded the change, so the workflow does not poll again.
 
         Builds that do not know this field poll now. Return ``False`` if the workflow is not open.
         """
@@ -357,7 +357,7 @@ class Workflows:
         return await self._signal(workflow_id, names.SIGNAL_PLACE_FREE)
 
     async def wake(self, workflow_id: str) -> bool:
-        """Make a manager or a graph read its rows now.
+        """Make a manager or graph read its rows now.
 
         Return ``False`` if the workflow is not open.
         """
@@ -378,9 +378,9 @@ class Workflows:
         return False
 
     async def hurry(self, owner: Owner) -> None:
-        """Signal ``poll_now``, and retry now each activity that waits for its next try.
+        """Signal ``poll_now``, and immediately retry each activity that waits for its next try.
 
-        A signal alone does not shorten that wait.
+        The signal alone does not shorten that wait.
         """
         async with self.asking() as client:
             found = await _described(client, owner.workflow_id)
@@ -409,9 +409,9 @@ class Workflows:
                         await client.workflow_service.reset_activity(order, retry=True)
 
     async def end(self, workflow: OpenWorkflow, reason: str) -> None:
-        """Terminate this chain of executions, but no later chain of the same id.
+        """Terminate this chain of executions, but no later chain with the same id.
 
-        A closed chain is no error.
+        A closed chain is not an error.
         """
         async with self.asking() as client:
             handle = client.get_workflow_handle(
@@ -426,13 +426,13 @@ class Workflows:
         """Return whether the workflow is open and, if ``first_run_id`` is given, belongs to that
         chain.
 
-        A resumed run uses its workflow id again. The id alone therefore cannot distinguish the old
-        owner from the new.
+        A resumed run reuses its workflow id, so the id alone cannot distinguish the old owner from
+        the new one.
         """
         return (await self.state(workflow_id, first_run_id)).open
 
     async def state(self, workflow_id: str, first_run_id: str | None = None) -> WorkflowState:
-        """Return whether the workflow is open; if not, when, how and why it closed.
+        """Return whether the workflow is open and, if not, when, how and why it closed.
 
         With ``first_run_id``, a workflow of another chain counts as closed.
         """
@@ -452,7 +452,8 @@ class Workflows:
             )
 
     async def confirm(self, workflow: OpenWorkflow) -> OpenWorkflow | None:
-        """Return this workflow as its own execution describes it; ``None`` if it is no longer open.
+        """Return the description of this workflow from its own execution; ``None`` if it is no
+        longer open.
 
         The visibility store, which lists workflows, may be out of date.
         """
@@ -465,7 +466,7 @@ class Workflows:
     async def record(self, workflow: OpenWorkflow) -> WorkflowRecord:
         """Query what the workflow knows about the row of its run.
 
-        Raises ``TemporalUnavailable``, including if no worker answers the query.
+        Raises ``TemporalUnavailable``, also if no worker answers the query.
         """
         async with self.asking() as client:
             handle = client.get_workflow_handle(
@@ -504,7 +505,7 @@ class Workflows:
         """Return a page of the open workflows of runs, managers and graphs, and the token of the
         next page.
 
-        The visibility store lists them.
+        They come from the visibility store.
         """
         token = base64.b64decode(after) if after else None
         async with self.asking() as client:
@@ -517,7 +518,7 @@ class Workflows:
 
     async def ended_runs(self) -> list[int]:
         """Return up to ``ENDED_MAX`` runs with a workflow that failed or was ended from outside in
-        the last minutes.
+        the last few minutes.
 
         The run may have continued in another workflow since then.
         """
@@ -543,11 +544,11 @@ class Workflows:
         return None
 
     async def highest_run(self, above: int = 0) -> int:
-        """Return the highest run id of all lifecycle workflows, open or closed; ``above`` if none
+        """Return the highest run id of all open and closed lifecycle workflows; ``above`` if none
         is higher.
 
-        It is found by counting workflows above a number, because no visibility store promises an
-        order. This takes a few dozen calls, or one call if no id is higher. The namespace keeps
+        It is found by counting workflows above a number, because visibility stores do not guarantee
+        an order. This takes a few dozen calls, or one call if no id is higher. The namespace keeps
         closed workflows for a limited time.
         """
         step = 1
@@ -568,7 +569,7 @@ class Workflows:
             try:
                 return (await client.count_workflows(query)).count > 0
             except RPCError as error:
-                # A namespace without our search attributes has no workflow with one of them.
+                # A namespace without our search attributes has no workflows that use them.
                 if error.status == RPCStatusCode.INVALID_ARGUMENT and "CrawlRunId" in str(error):
                     return False
                 raise
@@ -600,5 +601,5 @@ def _open(found: WorkflowExecution, first_run_id: str) -> OpenWorkflow:
 
 
 def _run_of(found: WorkflowExecution) -> tuple[int | None, str | None]:
-    """Return id and uid of the run that a workflow works for, from its search attributes."""
+    """Return the id and uid of the run that a workflow works for, from its search attributes."""
     return found.typed_search_attributes.get(_RUN_ID), found.typed_search_attributes.get(_RUN_UID)

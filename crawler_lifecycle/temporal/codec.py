@@ -1,6 +1,6 @@
-"""Payload codec: encrypts the payloads in Temporal's histories with AES-GCM.
+"""The payload codec, which encrypts the payloads in Temporal's histories with AES-GCM.
 
-Off until keys are set.
+It is off until keys are set.
 
 The format is that of Temporal's own samples (``binary/encrypted``, ``encryption-key-id``, nonce
 before ciphertext). A codec server made from these samples, with the same key, can show our payloads
@@ -63,7 +63,7 @@ def read_keys(text: str) -> dict[str, bytes]:
 
 
 class Encryption(PayloadCodec):
-    """Encrypts with the first key, reads with all of them."""
+    """Encrypts with the first key, and decrypts with all keys."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = {name: AESGCM(key) for name, key in keys.items()}
@@ -76,9 +76,9 @@ class Encryption(PayloadCodec):
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Decrypt encrypted payloads.
 
-        A payload that none of our keys can decrypt stays encrypted and is marked with the reason.
-        The code that reads it decides. An exception here would fail every workflow task with this
-        payload, and anybody may send one.
+        A payload that none of our keys can decrypt stays encrypted and is marked with the reason,
+        and the code that reads it decides what to do. An exception here would fail every workflow
+        task with this payload, and anybody can send one.
         """
         return [
             self._decrypted(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads
@@ -119,7 +119,7 @@ def _marked(payload: Payload, why: str) -> Payload:
 def codec_of(keys: SecretStr | None) -> PayloadCodec | None:
     """Return the codec for the setting; ``None`` if it is not set.
 
-    Logs and errors never show its keys afterwards.
+    From then on, logs and errors never show its keys.
 
     Raises ``InvalidRequest``.
     """

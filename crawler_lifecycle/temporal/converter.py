@@ -1,11 +1,11 @@
-"""Tolerant payload converter: turns an unreadable payload into a value with the reason, and fails
-no workflow.
+"""A tolerant payload converter: turns an unreadable payload into a value with the reason, so that
+no workflow fails.
 
 The SDK decodes payloads before our code runs. An exception there fails the workflow task on every
-retry. A single signal in an unknown encoding would block a run for ever. Unknown heartbeat details
+retry. A single signal in an unknown encoding would block a run forever. Unknown heartbeat details
 would fail an activity permanently. Therefore an unreadable payload becomes ``UndecodedPayload``
-where no type is expected: input, signals, updates, heartbeats and details of failures. The code
-that reads it decides. Where a type is expected, decoding raises.
+where no type is expected: in input, signals, updates, heartbeats and details of failures. The code
+that reads it decides what to do. Where a type is expected, decoding raises an error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from temporalio.converter import CompositePayloadConverter
 
 from crawler_lifecycle.domain.undecoded import UndecodedPayload
 
-#: Encoding of an encrypted payload, and the metadata field in which a codec writes why it could not
-#: decrypt one.
+#: The encoding of an encrypted payload, and the metadata field for the reason why a codec could not
+#: decrypt it.
 ENCRYPTED = b"binary/encrypted"
 WHY = "crawler-lifecycle-unreadable"
 _WHY_MAX = 200
 
-#: Encoding converters, shared by the whole process, because they cache the type adapters of
-#: Pydantic. Each workflow has its own payload converter, which would otherwise build them again.
+#: Encoding converters, shared by the whole process because they cache Pydantic's type adapters.
+#: Each workflow has its own payload converter, which would otherwise build these again.
 _ENCODINGS = tuple(PydanticPayloadConverter().converters.values())
 
 
@@ -61,7 +61,7 @@ class TolerantPayloadConverter(PydanticPayloadConverter):
     def from_payloads(
         self, payloads: Sequence[Payload], type_hints: list[type] | None = None
     ) -> list[Any]:
-        """Decode payloads, see the base class. Raises only where a type is expected."""
+        """Decode payloads; see the base class. Raises an error only where a type is expected."""
         hints: Sequence[Any] = type_hints or [None] * len(payloads)
         return [self._value(payload, hint) for payload, hint in zip(payloads, hints, strict=True)]
 
@@ -70,5 +70,5 @@ class TolerantPayloadConverter(PydanticPayloadConverter):
             return super().from_payloads([payload], [hint])[0]
         try:
             return super().from_payloads([payload])[0]
-        except Exception as error:  # unknown bytes may cause any error in a decoder
+        except Exception as error:  # unknown bytes can cause any error in a decoder
             return describe(payload, error)

@@ -1,5 +1,5 @@
-"""The port ``WorkflowDirectory`` for activities in threads: calls ``Workflows`` on the client's
-event loop.
+"""The port ``WorkflowDirectory`` for activities in threads, which calls ``Workflows`` on the
+client's event loop.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.errors import TemporalUnavailable
 
 
 class TemporalRefused(TemporalUnavailable):
-    """Temporal answered with an error: it is overloaded, or a namespace or a permission is
+    """Temporal answered with an error, because it is overloaded or a namespace or permission is
     missing.
     """
 
@@ -26,11 +26,11 @@ class TemporalRefused(TemporalUnavailable):
 async def answering(timeout_s: float) -> AsyncIterator[None]:
     """Limit the calls in this context to ``timeout_s`` seconds, and translate their errors.
 
-    Raises ``TemporalRefused`` for a gRPC error and ``TemporalUnavailable`` when the time is over.
+    Raises ``TemporalRefused`` for a gRPC error, and ``TemporalUnavailable`` after the time limit.
     """
     try:
-        # Not ``wait_for``: before Python 3.12 it loses a cancellation that comes together with the
-        # answer. A background task would then run for ever in a process that shuts down.
+        # Not ``wait_for``, which before Python 3.12 loses a cancellation that arrives together with
+        # the answer. A background task would then run forever in a process that shuts down.
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError:

@@ -1,9 +1,9 @@
-"""Limits the signals in one step of a workflow: drops most of a flood before the workflow's code
-sees it.
+"""Limits the signals in one step of a workflow by dropping most of a flood before the workflow's
+code sees it.
 
-The SDK allows two seconds for a step, and makes a task for each signal. Anybody may send thousands
-of signals. They would fail the step repeatedly and delay a stop. A signal is only dropped if the
-kept signals have the same effect.
+The SDK allows two seconds for a step, and creates a task for each signal. Anybody can send
+thousands of signals. They would fail the step repeatedly and delay a stop. A signal is only dropped
+if the kept signals have the same effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.features.graphs.workflows.graph_state import ANSWERED_MAX
 from crawler_lifecycle.workflows.state import HEARD_MAX
 
-#: A step with fewer jobs is no flood.
+#: A step with fewer jobs is not a flood.
 FEW = 50
 #: Signals without content. The workflow's code gets one of each.
 WAKING = (
@@ -37,9 +37,9 @@ WAKING = (
     names.SIGNAL_MANAGER_ENDED,
     names.SIGNAL_GRAPH_ENDED,
 )
-#: Other signals that are kept. Stops: the first of each kind (``_ASKS``), and the ``_NEWEST``
-#: newest ones, one more than a run records. Ended batches: the ``_OLDEST`` oldest ones, one more
-#: than a graph remembers.
+#: Other signals that are kept. Of stops, these are the first of each kind (``_ASKS``) and the
+#: ``_NEWEST`` latest ones, one more than a run records. Of ended batches, these are the first
+#: ``_OLDEST`` ones, one more than a graph remembers.
 _STOPS = frozenset({names.SIGNAL_STOP, names.SIGNAL_FORCE_STOP})
 _NEWEST = HEARD_MAX + 1
 _OLDEST = ANSWERED_MAX + 1
@@ -48,7 +48,7 @@ _ASKS = re.compile(rb'"(force|leave)"\s*:\s*true')
 
 
 class FewSignals(UnsandboxedWorkflowRunner):
-    """Runner of our workflows.
+    """The runner of our workflows.
 
     A replay drops the same signals, because the choice depends only on the step.
     """
@@ -61,7 +61,7 @@ class FewSignals(UnsandboxedWorkflowRunner):
 class _Few:
     """A step with fewer jobs.
 
-    It wraps the message, because a copy would cost more time than this saves.
+    It wraps the message, because copying it would cost more time than this saves.
     """
 
     def __init__(self, act: WorkflowActivation, jobs: list[WorkflowActivationJob]) -> None:
@@ -75,7 +75,7 @@ class _Few:
 class _Small:
     """A workflow whose steps get fewer signals.
 
-    It passes everything else to the workflow ``inside``.
+    It passes everything else on to the workflow ``inside``.
     """
 
     def __init__(self, inside: WorkflowInstance) -> None:
@@ -91,7 +91,7 @@ class _Small:
 def thinned(act: WorkflowActivation) -> WorkflowActivation:
     """Return the step without the dropped signals.
 
-    Of signals with unknown names it keeps the first, and adds ``SIGNAL_MORE`` with the number of
+    The first signal with an unknown name is kept, and ``SIGNAL_MORE`` is added with the number of
     the others.
     """
     if len(act.jobs) < FEW:
@@ -126,7 +126,7 @@ def thinned(act: WorkflowActivation) -> WorkflowActivation:
 def _asks(signal: SignalWorkflow) -> tuple[object, ...]:
     """Return a key that signals of the same kind share.
 
-    All signals with unknown names share the name "".
+    All signals with unknown names share the empty name.
     """
     name = signal.signal_name
     if name in _STOPS:

@@ -1,9 +1,9 @@
-"""Interceptors of activities and workflows: log fields, metrics, retry-after, and heartbeats of
+"""Interceptors of activities and workflows for log fields, metrics, retry-after, and heartbeats of
 short activities.
 
 Log fields are set before the code runs. Every log line of the code or of a library therefore has
-run, attempt, task, workflow, activity, try and task queue. Metrics and log lines about finished
-activities are made from their results.
+the run, attempt, task, workflow, activity, try and task queue. Metrics and log lines about finished
+activities are derived from their results.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from .floods import WAKING
 
 log = logging.getLogger(__name__)
 
-#: The most log lines of one activation of a workflow. The lines of ten thousand signals would block
-#: its thread for longer than the SDK allows, at each replay.
+#: The maximum number of log lines per activation of a workflow. On each replay, the lines of ten
+#: thousand signals would block its thread for longer than the SDK allows.
 LINES_MAX = 10
 
 
@@ -65,7 +65,7 @@ class Lines:
         self._at = self._count = -1
 
     def left(self) -> int:
-        """Return the number of lines that it may still log."""
+        """Return the number of lines that the workflow may still log."""
         at = workflow.info().get_current_history_length()
         if at != self._at:
             self._at = at
@@ -73,20 +73,20 @@ class Lines:
         return LINES_MAX - self._count
 
     def take(self) -> int:
-        """Count one more line. Return how many it might still log before this one."""
+        """Count one more line. Return how many lines were still allowed before this one."""
         left = self.left()
         self._count += 1
         return left
 
 
-#: Line counter of the workflow whose code runs now; ``None`` outside of workflows.
+#: The line counter of the workflow whose code is running; ``None`` outside workflows.
 _lines: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("lines", default=None)
 
 
 def bounded(record: logging.LogRecord) -> bool:
-    """Return whether a log line of workflow code is written; lines of other code always are.
+    """Return whether to write a log line of workflow code; lines of other code are always written.
 
-    A text is added to the last line of an activation.
+    A note is added to the last line of an activation.
     """
     lines = _lines.get()
     if lines is None or not workflow.in_workflow():
@@ -98,12 +98,10 @@ def bounded(record: logging.LogRecord) -> bool:
 
 
 def subject(args: Sequence[object]) -> dict[str, object]:
-    """Return the ids of run, manager, attempt and task that the first argument of an activity
-    contains.
-    """
+    """Return the ids of the run, manager, attempt and task in the first argument of an activity."""
     found: dict[str, object] = {}
     for arg in args[:1]:
-        if isinstance(arg, int):  # if an activity takes only a number, it is the run id
+        if isinstance(arg, int):  # a number alone is the run id
             found["run_id"] = arg
         parts = (
             arg,
@@ -121,7 +119,7 @@ def subject(args: Sequence[object]) -> dict[str, object]:
 
 
 class Observing(Interceptor):
-    """Interceptor of our workers for log fields, metrics and retry-after."""
+    """The interceptor of our workers for log fields, metrics and retry-after."""
 
     def __init__(self) -> None:
         # The SDK appends its fields to every message; here they are separate fields.
@@ -141,8 +139,8 @@ class Observing(Interceptor):
 class _Activity(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         info = activity.info()
-        # The fields stay bound: the SDK logs a failure later in the same asyncio task, which ends
-        # with that.
+        # The fields stay bound, because the SDK later logs a failure in the same asyncio task,
+        # which then ends.
         structlog.contextvars.bind_contextvars(
             workflow_id=info.workflow_id,
             workflow_run_id=info.workflow_run_id,
@@ -193,7 +191,7 @@ class _Workflow(WorkflowInboundInterceptor):
         try:
             result = await super().execute_workflow(input)
         except Exception as error:
-            # Only the type is logged: it may be continue-as-new or a bug, and the SDK logs a bug
+            # Only the type is logged. It may be continue-as-new or a bug, and the SDK logs a bug
             # itself.
             workflow.logger.debug("workflow ended by %s", type(error).__name__)
             raise
@@ -202,10 +200,10 @@ class _Workflow(WorkflowInboundInterceptor):
 
     async def handle_signal(self, input: HandleSignalInput) -> None:
         self._enter()
-        # Wake-ups are frequent: one for every change on the cluster, and for a manager one for
-        # every end of a run. The poll or the manager's cycle after it logs the result.
+        # Wake-ups are frequent: there is one for every change on the cluster, and a manager gets
+        # one for every end of a run. The following poll or manager cycle logs the result.
         level = logging.DEBUG if input.signal in (*WAKING, names.SIGNAL_MORE) else logging.INFO
-        # Checked here too, because making a line that is then dropped costs time.
+        # This is checked here too, because building a line that is then dropped costs time.
         if self.lines.left() > 0:
             workflow.logger.log(level, "signal %s", input.signal)
         await super().handle_signal(input)
@@ -309,13 +307,14 @@ _RECORDERS: dict[str, Callable[[Any, Any, float], None]] = {
 
 
 def _later(error: BaseException, info: activity.Info) -> ApplicationError | None:
-    """Return the same error with the wait that a server asked for; ``None`` if it asked for none.
+    """Return the same error with the wait that a server requested; ``None`` if it did not request
+    one.
 
     Adapters put the server's Retry-After into ``LifecycleError.retry_after_s``. Here it becomes
-    Temporal's delay before the next try. The wait is never shorter than the policy's wait: an
-    overloaded server may ask all clients to return after one second. It is never longer than the
-    policy's longest wait either: a stop is tried again after 15 s, even if an overloaded API server
-    asks for more.
+    Temporal's delay before the next try. The wait is never shorter than the policy's wait, because
+    an overloaded server may ask all clients to return after one second. Nor is it longer than the
+    policy's longest wait, so a stop is retried after 15 s even if an overloaded API server requests
+    a longer wait.
     """
     if not isinstance(error, LifecycleError) or not error.retryable or error.retry_after_s is None:
         return None
@@ -328,16 +327,17 @@ def longest(policy: RetryPolicy | None) -> timedelta:
     """Return the policy's longest wait between two tries."""
     if policy is None:
         return timedelta.max
-    # The default of Temporal's server.
+    # This is the default of Temporal's server.
     return policy.maximum_interval or 100 * policy.initial_interval
 
 
 def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
-    """Return the policy's wait after this try. The first try is 1."""
+    """Return the policy's wait after this try. The first try has the number 1."""
     if policy is None:
         return timedelta(0)
     most_s = longest(policy).total_seconds()
-    # A hundred doublings reach every longest wait; thousands of them would overflow a float.
+    # After a hundred doublings, the longest wait is always reached; thousands would overflow a
+    # float.
     grown_s = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** min(
         attempt - 1, 100
     )
@@ -345,14 +345,14 @@ def interval(policy: RetryPolicy | None, attempt: int) -> timedelta:
 
 
 class HeartbeatInterceptor(Interceptor):
-    """Sends heartbeats for the activities in ``names`` from the worker's event loop: three in each
+    """Sends heartbeats for the activities in ``names`` from the worker's event loop, three per
     heartbeat timeout.
 
     ``note`` is called with each activity that begins.
 
     Polls, deployments and stops send their own heartbeats. Other activities only wait for the
-    database, whose time limits are long. With heartbeats, Temporal notices the death of their
-    worker sooner.
+    database, and have long time limits. With heartbeats, Temporal notices the death of their worker
+    sooner.
     """
 
     def __init__(self, names: Collection[str], note: Callable[[activity.Info], None]) -> None:
@@ -375,8 +375,8 @@ class _Beating(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         every_s = info.heartbeat_timeout.total_seconds() / 3
         async with Beside() as beside:
-            # In an activity that is a plain function, ``heartbeat`` waits for the event loop, and
-            # would block it here.
+            # In an activity that is a plain function, ``heartbeat`` waits for the event loop, so
+            # calling it here would block.
             in_thread = functools.partial(asyncio.to_thread, activity.heartbeat)
             beat = _beat if inspect.iscoroutinefunction(input.fn) else in_thread
             beside.start(Loop("the heartbeat of an activity", every_s, first_s=every_s).run(beat))

@@ -1,8 +1,8 @@
-"""The client's connection, and the plugin that client, worker and replayer share: converters,
-runner, interceptors.
+"""The client's connection, and the plugin (converters, runner, interceptors) that client, worker
+and replayer share.
 
-All three use the same plugin, because a replayer with another converter or runner than the worker
-proves nothing.
+All three use the same plugin, because a replay with a different converter or runner than the
+worker's proves nothing.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ from .converter import TolerantPayloadConverter
 from .floods import FewSignals
 from .interceptors import Observing
 
-#: Address of Temporal's dev server. Used if neither the environment nor a profile sets an address.
+#: The address of Temporal's dev server, which is used if neither the environment nor a profile sets
+#: an address.
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 
-#: The most bytes of a failure with its causes. The server keeps failures of up to 4,096 bytes. It
-#: replaces a larger one by "Failure exceeds size limit." and drops its type (measured). Encryption
-#: later adds some hundred bytes.
+#: The maximum size of a failure with its causes, in bytes. The server keeps failures of up to 4,096
+#: bytes. It replaces a larger failure by "Failure exceeds size limit." and drops its type
+#: (measured). Encryption later adds a few hundred bytes.
 FAILURE_BYTES = 3_000
-#: The most nested causes that are kept, and the most characters of a message or stack that are kept
-#: before redaction.
+#: The maximum number of nested causes that are kept, and of characters of a message or stack that
+#: are kept before redaction.
 CAUSES_MAX = 3
 TEXT_MAX = 16 * 1024
-#: Sizes that are tried until the failure fits, because texts grow when they become JSON in an
-#: encoded failure.
+#: Sizes that are tried until the failure fits, because texts grow when they are encoded as JSON.
 _BUDGETS = (FAILURE_BYTES, 2_000, 1_200, 600)
-#: Replaces a message that is in the encoded attributes. The SDK uses the same text.
+#: The replacement for a message that is in the encoded attributes. The SDK uses the same text.
 _HIDDEN = "Encoded failure"
 _inside = threading.local()
 
 
 class RedactingFailureConverter(DefaultFailureConverter):
-    """Converts errors for Temporal without secrets, because many people read histories, and
-    Temporal keeps them long.
+    """Converts errors for Temporal without secrets, because many people can read histories, and
+    Temporal keeps them for a long time.
 
-    It removes known secrets, values of secret names and credentials of URLs from message, stack
-    trace, details and every cause. It cuts the texts until the failure is small enough for the
-    server. The log has the full texts. Our own errors (``LifecycleError`` and its subclasses) get
-    their stable type string, which retry policies and readers use.
+    It removes known secrets, values of secret names and credentials in URLs from the message, the
+    stack trace, the details and every cause. It cuts the texts until the failure is small enough
+    for the server. The log has the full texts. Our own errors (``LifecycleError`` and its
+    subclasses) get their stable type string, which retry policies and readers use.
     """
 
     hidden = False
-    """True if message and stack trace go into a payload, which a codec can encrypt."""
+    """True if the message and the stack trace are put into a payload, which a codec can encrypt."""
 
     def to_failure(
         self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
     ) -> None:
-        """Convert an exception, see the base class.
+        """Convert an exception; see the base class.
 
-        It calls this for each cause too; only the whole failure is cut.
+        That class also calls this for each cause, but only the whole failure is cut.
         """
         whole = not getattr(_inside, "a_failure", False)
         _inside.a_failure = True
@@ -94,15 +94,15 @@ class RedactingFailureConverter(DefaultFailureConverter):
 
     def _bounded(self, failure: Failure, payload_converter: PayloadConverter) -> None:
         redactor = redaction.current()
-        for part in _chain(failure):  # causes of a received failure were not redacted yet
+        for part in _chain(failure):  # causes of a received failure are not redacted yet
             part.message = redactor.text(part.message, TEXT_MAX)
             part.stack_trace = redactor.text(_last_lines(part.stack_trace, TEXT_MAX), TEXT_MAX)
             for details in _details(part):
                 _redact(details)
             if part.message != _HIDDEN:
-                # Message and stack trace have their decoded content.
+                # The message and stack trace are already decoded.
                 part.ClearField("encoded_attributes")
-        # An encoded part from another service cannot be cut here; that service has cut it.
+        # An encoded part from another service cannot be cut here, but that service has cut it.
         encoded = sum(part.encoded_attributes.ByteSize() for part in _chain(failure))
         whole = Failure()
         whole.CopyFrom(failure)
@@ -116,7 +116,9 @@ class RedactingFailureConverter(DefaultFailureConverter):
 
 
 class HidingFailureConverter(RedactingFailureConverter):
-    """Also puts message and stack trace into an encrypted payload, for readers with the key."""
+    """Also puts the message and the stack trace into an encrypted payload, for readers with the
+    key.
+    """
 
     hidden = True
 
@@ -138,7 +140,7 @@ def _whole(text: str) -> str:
 
 
 def _chain(failure: Failure) -> list[Failure]:
-    """Return the failure and its causes, at most 100 in all."""
+    """Return the failure and its causes, at most 100 in total."""
     chain = [failure]
     while chain[-1].HasField("cause") and len(chain) < 100:
         chain.append(chain[-1].cause)
@@ -146,7 +148,7 @@ def _chain(failure: Failure) -> list[Failure]:
 
 
 def _details(failure: Failure) -> list[Payloads]:
-    """Return the payloads in one failure, without its causes."""
+    """Return the payloads of a failure, without those of its causes."""
     kind = failure.WhichOneof("failure_info")
     if kind == "application_failure_info":
         return [failure.application_failure_info.details]
@@ -162,7 +164,8 @@ def _details(failure: Failure) -> list[Payloads]:
 def _fit(failure: Failure, most: int) -> None:
     """Cut a failure to ``most`` bytes.
 
-    Its message gets a third, the message of each cause a twelfth, and the stack traces the rest.
+    Its message gets a third of them, the message of each cause a twelfth, and the stack traces the
+    rest.
     """
     chain = _chain(failure)
     if len(chain) > CAUSES_MAX + 1:
@@ -180,7 +183,7 @@ def _fit(failure: Failure, most: int) -> None:
             if details.ByteSize() > most // 12:
                 del details.payloads[:]
     for part, stack in zip(chain, stacks, strict=True):
-        free = most - failure.ByteSize() - 20  # the length fields need some bytes too
+        free = most - failure.ByteSize() - 20  # the length fields also need a few bytes
         if stack and free > 100:
             part.stack_trace = _last_lines(stack, free)
 
@@ -225,14 +228,14 @@ def _redact(payloads: Payloads) -> None:
 def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
     """Return the plugin: converters, runner, log fields and metrics.
 
-    It does not use the SDK's sandbox. The sandbox imports modules again for each workflow and is
-    entered again for each payload. This took a third of a worker's time for a run. Instead, a test
-    (tests/workflows/test_sources.py) refuses the same in the sources of workflows: clock, random
-    numbers, input and output, threads and imports.
+    It does not use the SDK's sandbox, which imports modules again for each workflow and is entered
+    again for each payload. This took a third of a worker's time per run. Instead, a test
+    (tests/workflows/test_sources.py) refuses the same constructs in the sources of workflows: the
+    clock, random numbers, input and output, threads and imports.
 
     Only the SDK's own failures end a workflow; an invalid input raises one. Any other exception is
-    a bug, or a payload that this build cannot read. The run then waits, visible to users, until a
-    fix is deployed.
+    a bug, or a payload that this build cannot read. The run then visibly waits until a fix is
+    deployed.
     """
     return SimplePlugin(
         "crawler_lifecycle",
@@ -250,8 +253,8 @@ def plugin(codec: PayloadCodec | None = None) -> SimplePlugin:
 
 
 def logging_of_core() -> LoggingConfig:
-    """Return options that send log lines of the SDK's core through Python's logging, in the same
-    format as ours.
+    """Return options that send log lines of the SDK's core to Python's logging, in the same format
+    as ours.
     """
     return LoggingConfig(
         filter=TelemetryFilter(core_level="WARN", other_level="ERROR"),
@@ -265,9 +268,9 @@ def logging_of_core() -> LoggingConfig:
 
 @functools.cache
 def default_runtime() -> Runtime:
-    """Return the runtime of processes without their own one.
+    """Return the runtime for processes that do not create their own.
 
-    It is made once, because each runtime has threads.
+    It is created once, because each runtime has threads.
     """
     return Runtime(telemetry=TelemetryConfig(logging=logging_of_core()))
 
@@ -275,7 +278,7 @@ def default_runtime() -> Runtime:
 def configured_address() -> str | None:
     """Return ``HOST:PORT`` of the server from the environment or a profile, or ``None``.
 
-    Errors of the SDK pass through if these settings cannot be read.
+    Errors of the SDK are passed on if these settings cannot be read.
     """
     return ClientConfig.load_client_connect_config().get("target_host")
 
@@ -290,16 +293,16 @@ async def connect(
 
     Temporal's environment variables (``TEMPORAL_ADDRESS`` …) and TOML profiles configure it.
 
-    ``plugins`` come after ours. Errors of the SDK pass through if no server answers. The calling
+    ``plugins`` come after ours. Errors of the SDK are passed on if no server answers; the calling
     program adds the fix.
     """
     config: dict[str, Any] = {**ClientConfig.load_client_connect_config()}
     config.setdefault("target_host", DEFAULT_ADDRESS)
-    # Redaction does not know a key from a profile yet.
+    # Redaction does not know keys from profiles yet.
     if isinstance(key := config.get("api_key"), str):
         redaction.learn([key])
-    # Of the processor time of a run, compression takes a fifteenth. It pays where a server is far
-    # away.
+    # Compression takes a fifteenth of the processor time of a run. It is worthwhile for a remote
+    # server.
     config.setdefault(
         "grpc_compression", GrpcCompression.GZIP if config.get("tls") else GrpcCompression.NONE
     )

@@ -1,4 +1,4 @@
-"""Traces through OpenTelemetry: optional (extra ``otel``), and off unless an endpoint is set.
+"""Traces with OpenTelemetry, which are optional (extra ``otel``) and off unless an endpoint is set.
 
 OpenTelemetry's own variables set the endpoint and all other options
 (``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``,
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from temporalio.client import Plugin
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-#: Milliseconds that a process waits at its end to send the last spans.
+#: Milliseconds that a process waits at shutdown to send the last spans.
 FLUSH_MS = 3000
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether an endpoint is set, and OpenTelemetry's own variables do not switch traces
-    off.
-    """
+    """Return whether an endpoint is set and OpenTelemetry's own variables do not disable traces."""
     if (
         environment.get("OTEL_SDK_DISABLED", "").lower() == "true"
         or environment.get("OTEL_TRACES_EXPORTER") == "none"
@@ -39,7 +37,9 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
 
 @dataclass(frozen=True)
 class Tracing:
-    """Traces of one process, from ``start`` to ``close``. Without an endpoint it does nothing."""
+    """The traces of a process, from ``start`` to ``close``. Without an endpoint, this class does
+    nothing.
+    """
 
     provider: Any = None
     plugins: Sequence[Plugin] = ()
@@ -53,9 +53,9 @@ class Tracing:
 
 
 def start(service: str) -> Tracing:
-    """Begin to trace if an endpoint is set.
+    """Begin tracing if an endpoint is set.
 
-    Raises ``InvalidRequest`` if it is set but the extra is missing.
+    Raises ``InvalidRequest`` if an endpoint is set but the extra is missing.
     """
     if not wanted():
         return Tracing()

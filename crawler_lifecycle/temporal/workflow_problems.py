@@ -1,4 +1,4 @@
-"""Problems of workflows that the server reports: a step that fails repeatedly, or a step that no
+"""Problems of workflows that the server reports: steps that fail repeatedly, and steps that no
 worker takes.
 """
 
@@ -30,32 +30,31 @@ from crawler_lifecycle.domain.names import QUEUE_AUDIT, QUEUE_MAIN
 
 from .errors import allowing
 
-#: A workflow's step counts as failing from this try on. A single failed try is normal when a worker
-#: ends.
+#: The number of tries from which a workflow's step counts as failing. A single failed try is normal
+#: when a worker ends.
 TRIES_MIN = 3
 #: A step that waits longer than this for a worker is a problem. An idle worker takes a step within
 #: milliseconds.
 UNTAKEN = timedelta(seconds=30)
-#: Number of the newest events that are read to find a failure.
+#: The number of latest events that are read to find a failure.
 _EVENTS = 200
 #: Condition of open workflows, paused ones too. Servers before 1.30 do not know the status
 #: ``Paused``.
 OPEN = "CloseTime IS NULL"
-#: Query for workflows whose next step failed several times in a row, and for paused ones. Servers
-#: from 1.30 on know the attributes.
+#: The query for paused workflows and workflows whose next step failed several times in a row.
+#: Servers since 1.30 support the attributes.
 _WITH_PROBLEMS = (
     f"(TemporalReportedProblems IS NOT NULL OR TemporalPauseInfo IS NOT NULL) AND {OPEN} "
     f"AND TaskQueue IN ('{QUEUE_MAIN}', '{QUEUE_AUDIT}')"
 )
 PROBLEMS_MAX = 1000
-#: The most characters of the reason why a workflow closed.
+#: The maximum length of the reason why a workflow closed, in characters.
 WHY_MAX = 500
 
 
 def _unnamed(value: object) -> WorkflowExecutionStatus | None:
-    """Return the status for a number that this SDK has no name for.
-
-    It would refuse to read a paused workflow.
+    """Return the status for a number that has no name in this SDK, which would otherwise refuse to
+    read a paused workflow.
     """
     paused = value == enums.WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
     return WorkflowExecutionStatus.RUNNING if paused else None
@@ -74,8 +73,8 @@ class WorkflowProblem:
     misfit: bool = False
     """True if this build's code cannot continue the workflow (a non-determinism error)."""
     paused: str | None = None
-    """What somebody paused in Temporal: ``workflow`` or ``step NAME``. Then ``what`` names who did
-    it, and why.
+    """The part that somebody paused in Temporal: ``workflow`` or ``step NAME``. In this case,
+    ``what`` contains who paused it, and why.
     """
 
 
@@ -99,12 +98,12 @@ async def problem_of(client: Client, found: WorkflowExecutionDescription) -> Wor
 
 
 async def problems(client: Client) -> dict[str, str]:
-    """Return at most ``PROBLEMS_MAX`` open workflows that do not continue, each with the server's
-    causes.
+    """Return at most ``PROBLEMS_MAX`` open workflows that do not continue, each with the causes
+    from the server.
 
-    A paused one has none.
+    A paused workflow has none.
 
-    Raises ``RPCError``, including if the server is older than 1.30: it does not know the query's
+    Raises ``RPCError``, also if the server is older than 1.30 and does not know the query's
     attribute.
     """
     found = {}
@@ -121,15 +120,14 @@ async def problems(client: Client) -> dict[str, str]:
 
 
 async def why_closed(client: Client, found: WorkflowExecutionDescription) -> str | None:
-    """Return why a workflow failed or was terminated: the message of its failure, or the given
-    reason.
+    """Return the message of a workflow's failure, or the given reason for its termination.
 
-    ``None`` if it closed in another way, or if no reason was given. Raises ``RPCError``.
+    Return ``None`` if it closed in another way, or if no reason was given. Raises ``RPCError``.
     """
     if found.status not in (WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.TERMINATED):
         return None
     handle = client.get_workflow_handle(found.id, run_id=found.run_id)
-    with allowing(RPCStatusCode.NOT_FOUND):  # the retention of the workflow has ended meanwhile
+    with allowing(RPCStatusCode.NOT_FOUND):  # its retention period is over
         async for event in handle.fetch_history_events(
             event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
         ):
@@ -170,7 +168,7 @@ async def _failing(
         retry=True,
     )
     ends = _since_last_success(answer.history.events)
-    if not ends:  # more than ``_EVENTS`` events came after the failure
+    if not ends:  # more than ``_EVENTS`` events followed the failure
         return WorkflowProblem(scheduled, "see its history")
     last = ends[0].workflow_task_failed_event_attributes
     return WorkflowProblem(
@@ -181,7 +179,7 @@ async def _failing(
 
 
 def _since_last_success(latest_first: Sequence[HistoryEvent]) -> list[HistoryEvent]:
-    """Return the failed steps of the workflow since the last success, the latest first.
+    """Return the steps of the workflow that failed since the last success, the latest first.
 
     If none failed, return the steps that timed out.
     """

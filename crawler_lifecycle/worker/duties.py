@@ -45,7 +45,7 @@ class Service(Protocol):
         """Return the state for a probe."""
 
     async def run(self) -> None:
-        """Work until cancelled. Raises nothing."""
+        """Work until cancelled. Never raises."""
 
 
 @dataclass(eq=False)
@@ -70,10 +70,10 @@ class Duties:
     ) -> Recording | None:
         """Start the services of the roles in ``parts``.
 
-        Return what records the changes of runs, if it is started.
+        Return the recorder of changes of runs, if it is started.
 
-        ``observing`` are the parts with which ``observer`` works, or the role ``cluster`` without
-        an observer.
+        ``observing`` contains the parts with which ``observer`` works, or the role ``cluster``
+        without an observer.
         """
         same = SameSettings(store.notes, "worker", fingerprints(self.settings))
         self.health.beside["settings"] = lambda: {"problem": same.problem}
@@ -87,7 +87,7 @@ class Duties:
         return recording
 
     def _record(self, observer: Observer | None, parts: Parts) -> Recording:
-        """Start the recording of changes, and with an observer the live counters."""
+        """Start recording changes and, with an observer, live counters."""
         store = parts.store
         recorder = Recorder(store.polls, store.retries, parts.cluster, parts.policies)
         recording = Recording(observer, store.wake_ups, recorder, self.workflows.poll_recorded)
@@ -97,7 +97,7 @@ class Duties:
         return recording
 
     def _release(self, parts: Parts) -> None:
-        """Start the removal of finalizers from ended tasks that are recorded, if the cluster uses
+        """Start removing finalizers from ended tasks that are recorded, if the cluster uses
         finalizers.
         """
         keeper = kind_of(self.settings.cluster).keeper()
@@ -105,8 +105,8 @@ class Duties:
             self._begin("releases", Releaser(keeper, parts.store.tasks))
 
     def _call(self, parts: Parts) -> None:
-        """Start the calls of runs that wait for slots, also of pools that were taken out of the
-        settings.
+        """Start calling runs that wait for slots, including slots of pools that were removed from
+        the settings.
         """
         self._begin("pools", PoolCalls(parts.store.pools, self.workflows.place_free))
 
@@ -145,33 +145,35 @@ class Duties:
 async def _keep_schedule(client: Client, settings: AuditSettings) -> None:
     """Update the schedule of audits from the settings.
 
-    A worker without the right logs that and continues.
+    A worker without the permission logs this and continues.
     """
     try:
         await keep_audit_schedule(client, settings.interval_s, settings.repair)
     except RPCError as error:
         log.warning(
-            "audits are not scheduled (%s); allow this worker to do it, or call crawlctl audit "
-            "from a timer",
+            "audits are not scheduled (%s); allow this worker to schedule them, or call crawlctl "
+            "audit from a timer",
             error,
         )
 
 
 @dataclass
 class Health:
-    """Answers to probes. A running event loop is alive; a worker without missing parts is ready."""
+    """Answers to probes. The process is alive if its event loop runs, and ready if nothing is
+    missing.
+    """
 
     roles: list[str]
     version: str | None = None
     missing: dict[str, str] = field(default_factory=lambda: {"temporal": "not connected yet"})
 
     beside: dict[str, Callable[[], Mapping[str, object]]] = field(default_factory=dict)
-    """Name of each background service -> a function that returns its state. No state makes the
-    worker unready.
+    """Functions that return the state of each background service, by name. These states do not
+    affect the worker's readiness.
     """
 
     def app(self, listens: str) -> Starlette:
-        """Return the app with ``/healthz`` (alive) and ``/readyz`` (ready, or what is missing and
+        """Return the app with ``/healthz`` (alive) and ``/readyz`` (ready, or the missing parts and
         the fix).
         """
 

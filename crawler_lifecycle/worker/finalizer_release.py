@@ -3,8 +3,9 @@
 Until then the finalizer keeps them readable.
 
 Each turn asks the cluster which ended tasks it keeps, and the database which ends are committed. No
-decision depends on an earlier turn. Several workers may do this at once, and any of them may die in
-the middle. A task without a row in the database is kept and reported: an audit decides about it.
+decision depends on an earlier turn. Several workers can do this at the same time, and any of them
+may die at any moment. A task without a row in the database is kept and reported, and an audit
+decides about it.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 log = logging.getLogger(__name__)
 
-#: Seconds to the next turn after one that released something, and the longest pause after turns
-#: that did not.
+#: Seconds until the next turn after a turn that released something, and the longest pause after
+#: turns that did not.
 TURN_S = 3.0
 IDLE_S = 15.0
-#: Seconds to the next turn after an error: the first pause, and the longest.
+#: Seconds until the next turn after an error: the first pause and the longest pause.
 RETRY_S = (5.0, 60.0)
-#: The most ends that one turn releases. If there are more, the next turn follows at once.
+#: The maximum number of ends that one turn releases. If there are more, the next turn follows
+#: immediately.
 PAGE = 500
-#: Time that a pod is kept if its end was recorded without an exit code. An audit compares the two
-#: within this time.
+#: How long a pod is kept if its end was recorded without an exit code. Within this time, an audit
+#: compares the pod with the record.
 UNPROVED_FOR = timedelta(hours=1)
 
 RELEASED = "released"
@@ -50,9 +52,9 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 def releasable(
     kept: Iterable[SavedOutcome], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[SavedOutcome]:
-    """Return the kept ends that the database has recorded, with their debugging information.
+    """Return the kept ends that are recorded in the database, with their debugging information.
 
-    Rows of earlier attempts count too.
+    Rows of earlier attempts also count.
     """
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 
@@ -65,15 +67,15 @@ def _on_record(end: SavedOutcome, row: RecordedTask | None, now: datetime) -> bo
 
 
 def _has_no_row(end: SavedOutcome, row: RecordedTask | None) -> bool:
-    """Return whether ``row`` is not about this object.
+    """Return whether ``row`` describes another object.
 
-    An object of the same name may be another installation's.
+    An object with the same name may belong to another installation.
     """
     if row is None:
         return True
     if end.uid is not None and end.uid == row.uid:
         return False
-    # Another run had the same number before the database was restored.
+    # This is another run that had the same number before the database was restored.
     if end.run_uid != row.run_uid:
         return True
     if end.uid is None:
@@ -85,7 +87,7 @@ def _has_no_row(end: SavedOutcome, row: RecordedTask | None) -> bool:
 
 @dataclass(eq=False)
 class Releaser:
-    """Releases ended tasks again and again, in the event loop of a worker.
+    """Releases ended tasks repeatedly in the event loop of a worker.
 
     Blocking calls run in threads.
     """
@@ -108,8 +110,8 @@ class Releaser:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: numbers of ends that the cluster keeps, and of those
-        without a row.
+        """Return the state for a probe: the number of ends that the cluster keeps, and the number
+        of those without a row.
         """
         ago = None if self._last is None else round(time.monotonic() - self._last, 1)
         return {
@@ -121,7 +123,7 @@ class Releaser:
         }
 
     async def run(self) -> None:
-        """Work until cancelled. Raises nothing."""
+        """Work until cancelled. Never raises."""
         await self._loop.run(self._next)
 
     async def _next(self) -> float:
@@ -132,7 +134,7 @@ class Releaser:
     def turn(self) -> tuple[int, int]:
         """Release at most ``PAGE`` recorded ends.
 
-        Return how many, and how many are left for the next turn.
+        Return their number, and how many are left for the next turn.
 
         Raises ``LifecycleError``.
         """

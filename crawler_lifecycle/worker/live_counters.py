@@ -1,8 +1,8 @@
 """Live counters: records the counters of running crawlers every few seconds, without a poll.
 
-The observer reads the counters. The database keeps the higher value of each. Nothing else changes:
-no status, no event and no time of a poll. After a failure here the counters are only older, because
-the next poll reads them too.
+The observer reads the counters. The database keeps the higher value of each counter. No status,
+event or poll time changes. After a failure here the counters are only older, because the next poll
+reads them too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.ports.polls import LiveCounters
 from crawler_lifecycle.store.runs.live_counters import LiveCounterStore
 
-#: Seconds between two turns. Together with the duration of a turn, a counter is recorded within 5
-#: s.
+#: Seconds between two turns. Including the duration of a turn, a counter is recorded within 5 s.
 TURN_S = 2.0
-#: The most tasks of a run that are written in one transaction.
+#: The maximum number of tasks of a run that are written in one transaction.
 PAGE = 500
-#: Seconds without a report until a task is forgotten. Among very many tasks, each is read only
-#: every few minutes.
+#: Seconds without a report until a task is forgotten. If there are very many tasks, each is read
+#: only every few minutes.
 FORGET_S = 3600.0
 
 _Key = tuple[RunRef, int, int]
@@ -36,12 +35,12 @@ _Key = tuple[RunRef, int, int]
 
 @dataclass(eq=False)
 class Counting:
-    """Records counters again and again, in the event loop of a worker.
+    """Records counters repeatedly in the event loop of a worker.
 
     Blocking calls run in threads.
 
-    If several observers watch one local cluster, only the first one counts. When it ends, the next
-    one takes over.
+    If several observers watch one local cluster, only the first one reads counters. When it ends,
+    the next one takes over.
     """
 
     observer: Observer
@@ -53,11 +52,11 @@ class Counting:
         self._written: dict[_Key, tuple[Counters, float]] = {}
         self._raised = 0
         self._loop = Loop(
-            "recording live counters", self.turn_s, meanwhile="each poll records the counters too"
+            "recording live counters", self.turn_s, meanwhile="each poll also records the counters"
         )
 
     def state(self) -> Mapping[str, object]:
-        """Return the present state, for a probe."""
+        """Return the current state for a probe."""
         return {
             "tasks": len(self._written),
             "raised": self._raised,
@@ -65,14 +64,14 @@ class Counting:
         }
 
     async def run(self) -> None:
-        """Record counters until cancelled. Raises nothing."""
+        """Record counters until cancelled. Never raises."""
         await self._loop.run(lambda: asyncio.to_thread(self.turn))
 
     def turn(self) -> None:
         """Read the counters, and write those that changed since the last write.
 
-        Raises the error of the read, or the last error of a write. A write that fails does not stop
-        the writes for the other runs.
+        Raises the error of the read, or the last error of a write. A failed write does not prevent
+        the writes for other runs.
         """
         health = self.observer.health()
         if not health.up or health.place:
@@ -101,7 +100,7 @@ class Counting:
     def _write(self, run: RunRef, counted: Sequence[LiveCounters], now: float) -> None:
         for start in range(0, len(counted), PAGE):
             page = counted[start : start + PAGE]
-            # The database may be restored or a different one, and lack the run: audits report that.
+            # The database may have been restored or replaced, and lack the run. Audits report this.
             with contextlib.suppress(RunNotFound):
                 self._raised += self.store.record_counts(run, page)
             self._written |= {_key(one): (one.counters, now) for one in page}

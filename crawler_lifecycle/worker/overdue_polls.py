@@ -1,13 +1,13 @@
-"""Finds overdue polls and lost workflows every 15 s, and repairs them, whatever the cause.
+"""Finds and repairs overdue polls and lost workflows every 15 s, whatever the cause.
 
-It asks Temporal about each run with an overdue poll or with a workflow that was just ended from
-outside, and about each manager, graph, webhook and due time that needs a workflow. If it is
+It asks Temporal about each run with an overdue poll or a workflow that was just ended from outside,
+and about each manager, graph, webhook and due time that needs a workflow. If the workflow is
 missing, the repair of the audit starts one. If the workflow of a run is open, it is woken once for
-each due poll, and the delay is reported. A poll therefore comes at most 60 s after it was due,
+each due poll, and the delay is reported. A poll is therefore made at most 60 s after it was due,
 unless the database, Temporal or all workers are unavailable.
 
-No repair depends on an earlier turn. Several workers may do this at once, and any of them may die
-in the middle.
+No repair depends on an earlier turn. Several workers can do this at the same time, and any of them
+may die at any moment.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from crawler_lifecycle.store.audits.reads import OverdueStore
 
 log = logging.getLogger(__name__)
 
-#: The most runs that one turn asks Temporal about. The next turn continues after them.
+#: The maximum number of runs about which one turn asks Temporal. The next turn continues after
+#: them.
 PAGE = 500
-#: Failed runs after which a turn ends early. The next turn continues after them.
+#: The number of failed runs after which a turn ends early. The next turn continues after them.
 FAILED_MAX = 3
 
-#: The most starts that one turn puts first: two a second. They delay no stop, and each start comes
-#: at last.
+#: The maximum number of starts to which one turn gives priority: two per second. They do not delay
+#: stops, and every start is reached eventually.
 STARTS_MAX = 30
 
 TAKEN_OVER = "taken_over"
@@ -46,16 +47,16 @@ LEFT = "left"
 
 @dataclass(eq=False)
 class Overdue:
-    """Searches and repairs again and again, in the event loop of a worker.
+    """Searches and repairs repeatedly in the event loop of a worker.
 
     Blocking calls run in threads.
 
     ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose
     workflow is open. ``wake`` sends ``poll_now`` to a workflow id. ``begin`` gives a workflow the
-    highest priority, because an overloaded machine may always have steps of begun runs, which come
-    before starts. Each of ``searches`` repairs lost workflows of one kind (such as those of
-    managers), and returns how many are lost. ``note`` reports an overdue poll; repeated calls
-    change nothing.
+    highest priority, because on an overloaded machine there may always be steps of begun runs,
+    which precede starts. Each of ``searches`` repairs lost workflows of one kind, such as those of
+    managers, and returns how many are lost. ``note`` reports an overdue poll; repeated calls change
+    nothing.
     """
 
     store: OverdueStore
@@ -75,8 +76,8 @@ class Overdue:
         self._loop = Loop("the search for overdue polls and lost workflows", self.every_s)
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: overdue polls and lost workflows of the last turn, repairs
-        since the start.
+        """Return the state for a probe: overdue polls and lost workflows in the last turn, and
+        repairs since the start.
         """
         return {
             "overdue": self._overdue,
@@ -86,7 +87,7 @@ class Overdue:
         }
 
     async def run(self) -> None:
-        """Search until cancelled. Raises nothing."""
+        """Search until cancelled. Never raises."""
         await self._loop.run(self._next)
 
     async def _next(self) -> None:
@@ -111,7 +112,7 @@ class Overdue:
         before = overdue_before(now)
         self._overdue = (await asyncio.to_thread(self.store.overdue_polls, now)).count
         page = await asyncio.to_thread(self.store.overdue_runs, before, self._after, PAGE)
-        # The next turn continues after this page; after the last page it begins again.
+        # The next turn continues after this page. After the last page, it starts again.
         self._after = (page[-1].due_at or before, page[-1].run_id) if len(page) >= PAGE else None
         if len(page) < PAGE:
             found = {run.run_id for run in page}
@@ -124,7 +125,7 @@ class Overdue:
                 if self.begin is not None and run.owner_run_id is None and starts < STARTS_MAX:
                     starts += 1
                     await self.begin(workflow_id(run.crawler, run.request_id))
-            except LifecycleError as error:  # one failing run does not delay the others
+            except LifecycleError as error:  # a failing run must not delay the others
                 log.warning(
                     "the overdue poll of run %d cannot be repaired now: %s", run.run_id, error
                 )
@@ -145,7 +146,7 @@ class Overdue:
         if done is not None:
             self.counts[TAKEN_OVER if done.repaired else LEFT] += 1
         elif new and run.owner_workflow_id is not None:
-            # A workflow without a planned wait is busy; a signal would only make its history
+            # A workflow without a planned wait is busy, and a signal would only make its history
             # longer.
             self._woken[run.run_id] = run.due_at
             log.warning(

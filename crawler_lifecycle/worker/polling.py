@@ -1,6 +1,6 @@
-"""Pollers of the task queues of a worker process: one SDK worker for each queue.
+"""The pollers of the task queues of a worker process, with one SDK worker per queue.
 
-All shut down together.
+All of them shut down together.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
-#: Seconds that a workflow waits for the worker that has it in its cache. After them any worker may
-#: take it. A killed worker costs this time once for each step: after 10 s Temporal knows that
-#: nobody polls its own queue.
+#: Seconds that a workflow waits for the worker that has it in its cache. After this time, any
+#: worker can take it. A killed worker causes at most one such wait per step, because after 10 s
+#: Temporal knows that nothing polls the worker's own queue.
 STICKY_S = 2.0
-#: Polls for workflow tasks at once. ``TAKEN_UP`` of them poll the shared queue. With a single such
-#: poll, a new worker would start only 20 workflows a second, and fewer on a busy server, where each
-#: poll takes half a second.
+#: The number of concurrent polls for workflow tasks. ``TAKEN_UP`` of them poll the shared queue.
+#: With only one such poll, a new worker would start only 20 workflows per second, and fewer on a
+#: busy server, where each poll takes half a second.
 WORKFLOW_POLLS = 20
 
 
@@ -50,9 +50,9 @@ def deployment_of(settings: WorkerSettings) -> WorkerDeploymentConfig | None:
     """Return the SDK's versioning options for a worker with a build id; ``None`` for a worker
     without one.
 
-    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``). Runs live for
-    days, and any build must be able to stop them. Tests replay recorded histories to prove that a
-    build continues the workflows of others.
+    Every workflow moves to the current build with its next step (``AUTO_UPGRADE``). Runs can last
+    for days, and any build must be able to stop them. Tests replay recorded histories to prove that
+    a build can continue the workflows of other builds.
     """
     version = settings.version()
     if version is None:
@@ -75,10 +75,10 @@ def worker(
     functions: int = 0,
     most: int = 0,
 ) -> Worker:
-    """Return the SDK worker that polls the queue of one role, or ``queue`` for the same activities.
+    """Return the SDK worker that polls the queue of a role, or ``queue`` for the same activities.
 
-    ``most`` limits the activities at once. With ``functions`` it takes only calls of users'
-    functions, at most this many at once.
+    ``most`` limits concurrent activities. With ``functions``, it takes only calls of users'
+    functions, and at most this number at the same time.
     """
     beaten = [name for name, policy in POLICIES.items() if policy.beaten]
     lag = Lag()
@@ -95,18 +95,17 @@ def worker(
         max_concurrent_workflow_task_polls=WORKFLOW_POLLS,
         nonsticky_to_sticky_poll_ratio=TAKEN_UP / WORKFLOW_POLLS,
         interceptors=[HeartbeatInterceptor(beaten, lag.note)],
-        # By default the SDK delays a heartbeat by up to 80 % of the timeout. A slow machine would
-        # miss the timeout.
+        # By default, the SDK delays heartbeats by up to 80 % of the timeout, which a slow machine
+        # would then miss.
         max_heartbeat_throttle_interval=timedelta(seconds=DEAD_S / 3),
         deployment_config=deployment,
-        # Otherwise the SDK makes a name of the code of every module that is loaded, which takes 0.3
-        # s.
+        # Otherwise the SDK derives an id from the code of every loaded module, which takes 0.3 s.
         build_id=None if deployment else release(),
     )
 
 
 #: Seconds for which the queue of users' objects is still polled while managers are notified to use
-#: another worker. The grace time begins after these seconds, so the number is small.
+#: another worker. The grace time begins afterwards, so this must be short.
 NOTIFIED_S = 2.0
 
 
@@ -145,12 +144,11 @@ class Polling:
             )
 
     async def user_code(self, parts: Parts, user_code: UsersCode) -> None:
-        """Poll the queue of the users' objects in this process, and the queue of users'
-        functions.
-        """
+        """Poll the queue of users' objects in this process, and the queue of users' functions."""
         settings = self.settings.worker
         threads = self._threads(settings.threads, "user-code-own")
-        # Without a deployment version: the object is in this process, whichever build is current.
+        # There is no deployment version, because the object is in this process, whichever build is
+        # current.
         await self._begin(
             worker(
                 self.client, USER_CODE, parts, settings, threads, None, user_code.hosts.own_queue
@@ -159,7 +157,7 @@ class Polling:
         self._own = self._workers.pop()
         most = self.settings.user_code.functions
         queue = functions_queue(self.settings.user_code.queue)
-        # As many calls at once as there may be processes: no call waits for a free process.
+        # This allows as many calls as there can be processes, so no call waits for a free process.
         threads = self._threads(most, "functions")
         await self._begin(
             worker(self.client, USER_CODE, parts, settings, threads, self.deployment, queue, most)
@@ -170,16 +168,16 @@ class Polling:
 
         ``moving`` notifies managers.
 
-        All workers shut down at the same time. One after the other, the last would still take work
-        while the first waits, and the grace times would add up.
+        All workers shut down at the same time. Otherwise the last worker would still take work
+        while the first one waits, and the grace times would add up.
         """
         await asyncio.gather(
             *(worker.shutdown() for worker in self._workers), self._leave_own(moving)
         )
 
     async def _leave_own(self, moving: Awaitable[None] | None) -> None:
-        """Shut down the queue of the users' objects here, after its managers are notified or
-        ``NOTIFIED_S`` is over.
+        """Shut down the queue of users' objects in this process after its managers are notified, or
+        after ``NOTIFIED_S``.
         """
         if self._own is None or moving is None:
             return
@@ -194,34 +192,36 @@ class Polling:
         self._workers.append(await self.stack.enter_async_context(polling))
 
 
-#: Seconds that activities wait in Temporal's queue before starts are paced, the longest pause
-#: before a start, and the time from one check to the next within it.
+#: Seconds that activities wait in Temporal's queue until starts are paced, the longest pause before
+#: a start, and the interval of checks during the pause.
 LAG_S = 0.1
 PACED_S = 1.0
 CHECK_S = 0.05
-#: An activity that waited for less came with the answer to a step, without a queue.
+#: An activity with a shorter wait came with the answer to a step, without a queue.
 EAGER_S = 0.002
-#: The activity with which each run begins.
+#: The first activity of each run.
 BEGINNING = "create_history_id"
 
 
 class Lag:
-    """Seconds that activities of a worker waited in Temporal's queue lately, by the server's clock.
+    """Seconds that activities of a worker recently waited in Temporal's queue, by the server's
+    clock.
 
-    A server near its limit makes every step wait. Fewer starts at once do not take longer in all,
-    because the server is busy either way, but a stop then waits for fewer steps of others.
+    When a server is near its limit, every step waits. Fewer concurrent starts do not take longer in
+    total, because the server is busy either way, but a stop then waits for fewer steps of other
+    workflows.
     """
 
     def __init__(self) -> None:
         self._waited_s = 0.0
         self._at = 0.0
         self.run_began = False
-        """True if a run has begun since somebody set this to false."""
+        """True if a run has begun since this was last set to false."""
 
     def note(self, info: activity.Info) -> None:
         """Count the wait of an activity that begins now.
 
-        A long one counts as ``PACED_S``: an outage may be over.
+        A long wait counts as ``PACED_S``, because it may come from an outage that is over.
         """
         self.run_began |= info.activity_type == BEGINNING
         waited_s = (info.started_time - info.current_attempt_scheduled_time).total_seconds()
@@ -230,8 +230,8 @@ class Lag:
             self._at = time.monotonic()
 
     async def over(self) -> None:
-        """Return when activities wait no longer than ``LAG_S``, if none began for ``PACED_S``, or
-        after that time.
+        """Wait until activities wait at most ``LAG_S``, none has begun for ``PACED_S``, or that
+        time has passed.
         """
         for _ in range(round(PACED_S / CHECK_S)):
             if self._waited_s < LAG_S or time.monotonic() > self._at + PACED_S:
@@ -239,15 +239,15 @@ class Lag:
             await asyncio.sleep(CHECK_S)
 
 
-#: Workflow tasks at once: of cached workflows (from the worker's sticky queue), and of others (the
-#: shared queue).
+#: The number of concurrent workflow tasks of cached workflows (from the worker's sticky queue) and
+#: of other workflows (from the shared queue).
 REMEMBERED = 32
 TAKEN_UP = 3
 
 
 def tuner(activities: int, lag: Lag) -> WorkerTuner:
-    """Return the slots of a worker: this many activities at once, and workflow tasks by
-    ``WorkflowSlots``.
+    """Return the slots of a worker, with this number of concurrent activities, and with
+    ``WorkflowSlots`` for workflow tasks.
     """
     return WorkerTuner.create_composite(
         workflow_supplier=WorkflowSlots(lag),
@@ -258,16 +258,15 @@ def tuner(activities: int, lag: Lag) -> WorkerTuner:
 
 
 class WorkflowSlots(CustomSlotSupplier):
-    """Slots for the workflow tasks of one worker.
+    """Slots for the workflow tasks of a worker, with separate slots for cached workflows.
 
-    Cached workflows have separate slots. Thread-safe.
+    It is thread-safe. All workflow tasks of a process share one interpreter.
 
-    All workflow tasks of a process share one interpreter. If a task takes 10 s, Temporal gives it
-    to another worker, behind all starts. With the SDK's hundred shared slots, a burst of starts
-    fills them all, and a stop waits among them. With few shared slots, the starts occupy them, and
-    a stop does not get one. With separate slots, starts without a slot wait in Temporal's queue and
-    delay no stop. Temporal 1.32 also brings starts to polls for cached workflows unless this is
-    switched off (docs/deployment.md).
+    If a task takes 10 s, Temporal gives it to another worker, behind all starts. A burst of starts
+    would fill the SDK's hundred shared slots, and a stop would wait among them. With fewer shared
+    slots, the starts would occupy all of them, and a stop would not get one. With separate slots,
+    starts without a slot wait in Temporal's queue and do not delay stops. Temporal 1.32 also
+    answers polls for cached workflows with starts unless this is disabled (docs/deployment.md).
     """
 
     def __init__(self, lag: Lag, remembered: int = REMEMBERED, taken_up: int = TAKEN_UP) -> None:
@@ -275,11 +274,12 @@ class WorkflowSlots(CustomSlotSupplier):
         self._slots = {True: asyncio.Semaphore(remembered), False: asyncio.Semaphore(taken_up)}
 
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Return a slot for the next poll, as soon as one is free.
+        """Return a slot for the next poll as soon as one is free.
 
         It may pause once for each run that has begun.
 
-        Further tasks of runs that have left the cache are not paced: they would wait behind starts.
+        Further tasks of runs that have left the cache are not paced, because they would wait behind
+        starts.
         """
         if not ctx.is_sticky and self._lag.run_began:
             self._lag.run_began = False
@@ -289,24 +289,26 @@ class WorkflowSlots(CustomSlotSupplier):
         return _Permit(slots, asyncio.get_running_loop())
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        """Return ``None``: nobody starts workflows that begin with the answer to the start."""
+        """Return ``None``, because no workflow is started eagerly, with its first task in the
+        answer to the start.
+        """
         return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Do nothing: the kinds of slots are separate from the beginning."""
+        """Do nothing, because the kinds of slots are separate from the beginning."""
 
     def release_slot(self, ctx: SlotReleaseContext) -> None:
-        """Give the slot back.
+        """Release the slot.
 
-        The SDK calls this in its own threads, the last time perhaps after the loop's end.
+        The SDK calls this in its own threads, possibly even after the end of the loop.
         """
         if isinstance(ctx.permit, _Permit):
-            with suppress(RuntimeError):  # the loop has ended: nobody waits for a slot
+            with suppress(RuntimeError):  # the loop has ended, so nothing waits for a slot
                 ctx.permit.loop.call_soon_threadsafe(ctx.permit.slots.release)
 
 
 class _Permit(SlotPermit):
-    """A taken slot: its semaphore, and the loop that waits for slots."""
+    """A taken slot, with its semaphore and the loop that waits for slots."""
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
         self.slots = slots

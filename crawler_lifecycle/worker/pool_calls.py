@@ -1,8 +1,9 @@
-"""Calls: when a pool has a free slot, the run that is next in its line gets the signal
+"""Calls of waiting runs: when a pool has a free slot, the next run in its line gets the signal
 ``place_free``.
 
-Every worker of the role ``cluster`` does this. One row lock of the database decides, so no slot is
-called out twice. A failure only costs time: a run also asks for slots after each of its polls.
+Every worker with the role ``cluster`` does this. A row lock in the database ensures that no slot is
+announced twice. A failure only costs time, because a run also requests slots after each of its
+polls.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from crawler_lifecycle.background import Loop
 from crawler_lifecycle.store.runs.pools import PoolStore
 
-#: Seconds between two turns. Without waiting runs a turn is one small query.
+#: Seconds between two turns. Without waiting runs, a turn is one small query.
 EVERY_S = 0.5
-#: Turns between two adoptions: during a change of pools, workers with the old ones may still write
-#: tickets.
+#: The number of turns between two adoptions. While pools are changed, workers with the old settings
+#: may still write tickets.
 ADOPT_TURNS = 120
-#: Seconds to the next turn after an error: the first pause, and the longest.
+#: Seconds until the next turn after an error: the first pause and the longest pause.
 RETRY_S = (1.0, 30.0)
 
 CALLED = "called"
@@ -27,7 +28,7 @@ GONE = "gone"
 
 
 class PoolCalls:
-    """Calls waiting runs again and again, in the event loop of a worker.
+    """Calls waiting runs repeatedly in the event loop of a worker.
 
     ``call`` sends ``place_free`` to a workflow id, and returns whether that workflow is open.
     """
@@ -44,11 +45,11 @@ class PoolCalls:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: the calls since the start."""
+        """Return the state for a probe, with the number of calls since the start."""
         return {"problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
-        """Call until cancelled. Raises nothing."""
+        """Call waiting runs until cancelled. Never raises."""
         await self._loop.run(self._turn)
 
     async def _turn(self) -> None:
@@ -63,11 +64,11 @@ class PoolCalls:
                 is_open = await self._call(workflow_id)
                 self.counts[CALLED if is_open else GONE] += 1
                 gone += [] if is_open else [run_id]
-            except Exception as error:  # the others must not wait until they are called again
+            except Exception as error:  # the other runs must not wait until they are called again
                 errors[run_id] = error
         if gone:
             await asyncio.to_thread(self._pools.uncall, gone, gone=True)
         if errors:
-            if len(errors) == len(calls):  # Temporal is away: nobody loses the turn by that
+            if len(errors) == len(calls):  # without Temporal, no run loses its turn
                 await asyncio.to_thread(self._pools.uncall, list(errors), gone=False)
             raise next(iter(errors.values()))

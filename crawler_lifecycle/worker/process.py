@@ -1,4 +1,4 @@
-"""A worker process: its start, its readiness, and its shutdown."""
+"""The start, the readiness and the shutdown of a worker process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from .watchdog import MORE_S, Watchdog
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-#: What is missing -> the reason and the fix, for readiness.
+#: The missing parts, each with the reason and the fix, for readiness.
 Problems = dict[str, str]
 
 EXIT_ERROR = 1
@@ -61,15 +61,15 @@ EXIT_ERROR = 1
 RETRY_S = 2.0
 #: Seconds between two checks that database and Temporal are available.
 CHECK_S = 5.0
-#: Seconds between two checks that Temporal still knows our search attributes: it may have got
-#: another database.
+#: Seconds between two checks that Temporal still knows our search attributes, because its database
+#: may have been replaced.
 REGISTER_S = 30.0
-#: Seconds that a worker has at its shutdown to notify the managers whose objects it holds.
+#: Seconds that a worker has during shutdown to notify the managers whose objects it holds.
 MOVED_S = 5.0
 
 
 def check_roles(roles: Sequence[str]) -> list[str]:
-    """Return the roles to serve, each once.
+    """Return the roles to serve, without duplicates.
 
     ``all``, or no role, means every role with a task queue.
 
@@ -116,7 +116,7 @@ async def _serving_health(health: Health, settings: Settings) -> AsyncIterator[N
 def _runtime(settings: WorkerSettings) -> Runtime:
     """Return the SDK's runtime.
 
-    If a port is set, it serves the SDK's metrics and ours for Prometheus.
+    If a port is set, the runtime serves the SDK's metrics and ours for Prometheus.
 
     Raises ``InvalidRequest`` if the address cannot be used.
     """
@@ -161,7 +161,7 @@ async def _without_database(database: StoreHealth) -> Problems:
 async def _registered(client: Client) -> Problems:
     """Register our missing search attributes.
 
-    Return the problem and its fix, for readiness; empty if none.
+    Return the problem and its fix, for readiness; empty if there is none.
     """
     try:
         added = await register_search_attributes(client)
@@ -178,10 +178,10 @@ async def _registered(client: Client) -> Problems:
 async def _registered_again(client: Client, audit: AuditSettings | None) -> Problems:
     """Register our search attributes again if they are missing.
 
-    With ``audit``, create the schedule of audits again.
+    With ``audit``, also create the schedule of audits again.
     """
     if audit is not None:
-        with contextlib.suppress(RPCError):  # a missing right was logged at the start
+        with contextlib.suppress(RPCError):  # a missing permission was logged at the start
             await keep_audit_schedule(client, audit.interval_s, audit.repair, only_missing=True)
     return await _registered(client)
 
@@ -196,7 +196,7 @@ async def _connected(
 
     Raises ``LifecycleError`` for an error that waiting cannot fix.
     """
-    while True:  # not a background ``Loop``, which would catch that error: it has to end the worker
+    while True:  # a background ``Loop`` would catch this error
         missing: Problems = {}
         if workflows.client is None:
             try:
@@ -240,7 +240,7 @@ async def _unless(
 ) -> T | None:
     """Return the result of ``work``.
 
-    If ``over`` is set or ``within_s`` passes first, cancel it and return ``None``.
+    If ``over`` is set or ``within_s`` has passed first, cancel it and return ``None``.
     """
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(over.wait())
@@ -254,7 +254,7 @@ async def _unless(
 
 
 def _sight(recording: Recording) -> Problems:
-    """Return the problem of a process that only observes, for readiness; empty if it sees the
+    """Return the problem of a process that only observes, for readiness; empty if it can watch the
     cluster.
     """
     health = recording.health()
@@ -268,10 +268,10 @@ async def _check_readiness(
     registered: Callable[[], Awaitable[Problems]],
     also: Callable[[], Problems],
 ) -> None:
-    """Update ``health.missing`` until cancelled, with everything that the worker needs and does not
-    have at present.
+    """Until cancelled, update ``health.missing`` with everything that the worker needs and
+    currently lacks.
 
-    ``registered`` registers search attributes and returns the problem of that; ``also`` returns
+    ``registered`` registers search attributes and returns the resulting problem; ``also`` returns
     further problems.
     """
     checked = time.monotonic()
@@ -349,7 +349,8 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
         duties = Duties(settings, health, workflows, beside)
         recording = await duties.begin(client, parts, observer, observing, store)
         gc.collect()
-        # All modules are loaded: searching them for garbage is a tenth of the time of a long poll.
+        # All modules are loaded now. Searching them for garbage would take a tenth of the time of a
+        # long poll.
         gc.freeze()
         also: Callable[[], Problems] = dict if user_code is None else user_code.registry.missing
         if recording is not None and not parts:
@@ -371,7 +372,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
 async def _notify_managers(user_code: UsersCode, workflows: Workflows) -> None:
     """Notify managers to continue on another worker.
 
-    Give up after ``MOVED_S``: they also notice it on their own.
+    Give up after ``MOVED_S``, because they also notice the shutdown on their own.
     """
     try:
         await asyncio.wait_for(user_code.leave(workflows.moved), MOVED_S)

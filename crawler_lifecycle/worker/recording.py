@@ -1,12 +1,13 @@
-"""Records at once what the observer notices, and polls runs whose planned poll does not come.
+"""Immediately records the changes that the observer notices, and polls runs whose planned poll is
+missing.
 
 A change is first recorded by a complete poll in this process. The workflow of the run is notified
-afterwards, so that it counts the tasks and continues. So a status is true while Temporal is away or
-busy. Verdicts, deployments, retries and stops belong to the workflow, and wait for it.
+afterwards, so that it counts the tasks and continues. A status is therefore true even while
+Temporal is unavailable or busy. Verdicts, deployments, retries and stops are left to the workflow.
 
-The observer watches in its own thread, polls are done in a few threads, and signals are sent in the
-event loop. Nothing waits for the others. A failure here only costs time: the workflow polls as
-planned.
+The observer watches in its own thread, polls are made in a few threads, and signals are sent in the
+event loop. None of these waits for the others. A failure here only costs time, because the workflow
+polls as planned.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from crawler_lifecycle.ports.runs import Fence
 from crawler_lifecycle.store.runs.reads import WakeUpStore
 from crawler_lifecycle.temporal.errors import answering
 
-#: Seconds that an observer waits for each observer that started before it. By then the poll is
+#: Seconds that an observer waits for each observer that started before it. By then, the poll is
 #: usually recorded.
 STAGGER_S = 0.5
-#: The most polls and signals at the same time.
+#: The maximum number of concurrent polls and signals.
 POLLS_AT_ONCE = 4
 SIGNALS_AT_ONCE = 20
-#: Seconds between two readings of the observer's health.
+#: Seconds between two checks of the observer's health.
 HEALTH_S = 1.0
-#: Seconds to the next turn after an error: the first pause, and the longest; and the seconds for
-#: one signal. Together they are shorter than the 10 s after Temporal's return within which a
-#: verdict comes.
+#: Seconds until the next turn after an error (the first pause and the longest pause), and for one
+#: signal. Together they are less than the 10 s after Temporal's return within which a verdict must
+#: follow.
 RETRY_S = (0.5, 1.0)
 SEND_S = 5.0
-#: Seconds between two searches for runs whose planned poll did not come, and how late such a poll
-#: may be.
+#: Seconds between two searches for runs whose planned poll is missing, and the allowed delay of
+#: such a poll.
 SEARCH_S = 5.0
 LATE_S = 8.0
 
-#: Values of the metric label ``what``: noticed changes; changes that were joined with an earlier
-#: one or that a poll had already seen; polls that were recorded; delivered signals; failed tries.
+#: Values of the metric label ``what``: noticed changes; changes that were merged with an earlier
+#: one or that a poll had already seen; recorded polls; delivered signals; failed tries.
 NOTICED = "noticed"
 COALESCED = "coalesced"
 RECORDED = "recorded"
@@ -61,11 +62,11 @@ FAILED = "failed"
 
 @dataclass(eq=False)
 class Recording:
-    """Records the changes that one observer notices, and notifies the workflows.
+    """Records the changes that an observer notices, and notifies the workflows.
 
-    Without an ``observer`` it only polls runs whose planned poll does not come. ``notify`` sends
-    the signal to a workflow id and returns whether that workflow is open. Its second argument is
-    true if the workflow only has to count the tasks, because a poll was recorded.
+    Without an ``observer``, it only polls runs whose planned poll is missing. ``notify`` sends the
+    signal to a workflow id, and returns whether that workflow is open. Its second argument is true
+    if the workflow only needs to count the tasks because a poll was recorded.
     """
 
     observer: Observer | None
@@ -99,7 +100,7 @@ class Recording:
         )
 
     def state(self) -> Mapping[str, object]:
-        """Return the present state, for a probe."""
+        """Return the current state for a probe."""
         health = self.health()
         unsent = len(self._signals)
         problem = self._failures.problem or self._sending.failures.problem
@@ -113,7 +114,7 @@ class Recording:
         }
 
     async def run(self) -> None:
-        """Observe, record and notify until cancelled. Raises nothing."""
+        """Observe, record and notify until cancelled. Never raises."""
         ended = threading.Event()
         loop = asyncio.get_running_loop()
 
@@ -146,10 +147,10 @@ class Recording:
             self.observer.watch(changed, over)
 
     async def _poll_due(self) -> None:
-        """Wait for a change or a due poll, at most ``HEALTH_S`` seconds; then begin the polls that
-        are due.
+        """Wait at most ``HEALTH_S`` seconds for a change or a due poll, and then begin the due
+        polls.
         """
-        full = len(self._polling) >= POLLS_AT_ONCE  # the end of a poll sets the event
+        full = len(self._polling) >= POLLS_AT_ONCE  # the end of a poll also sets the event
         left = HEALTH_S if full else self._changes.next_at() - self.clock()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(max(left, 0.0), HEALTH_S)):
@@ -172,7 +173,7 @@ class Recording:
     def _note_health(self, up: bool) -> None:
         """Publish the health of the observer.
 
-        When it is good again, polls that failed are tried again.
+        When it has recovered, failed polls are retried.
         """
         meters.observer_up(up)
         if up and not self._up:
@@ -184,7 +185,7 @@ class Recording:
         self._changed.set()
 
     async def _poll(self, run_id: int, change: Change) -> None:
-        """Poll one run, and note the signal to its workflow."""
+        """Poll a run, and note the signal for its workflow."""
         try:
             loop = asyncio.get_running_loop()
             target = await loop.run_in_executor(self._threads, self._target, run_id, change.at)
@@ -214,8 +215,8 @@ class Recording:
             )
 
     def _target(self, run_id: int, at: datetime | None) -> WakeUpState | None:
-        """Return the row of a run that has to be polled; ``None``: somebody has done it, or
-        nobody owns the run.
+        """Return the row of a run that must be polled; ``None`` if it has already been polled or
+        has no owner.
         """
         target = self.store.wake_target(run_id)
         if target is None or target.ended or target.workflow_id is None:
@@ -227,8 +228,8 @@ class Recording:
         return None if second and seen else target
 
     async def _ask_to_poll(self, run_id: int) -> None:
-        """Let the workflow poll, because this process cannot."""
-        # The database may be the cause; the workflow polls as planned.
+        """Leave the poll to the workflow, because this process cannot poll."""
+        # The database may be the cause. The workflow polls as planned.
         with contextlib.suppress(Exception):
             target = await asyncio.to_thread(self.store.wake_target, run_id)
             if target is not None and not target.ended:
@@ -242,7 +243,7 @@ class Recording:
     async def _send_due(self) -> None:
         """Wait for signals, and send those that are due.
 
-        Raises the error of a signal after all others.
+        If a signal fails, its error is raised after all others were sent.
         """
         left = self._signals.next_at() - self.clock()
         with contextlib.suppress(TimeoutError):
@@ -265,8 +266,8 @@ class Recording:
         self._count(SENT, int(heard))
 
     async def _find_unverified(self) -> None:
-        """Notice the runs whose planned poll did not come: Temporal is away, or its queues are
-        full.
+        """Find the runs whose planned poll is missing because Temporal is unavailable or its queues
+        are full.
         """
         late = await asyncio.to_thread(self.store.unverified, utc_now() - timedelta(seconds=LATE_S))
         for target in late:

@@ -1,11 +1,10 @@
-"""Run ids: raises the database's counter above every id that is still in use outside of the
-database.
+"""Run ids: raises the database's counter above every id that is still in use outside the database.
 
-A database that was restored from a copy, or newly made, would use ids again. Uids still keep the
-runs apart. But people confuse two runs with one id, and the names of objects on the cluster are
-taken. Therefore each upgrade of the schema and each start of a worker asks the cluster and the
-other sources for their highest id, and raises the counter. The counter never goes down. Gaps
-between ids mean nothing.
+A database that was restored from a copy, or newly created, would use ids again. Uids still
+distinguish the runs, but people would confuse two runs with the same id, and the names of objects
+on the cluster would already be in use. Therefore each upgrade of the schema and each start of a
+worker asks the cluster and the other sources for their highest id, and raises the counter. The
+counter never decreases. Gaps between ids have no meaning.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 
 log = logging.getLogger(__name__)
 
-#: The most seconds that a worker waits for the sources before it takes work and may assign a run
-#: id.
+#: The maximum number of seconds that a worker waits for the sources before it takes work and may
+#: assign a run id.
 FIRST_S = 10.0
-#: Seconds that a source may take if the caller sets no limit.
+#: The time limit of a source in seconds if the caller does not set one.
 FOR_EVER_S = 365 * 86_400.0
 #: Seconds until a source that did not answer is asked again.
 AGAIN_S = 60.0
@@ -34,7 +33,9 @@ AGAIN_S = 60.0
 
 @dataclass
 class KnownNumbers:
-    """Answers of the sources: the highest run id of each, or the reason why it gave none."""
+    """The answers of the sources: the highest run id of each source, or the reason why it gave
+    none.
+    """
 
     highest: dict[str, int] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class KnownNumbers:
         return max(self.highest.values(), default=0)
 
     def words(self, newest: int) -> list[str]:
-        """Return a phrase for people for each source that knows a run id above ``newest``."""
+        """Return a readable phrase for each source that knows a run id above ``newest``."""
         return [
             f"{name} knows run {number}"
             for name, number in sorted(self.highest.items())
@@ -56,7 +57,7 @@ class KnownNumbers:
 def ask(
     sources: Mapping[str, KnowsRuns], newest: int, limit_s: float | None = None
 ) -> KnownNumbers:
-    """Ask all sources at once for run ids above ``newest``. Raises nothing.
+    """Ask all sources concurrently for run ids above ``newest``. Never raises.
 
     A source that does not answer within ``limit_s`` seconds is reported as unanswered.
     """
@@ -72,7 +73,7 @@ def ask(
             del known.troubles[name]
         elif isinstance(answer, LifecycleError):
             known.troubles[name] = str(answer)
-        else:  # an unexpected error of one source must not stop the others
+        else:  # an unexpected error of one source must not affect the others
             log.error("asking %s for run ids failed", name, exc_info=answer)
             known.troubles[name] = f"{type(answer).__name__}: {answer}"
     return known
@@ -100,7 +101,7 @@ def bring_forward(
 
 
 class Numbers:
-    """Raises the counter once after the start of a worker, and again while a source has not
+    """Raises the counter once after the start of a worker, and again until every source has
     answered.
     """
 
@@ -117,17 +118,19 @@ class Numbers:
             retry_s=(again_s, again_s),
         )
         self.first = asyncio.Event()
-        """Set after the first turn, in which every source was asked."""
+        """Set after the first turn, in which all sources were asked."""
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: the sources that have not answered yet, and why."""
+        """Return the state for a probe: the sources that have not answered yet, with the
+        reasons.
+        """
         return {
             "complete": not self._left,
             "unanswered": {name: self._troubles.get(name) for name in self._left},
         }
 
     async def run(self) -> None:
-        """Ask until every source has answered, or until cancelled. Raises nothing."""
+        """Ask until every source has answered, or until cancelled. Never raises."""
         await self._loop.run(self._next)
 
     async def _next(self) -> float:
@@ -140,7 +143,7 @@ class Numbers:
     def _turn(self) -> None:
         """Ask the sources that have not answered yet.
 
-        Raises ``LifecycleError`` if one still does not answer.
+        Raises ``LifecycleError`` if any of them still does not answer.
         """
         try:
             known = bring_forward(self._store, self._left)

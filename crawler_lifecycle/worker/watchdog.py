@@ -1,7 +1,7 @@
 """Ends a process after SIGTERM or SIGINT, even if its threads hang.
 
-Python cannot end a thread that hangs, such as a call without a time limit or a workflow whose code
-never yields. The interpreter waits for the thread. Without the watchdog, SIGTERM would not end the
+Python cannot end a hanging thread, such as a call without a time limit or a workflow whose code
+never yields, and the interpreter waits for it. Without the watchdog, SIGTERM would not end the
 process, and a new process could not replace it.
 """
 
@@ -16,18 +16,17 @@ from collections.abc import Callable, Iterable
 
 log = logging.getLogger(__name__)
 
-#: Seconds after the grace time for the rest of the shutdown: closing connections, the last log
-#: lines.
+#: Seconds after the grace time for the rest of the shutdown, such as closing connections and
+#: writing the last log lines.
 MORE_S = 4.0
-#: Seconds to write the last log line: a thread that hangs may hold the lock of the log.
+#: The time limit for the last log line in seconds, because a hanging thread may hold the lock of
+#: the log.
 LAST_LINE_S = 0.5
 EXIT_HUNG = 70
 
 
 class Watchdog:
-    """Ends this process at once, ``seconds`` after one of the signals, unless it has ended by
-    then.
-    """
+    """Kills this process ``seconds`` after one of the signals, unless it has ended by then."""
 
     def __init__(self, seconds: float, *, leave: Callable[[int], object] = os._exit) -> None:
         self._seconds = seconds
@@ -36,12 +35,12 @@ class Watchdog:
         self._known: frozenset[int] = frozenset()
 
     def watch(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        """Begin to watch.
+        """Begin watching.
 
-        Call it in the main thread, and after an event loop has set its own handlers.
+        Call this in the main thread, after an event loop has set its own handlers.
 
         The event loop still receives the signals. The handler here only writes a byte, because it
-        may interrupt the main thread anywhere and must not wait for a lock.
+        can interrupt the main thread anywhere and must not wait for a lock.
         """
         threading.Thread(target=self._wait, name="watchdog", daemon=True).start()
         self._known = frozenset(
@@ -62,15 +61,15 @@ class Watchdog:
         log.critical(
             "the process did not end within %g s and is now ended by force; still busy: %s",
             self._seconds,
-            "; ".join(busy(self._known)) or "no thread of Python",
+            "; ".join(busy(self._known)) or "no Python thread",
         )
         logging.shutdown()
 
 
 def busy(known: Iterable[int] = ()) -> list[str]:
-    """Return each running thread, and its line of code.
+    """Return each running thread with its current line of code.
 
-    Threads in ``known`` and the calling one are left out.
+    Threads in ``known`` and the calling thread are left out.
     """
     frames = sys._current_frames()
     mine = {threading.get_ident(), *known}

@@ -109,7 +109,7 @@ def test_one_task_that_is_too_large_alone_is_told_by_name_and_waits_for_its_fix(
     assert harness.statuses() == ["PENDING", "QUEUED", "QUEUED"]
     for _ in range(2):
         with pytest.raises(
-            CallTooLarge, match="for task 1 alone; raise the limit of the service or of the proxy"
+            CallTooLarge, match="for task 1 alone; raise the limit of the service or of its proxy"
         ):
             harness.call("run_onetime_crawler", Deploy(fence))
         assert "task 1 alone" in (harness.row().waiting_for or "")

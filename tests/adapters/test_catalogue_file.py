@@ -42,7 +42,7 @@ def test_numbers_are_quantities_as_the_api_server_reads_them(tmp_path: Path) -> 
     with pytest.raises(CatalogueError, match=r"resources\.cpu: '-1'"):
         load(_write(tmp_path / "c.yaml", GOOD + "  resources: {cpu: -1}\n"))
     with pytest.raises(
-        CatalogueError, match=r'args.cpu.default: 1 is no text; put it in quotes: "1"'
+        CatalogueError, match=r'args.cpu.default: 1 is not a text; put it in quotes: "1"'
     ):
         load(_write(tmp_path / "c.yaml", GOOD + "  args: {cpu: {default: 1}}\n"))
 
@@ -72,7 +72,7 @@ def test_a_file_that_breaks_says_since_when_and_which_list_holds(tmp_path: Path)
         _write(broken, good + "  again: 3\n")
         assert len(catalogue.all()) == 2
         minute = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
-        words = rf"{broken}:4 is not read since {minute}: again: unknown key; .*; the list of {minute} holds"
+        words = rf"{broken}:4 has not been read since {minute}: again: unknown key; .*; the list of {minute} applies"
         assert re.fullmatch(words, catalogue.problem or "")
         _write(broken, good)
         assert len(catalogue.all()) == 2
@@ -111,19 +111,19 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  limits: {stop_grace_s: .nan}\n",
             4,
-            "limits.stop_grace_s: '.nan' is no finite number",
+            "limits.stop_grace_s: '.nan' is not a finite number",
         ),
-        (GOOD + "  limits: {stop_grace_s: .inf}\n", 4, "no finite number"),
+        (GOOD + "  limits: {stop_grace_s: .inf}\n", 4, "not a finite number"),
         (GOOD + "  limits: {stop_grace_s: '3'}\n", 4, "limits.stop_grace_s: '3' is not allowed"),
         (
             GOOD + "  args: {site: {default: 8400}}\n",
             4,
-            'args.site.default: 8400 is no text; put it in quotes: "8400"',
+            'args.site.default: 8400 is not a text; put it in quotes: "8400"',
         ),
         (
             GOOD + "  settings:\n    A: a\n    B: yes\n",
             6,
-            'settings.B: yes is no text; put it in quotes: "yes"',
+            'settings.B: yes is not a text; put it in quotes: "yes"',
         ),
         (
             GOOD + "  allow_settings: [A, log file]\n",
@@ -159,7 +159,7 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  allow_settings: [1]\n",
             4,
-            'allow_settings[0]: 1 is no text; put it in quotes: "1"',
+            'allow_settings[0]: 1 is not a text; put it in quotes: "1"',
         ),
         (GOOD + "  args:\n    n: {type: int}\n", 5, "args.n.type: 'int' is not allowed"),
         (
@@ -175,14 +175,18 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  args:\n    n: {choices: [1]}\n",
             5,
-            'args.n.choices[0]: 1 is no text; put it in quotes: "1"',
+            'args.n.choices[0]: 1 is not a text; put it in quotes: "1"',
         ),
-        (GOOD + "  env: {PORT: 0x10}\n", 4, 'env.PORT: 0x10 is no text; put it in quotes: "0x10"'),
-        (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is no text; put it in quotes: ""'),
+        (
+            GOOD + "  env: {PORT: 0x10}\n",
+            4,
+            'env.PORT: 0x10 is not a text; put it in quotes: "0x10"',
+        ),
+        (GOOD + "  env: {A: }\n", 4, 'env.A: nothing is not a text; put it in quotes: ""'),
         (GOOD + "  env: {A: 2026-01-02}\n", 4, 'read as a date; put it in quotes: "2026-01-02"'),
-        (GOOD + "  env: {A: [x]}\n", 4, "env.A: ['x'] is no text; give one text"),
+        (GOOD + "  env: {A: [x]}\n", 4, "env.A: ['x'] is not a text; give one text"),
         (GOOD + "  env: {CRAWL_RUN_ID: x}\n", 4, "env.CRAWL_RUN_ID: names that begin with CRAWL_"),
-        (GOOD + "  env: {1: x}\n", 4, "the key '1' is no text"),
+        (GOOD + "  env: {1: x}\n", 4, "the key '1' is not a text"),
         (GOOD + "  resumable: 'yes'\n", 4, "resumable: 'yes' is not allowed"),
         (GOOD + "  items: 'off'\n", 4, "items: 'off' is not allowed"),
         (
@@ -217,7 +221,7 @@ def file(tmp_path: Path) -> Path:
             "expect.price: 0 is not allowed; give a number above 0",
         ),
         (GOOD + "  expect:\n    title: 1\n    price: 2\n", 6, "expect.price: 2 is not allowed"),
-        (GOOD + "  expect: {price: .nan}\n", 4, "expect.price: '.nan' is no finite number"),
+        (GOOD + "  expect: {price: .nan}\n", 4, "expect.price: '.nan' is not a finite number"),
         (GOOD + "  expect: {price: high}\n", 4, "expect.price: 'high' is not allowed"),
         (GOOD + "  expect: [price]\n", 4, "expect: ['price'] is not allowed"),
         (
@@ -269,7 +273,7 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  resources:\n    memory: lots\n", 5, "resources.memory: 'lots' is not allowed"),
         (GOOD + '  env: {A: "a\\0b"}\n', 4, "env.A: holds a NUL character"),
         (GOOD + "  kind: command\n", 4, "kind: appears twice, first on line 2"),
-        (GOOD + GOOD, 4, "name: 'plain' is declared on line 1 already"),
+        (GOOD + GOOD, 4, "name: 'plain' is already declared on line 1"),
         (GOOD + "  <<: {a: b}\n", 4, "merge keys are not supported"),
         (GOOD + "  env: !!python/object/apply:os.system ['true']\n", 4, ""),
         (GOOD + "  env: {A: !!binary aGk=}\n", 4, "the tag"),
@@ -278,13 +282,13 @@ def file(tmp_path: Path) -> Path:
         ("- name: x\n", 1, "project: missing"),
         ("- name: x\n  kind: exec\n", 2, "kind: 'exec' is not allowed"),
         ("- name: Not A Name\n  project: x\n", 1, "name: 'Not A Name' is not allowed"),
-        ("- name: x\n   kind: y\n", 2, "no valid YAML"),
-        ("- name: 'x\n", 2, "no valid YAML"),
-        ("- name: \x01\n", None, "no valid YAML"),
-        ("--- []\n--- []\n", 2, "no valid YAML"),
-        ("- name: *unknown\n", 1, "no valid YAML"),
+        ("- name: x\n   kind: y\n", 2, "not valid YAML"),
+        ("- name: 'x\n", 2, "not valid YAML"),
+        ("- name: \x01\n", None, "not valid YAML"),
+        ("--- []\n--- []\n", 2, "not valid YAML"),
+        ("- name: *unknown\n", 1, "not valid YAML"),
         ("[" * 5000, None, "nested too deeply"),
-        (b"- name: plain\n- name: \xff\n", 2, "byte 0xff is no UTF-8"),
+        (b"- name: plain\n- name: \xff\n", 2, "byte 0xff is not UTF-8"),
         ("#" * (SIZE_MAX + 1), None, "larger than"),
     ],
 )

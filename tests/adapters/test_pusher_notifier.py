@@ -192,16 +192,16 @@ def test_a_clock_that_is_wrong_is_named(
     [
         (Answer(400, b"bad channel"), r"400: bad channel; check LIFECYCLE_PUSHER__CHANNEL"),
         (Answer(403, b"over quota"), r"403: over quota; the app is disabled or over its quota"),
-        (Answer(413, b"too large"), r"413: too large; the server takes less"),
+        (Answer(413, b"too large"), r"413: too large; the server accepts less"),
         (Answer(429, b""), r"429: no reason given; too many messages"),
         (Answer(500, b"<h1>oops</h1>\nmore"), r"500: <h1>oops</h1> more"),
         (Answer(503, b"x" * 200_000), r"503: x{300}$"),
         (Answer(301, b"", headers={"Location": "http://127.0.0.1:9/"}), r"answered 301"),
         (
             Answer(200, b"<html>log in to the network</html>", "text/html"),
-            r"200 with something else than JSON",
+            r"200 with something other than JSON",
         ),
-        (Answer(200, b""), r"200 with something else than JSON"),
+        (Answer(200, b""), r"200 with something other than JSON"),
     ],
 )
 def test_answers_that_are_no_delivery(

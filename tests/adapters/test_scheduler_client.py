@@ -120,7 +120,7 @@ def test_a_call_that_is_too_large_is_our_fault_and_no_verdict_whoever_words_it(s
             _deploy(answer)
         assert isinstance(caught.value, CallTooLarge) == (status == 413)
     if status == 413:
-        assert "for task 0 alone; raise the limit of the service or of the proxy before it" in str(
+        assert "for task 0 alone; raise the limit of the service or of its proxy" in str(
             caught.value
         )
 
@@ -275,7 +275,7 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         client = HttpSchedulerClient(f"http://127.0.0.1:{port}", 120.0)
-        with pytest.raises(SchedulerUnavailable, match="against its contract"):
+        with pytest.raises(SchedulerUnavailable, match="violates its contract"):
             client.crawlers()
         client.close()
         thread.join(60)

@@ -336,7 +336,7 @@ def test_a_broken_catalogue_is_told_before_anything_starts_and_while_it_runs(
     file.write_text(good + "  never: 3\n")
     for _ in range(2):
         stack.tell_catalogue()
-    assert [line.partition(" since ")[0] for line in lines] == [f"{file}:4 is not read"]
+    assert [line.partition(" since ")[0] for line in lines] == [f"{file}:4 has not been read"]
     file.write_text(good)
     for _ in range(2):
         stack.tell_catalogue()

@@ -67,7 +67,7 @@ def test_all_readers_tell_damage_alike(file: Path, damage: Callable[[Path], None
     for read in READERS:
         with pytest.raises(
             StoreDamaged,
-            match="The database file is damaged; put back a whole copy: crawlctl db restore",
+            match="The database file is damaged; restore a complete copy: crawlctl db restore",
         ) as told:
             read(f"sqlite:///{file}")
         assert not isinstance(told.value, StoreRefused), (

@@ -1,6 +1,6 @@
-"""Archives of supporting files: one zip for each attempt of a run, in a folder or in an S3 bucket.
+"""Archives of supporting files: one zip for each attempt of a run, in a folder or an S3 bucket.
 
-One packer (``zip.packing``) serves both, so the same files always give the same bytes. Crawlers
+Both use the same packer (``zip.packing``), so the same files always give the same bytes. Crawlers
 write the folders, so their content is treated as hostile (``zip.walk``).
 """
 

@@ -1,5 +1,4 @@
-"""The bundles that tasks in pods uploaded: reads them for an archive, checks their location, and
-removes them.
+"""Reads, checks and removes the bundles that tasks in pods have uploaded.
 
 A bundle is a ``tar.gz`` that is cut into parts, with an end object that lists the parts:
 
@@ -8,7 +7,7 @@ A bundle is a ``tar.gz`` that is cut into parts, with an end object that lists t
 
 The end object is written last. If it is missing, the task uploaded nothing or did not finish. If it
 lists no parts, the crawler left no files. A task never has credentials. It needs a ticket for each
-object: a URL that is signed for one key, one size and one digest, and is valid for a few minutes.
+object, which is a URL that is signed for one key, size and digest, and is valid for a few minutes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from crawler_lifecycle.ports.runs import Ticket
 
 SETTING = "LIFECYCLE_CLUSTER__FILES_URL"
 END = "bundle.json"
-#: Maximum size of one part, and maximum number of parts: 50 GiB compressed for one task. The runner
-#: has the same limits.
+#: The maximum size of a part, and the maximum number of parts, which allow 50 GiB compressed per
+#: task. The runner has the same limits.
 PART_MAX = 8 * 2**20
 PARTS_MAX = 6400
 END_MAX = 2 * 2**20
@@ -40,16 +39,16 @@ END_MAX = 2 * 2**20
 TICKET_S = 300
 _NOT_THERE = ("NoSuchKey", "404")
 _READING = "files of a task cannot be read"
-#: Key of the probe object below the prefix. It is always the same, because an account that may
-#: write may be unable to remove objects.
+#: The key of the probe object below the prefix. It is always the same, because an account with
+#: write permission may be unable to remove objects.
 PROBE = "doctor-probe"
 
 NOTHING = (
     "nothing was uploaded: its crawler never began, was killed, or reached neither gateway "
     "nor storage"
 )
-UNFINISHED = "its upload did not come to an end: only its beginning exists"
-DAMAGED = "its bundle is damaged: a part is missing or is not what was uploaded"
+UNFINISHED = "its upload was not completed: only its beginning exists"
+DAMAGED = "its bundle is damaged: a part is missing or differs from the upload"
 
 
 _Bundle = tuple[RunRef, int, int]
@@ -57,9 +56,9 @@ _Bundle = tuple[RunRef, int, int]
 
 
 class S3Bundles:
-    """The port ``TaskBundles`` below ``s3://bucket/prefix``. Thread-safe.
+    """The port ``TaskBundles`` below ``s3://bucket/prefix``. It is thread-safe.
 
-    Signing sends no request. The first use reads the credentials, as boto3 finds them.
+    Signing sends no request. The first use reads the credentials that boto3 finds.
     """
 
     def __init__(self, url: str) -> None:
@@ -90,10 +89,10 @@ class S3Bundles:
         return Ticket(str(url), {"Content-Length": str(size), "Content-MD5": md5}, expires)
 
     def read(self, run: RunRef, index: int, attempt: int) -> Iterator[bytes]:
-        """Return the bundle's bytes. Each part is compared with the digest that its task stated.
+        """Return the bundle's bytes. Each part is compared with the digest that its task declared.
 
-        Raises ``FilesMissing`` at once if nothing was uploaded. The iterator raises
-        ``FilesMissing`` if the bundle ends too early or differs from what was uploaded. Raises
+        Raises ``FilesMissing`` immediately if nothing was uploaded. The iterator raises
+        ``FilesMissing`` if the bundle ends too early or differs from the upload. Raises
         ``NotDelivered`` if the storage cannot be read now.
         """
         bundle = (run, index, attempt)
@@ -164,10 +163,10 @@ class S3Bundles:
 
 class BundlesPlace:
     """The location ``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for checks and
-    cleanup. Thread-safe.
+    cleanup. It is thread-safe, and connects on first use.
 
-    Connects at the first use. Raises ``InvalidRequest`` for any other URL. Other failures raise
-    ``NotDelivered`` that names the failed call and the fix.
+    Raises ``InvalidRequest`` for any other URL. Other failures raise ``NotDelivered`` with the
+    failed call and the fix.
     """
 
     def __init__(self, url: str, *, probing: bool = False) -> None:
@@ -185,7 +184,7 @@ class BundlesPlace:
     def probe_reading(self) -> None:
         """Read the probe object. A missing object also counts as success.
 
-        An account without the right to list gets a refusal for a missing object.
+        For a missing object, an account without the permission to list gets a refusal.
         """
         from botocore.exceptions import ClientError
 
@@ -210,7 +209,7 @@ class BundlesPlace:
         )
 
     def probe_removing(self) -> None:
-        """Remove the probe object. This also succeeds if it does not exist."""
+        """Remove the probe object. This also succeeds if the object does not exist."""
         self._call("removing an object", lambda s3: s3.delete_object(**self._probe))
 
     def _call(self, what: str, ask: Callable[[Any], object]) -> None:
@@ -222,14 +221,14 @@ class BundlesPlace:
     def runs(self) -> set[str]:
         """Return the names directly below the prefix.
 
-        They are names of runs if only our tasks write here.
+        These are names of runs if only our tasks write here.
         """
         pages = self.bucket.pages("listing runs", Prefix=self.bucket.prefix, Delimiter="/")
         below = (prefix["Prefix"] for page in pages for prefix in page.get("CommonPrefixes", ()))
         return {key.removeprefix(self.bucket.prefix).rstrip("/") for key in below}
 
     def put_aside(self, run: RunRef) -> None:
-        """Do nothing: a later attempt uploads under a name of its own, which ``remove`` does not
+        """Do nothing, because a later attempt uploads under its own name, which ``remove`` does not
         touch.
         """
 
@@ -242,7 +241,9 @@ class BundlesPlace:
         self.bucket.remove(top, lambda key: _attempt_of(key.removeprefix(top)) <= attempt)
 
     def finish(self) -> list[str]:
-        """Return an empty list: nothing is ever put aside here, so no cleanup is needed."""
+        """Return an empty list, because nothing is ever put aside here, and no cleanup is
+        needed.
+        """
         return []
 
 
@@ -261,8 +262,8 @@ _EMPTY = gzip.compress(b"\0" * 1024, mtime=0)
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Contents of ``bundle.json``: size and SHA-256 of each part, and the number of files that were
-    left out.
+    """The contents of ``bundle.json``: the size and SHA-256 of each part, and the number of files
+    that were left out.
     """
 
     parts: list[tuple[int, str]]
@@ -272,7 +273,8 @@ class _End:
     def of(cls, raw: bytes) -> _End:
         """Parse the text.
 
-        Raises ``FilesMissing`` if it is invalid: a pod wrote it, and it may contain anything.
+        Raises ``FilesMissing`` if it is invalid, because it was written by a pod and can contain
+        anything.
         """
         try:
             if len(raw) > END_MAX:

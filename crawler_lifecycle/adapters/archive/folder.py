@@ -1,4 +1,4 @@
-"""Archives in a folder. A zip appears under its name only when it is complete."""
+"""Archives in a folder. A zip gets its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .limits import ArchiveLimits, checked_key
 
 
 class FolderArchive:
-    """The port ``FileArchive`` below one folder.
+    """The port ``FileArchive`` below a folder.
 
-    ``limits`` are those of one archive. Files beyond them are left out and named in its manifest.
+    ``limits`` apply to each archive. Files beyond them are left out and listed in its manifest.
     """
 
     def __init__(self, url: str) -> None:
@@ -55,7 +55,7 @@ class FolderArchive:
 
         It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
 
-        ``files_max`` is the crawler's own limit. The smaller limit counts.
+        ``files_max`` is the crawler's own limit. The smaller limit applies.
         """
         target = self.root / checked_key(key)
         pace = Pace(progress)
@@ -99,10 +99,10 @@ class FolderArchive:
             raise NotDelivered(f"{url}: the archive cannot be read: {error}") from error
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, unfinished ones included.
+        """Remove all archives of the run, including unfinished ones.
 
-        Raises ``NotDelivered``, including when the folder of all archives is missing: perhaps it is
-        not mounted.
+        Raises ``NotDelivered``, also if the folder of all archives is missing, because it may not
+        be mounted.
         """
         folder = self.root / str(run)
         try:
@@ -163,8 +163,8 @@ def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         try:
             with part.open("xb", buffering=CHUNK) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # Another exporter may have taken the file for abandoned, and removed it, before it
-                # was locked.
+                # Before the file was locked, another exporter may have considered it abandoned and
+                # removed it.
                 if part.exists():
                     yield part, file
                     return

@@ -1,4 +1,4 @@
-"""Limits of an archive, and the allowed form of its key."""
+"""The limits of an archive, and the allowed form of its key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FILES_MAX = 100_000
 BYTES_MAX = 50 * 2**30
 
 _KEY = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9._-]*/)*[A-Za-z0-9_-][A-Za-z0-9._-]*")
-#: Maximum number of names that are visited in addition to those of the archived files.
+#: The maximum number of names that are visited in addition to those of the archived files.
 OTHER_NAMES_MAX = 100_000
 #: Longest key that S3 allows, in bytes.
 _KEY_BYTES_MAX = 1024
@@ -19,9 +19,9 @@ _KEY_BYTES_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Limits of one archive.
+    """The limits of an archive.
 
-    Files beyond them are left out and named in its manifest. Sizes are in bytes.
+    Files beyond them are left out and listed in its manifest. Sizes are in bytes.
     """
 
     files_max: int = FILES_MAX
@@ -30,19 +30,21 @@ class ArchiveLimits:
     depth_max: int = 64
     """Maximum depth of nested folders."""
     path_max: int = 2048
-    """Longest name of a member. Unpackers fail at 4096 bytes, which includes the folder that they
-    unpack into.
+    """The maximum length of a member's name. Unpackers fail at 4096 bytes, including the folder
+    into which they unpack.
     """
     paths_max: int = 24 * 2**20
-    """Total length of all members' names. Each name is written four times, and every reader keeps
-    all of them in memory.
+    """The total length of all members' names. Each name is written four times, and every reader
+    keeps all names in memory.
     """
     holes_max: int = 2**30
     """Total size of the holes in one sparse file. A hole costs its writer no disk space, but it
     costs us and every reader time and space.
     """
     skipped_named_max: int = 1000
-    """Maximum number of skipped items that the manifest names. The rest is counted by reason."""
+    """The maximum number of skipped items that the manifest lists. The rest are counted by
+    reason.
+    """
 
     def of_crawler(self, files_max: int | None) -> ArchiveLimits:
         """Return these limits with the crawler's own maximum number of files, if that is

@@ -1,7 +1,7 @@
 """The port ``Cluster`` on this machine: polls and stops (docs/clusters.md#the-local-cluster).
 
-There is no daemon, and no state in memory: each call reads the task folders and /proc. So any
-number of processes may use one state folder at the same time, and any of them may die at any
+There is no daemon and no state in memory; each call reads the task folders and /proc. Any number of
+processes can therefore use one state folder at the same time, and any of them may die at any
 moment.
 """
 
@@ -51,18 +51,17 @@ from .processes import cgroup, liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: In a kill: seconds in which a living supervisor can reap the crawler and write the end, before it
-#: is killed too.
+#: Seconds after a kill in which a living supervisor can reap the crawler and write the end before
+#: it is killed too.
 SUPERVISOR_SECONDS = 3.0
-#: In an inventory: seconds after the end of a task after which a living supervisor counts as
-#: hanging.
+#: Seconds after the end of a task after which an inventory treats a living supervisor as hanging.
 HANGING_SECONDS = 60.0
-#: In a kill: seconds after which we report that it failed.
+#: Seconds after which a kill is reported as failed.
 KILL_SECONDS = 10.0
 
 
 def _group_parent(setting: str) -> cgroup.Parent | None:
-    """Return the parent of control groups, and log it; ``None`` when none can be made."""
+    """Return and log the parent of control groups; ``None`` if none can be created."""
     try:
         parent = cgroup.find(setting)
     except cgroup.Unavailable as why:
@@ -87,7 +86,7 @@ def _check_place(place: str | None) -> None:
 
 
 class LocalCluster:
-    """Processes of this machine, of which at most ``slots`` execute.
+    """Processes of this machine, of which at most ``slots`` execute at the same time.
 
     It implements ``Cluster`` and ``Deployer``.
 
@@ -118,16 +117,16 @@ class LocalCluster:
         cgroup_setting: str = "auto",
         run_as: str | None = None,
     ) -> None:
-        """Create the folders. Raises ``InvalidRequest`` for a user that cannot be used."""
+        """Create the folders. Raises ``InvalidRequest`` if the user cannot be used."""
         user = None if run_as is None else RunAs.of(run_as)
         self._state = Path(state_dir).absolute()
         self._clock = clock
         self._node = socket.gethostname()
         ours = ("state", "slots")
         marks = (liveness_marks.LIVE, liveness_marks.ENDED, files.STARTED)
-        # Create the folder of tasks only if the folders ``ours`` are missing too. If it alone is
-        # missing, its disk is not mounted. The folders of marks do not count, because an observer
-        # may create them before us.
+        # Create the folder of tasks only if the folders ``ours`` are also missing. If only the
+        # folder of tasks is missing, its disk is not mounted. The folders of marks do not count,
+        # because an observer may have created them first.
         used = any((self._state / name).exists() for name in ours)
         made = [self._state, *(parent for parent in self._state.parents if not parent.exists())]
         for name in (*ours, *marks) if used else ("tasks", *ours, *marks):
@@ -158,7 +157,7 @@ class LocalCluster:
     # --- Deployer
 
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
-        """Start the tasks, each at most once per (run, attempt, index), even with concurrent calls.
+        """Start each task at most once per (run, attempt, index), even with concurrent calls.
 
         Raises ``ClusterUnavailable`` and ``DeploymentExpired``.
         """
@@ -170,8 +169,8 @@ class LocalCluster:
     def place(self, beside: Collection[str] = ()) -> None:
         """Return ``None``, because the local cluster has no namespaces.
 
-        Raises ``OtherPlace`` when ``beside`` contains a namespace: then a task is on a cluster of
-        another kind.
+        Raises ``OtherPlace`` if ``beside`` contains a namespace, because then a task is on a
+        cluster of another kind.
         """
         for other in beside:
             _check_place(other)
@@ -179,7 +178,7 @@ class LocalCluster:
     def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         """Read the tasks' folders and /proc completely.
 
-        Raises ``ClusterUnavailable`` when a part cannot be read.
+        Raises ``ClusterUnavailable`` if a part cannot be read.
         """
         began = time.monotonic()
         now = self._clock()
@@ -194,11 +193,11 @@ class LocalCluster:
     def _correct_forged_ends(
         self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
     ) -> None:
-        """Observe a task again when its end is recorded but a process of it lives.
+        """Observe a task again if its end is recorded but one of its processes lives.
 
-        A crawler may forge an end in its files, so an end counts only without a living process. All
-        processes are read once for all tasks, after the ends: a process that lives then cannot have
-        ended before.
+        A crawler can forge an end in its files, so an end counts only without a living process. All
+        processes are read once for all tasks, after the ends, so a process that is found alive
+        cannot have ended before.
         """
         folders = {
             n: TaskFolder(self._state, run, tasks[n])
@@ -215,9 +214,10 @@ class LocalCluster:
                 seen[n] = self._observe(run, tasks[n], now, doubted=True)
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
-        """Return the log tail (at most 16 KiB), counters, memory and statistics of each task.
+        """Return the log tail (at most 16 KiB), the counters, the memory and the statistics of each
+        task.
 
-        A task whose folder is missing or cannot be read is left out.
+        A task whose folder is missing or unreadable is left out.
         """
         found = []
         for task in tasks:
@@ -238,13 +238,13 @@ class LocalCluster:
     def stop(self, run: RunRef, task: TaskRef) -> None:
         """Request the task's end. The crawler gets only one stop signal, even after several calls.
 
-        The task is found by its folder, or else by the environment of its processes. Raises
+        The task is found by its folder or, without one, by the environment of its processes. Raises
         ``ClusterUnavailable``.
         """
         _check_place(task.place)
         folder = TaskFolder(self._state, run, task)
         try:
-            # Raise when the disk is not mounted, so that the stop is repeated.
+            # Raise an error if the disk is not mounted, so that the stop is repeated.
             check_readable(self._state)
             self._wake_supervisors()
             if self._by_file(folder, task, self._stop) or task.uid is None:
@@ -261,7 +261,7 @@ class LocalCluster:
     ) -> bool:
         """Call ``act`` if the folder belongs to the task.
 
-        Return whether nothing else must be done.
+        Return true if nothing else must be done.
         """
         try:
             if not folder.has(files.SPEC):
@@ -276,7 +276,7 @@ class LocalCluster:
             if task.uid is None:
                 raise
             logger.warning(
-                "the task's folder cannot be used, so we search its processes by name: %s", error
+                "the task's folder cannot be used, so its processes are searched by name: %s", error
             )
             return False
 
@@ -292,11 +292,11 @@ class LocalCluster:
         return folder.has(files.STOP) and folder.has(files.SUPERVISOR)
 
     def _signal_orphan(self, folder: TaskFolder) -> None:
-        """Send the stop signal when the supervisor is dead: to the runner, or else to the rest of
+        """Send the stop signal if the supervisor is dead, either to the runner or to the rest of
         its group.
 
-        The mark is written before the signal. So a crash between the two means no signal, but never
-        two signals. A forced stop is still possible then.
+        The mark is written before the signal, so a crash between the two can lose the signal but
+        never duplicate it. A forced stop is still possible afterwards.
         """
         leader = folder.identity(files.PROCESS)
         processes = folder.processes(leader)
@@ -310,10 +310,10 @@ class LocalCluster:
         _terminate(processes)
 
     def kill(self, run: RunRef, task: TaskRef) -> None:
-        """Send SIGKILL to all processes of the task, including forks, and make sure that its end is
+        """Send SIGKILL to all processes of the task, including forks, and ensure that its end is
         recorded.
 
-        Raises ``ClusterUnavailable`` when a process still runs after ``KILL_SECONDS``.
+        Raises ``ClusterUnavailable`` if a process still runs after ``KILL_SECONDS``.
         """
         _check_place(task.place)
         folder = TaskFolder(self._state, run, task)
@@ -326,8 +326,8 @@ class LocalCluster:
 
     def _kill(self, folder: TaskFolder, task: TaskRef) -> bool:
         if not folder.has(files.END):
-            # First write the mark that the stop signal was sent: a clean end must not come before
-            # the kill.
+            # First write the mark that the stop signal was sent, because a clean end must not
+            # precede the kill.
             folder.create(files.SIGNALLED, {"by": "kill", "at": contract.now()})
             folder.create(files.STOP, {"at": contract.now(), "force": True})
         killed = 0
@@ -336,7 +336,7 @@ class LocalCluster:
             victims = folder.processes(leader)
             killed += kill_all(_in_order(victims, leader, folder))
             if not victims:
-                # Even after the end: a supervisor that hangs keeps its slot.
+                # This applies even after the end, because a hanging supervisor keeps its slot.
                 supervisors, _ = folder.named(task.uid)
                 if not supervisors:
                     _write_missing_end(folder, leader, killed)
@@ -347,15 +347,15 @@ class LocalCluster:
         return True
 
     def _kill_by_name(self, folder: TaskFolder, uid: str | None) -> None:
-        """Kill the task's processes by their environment, when its folder cannot be used."""
+        """Kill the task's processes, found by their environment, if its folder cannot be used."""
         for late in _rounds(folder):
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
-            # Kill the crawlers first: a supervisor that gets the stop signal forwards it to a
-            # living crawler.
+            # Kill the crawlers first, because a supervisor forwards the stop signal to a living
+            # crawler.
             kill_all(crawlers)
-            # After the stop signal it starts nothing more, and writes the end.
+            # After the stop signal, the supervisor starts nothing more and writes the end.
             for supervisor in supervisors:
                 supervisor.send(signal.SIGKILL if late else STOP_SIGNAL)
 
@@ -406,15 +406,15 @@ class LocalCluster:
         folder = TaskFolder(self._state, run, task, doubted=doubted)
         folder.settle_group()
         seen = Reading(folder, now, self._node).observe()
-        # An end may have happened after the poll began. So its time of observation is now.
+        # The end may have happened after the poll began, so its time of observation is now.
         return replace(seen, observed_at=self._clock()) if seen.phase is Phase.ENDED else seen
 
     def _wake_supervisors(self) -> None:
         wake_supervisors(str(self._state / "tasks"))
 
     def _end_hanging(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
-        """Observe the task, and kill its supervisor if it still lives long after the end, because
-        it keeps a slot.
+        """Observe the task, and kill its supervisor if that still lives long after the end and
+        keeps a slot.
         """
         seen = self._observe(run, task, now)
         if (
@@ -440,7 +440,7 @@ def _known_uid(folder: TaskFolder, task: TaskRef) -> str | None:
 
 
 def _rounds(folder: TaskFolder) -> Iterator[bool]:
-    """Yield for each round of a kill whether it is time to kill the supervisor too.
+    """Yield for each round of a kill whether the supervisor must now be killed too.
 
     Raises ``ClusterUnavailable`` after the last round.
     """
@@ -456,7 +456,7 @@ def _rounds(folder: TaskFolder) -> Iterator[bool]:
 def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) -> list[Stat]:
     """Return the processes to kill in this round.
 
-    When the supervisor is dead, the runner adopts orphans. So the runner is suspended, and killed
+    If the supervisor is dead, the runner adopts orphans, so the runner is suspended and killed
     last.
     """
     others = [victim for victim in victims if leader is None or victim.pid != leader.pid]
@@ -467,8 +467,8 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 
 def _terminate(processes: Sequence[Stat]) -> None:
-    """Send the stop signal to the topmost of these processes: to the runner if it lives, because it
-    forwards it.
+    """Send the stop signal to the topmost of these processes. This is the runner if it lives,
+    because it forwards the signal.
     """
     known = {stat.pid for stat in processes}
     for stat in processes:
@@ -477,10 +477,11 @@ def _terminate(processes: Sequence[Stat]) -> None:
 
 
 def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int) -> None:
-    """Write the end instead of a dead supervisor, if we killed the crawler or it never ran."""
+    """Write the end in place of a dead supervisor if we killed the crawler or it never ran."""
     ran = folder.has(files.PROCESS)
     if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
-        return  # the task's own evidence counts; without evidence and a kill, the task is gone
+        # The task's own evidence takes precedence. Without evidence and a kill, the task is gone.
+        return
     if leader is None and ran and not killed:
         return
     end: files.Record = {"finished_at": contract.now()}
@@ -505,10 +506,10 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
 
 
 def _log_tail(folder: TaskFolder) -> str | None:
-    """Return what is kept of the log: its last 16 KiB, and the lines around the error with which
-    the crawler failed.
+    """Return the part of the log to keep: its last 16 KiB, and the lines around the error with
+    which the crawler failed.
 
-    The log before the last rotation is read, too.
+    The log before the last rotation is also read.
     """
     with contextlib.ExitStack() as opened:
         handles = [folder.open(name) for name in (f"{files.LOG}.1", files.LOG)]

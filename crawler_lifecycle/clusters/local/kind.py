@@ -28,8 +28,8 @@ class LocalKind(ClusterKind):
         )
 
     def capacity(self) -> tuple[int, int]:
-        # What waits on the cluster itself starts at once in a free slot. Its own queue has
-        # positions for that.
+        # Tasks that wait on the cluster itself start immediately in a free slot. Its own queue has
+        # positions for them.
         return self.settings.slots, min(8, max(2, self.settings.slots // 2))
 
     def cluster(self) -> LocalCluster:

@@ -1,4 +1,6 @@
-"""Start of tasks on the local cluster: the spec, the admission to the queue, and the supervisor."""
+"""The start of tasks on the local cluster: the spec, the admission to the queue, and the
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from . import supervisor
 from .folders import folder as files
 from .processes import liveness_marks
 
-#: The variables of this process that a crawler gets. It gets no others.
+#: The only variables of this process that a crawler gets.
 PASSED_ON = (
     "HOME",
     "LANG",
@@ -52,11 +54,11 @@ PASSED_ON = (
     "no_proxy",
     "all_proxy",
 )
-#: File for the messages of the supervisor itself.
+#: The file for the messages of the supervisor itself.
 SUPERVISOR_LOG = "supervisor.log"
 LAUNCH_SECONDS = 30.0
-#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later its
-#: deployment has died.
+#: Seconds for which a mark without a supervisor counts as a deployment in progress. After this
+#: time, the deployment is considered dead.
 STALE_MARK_SECONDS = 60.0
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -70,9 +72,9 @@ class LaunchRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """A starter of tasks.
+    """Starts tasks.
 
-    It creates each task's folder and supervisor at most once, even with concurrent calls.
+    Each task's folder and supervisor are created at most once, even with concurrent calls.
     """
 
     state: Path
@@ -84,7 +86,7 @@ class Launcher:
     environment: Mapping[str, str]
     task_environment: Callable[[Deployment, QueuedTask], Mapping[str, str]] | None
     groups: Callable[[], Parent | None]
-    """Returns the parent of the tasks' control groups, or ``None`` when none can be made."""
+    """Return the parent of the tasks' control groups, or ``None`` if none can be created."""
     run_as: RunAs | None
     """The user of crawlers; ``None`` for our own user."""
 
@@ -96,7 +98,7 @@ class Launcher:
         folder = task_path(self.state, deployment.run, task.index, task.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
-                # Even if its crawler changed the folder.
+                # This holds even if the crawler changed the folder.
                 return DeployedTask(task.index, "existing", name, str(begun))
             uid = self._existing_uid(folder)
             state = "existing"
@@ -129,9 +131,10 @@ class Launcher:
 
     @staticmethod
     def _set_aside(folder: Path) -> str | None:
-        """Rename a spec that is garbage, unless another process has replaced it by a valid one.
+        """Rename a spec that is garbage, unless another process has replaced it with a valid spec.
 
-        Return the uid of a valid spec, an empty text for a task that began, and else ``None``.
+        Return the uid of a valid spec, an empty text for a task that has begun, and otherwise
+        ``None``.
         """
         try:
             return _uid(folder)
@@ -146,18 +149,18 @@ class Launcher:
     def _create(
         self, deployment: Deployment, folder: Path, name: str, spec: files.Record
     ) -> tuple[str, str | None]:
-        """Create folder and spec.
+        """Create the folder and the spec.
 
-        Return ``created``, ``existing`` or ``deferred``, and the reason of a deferral.
+        Return ``created``, ``existing`` or ``deferred``, and the reason for a deferral.
         """
         with exclusive(self.state):
             live = os.listdir(self.state / liveness_marks.LIVE)
-            # Less urgent tasks leave positions free, so that urgent tasks can wait for the next
-            # slot.
+            # Less urgent tasks leave some positions free, so that urgent tasks can wait for the
+            # next slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
             if 2 * len(live) >= most:
-                # A run may wait with as many tasks as there are positions left, so that there is
-                # one for the next run.
+                # Of a run, only as many tasks may wait as there are positions left, so that one
+                # remains for the next run.
                 waiting = [
                     key[0]
                     for name in live
@@ -167,7 +170,7 @@ class Launcher:
                     return "deferred", f"{len(waiting)} tasks already wait for a slot"
             self._check_expiry(deployment.expires_at)
             # Never create the folder of all tasks. If it is missing, its disk is not mounted, and
-            # with a new empty folder all runs would seem to be lost.
+            # with a new empty folder all runs would appear to be lost.
             held = SafeDirectory(str(self.state / "tasks"))
             for part in folder.parts[-3:]:
                 held = held.make(part)
@@ -180,7 +183,7 @@ class Launcher:
     def _admit(self, folder: Path, state: Path) -> None:
         """Give the crawler's files to its user, if a user is set.
 
-        Our files in the same folder stay ours.
+        Our files in the same folder keep their owner.
         """
         if self.run_as is not None:
             let_pass(folder.parents[1], folder.parent, state.parent)
@@ -294,7 +297,7 @@ class Launcher:
         folder: Path,
         name: str,
     ) -> files.Record:
-        """Return the spec: all data that the supervisor needs.
+        """Return the spec, which contains all data that the supervisor needs.
 
         Raises ``LaunchRefused`` or ``InvalidRequest`` for a task that can never work.
         """
@@ -340,7 +343,7 @@ class Launcher:
         }
 
     def _argv(self, crawler: CrawlerDefinition) -> tuple[list[str], Path]:
-        """Return the command line of runner and crawler, and the folder where it starts.
+        """Return the command line of the runner and the crawler, and the working directory.
 
         Raises ``LaunchRefused``.
         """
@@ -372,7 +375,7 @@ class Launcher:
 
 
 def _uid(folder: Path) -> str | None:
-    """Return the uid in the spec; ``None`` without a spec.
+    """Return the uid in the spec; ``None`` if there is no spec.
 
     Raises ``folder.Garbage`` and ``OSError``.
     """
@@ -384,7 +387,7 @@ def _uid(folder: Path) -> str | None:
 
 
 def _began(folder: Path) -> bool:
-    """Return whether a supervisor ever took the task."""
+    """Return whether a supervisor ever took charge of the task."""
     held = files.held(folder)
     return any(held.has(name) for name in (files.SUPERVISOR, files.PROCESS, files.END))
 
@@ -392,7 +395,7 @@ def _began(folder: Path) -> bool:
 def _make_state(state: Path, folder: str) -> None:
     """Create the folder of saved state, which all attempts share.
 
-    Links that earlier attempts made are not followed.
+    Links that earlier attempts created are not followed.
     """
     held = SafeDirectory(str(state))
     for part in os.path.relpath(folder, state).split(os.sep):

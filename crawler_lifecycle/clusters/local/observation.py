@@ -1,4 +1,4 @@
-"""One observation of a task, from its folder and from /proc."""
+"""An observation of a task, from its folder and /proc."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from crawler_lifecycle.domain.task import End, Observation, Phase, told_exit
 
 from .folders import folder as files
 
-#: Seconds in which a living supervisor writes the end after its crawler died. After this time it
-#: hangs.
+#: Seconds in which a living supervisor writes the end after its crawler died. After this time, it
+#: is considered hanging.
 END_SECONDS = 1.0
-#: The supervisor may be dead. Or it is slow: then it writes its record later, with more facts.
+#: The supervisor may be dead, or slow. In the latter case, it writes its record later, with more
+#: facts.
 NOT_WRITTEN = "Its supervisor had not written the end"
 ONLY_SUMMARY = "; this is the runner's own summary"
 
 
 class Reading:
-    """One observation of one folder. The methods raise ``OSError``."""
+    """An observation of a folder. The methods raise ``OSError``."""
 
     def __init__(self, folder: TaskFolder, now: datetime, node: str) -> None:
         self._folder = folder
@@ -37,17 +38,17 @@ class Reading:
         self._seen = partial(Observation, folder.task.index, folder.task.attempt, observed_at=now)
 
     def observe(self) -> Observation:
-        """Return the observation of the task. Raises ``OSError`` when a part cannot be read."""
+        """Return the observation of the task. Raises ``OSError`` if a part cannot be read."""
         if self._folder.exists():
             seen = self._named(self._within_folder())
             if seen.name is not None:
                 return seen
-        # The folder is missing, or was removed while we read. In the second case missing files
-        # prove nothing.
+        # The folder is missing, or was removed during the reading. In the second case, missing
+        # files prove nothing.
         return self._named(self._without_folder())
 
     def _named(self, seen: Observation) -> Observation:
-        """Add the name, the uid, the resumption, and the problems of files that were ignored."""
+        """Add the name, the uid, whether the task resumed, and the problems of ignored files."""
         started = seen.started_at is not None
         final = seen.end is not None
         resumed, note = self._resumption(final=final) if started else (None, None)
@@ -67,7 +68,8 @@ class Reading:
     def _within_folder(self) -> Observation:
         if self._folder.has_ended():
             return self._ended()
-        # Read this before we search processes: a task that begins meanwhile must not count as gone.
+        # Read this before searching for processes, because a task that begins meanwhile must not
+        # count as gone.
         began = self._folder.has(files.SUPERVISOR) or self._folder.has(files.PROCESS)
         if self._folder.supervisor_alive():
             if not self._folder.has(files.PROCESS) and not self._executes_unseen():
@@ -87,7 +89,7 @@ class Reading:
         return self._without_end(supervised=False)
 
     def _without_folder(self) -> Observation:
-        """Observe a task without a folder: it was never deployed, or (with a recorded uid) its
+        """Observe a task without a folder. It was never deployed or, if it has a recorded uid, its
         folder was removed.
         """
         if self._folder.task.uid is None:
@@ -127,13 +129,14 @@ class Reading:
         return self._seen(Phase.WAITING, reason=reason, changed_at=since)
 
     def _without_end(self, *, supervised: bool) -> Observation:
-        """Observe a task without a recorded end: by the crawler's processes, and then by the
+        """Observe a task without a recorded end, by the crawler's processes and then by the
         runner's summary.
         """
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
         if leader is not None and not supervised and not self._folder.has(files.STOP):
-            # Its crawler may have suspended the runner; a kill also does, so not after one.
+            # The crawler may have suspended the runner. A kill does so too, so this is skipped
+            # after a kill.
             leader.send(signal.SIGCONT)
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
@@ -147,8 +150,8 @@ class Reading:
         status = stat.exit_status if stat is not None else 0
         oom = self._oom() if status or not supervised else None
         if status or oom:
-            # A zombie has an exit status. A status of 0 proves nothing: the kernel also returns 0
-            # to a process without the right to read it.
+            # A zombie has an exit status. A status of 0 proves nothing, because the kernel also
+            # returns 0 to a process without the permission to read it.
             code = os.waitstatus_to_exitcode(status) if status else -signal.SIGKILL
             end = End(
                 exit_code=code if code >= 0 else 128 - code,
@@ -162,7 +165,7 @@ class Reading:
             return self._with_end(end)
         if supervised:
             # Garbage in process.json hides the crawler, or the supervisor cannot write the end yet
-            # (a full disk).
+            # because the disk is full.
             return self._executing("its supervisor has not written the end yet")
         if self._folder.incidents:
             message = self._message(
@@ -188,7 +191,7 @@ class Reading:
     def _quiet(self) -> timedelta | None:
         """Return the time since the crawler's last write; ``None`` without a living runner.
 
-        The runner wrote that time by the clock of this machine.
+        The runner recorded the time of the write by the clock of this machine.
         """
         leader = self._folder.identity(files.PROCESS)
         wrote_at = self._folder.time(self._folder.read(files.STATS) or {}, "wrote_at", files.STATS)
@@ -197,10 +200,10 @@ class Reading:
         return max(self._now - wrote_at, timedelta(0))
 
     def _ended(self, report: files.Record | None = None, source: str = files.END) -> Observation:
-        """Return the observation of an end: from ``report``, else from the supervisor's record in
+        """Return the observation of an end, from ``report`` or else from the supervisor's record in
         the folder.
 
-        ``source`` is the file from which the data comes, for the texts about problems.
+        ``source`` is the file that contains the data, for texts about problems.
         """
         data = report or self._folder.read(files.END) or {}
         summary = self._folder.read(files.SUMMARY) or {}
@@ -277,7 +280,7 @@ class Reading:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """Return a text about a kill for the memory limit; ``None`` if there was none.
+        """Return a text about a kill because of the memory limit; ``None`` if there was none.
 
         Raises ``OSError``.
         """
@@ -285,7 +288,7 @@ class Reading:
         group = self._folder.group()
         with contextlib.suppress(FileNotFoundError):  # the group was removed meanwhile
             kills = group.oom_kills() if group is not None else 0
-        # Read the file last: another poll writes it before it removes the group.
+        # Read the file last, because another poll writes it before it removes the group.
         if self._folder.has(files.OOM):
             return (
                 self._folder.text(self._folder.read(files.OOM) or {}, "message", files.OOM)
@@ -294,10 +297,10 @@ class Reading:
         return KILLED if kills else None
 
     def _failed_at_limit(self, summary: files.Record) -> str | None:
-        """Return a text if the crawler failed without its own reason after it had used all its
-        memory; else ``None``.
+        """Return a text if the crawler failed without a reason of its own after it had used all its
+        memory; otherwise ``None``.
 
-        With a kernel limit this is always ``None``, because the kernel kills such a crawler.
+        With a kernel limit, this is always ``None``, because the kernel kills such a crawler.
         """
         if self._folder.has(files.CGROUP):
             return None
@@ -307,9 +310,9 @@ class Reading:
         )
 
     def _resumption(self, *, final: bool) -> tuple[bool | None, str | None]:
-        """Return whether the crawler resumed, and a note about it, as the runner reports.
+        """Return whether the crawler resumed, and the note about this, as reported by the runner.
 
-        First attempts have none.
+        First attempts have neither.
         """
         if self._folder.task.attempt == 1:
             return None, None

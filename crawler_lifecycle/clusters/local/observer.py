@@ -1,12 +1,12 @@
-"""The observer of local tasks: it soon reports starts, ends, killed supervisors and removed
+"""The observer of local tasks, which promptly reports starts, ends, killed supervisors and removed
 folders.
 
-A supervisor makes a file in ``started`` when its crawler executes, and moves a mark to ``ended``
-when the end is on file. The kernel reports both at once, and a poll then sees them. All else, such
-as a killed supervisor, is found every ``CHECK_S`` seconds: by the marks, and by the processes and
-the folder of each task with a mark. A task that ended while no observer ran still has a mark, so
-the folders of old tasks are never read. A report is not evidence: it leads to a poll, and only the
-poll decides.
+A supervisor creates a file in ``started`` when its crawler executes, and moves a mark to ``ended``
+when the end is recorded. The kernel reports both immediately, and a poll then sees them. All other
+changes, such as a killed supervisor, are found every ``CHECK_S`` seconds by the marks, and by the
+processes and the folder of each task with a mark. A task that ended while no observer ran still has
+a mark, so the folders of old tasks are never read. A report is not evidence. It leads to a poll,
+and only the poll decides.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ from .processes import liveness_marks
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two readings of the marks, and between two checks of a task, when the kernel
+#: Seconds between two readings of the marks, and between two checks of a task, if the kernel
 #: reports no change.
 CHECK_S = 1.0
-#: The longest wait for the kernel, so that a watch soon ends when it is over. Where the kernel
-#: cannot report changes, the marks are read as often.
+#: The longest wait for the kernel, so that a watch ends soon after ``over`` is set. If the kernel
+#: cannot report changes, the marks are read at this interval.
 WAIT_S = 0.2
-#: Seconds for which a mark without a supervisor counts as a deployment in progress. Later the mark
-#: is removed.
+#: Seconds for which a mark without a supervisor counts as a deployment in progress. After this
+#: time, the mark is removed.
 STALE_S = 60.0
-#: Seconds until the watch begins again after an error: the first pause, and the longest.
+#: Seconds until watching starts again after an error: the first pause and the longest pause.
 RETRY_S = (0.5, 10.0)
-#: Seconds added to the time of a file, because the file gets its name a moment later.
+#: Seconds that are added to the time of a file, because it gets its name slightly later.
 SLACK_S = 1.0
-#: Seconds between two removals of marks of tasks that ended a while ago.
+#: Seconds between two removals of old marks of ended tasks.
 TIDY_S = 5.0
-#: Results of a check when no supervisor lives.
+#: The results of a check if no supervisor lives.
 NEW = "not supervised yet"
 ALONE = "alone"
 OVER = "over"
 
 
 class LocalObserver:
-    """The observer of the local cluster in one state folder.
+    """The observer of the local cluster in a state folder.
 
-    Any number of observers may run at the same time.
+    Any number of observers can run at the same time.
 
     This class implements ``Observer``.
     """
@@ -106,7 +106,7 @@ class LocalObserver:
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters of living tasks (see the port).
 
-        A folder that cannot be read is left out.
+        Unreadable folders are left out.
         """
         found = []
         for name in os.listdir(self._state / liveness_marks.LIVE):
@@ -123,7 +123,7 @@ class LocalObserver:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """One task that has not ended, as far as this observer knows."""
+    """A task that has not ended, as far as this observer knows."""
 
     key: tuple[RunRef, int, int]
     path: str
@@ -136,7 +136,7 @@ class _Task:
 
 
 class _Watch:
-    """One period of watching, until an error ends it. The methods raise ``OSError``."""
+    """A period of watching, which ends with an error. The methods raise ``OSError``."""
 
     def __init__(self, state: Path, changed: Changed) -> None:
         self._state = state
@@ -145,7 +145,7 @@ class _Watch:
         self._ended: set[str] = set()
         """The marks of ended tasks at the last reading."""
         self._odd: set[str] = set()
-        """Names of tasks whose folder could not be read, so that this is logged once."""
+        """The names of tasks whose folder could not be read, so that this is logged only once."""
         self._read_at = self._tidy_at = 0.0
         for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED):
             (state / name).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -159,7 +159,7 @@ class _Watch:
     def place(self) -> int:
         """Return 0 for one of the observers of this state folder, and 1 for all others.
 
-        The first one has a lock, which the kernel releases when its process ends.
+        The former holds a lock, which the kernel releases when its process ends.
         """
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,9 +167,10 @@ class _Watch:
         return 1
 
     def turn(self) -> bool:
-        """Wait a moment.
+        """Wait briefly.
 
-        If something changed, or it is time, read the marks, check the due tasks, and return true.
+        If something has changed or a check is due, read the marks, check the due tasks, and return
+        true.
         """
         left = max(0.0, self._read_at - time.monotonic())
         if not self._arrivals.wait(min(left, WAIT_S)) and left > WAIT_S:
@@ -177,14 +178,14 @@ class _Watch:
         self._arrivals.renew()
         now = time.monotonic()
         self._read_at = now + CHECK_S
-        # Read the folder ``ended`` last: then a mark that moves there meanwhile is not missed.
+        # Read the folder ``ended`` last, so that a mark that moves there meanwhile is not missed.
         live, started, ended = (
             set(os.listdir(self._state / name))
             for name in (liveness_marks.LIVE, files.STARTED, liveness_marks.ENDED)
         )
         for name in live - self.tasks.keys() - ended:
             if (key := task_of(name)) is not None:
-                # Most tasks start within that time. Only a longer wait is reported.
+                # Most tasks start within this time. Only longer waits are reported.
                 self.tasks[name] = _Task(key, str(task_path(self._state, *key)), now, now + CHECK_S)
         for name in ended - self._ended:
             if (key := task_of(name)) is not None:
@@ -197,7 +198,7 @@ class _Watch:
         for name, task in self.tasks.items():
             starts = task.waiting and name in started
             if starts or now >= task.check_at:
-                task.waiting = task.waiting and not starts  # what has begun never waits again
+                task.waiting = task.waiting and not starts  # it never waits again
                 task.check_at = now + CHECK_S
                 due[name] = task
         self._check(due, live, now)
@@ -208,14 +209,14 @@ class _Watch:
         return True
 
     def _check(self, due: dict[str, _Task], live: set[str], now: float) -> None:
-        """Report changed tasks, and forget tasks that are over: no process of them lives, whatever
-        their files show.
+        """Report changed tasks, and forget tasks without living processes, whatever their files
+        show.
         """
         found = {}
         for name, task in due.items():
             try:
                 found[name] = self._found(task) if name in live else OVER
-            # The error concerns only this task; the others are still watched.
+            # The error concerns only this task. The others are still watched.
             except OSError as error:
                 if name not in self._odd:
                     logger.warning(
@@ -225,8 +226,8 @@ class _Watch:
                     )
                 self._odd.add(name)
         over = {due[name].path: name for name, seen in found.items() if seen == OVER}
-        # Search processes only by their folder: the other marks come from files, which a crawler
-        # may forge.
+        # Search for processes only by their folder, because the other marks come from files that a
+        # crawler can forge.
         marks = {
             path: files.marks("", "", "", os.path.join(path, files.FILES))[-1:] for path in over
         }
@@ -236,14 +237,15 @@ class _Watch:
             self._note(name, due[name], seen, now)
 
     def _found(self, task: _Task) -> str:
-        """Return a text for the state of the task.
+        """Return a text that describes the state of the task.
 
-        Only a change of this text is reported. Raises ``OSError``.
+        A task is reported only if this text changes. Raises ``OSError``.
         """
         run, index, attempt = task.key
         folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
         gone = "" if folder.held is not None else ", without its folder"
-        # Read this before we search processes: a task that begins meanwhile must not count as over.
+        # Read this before searching for processes, because a task that begins meanwhile must not
+        # count as over.
         began = (
             task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
         )

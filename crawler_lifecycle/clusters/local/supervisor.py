@@ -1,10 +1,10 @@
-"""The supervisor of one local task: a small detached process that may live longer than all our
-other processes.
+"""The supervisor of a local task, a small detached process that may outlive all our other
+processes.
 
 It waits for a slot, and records the crawler's identity before the crawler executes. It forwards a
-stop once, and enforces the memory limit and the grace after a stop. At the end it reaps the crawler
-and writes the end. All its data comes from the task's folder, so it does not need the process that
-started it. It uses the standard library only.
+stop once, and enforces the memory limit and the grace time after a stop. Finally it reaps the
+crawler and writes the end. All its data comes from the task's folder, so it does not need the
+process that started it. It uses only the standard library.
 
 Its arguments are: the task's folder, the time (seconds since the epoch) after which it must not
 begin, and the task's uid. A stop finds the supervisor by these arguments, even without the folder.
@@ -48,25 +48,25 @@ from .folders import folder as files
 from .processes import liveness_marks
 
 TOOK_CHARGE = 0
-#: Exit code: another supervisor has this task, or the task has already begun or ended.
+#: The exit code if another supervisor has this task, or if the task has already begun or ended.
 NOT_NEEDED = 3
-#: Exit code: the deployment call has expired.
+#: The exit code if the deployment call has expired.
 EXPIRED = 5
 BROKEN = 70
 
-#: Seconds between two checks of the memory and the stop file. A signal is handled at once.
+#: Seconds between two checks of the memory and the stop file. Signals are handled immediately.
 TICK = 0.5
-#: Seconds for which the end is written again after an error, because a full disk must not lose this
-#: evidence.
+#: Seconds for which writing the end is retried after an error, because a full disk must not destroy
+#: this evidence.
 WRITE_END_SECONDS = 600
-#: Seconds between two rounds of SIGKILL, the most rounds while the crawler is watched, and the most
-#: rounds before its end is reported. On an overloaded machine a killed process may need a long time
-#: to end.
+#: Seconds between two rounds of SIGKILL, and the maximum number of rounds while the crawler is
+#: watched and before its end is reported. On an overloaded machine, a killed process may take a
+#: long time to end.
 ROUND = 0.02
 ROUNDS = 50
 LAST_ROUNDS = 3000
 
-#: The byte that lets the forked child continue: without a control group, or in its own control
+#: The bytes that let the forked child continue without a control group, or in its own control
 #: group.
 GATE_PLAIN = b"x"
 GATE_IN_GROUP = b"g"
@@ -77,7 +77,7 @@ class _Unstartable(Exception):
 
 
 class Supervisor:
-    """One task, from the queue to its end."""
+    """A task, from the queue to its end."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -107,10 +107,10 @@ class Supervisor:
     # --- taking charge
 
     def take_charge(self, expires_at: float) -> int:
-        """Become the only supervisor of this task, and return ``TOOK_CHARGE``; else ``NOT_NEEDED``
-        or ``EXPIRED``.
+        """Become the only supervisor of this task and return ``TOOK_CHARGE``; otherwise return
+        ``NOT_NEEDED`` or ``EXPIRED``.
 
-        The lock lasts as long as this process.
+        The lock is held until this process ends.
         """
         self._lock = self._home.lockable(files.LOCK)
         if (
@@ -125,7 +125,7 @@ class Supervisor:
             return NOT_NEEDED
         me = {**Identity.of(os.getpid())._asdict(), "since": now()}
         files.create(self._home, files.SUPERVISOR, me)
-        # Check the time after the lock. So if a poll finds no supervisor after this time, none
+        # Check the time after locking, so that if a poll finds no supervisor after this time, none
         # begins later.
         if time.time() >= expires_at:
             self._home.unlink(files.SUPERVISOR)
@@ -137,7 +137,7 @@ class Supervisor:
     def run(self) -> None:
         """Run the task from the queue to its end."""
         self._adopts = become_subreaper()
-        # Write the mark again: an observer may have removed it because we began late.
+        # Write the mark again, because an observer may have removed it if we began late.
         self._mark(liveness_marks.begin)
         slot = self._wait_for_slot()
         if slot is None or self._stop_asked():
@@ -146,12 +146,13 @@ class Supervisor:
         self._execute(slot)
 
     def _wait_for_slot(self) -> int | None:
-        """Wait for a slot, and return its open, locked file; ``None`` when a stop came first.
+        """Wait for a slot, and return its open, locked file; ``None`` if a stop came first.
 
         Each priority has a queue. Only the first supervisor of a queue tries the slots, and only
-        while the queues of better priorities are empty. The others sleep until they get the lock of
-        their queue's turnstile, which the kernel gives in the order of requests. Before that, each
-        run has a queue of its own, of which one waits at the turnstile. So runs take turns.
+        while the queues of higher priorities are empty. The others sleep until they get the lock of
+        their queue's turnstile, which the kernel grants in the order of requests. Before that, each
+        run has its own queue, and only its first supervisor waits at the turnstile, so that runs
+        take turns.
         """
         slots_dir = str(self._spec["slots_dir"])
         count = _positive(self._spec.get("slots")) or 1
@@ -169,8 +170,8 @@ class Supervisor:
             files.replace(self._home, files.WAITING, {"reason": reason, "since": now()})
             self._sleep_in_queue(own)
             self._sleep_in_queue(turnstile)
-            # The next one of the run comes to the turnstile before we leave it, so that nobody less
-            # urgent passes.
+            # The next supervisor of the run reaches the turnstile before we leave it, so that no
+            # less urgent one passes.
             fcntl.flock(own, fcntl.LOCK_UN)
             while not self._stop_asked():
                 if (slot := free_slot(slots_dir, count, before)) is not None:
@@ -211,7 +212,7 @@ class Supervisor:
     def _start(self, slot: int) -> int | None:
         """Fork, record the identity of the child, and only then let it execute the runner.
 
-        Return its pid, or ``None`` after a stop. Raises ``_Unstartable`` when the program cannot be
+        Return its pid, or ``None`` after a stop. Raises ``_Unstartable`` if the program cannot be
         executed.
         """
         gate_out, gate_in = os.pipe()
@@ -246,7 +247,8 @@ class Supervisor:
         return pid if opened else None
 
     def _environment(self) -> dict[str, str]:
-        """Return the crawler's environment: ours, then the catalogue's, then the process contract.
+        """Return the crawler's environment, in which the catalogue's variables override ours, and
+        those of the process contract override both.
 
         The process that started us has already reduced our environment to the allowed variables.
         """
@@ -277,10 +279,10 @@ class Supervisor:
             os.dup2(nothing, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            os.set_inheritable(slot, True)  # the slot is in use while we or the runner live
+            os.set_inheritable(slot, True)  # the slot stays in use while we or the runner live
             if self._limit is not None and go == GATE_PLAIN:
-                # This higher limit stops a crawler that grows too fast for our checks. The real
-                # limit is checked on resident memory, because mapped memory (threads, arenas) is
+                # This higher limit stops a crawler that grows too fast for our checks. The actual
+                # limit is compared with resident memory, because mapped memory (threads, arenas) is
                 # much larger than used memory.
                 _, hard = resource.getrlimit(resource.RLIMIT_DATA)
                 ceiling = 2 * self._limit + 256 * 1024 * 1024
@@ -289,10 +291,10 @@ class Supervisor:
             self._change_user(log)
             os.chdir(str(self._spec["cwd"]))
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            # The runner starts with blocked stop signals, and reads them when it is ready. So none
+            # The runner starts with blocked stop signals, and reads them when it is ready, so none
             # can kill it before.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
-            # The runner closes it for the crawler, which must not keep a slot.
+            # The runner closes this descriptor for the crawler, which must not keep a slot.
             environment["CRAWL_SLOT_FD"] = str(slot)
             os.execve(argv[0], argv, environment)  # noqa: S606
         except BaseException as error:
@@ -301,9 +303,9 @@ class Supervisor:
             os._exit(127)
 
     def _change_user(self, log: int) -> None:
-        """Change to the user in the spec, if there is one, with only its main group.
+        """Switch to the user in the spec, if there is one, with only its main group.
 
-        The child cannot change back.
+        The child cannot switch back.
 
         The log must belong to this user, because the runner limits its size.
         """
@@ -315,9 +317,8 @@ class Supervisor:
             os.setresuid(*[int(user["uid"])] * 3)
 
     def _watch(self, pid: int) -> None:
-        """Wait until the runner has ended.
-
-        It is not reaped yet, so that no other process gets its number.
+        """Wait until the runner has ended, without reaping it, so that no other process gets its
+        number.
         """
         forced_at: float | None = None
         while True:
@@ -340,10 +341,10 @@ class Supervisor:
             self._watch_memory(pid)
 
     def _note_signal(self) -> bool:
-        """Note that the stop signal is sent, and return whether we must send it because nobody else
-        did.
+        """Record that the stop signal is sent, and return whether we must send it because no other
+        process has.
 
-        When the folder cannot be written, nobody else can send it.
+        If the folder is not writable, no other process can send it.
         """
         try:
             return files.create(self._home, files.SIGNALLED, {"by": "supervisor", "at": now()})
@@ -362,7 +363,7 @@ class Supervisor:
         if used >= self._limit and not self._oom:
             self._oom = True
             self._message = f"It used {used} bytes of memory; the limit is {self._limit} bytes"
-            # Record the reason before the kill, so that a poll before the end is recorded knows it.
+            # Record the reason before the kill, so that a poll knows it before the end is recorded.
             with contextlib.suppress(OSError):
                 files.create(self._home, files.OOM, {"message": self._message, "peak_memory": used})
             self._kill_group(pid)
@@ -370,7 +371,8 @@ class Supervisor:
     def _kill_group(self, pid: int, rounds: int = ROUNDS) -> None:
         """Send SIGKILL to the crawler's group and to processes that left it.
 
-        The group's number is safe, because no process gets our child's number before we reap it.
+        The group's number is safe to use, because no process gets our child's number before we reap
+        it.
         """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
@@ -379,7 +381,7 @@ class Supervisor:
         given = contract if isinstance(contract, dict) else {}
         run = given.get("CRAWL_RUN_ID"), given.get("CRAWL_RUN_UID")
         marks = files.marks(*run, given.get("CRAWL_TASK_ID"), str(given.get("CRAWL_FILES_DIR")))
-        for _ in range(rounds):  # a process may fork between the list and the kill
+        for _ in range(rounds):  # a process may fork between the listing and the kill
             self._kernel.kill()
             found = {stat.pid: stat for stat in [*members(leader, marks), *self._tree()]}
             if not kill_all(found.values()):
@@ -387,15 +389,15 @@ class Supervisor:
             time.sleep(ROUND)
 
     def _tree(self) -> list[Stat]:
-        """Return our descendants: these are all the crawler's processes, because we adopt its
+        """Return our descendants, which are all processes of the crawler, because we adopt its
         orphans.
         """
         return below(os.getpid()) if self._adopts else []
 
     def _reap(self, pid: int) -> int:
-        """Kill all remaining processes of the crawler, then reap it, and return its status.
+        """Kill all remaining processes of the crawler, then reap it and return its status.
 
-        A task has ended only when none of its processes runs.
+        A task has ended only when none of its processes is running.
         """
         self._kill_group(pid, LAST_ROUNDS)
         _, status, usage = os.wait4(pid, 0)
@@ -405,10 +407,9 @@ class Supervisor:
         return status
 
     def _empty_tree(self) -> None:
-        """Wait until the kernel reports that we have no child, dead or alive. This proves the end.
-
-        There is no time limit: a process that hangs in the kernel cannot be killed, and keeps its
-        slot.
+        """Wait until the kernel reports that we have no child, dead or alive, which proves the end.
+        There is no time limit, because a process that hangs in the kernel cannot be killed, and
+        keeps its slot.
         """
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -420,7 +421,7 @@ class Supervisor:
     # --- the end
 
     def _reason(self, status: int) -> tuple[str, str | None]:
-        """Return the reason as Kubernetes names it, and a text for people if there is more to
+        """Return the reason in the terms of Kubernetes, and a readable text if there is more to
         report.
         """
         if self._oom:
@@ -442,10 +443,10 @@ class Supervisor:
             return {}
 
     def _removed(self) -> bool:
-        """Return whether somebody removed our folder.
+        """Return whether our folder was removed.
 
-        If the folder of all tasks is missing too, its disk may only be unmounted, and come back
-        during this check. So we first open that folder, and then search below it.
+        If the folder of all tasks is also missing, its disk may only be unmounted, and may be
+        mounted again during this check. That folder is therefore opened first and then searched.
         """
         tasks, *names = self._folder.rsplit(os.sep, 3)  # run, index, attempt
         try:
@@ -488,7 +489,7 @@ class Supervisor:
         give_up = time.monotonic() + WRITE_END_SECONDS
         while True:
             try:
-                # The crawler may have forged one, but it runs no more.
+                # The crawler may have forged one, but it is no longer running.
                 self._home.set_aside(files.END)
                 if self._reserve is None or not self._reserve.become(
                     os.path.join(self._within(), files.END), end
@@ -506,9 +507,10 @@ class Supervisor:
         self._mark(liveness_marks.end)
 
     def _report_beside(self, report: files.Record | None) -> None:
-        """Write the start or end to a file outside our folder, which the crawler may remove.
+        """Write the start or end to a file outside our folder, because the crawler can remove the
+        folder.
 
-        ``None``: remove it.
+        ``None`` removes the file.
         """
         folder, name = os.path.split(str(self._spec.get("started")))
         with contextlib.suppress(OSError):
@@ -528,8 +530,10 @@ def _positive(value: object) -> int | None:
 
 
 def main(argv: list[str]) -> None:
-    """Detach, take charge, report this to the waiting starter, and run the task to its end."""
-    hide_environment()  # before the fork, because the environment contains the crawler's secrets
+    """Detach, take charge, report this to the waiting starter process, and run the task to its
+    end.
+    """
+    hide_environment()  # before forking, because the environment contains the crawler's secrets
     folder = argv[0]
     expires_at = float(argv[1])
     answer_out, answer_in = os.pipe()
@@ -545,4 +549,4 @@ def main(argv: list[str]) -> None:
     os.close(answer_in)
     if answer_code == TOOK_CHARGE:
         supervisor.run()
-    os._exit(0)  # at once: no cleanup is needed, and a kill may wait for our end
+    os._exit(0)  # exit immediately, because no cleanup is needed, and a kill may wait for our end

@@ -57,9 +57,9 @@ class FindingStore(StorePart):
         if found is not None:
             if found["status"] == "repaired" and one.kind is FindingKind.LATE_EVIDENCE:
                 return StoredFinding(found["first_seen"], found["repaired_at"], settled=True)
-            if found["status"] != "open":  # the fault was gone or repaired, and is here again
+            if found["status"] != "open":  # the problem was gone or repaired, and has come back
                 new |= {"status": "open", "first_seen": now}
-            # The pruner may have removed an old closed finding just now. Then the finding is new.
+            # If the pruner has just removed the old closed finding, this one is new.
             if conn.execute(
                 update(audit_finding).where(a.id == found["id"]).values(**new)
             ).rowcount:
@@ -85,8 +85,8 @@ class FindingStore(StorePart):
     def note_repair(self, subject: str, text: str, *, done: bool = True, tries: int = 0) -> None:
         """Record the repair of a finding.
 
-        ``text`` describes what was done. ``tries`` is the number of tries in a row. Unless
-        ``done``, the finding stays open.
+        ``text`` describes what was done. ``tries`` is the number of consecutive tries. The finding
+        stays open unless ``done``.
         """
         values = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
@@ -103,7 +103,7 @@ class FindingStore(StorePart):
 
         Returns their number.
 
-        ``about`` limits them to subjects with this second word, such as ``manager``.
+        ``about`` limits this to subjects whose second word is this one, such as ``manager``.
         """
         a = audit_finding.c
         mine = true() if about is None else a.subject.like(f"%/{about}/%")
@@ -121,9 +121,8 @@ class FindingStore(StorePart):
             return conn.execute(gone).rowcount
 
     def audit_findings(self, status: str = "open", limit: int = 500) -> list[FindingRow]:
-        """Return findings in this status (open, repaired, gone).
-
-        The finding that was seen last comes first.
+        """Return findings with this status (open, repaired or gone), the most recently seen
+        first.
         """
         a = audit_finding.c
         query = (
@@ -158,8 +157,8 @@ class FindingStore(StorePart):
                 conn.execute(delete(audit_report).where(a.id.in_(old)))
 
     def last_audit(self, audit_id: str | None = None) -> AuditReport | None:
-        """Return the newest report, or the report of the audit ``audit_id``; ``None``: there is no
-        such report.
+        """Return the newest report, or the report of the audit ``audit_id``; ``None`` if there is
+        no such report.
         """
         a = audit_report.c
         query = select(a.report).order_by(a.id.desc()).limit(1)

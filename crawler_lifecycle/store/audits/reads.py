@@ -1,4 +1,4 @@
-"""Queries of the rows that an audit compares, and of overdue polls."""
+"""Queries for the rows that an audit compares, and for overdue polls."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from crawler_lifecycle.store.runs.unit import BY_RUN
 
 from .tables import audit_finding
 
-#: The columns of a manager that change with its progress.
+#: The columns of a manager that show its progress.
 _MOVES = ("position", "scheduled", "good", "bad", "jobs_queued", "jobs_ended")
 #: Statuses of tasks whose end may have been recorded without evidence.
 _UNPROVED = [TaskStatus.LOST.value, TaskStatus.CANCELLED.value, TaskStatus.FAILED.value]
@@ -155,7 +155,7 @@ class AuditStore(StorePart):
         return found[:limit]
 
     def existing_parents(self, workflow_ids: Collection[str]) -> set[str]:
-        """Return the ids among these whose manager or graph exists in the database."""
+        """Return the ids whose manager or graph exists in the database."""
         m = manager.c
         g = graph.c
         found = set[str]()
@@ -172,14 +172,14 @@ class AuditStore(StorePart):
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[EndedRun]:
-        """Return runs that ended at ``since`` or later, by the time of their end and their id,
-        without deleted runs.
+        """Return runs that ended at ``since`` or later, ordered by end time and id, without deleted
+        runs.
 
-        ``after`` is the end and the id of the last run of the page before.
+        ``after`` is the end time and id of the last run of the previous page.
         """
         r = run_history.c
         begin, last_id = after or (since, -1)
-        # No index fits, so SQLite uses that of the end.
+        # No index fits, so SQLite uses the index of the end time.
         over = func.coalesce(r.status, "").in_(OVER_RUNS)
         query = (
             select(run_history)
@@ -193,8 +193,8 @@ class AuditStore(StorePart):
             return _with_deliveries(conn, list(conn.execute(query).mappings()))
 
     def ended_run(self, run_id: int) -> EndedRun | None:
-        """Return this run as ``ended_runs`` does; ``None`` when it has not ended, was deleted or
-        does not exist.
+        """Return this run in the form of ``ended_runs``; ``None`` if it has not ended, was deleted
+        or does not exist.
         """
         r = run_history.c
         over = (r.status.in_(OVER_RUNS), r.ended_at.is_not(None), r.deleted_at.is_(None))
@@ -223,7 +223,7 @@ class AuditStore(StorePart):
             ]
 
     def existing_runs(self, run_ids: Collection[int]) -> dict[int, str]:
-        """Return the runs among these that exist, each with its uid."""
+        """Return the uid of each of these runs that exists."""
         r = run_history.c
         with self._db.reading() as conn:
             rows = rows_in(conn, select(r.run_id, r.run_uid), r.run_id, run_ids)
@@ -231,16 +231,16 @@ class AuditStore(StorePart):
 
 
 class OverdueStore(StorePart):
-    """Planned polls that did not happen in time."""
+    """Queries for planned polls that were not made in time."""
 
     def overdue_runs(
         self, before: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[LiveRun]:
-        """Return live runs whose next poll was due before ``before``, by the due time and the id.
+        """Return live runs whose next poll was due before ``before``, ordered by due time and id.
 
-        ``after`` is the due time and the id of the last run of the page before. A run may have no
-        planned poll yet: it has no owner, no deployed task, or waits for its start. It is included
-        if its row has not changed since ``before``.
+        ``after`` is the due time and id of the last run of the previous page. A run without a
+        planned poll has no owner, has no deployed task, or waits for its start. It is included if
+        its row has not changed since ``before``.
         """
         r = run_history.c
         pages = [
@@ -261,10 +261,10 @@ class OverdueStore(StorePart):
     def overdue_polls(self, now: datetime) -> OverduePolls:
         """Return the number of runs whose poll is overdue at the time ``now``, with the oldest.
 
-        Polls that their workflows did not order count too (``verification_due``).
+        Polls that the workflows did not order also count (``verification_due``).
 
-        For a caller of all projects, the result also has the number of managers, graphs, due times
-        and webhooks without a workflow, as audits found them, and the oldest of these findings.
+        For a caller of all projects, the result also contains the number of managers, graphs, due
+        times and webhooks that audits found without a workflow, and the oldest of these findings.
         """
         before = overdue_before(now)
         r = run_history.c
@@ -289,9 +289,10 @@ class OverdueStore(StorePart):
 def _open_page(
     key: Any, columns: Iterable[Any], state: Any, states: Sequence[str], after: int, limit: int
 ) -> Select[Any]:
-    """Return the query of the rows with a key above ``after`` in one of these states, by their key.
+    """Return a query for the rows with a key above ``after`` in one of these states, ordered by
+    key.
 
-    It reads each state by a separate subquery, so that an index gives the order.
+    It reads each state in a separate subquery, so that an index provides the order.
     """
     table = key.table
     index = f"FORCE INDEX (ix_{table.name}_{state.name}_{key.name})"
@@ -370,8 +371,8 @@ def _live_graph(row: Row) -> LiveParent:
 
 
 def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Return the runs among these that a manager started but has not recorded, each with the job
-    that it names.
+    """Return the runs that a manager started but did not record, each with the job that it names.
+    Only these runs are considered.
     """
     i = manager_item.c
     found = dict[int, ParentJob]()
@@ -393,8 +394,8 @@ def _unknown_jobs(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]
 
 
 def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob]:
-    """Return the runs among these that a graph started but has not recorded, each with the step
-    that it names.
+    """Return the runs that a graph started but did not record, each with the step that it names.
+    Only these runs are considered.
     """
     g = graph.c
     s = graph_step.c
@@ -426,7 +427,7 @@ def _unknown_steps(conn: Connection, rows: Sequence[Row]) -> dict[int, ParentJob
 
 
 def _with_deliveries(conn: Connection, rows: Sequence[Row]) -> list[EndedRun]:
-    """Return these runs, each with the state of the deliveries and the export of its present
+    """Return these runs, each with the state of the deliveries and the export of its current
     attempt.
     """
     keys = {

@@ -1,4 +1,4 @@
-"""Tables of audits, and the table that shows which builds work with this schema."""
+"""The tables of audits, and the table that records which builds work with this schema."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from crawler_lifecycle.store.columns import (
 
 audit_finding = new_table(
     "audit_finding",
-    # One row for each subject of a finding ("task/7/0/1", "run/7", "workflow/…").
+    # One row per subject of a finding ("task/7/0/1", "run/7", "workflow/…").
     counted_key("id"),
     required("subject", Words(200)),
     required("kind", String(40)),
     required("status", String(20)),
-    # There are no foreign keys, because a subject may have no row.
+    # There are no foreign keys, because some subjects have no row.
     Column("run_id", BigInteger),
     Column("task_id", BigInteger),
     Column("workflow_id", String(1000)),
@@ -32,7 +32,7 @@ audit_finding = new_table(
     required("last_seen", UtcTime),
     Column("repair", Long),
     Column("repaired_at", UtcTime),
-    # The number of unsuccessful takeovers in a row.
+    # The number of consecutive unsuccessful takeovers.
     required("tries", Integer),
     UniqueConstraint("subject"),
     Index(None, "status", "last_seen"),
@@ -51,11 +51,11 @@ audit_report = new_table(
 
 schema_compatibility = new_table(
     "schema_compatibility",
-    # The only row. ``works_from`` is the oldest schema version whose builds still work on this
+    # A single row. ``works_from`` is the oldest schema version whose builds still work with this
     # database.
     given_key("id", Integer),
     required("works_from", String(32)),
-    # The fingerprint of the tables, by the build that made them (the FINGERPRINT of its newest
-    # migration).
+    # The fingerprint of the tables: the FINGERPRINT of the newest migration of the build that
+    # created them.
     Column("fingerprint", String(16)),
 )

@@ -2,8 +2,8 @@
 
 SQLAlchemy prepares every value separately, and PyMySQL escapes each value character by character.
 For 10,000 rows this takes several times as long as the insert in the database. This module prepares
-the values of a column together and writes many rows into one statement. On SQLite the driver gets
-the prepared rows as parameters.
+all values of a column together and puts many rows into one statement. On SQLite, the driver
+receives the prepared rows as parameters.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ CHUNK = 500
 T = TypeVar("T")
 
 STATEMENT_CHARACTERS = 1024 * 1024
-"""The most characters of one statement. A server accepts at least 16 MiB, and a character has at
-most four bytes.
+"""The maximum length of a statement in characters. A server accepts at least 16 MiB, and a
+character has at most four bytes.
 """
 
 
@@ -47,10 +47,11 @@ def insert_mappings(
 ) -> None:
     """Insert rows.
 
-    All rows must have the same columns, in any order. ``same`` are columns with one value for all
-    rows.
+    All rows must have the same columns, in any order. ``same`` contains columns that have one value
+    for all rows.
 
-    Raises ``ValueError`` or ``KeyError`` for a row that has other columns than the first row.
+    Raises ``ValueError`` or ``KeyError`` for a row whose columns differ from those of the first
+    row.
     """
     if not rows:
         return
@@ -115,7 +116,7 @@ def _mapped(values: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
 
 
 def _preparation(column: Column[Any]) -> Callable[[Any], Any] | None:
-    """Return the conversion that SQLAlchemy would apply to values of this column; ``None``: it
+    """Return the conversion that SQLAlchemy would apply to values of this column; ``None`` if it
     needs none.
     """
     kind = column.type
@@ -147,8 +148,8 @@ def _written(column: Column[Any], values: Sequence[Any]) -> list[str]:
 def _quoted(text: str | bytes | None) -> str:
     """Return the value as a literal.
 
-    The escaping is safe: our sql_mode allows backslash escapes, and no character of utf8mb4
-    contains the byte of a quote.
+    The escaping is safe because our sql_mode allows backslash escapes, and no multi-byte character
+    of utf8mb4 contains the byte of a quote.
     """
     if isinstance(text, bytes):
         return f"x'{text.hex()}'"
@@ -156,7 +157,7 @@ def _quoted(text: str | bytes | None) -> str:
 
 
 def _parts(rows: Sequence[str]) -> Iterator[str]:
-    """Return the rows in parts that are small enough for one statement."""
+    """Return the rows in chunks that each fit into one statement."""
     part: list[str] = []
     size = 0
     for row in rows:
@@ -170,7 +171,7 @@ def _parts(rows: Sequence[str]) -> Iterator[str]:
 
 
 def chunks(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
-    """Return ``items`` in parts that fit into one ``IN``."""
+    """Return ``items`` in chunks that each fit into one ``IN``."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
@@ -207,8 +208,8 @@ def delete_rows(
 ) -> int:
     """Delete the rows whose ``column`` has one of these values. Returns their number.
 
-    ``column`` is the first column of ``index``. With ``of`` (a column and its value) only rows with
-    this value are deleted, and ``column`` is the next column of ``index``.
+    ``column`` is the first column of ``index``. With ``of`` (a column and its value), only rows
+    with this value are deleted, and ``column`` is the second column of ``index``.
     """
     table = column.table.name
     name = column.name

@@ -1,10 +1,9 @@
 """CHECK constraints.
 
-They refuse impossible values, also of manual edits, so readers need no such checks.
+They refuse impossible values, including those of manual edits, so readers need no such checks.
 
-The constraints follow from the types of the columns and from the mappings below. SQLite accepts
-values of any type in any column, so its constraints also check the types. Only the migration
-creates them.
+They are derived from the types of the columns and from the mappings below. SQLite accepts values of
+any type in any column, so its constraints also check the types. Only the migration creates them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from crawler_lifecycle.features.schedules.domain.decision import Decision
 from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.store.columns import UtcTime
 
-#: Tables without constraints: worktables, whose rows are only copied into other rows, and a counter
+#: Tables without constraints: worktables, whose rows are only copied to other tables, and a counter
 #: that begins at 0.
 _UNCHECKED = frozenset(
     {"task_change", "task_finding", "graph_change", "outbox_counter", "pool_gate"}
@@ -108,8 +107,8 @@ def _words(table: Table) -> Iterator[ColumnElement[bool]]:
 
 def _numbers(table: Table) -> Iterator[ColumnElement[bool]]:
     for column in table.c:
-        # MySQL allows no constraint on an autoincrement column. ``errors`` is a number in a task
-        # and a list in a step.
+        # MySQL does not allow a constraint on an autoincrement column. ``errors`` is a number for a
+        # task and a list for a step.
         counts = isinstance(column.type, Integer) and not column.primary_key
         if counts and (least := _LEAST.get(column.name)) is not None:
             # A step that has not begun has attempt 0.

@@ -1,5 +1,6 @@
-"""The common part of the stores of schedules and webhooks: people name and define them, and their
-rows stay after a deletion."""
+"""The common part of the stores of schedules and webhooks, which people name and define, and whose
+rows are kept after a deletion.
+"""
 
 from __future__ import annotations
 
@@ -25,35 +26,38 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="DataclassInstance")
 
 Change = tuple[dict[str, Any], Sequence[Row]]
-"""Values of a row, and the events of the change."""
+"""The new values of a row, and the events that report the change."""
 
 
 class NamedPart(StorePart, Generic[R]):
-    """The base class of the stores of definitions with a name.
+    """The base class of stores of named definitions.
 
-    ``R`` is the class of the rows for readers.
+    ``R`` is the class of the rows that readers get.
     """
 
     table: Table
     kind: type[R]
     otherwise = projects.DEFAULT
-    """The project of a new row, if a caller of all projects names none."""
+    """The project of a new row if a caller of all projects does not name a project."""
 
     @abstractmethod
     def _defined(
         self, conn: Connection, found: dict[Any, Any] | None, now: datetime, *, anew: bool
     ) -> Change:
-        """Return what a definition changes.
+        """Return the changes that a definition makes.
 
-        ``found``: the row with the former one. ``anew``: it was deleted, or there is none."""
+        ``found`` is the existing row. ``anew`` is true if that row was deleted or does not exist.
+        """
 
     @abstractmethod
     def _deleted(self, conn: Connection, row: dict[Any, Any], now: datetime) -> Change:
-        """Return what a deletion changes."""
+        """Return the changes that a deletion makes."""
 
     @abstractmethod
     def pause(self, name: str, reason: str | None, *args: Any, **more: Any) -> R:
-        """Pause it for this reason. ``None`` as the reason resumes it. Raises ``RunNotFound``."""
+        """Pause it for this reason, or resume it if the reason is ``None``. Raises
+        ``RunNotFound``.
+        """
 
     def put(
         self,
@@ -62,13 +66,13 @@ class NamedPart(StorePart, Generic[R]):
         requested_by: str | None,
         project: str | None = None,
     ) -> tuple[R, bool]:
-        """Make the row of this name, or change its definition.
+        """Create the row with this name, or change its definition.
 
         Returns the row, and whether it changed.
 
-        A deleted one is made again. Without ``project``, an existing one keeps its own. Raises
-        ``TooManyOpen`` when there are too many, and ``DuplicateRequest`` for a name of another
-        project.
+        A deleted row is created again. Without ``project``, an existing row keeps its project.
+        Raises ``TooManyOpen`` if there are too many rows, and ``DuplicateRequest`` if the name
+        belongs to another project.
         """
         write = partial(self._put, name, definition, requested_by, project)
         return self._db.inserting(f"{self.table.name} {name!r}", write)
@@ -110,7 +114,9 @@ class NamedPart(StorePart, Generic[R]):
         return made(self.kind, row), True
 
     def delete(self, name: str) -> bool:
-        """Delete the row of this name. Returns whether it existed. The records about it stay."""
+        """Delete the definition with this name. Returns whether it existed. Its records are
+        kept.
+        """
         with self._db.writing() as conn:
             row = self._locked(conn, name)
             now = self._clock()
@@ -122,15 +128,15 @@ class NamedPart(StorePart, Generic[R]):
             return True
 
     def get(self, name: str) -> R | None:
-        """Return the row of this name, even if it was deleted."""
+        """Return the row with this name, even if it was deleted."""
         rows = self._rows(select(self.table).where(self.table.c.name == name, *seen(self.table)))
         # MySQL ignores spaces at the end of a name.
         return made(self.kind, rows[0]) if rows and rows[0]["name"] == name else None
 
     def page(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[R]:
-        """Return rows with a number above ``after_id``, in the order in which they were made.
+        """Return rows with a number above ``after_id``, the oldest first.
 
-        ``deleted``: include deleted ones.
+        With ``deleted``, include deleted rows.
         """
         [key] = self.table.primary_key
         query = (
@@ -144,7 +150,7 @@ class NamedPart(StorePart, Generic[R]):
         return [made(self.kind, row) for row in self._rows(query)]
 
     def every(self) -> list[R]:
-        """Return all rows that were not deleted, in the order in which they were made."""
+        """Return all rows that were not deleted, the oldest first."""
         found: list[R] = []
         while page := self.page(getattr(found[-1], f"{self.table.name}_id") if found else 0, 200):
             found += page
@@ -153,11 +159,11 @@ class NamedPart(StorePart, Generic[R]):
     def _locked(
         self, conn: Connection, name: str, *, deleted: bool = False
     ) -> dict[Any, Any] | None:
-        """Return the row with this name, locked; ``None``: there is none.
+        """Lock and return the row with this name; ``None`` if there is none.
 
-        ``deleted``: also return a deleted row.
+        With ``deleted``, also return a deleted row.
 
-        Raises ``InvalidRequest`` when ``name`` has spaces at its end, which MySQL ignores.
+        Raises ``InvalidRequest`` if ``name`` ends with spaces, which MySQL ignores.
         """
         query = (
             select(self.table).where(self.table.c.name == name, *seen(self.table)).with_for_update()
@@ -170,9 +176,9 @@ class NamedPart(StorePart, Generic[R]):
         return dict(row)
 
     def _needed(self, conn: Connection, name: str) -> dict[Any, Any]:
-        """Return the row with this name, locked.
+        """Lock and return the row with this name.
 
-        Raises ``RunNotFound`` when it does not exist or was deleted.
+        Raises ``RunNotFound`` if it does not exist or was deleted.
         """
         row = self._locked(conn, name)
         if row is None:

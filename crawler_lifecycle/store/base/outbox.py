@@ -34,7 +34,7 @@ from crawler_lifecycle.store.columns import (
 
 from .rows import Row, change_row, made
 
-#: A text for the numbers of events.
+#: A description of the sequence numbers of events.
 Said = Mapping[int, str | None]
 
 outbox_counter = new_table(
@@ -50,12 +50,12 @@ outbox_event = new_table(
     # uid is unique.
     required("subject", String(220)),
     required("subject_uid", String(32)),
-    # Null when the event is about no run.
+    # Null if the event is not about a run.
     Column("run_id", Key, ForeignKey("run_history.run_id")),
     required("attempt", Integer),
     required("type", String(50)),
-    # An event that must exist only once has a key, made of subject, attempt and type. Other events
-    # have null.
+    # An event that must exist only once has a key built from its subject, attempt and type. It is
+    # null for other events.
     Column("event_key", String(200)),
     required("body", Json),
     required("created_at", UtcTime),
@@ -87,7 +87,8 @@ def insert_event(
     body: Mapping[str, Any],
     **more: Any,
 ) -> Event:
-    """Append an event. It must be the last statement of the transaction. ``more``: further columns.
+    """Append an event. It must be the last statement of the transaction. ``more`` contains further
+    columns.
 
     The number of the event comes from a counter row, which stays locked until the commit. Events
     therefore become visible in the order of their numbers: after a reader has seen event N, no
@@ -110,9 +111,9 @@ def insert_event(
 
 
 def append_events(conn: Connection, events: Sequence[Row]) -> None:
-    """Append these events, without empty ones.
+    """Append these events, except empty ones.
 
-    They must be the last statements of the transaction.
+    This must be the last call in the transaction.
     """
     for event in events:
         if event:
@@ -120,18 +121,18 @@ def append_events(conn: Connection, events: Sequence[Row]) -> None:
 
 
 def facts(row: Row, *names: str) -> dict[str, Any]:
-    """Return columns of a row for the body of an event. Times become texts."""
+    """Return columns of a row for the body of an event, with times as texts."""
     return {name: at.isoformat() if isinstance(at := row[name], datetime) else at for name in names}
 
 
 def record_tries(
     conn: Connection, sink: str, tried: Said, now: datetime, answers: Said | None = None
 ) -> bool:
-    """Record one try to deliver each of these events to ``sink``: its number, and its error, or
-    ``None``: it succeeded.
+    """Record one try to deliver each of these events to ``sink``.
 
-    A delivered event stays delivered. Removed events are left out. ``answers``: words of receivers
-    that are kept with delivered events. Returns whether all events exist.
+    ``tried`` maps the number of each event to its error; ``None`` if the try succeeded. A
+    delivered event stays delivered. Removed events are skipped. ``answers`` contains texts from
+    receivers, which are stored with delivered events. Returns whether all events exist.
     """
     d = outbox_delivery.c
     new = []

@@ -1,5 +1,5 @@
-"""The common part of the stores of managers and graphs: lists, one row, the unit of work, the
-output of users' code.
+"""The common part of the stores of managers and graphs: lists, single rows, the unit of work, and
+the output of user code.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ U = TypeVar("U", bound=RowUnit)
 class OwnedPart(StorePart, Generic[U, R]):
     """The base class of the parts for managers and for graphs.
 
-    ``R`` is the class of the rows for readers.
+    ``R`` is the class of the rows that readers get.
     """
 
     kind: type[U]
     log: Table
-    """The table with the output of users' code."""
+    """The table with the output of user code."""
     listed: ListColumns
-    """The columns that searches and orders read."""
+    """The columns that are read for searching and sorting."""
     columns: Sequence[Column[Any]]
     """The columns that readers see."""
     state: Column[str]
-    """The column by which a list may be limited."""
+    """The column by which a list can be filtered."""
     fields: Mapping[str, ColumnElement[Any]] = {}
     """The columns of ``MANAGER_WORDS``."""
     unless: Sequence[ColumnElement[bool]] = ()
-    """The conditions of a list that names no states."""
+    """The conditions of a list that is not limited to certain states."""
 
     @abstractmethod
     def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[R]:
         """Return the rows of a query of ``columns``.
 
-        ``strict``: raise ``RowUnreadable`` for an invalid one.
+        With ``strict``, raise ``RowUnreadable`` for an invalid row.
         """
 
     def _one(self, *which: ColumnElement[bool]) -> R | None:
@@ -92,8 +92,8 @@ class OwnedPart(StorePart, Generic[U, R]):
         name: str | None = None,
     ) -> tuple[list[R], Reach]:
         """Return the same rows, but only those that contain a text, or in the order of ``sort``
-        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value shows how
-        far the search reached.
+        (one of ``SORTS``; a ``-`` before it reverses the order), starting at ``offset``. The second
+        value shows how far the search reached.
         """
         listing = self._listing(before_id, states, name)
         key = self.listed.key
@@ -106,7 +106,7 @@ class OwnedPart(StorePart, Generic[U, R]):
     def count_listed(
         self, most: int, *, states: Sequence[str] = (), name: str | None = None
     ) -> int:
-        """Return the number of rows that ``newest`` lists with these filters, at most ``most``."""
+        """Return the number of rows that ``newest`` finds with these filters, at most ``most``."""
         with self._db.reading() as conn:
             return counted(conn, self._listing(None, states, name).page(most), most)
 
@@ -116,7 +116,7 @@ class OwnedPart(StorePart, Generic[U, R]):
 
         At the end, write the row, and append an event if the row changed.
 
-        Every transaction locks this row first, so that two transactions never wait for each other.
+        Every transaction locks this row first, which prevents deadlocks.
         """
         with self._db.writing() as conn:
             row = read_row(conn, self.kind.table, id, self.kind.columns, lock="write")
@@ -129,7 +129,7 @@ class OwnedPart(StorePart, Generic[U, R]):
                 unit.announce(unit.change_event)
 
     def output(self, id: int) -> str:
-        """Return the log of the manager or graph with this number; empty when there is none."""
+        """Return the log of the manager or graph with this number; empty if there is none."""
         [key] = self.log.primary_key
         rows = self._rows(select(self.log.c.log_tail).where(key == id))
         return str(rows[0]["log_tail"]) if rows else ""
@@ -137,7 +137,7 @@ class OwnedPart(StorePart, Generic[U, R]):
     def keep_output(self, id: int, text: str) -> None:
         """Append to the log of the manager or graph.
 
-        Only its last ``OUTPUT_BYTES`` bytes are kept.
+        Only the last ``OUTPUT_BYTES`` bytes of the log are kept.
         """
         [key] = self.log.primary_key
 

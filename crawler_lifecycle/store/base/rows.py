@@ -1,7 +1,7 @@
 """Conversion of rows to values, and the error for an unreadable row.
 
 The database refuses impossible values (``checks.py``). Other faults are found when a row is read.
-They are reported with a fix, and the row is not overwritten.
+They are reported with a fix, and the row stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ _SHOWN_MAX = 80
 
 
 def made(kind: type[T], row: Row, /, **given: Any) -> T:
-    """Return a value of this class.
+    """Return an instance of this class.
 
-    Columns of the row set the fields of the same names, unless ``given`` sets them.
+    Fields get the values of ``given``, and otherwise those of the row's columns with the same
+    names.
     """
     columns = (name for name in kind.__dataclass_fields__ if name in row and name not in given)
     return kind(**{name: row[name] for name in columns}, **given)
 
 
 def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
-    """Return one condition for each column and its value.
+    """Return one condition for each pair of a column and a value.
 
-    A pair whose value is ``None`` gives no condition.
+    Pairs with the value ``None`` are skipped.
     """
     return [column == value for column, value in pairs if value is not None]
 
 
 def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]:
-    """Return the condition that a row belongs to the project of the caller; none for a caller of
-    all projects.
+    """Return the condition that a row belongs to the project of the caller; no condition for a
+    caller of all projects.
 
-    ``leads``: an index that begins with the project serves the query. Without it, the other
-        conditions have a better
-    index, and no database may take one of the project, which may have all rows.
+    With ``leads``, the database can use an index that begins with the project. Otherwise such an
+    index is excluded, because one project may have all rows and the other conditions have a better
+    index.
     """
     project = projects.only()
     column = table.c.project if leads else func.coalesce(table.c.project, "")
@@ -59,11 +60,10 @@ def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]
 
 
 def check_free(there: str, wanted: str | None, what: str) -> None:
-    """Raise ``DuplicateRequest`` if a name belongs to a row of another project, of which the text
-    shows nothing.
+    """Raise ``DuplicateRequest`` if a name belongs to a row of another project.
 
-    ``there`` is the project of the row. ``wanted`` is the one that the caller wants; ``None``: its
-    own, or any.
+    The text does not reveal that project. ``there`` is the project of the row. ``wanted`` is the
+    project that the caller requests; ``None`` for its own or any project.
     """
     if there != projects.chosen(wanted, there):
         where = "" if projects.only() is not None else f" in project {there!r}"
@@ -71,21 +71,22 @@ def check_free(there: str, wanted: str | None, what: str) -> None:
 
 
 def change_row(conn: Connection, table: Table, row: Row, values: Mapping[str, Any]) -> None:
-    """Change columns of the row with the number that this one has."""
+    """Change columns of the row that has the same number as this one."""
     [key] = table.primary_key
     conn.execute(update(table).where(key == row[key.name]).values(**values))
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An invalid value of a row, and its fix."""
+    """An invalid value of a row, and how to fix it."""
 
     column: str
     value: object
     fix: str
     document: bool = False
-    """True when the value is JSON. The text then shows only its length, because it may contain
-    arguments of crawlers."""
+    """True if the value is JSON. The text then shows only its length, because JSON may contain
+    arguments of crawlers.
+    """
 
     def __str__(self) -> str:
         shown = "NULL" if self.value is None else repr(self.value)
@@ -95,12 +96,12 @@ class Fault:
 
 
 def unreadable(table: Table, row: Row, fault: Fault) -> RowUnreadable:
-    """Return the error for a fault of a row. Its text begins with the table and the key."""
+    """Return the error for a fault in a row. Its text begins with the table and the key."""
     return RowUnreadable(f"{where(table, row)}: {fault}")
 
 
 def where(table: Table, row: Row) -> str:
-    """Return a text with the table and the key of a row, and with its run."""
+    """Return a text with the table, the key and the run of a row."""
     names = [column.name for column in table.primary_key]
     if "run_id" in row and "run_id" not in names:
         names.append("run_id")
@@ -110,10 +111,10 @@ def where(table: Table, row: Row) -> str:
 def validated(
     read: Callable[[Any], R], table: Table, row: Row, column: str, what: str, fix: str
 ) -> R:
-    """Return the JSON value of a row after its conversion by ``read``.
+    """Convert the JSON value of a row with ``read`` and return the result.
 
-    ``what`` names the value in the error text. Raises ``RowUnreadable``, which names the first
-    fault and the fix.
+    ``what`` names the value in the error text. Raises ``RowUnreadable`` with the first fault and
+    its fix.
     """
     try:
         return read(row[column])
@@ -132,11 +133,13 @@ def validated(
         ) from None
 
 
-# --- schedules and webhooks: people name and define them, and their rows stay after a deletion ----
+# --- schedules and webhooks, whose rows are kept after a deletion ---------------------------------
 
 
 def definition_of(table: Table, row: Row, read: Callable[[Mapping[str, Any]], R]) -> R:
-    """Return the definition in a row after its conversion by ``read``. Raises ``RowUnreadable``."""
+    """Convert the definition in a row with ``read`` and return the result. Raises
+    ``RowUnreadable``.
+    """
     try:
         return read(row["definition"])
     except ValueError as error:

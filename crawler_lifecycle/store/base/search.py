@@ -1,13 +1,12 @@
-"""Lists by a part of a text, and in another order than that of the number: of runs, managers and
-graphs.
+"""Lists of runs, managers and graphs that are searched for a text or sorted by a column.
 
-No index finds a part of a text, and few columns have an index that gives their order. So both read
-a window: the newest rows that meet the other filters, and no more of them than ``WINDOW``. Upper
-and lower case are the same.
+No index finds a part of a text, and few columns have an index for sorting. Both operations
+therefore read a window: the newest ``WINDOW`` rows that meet the other filters. Searches ignore
+case.
 
-A search that finds too few there continues among all older rows, but only by what has an index.
-Columns with few different values are compared first, and then the rows of each fitting value are
-read.
+A search that finds too few rows in the window continues among all older rows, but only in indexed
+columns. If a column has few distinct values, the search compares these values first, and then reads
+the rows of each match.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from crawler_lifecycle.store.columns import json_text
 
 from .rows import Row, seen, wanted
 
-#: The most rows whose texts are read, and the most characters of a JSON document that are read for
-#: it.
+#: The maximum number of rows whose texts are searched, and of characters of a JSON document that
+#: are read.
 WINDOW = 2_000
 DOCUMENT_MAX = 8_000
-#: The most different values of a column that are compared, and the most of them whose older rows
-#: are listed.
+#: The maximum number of distinct values of a column that are compared, and of those whose older
+#: rows are listed.
 VALUES_MAX = 1_000
 FITTING_MAX = 20
 
 
 @dataclass(slots=True)
 class Reach:
-    """The reach of a search or an order."""
+    """The extent of a search or a sort."""
 
     window: int
     whole: bool
@@ -61,16 +60,16 @@ class Reach:
     fits: int
     """The number of rows in the window that contain the text."""
     left: list[str] = field(default_factory=list)
-    """What was searched only in the window: ``arguments``, ``tags`` …"""
+    """The fields that were searched only in the window: ``arguments``, ``tags`` …"""
 
 
 def in_statuses(
     status: ColumnElement[Any], words: Sequence[str], fields: Mapping[str, ColumnElement[Any]]
 ) -> list[ColumnElement[bool]]:
-    """Return a condition for each status that lists show by one of these words.
+    """Return a condition for each status that lists show as one of these words.
 
-    A row meets only one of them, so that no list has it twice. ``fields``: the columns of
-    ``MANAGER_WORDS``.
+    A row meets at most one condition, so no list contains it twice. ``fields`` contains the columns
+    of ``MANAGER_WORDS``.
     """
     kinds = [status == word for word in dict.fromkeys(words) if word not in MANAGER_WORDS]
     for word, (statuses, name, value) in MANAGER_WORDS.items():
@@ -82,7 +81,7 @@ def in_statuses(
 
 
 def united(queries: Sequence[Select[Any]]) -> Subquery:
-    """Return one subquery for all of these."""
+    """Return the union of these queries as one subquery."""
     if len(queries) == 1:
         return queries[0].subquery("page")
     parts = [query.subquery(f"page_{n}") for n, query in enumerate(queries)]
@@ -92,8 +91,8 @@ def united(queries: Sequence[Select[Any]]) -> Subquery:
 def newest(
     key: Column[int], queries: Sequence[Select[Any]], limit: int, *columns: Any
 ) -> Select[Any]:
-    """Return a query of the rows with the ids of these queries, the newest first: these columns of
-    them, or all.
+    """Return a query for the rows with the ids that these queries find, the newest first. It reads
+    these columns, or all.
     """
     page = united(queries)
     query = select(*(columns or [key.table])).join(page, page.c[key.name] == key)
@@ -108,7 +107,7 @@ def counted(conn: Connection, queries: Sequence[Select[Any]], most: int) -> int:
 def ids_among(
     conn: Connection, key: Column[int], queries: Sequence[Select[Any]], limit: int
 ) -> Sequence[int]:
-    """Return the ids that these queries find, each once, the largest first."""
+    """Return the distinct ids that these queries find, the largest first."""
     if not queries:
         return ()
     among = united(queries).c[key.name]
@@ -128,11 +127,11 @@ def has(
     names: Iterable[str],
     documents: Mapping[str, Callable[[Any], Iterable[Any]]],
 ) -> bool:
-    """Return whether a row contains a text: in a column of ``names``, or in what a document's
-    function returns.
+    """Return whether a row contains a text in a column of ``names``, or in the values that a
+    document's function returns.
 
-    A document is decoded only if its written form contains the text. One that somebody edited may
-    have none.
+    A document is decoded only if its JSON contains the text. After a manual edit, the function may
+    find no values.
     """
     if any(text in str(row[name]).casefold() for name in names if row[name]):
         return True
@@ -163,10 +162,10 @@ def found(
 ) -> tuple[list[int], Reach]:
     """Return the ids of the rows that contain the text, in this order.
 
-    ``page``: the first position and the number.
+    ``page`` is the first position and the number of rows.
 
-    ``older`` returns ids below one that contain the text, and adds to the list what it did not
-    search. ``left`` is what it never searches.
+    ``older`` returns matching ids below a given id, and adds the fields that it did not search to
+    the list. ``left`` contains the fields that it never searches.
     """
     offset, limit = page
     rows = window if search is None else [row for row in window if fits(row, search.casefold())]
@@ -184,7 +183,7 @@ def found(
 def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
     """Return the rows in this order.
 
-    Those without a value are last, and among equal ones the newest is first.
+    Rows without a value come last. Among rows with equal values, the newest comes first.
     """
     by = sort.removeprefix("-")
 
@@ -201,7 +200,7 @@ def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
 
 
 def numbers(search: str, below: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of the numbers below ``below`` that begin with this one."""
+    """Yield the ranges of numbers below ``below`` whose digits begin with this number."""
     low = whole(search) or 0
     many = 1
     while 0 < low < below and not search.startswith("0"):
@@ -210,17 +209,18 @@ def numbers(search: str, below: int) -> Iterator[tuple[int, int]]:
 
 
 def distinct(conn: Connection, column: Column[Any], most: int) -> list[str]:
-    """Return different values of a column, at most ``most``."""
+    """Return distinct values of a column, at most ``most``."""
     own = seen(column.table, leads=True)
-    # With the project among the columns, MariaDB and MySQL jump in its index from one value to the
-    # next.
+    # With the project among the columns, MariaDB and MySQL skip from value to value in its index.
     columns = [column.table.c.project, column] if own else [column]
     values = select(*columns).distinct().where(column.is_not(None), *own).limit(most)
     return [row[-1] for row in conn.execute(values)]
 
 
 def fitting(values: Sequence[str], search: str, plural: str, left: list[str]) -> list[str]:
-    """Return those of the values that contain the text, and add to ``left`` if they are not all."""
+    """Return the values that contain the text. If the list is incomplete, add the field to
+    ``left``.
+    """
     those = [value for value in values if search.casefold() in value.casefold()]
     if len(values) > VALUES_MAX or len(those) > FITTING_MAX:
         left.append(f"some {plural}")
@@ -229,36 +229,39 @@ def fitting(values: Sequence[str], search: str, plural: str, left: list[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class ListColumns:
-    """The columns that are read of managers or graphs for a search, and for each order."""
+    """The columns of managers or graphs that are read for searching and for sorting."""
 
     key: Column[int]
     name: Column[Any]
     texts: Sequence[str]
-    """Columns that are searched. If the key is among them, older rows are also found by the
-    beginning of it.
+    """The columns that are searched. If they include the key, older rows are also found by its
+    prefix.
     """
     documents: Mapping[str, Callable[[Any], Iterable[Any]]]
-    """JSON columns that are searched: what each contains."""
+    """The JSON columns that are searched, each with a function that returns its searchable
+    values.
+    """
     sorts: Mapping[str, Sequence[ColumnElement[Any]]]
-    """What is read for an order, under its name."""
+    """The value that is read for each sort order, by the name of the order."""
     left: Sequence[str]
-    """What is not searched in older rows, for people."""
+    """The fields that are not searched in older rows, as shown to people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
     """A list of managers or graphs, the newest first.
 
-    Each of ``kinds`` has its own query, so that an index gives the order."""
+    Each of ``kinds`` has its own query, so that an index provides the order.
+    """
 
     of: ListColumns
     given: str | None
-    """The name that the rows must have, if only those are wanted."""
+    """The required name of the rows, if the list is limited to one name."""
     kinds: Sequence[ColumnElement[bool]] = ()
     before: int | None = None
 
     def page(self, limit: int, *more: ColumnElement[bool]) -> list[Select[Any]]:
-        """Return queries of the ids of the page: one, or one for each kind."""
+        """Return the queries for the ids of the page: a single query, or one for each kind."""
         key = self.of.key
         conditions = [*more, *([] if self.before is None else [key < self.before])]
         conditions += [
@@ -269,7 +272,7 @@ class Listing:
         return [query.where(kind) for kind in self.kinds] or [query]
 
     def rows(self, limit: int, *columns: Any) -> Select[Any]:
-        """Return a query of the newest rows: these columns of them, or all."""
+        """Return a query for the newest rows. It reads these columns, or all."""
         return newest(self.of.key, self.page(limit), limit, *columns)
 
     def search(
@@ -282,7 +285,7 @@ class Listing:
     ) -> tuple[list[int], Reach]:
         """Return the ids of the rows that contain the text, in this order.
 
-        ``page``: the first position and the number.
+        ``page`` is the first position and the number of rows.
         """
         of = self.of
         table = self.of.key.table.c
@@ -300,9 +303,7 @@ class Listing:
     def _older(
         self, conn: Connection, before: int, search: str, limit: int, left: list[str]
     ) -> Sequence[int]:
-        """Return the ids of rows that have the text in their name, or that begin with this
-        number.
-        """
+        """Return the ids of rows whose name contains the text, or whose number begins with it."""
         older = replace(self, before=before)
         queries = list[Select[Any]]()
         of = self.of
@@ -310,7 +311,7 @@ class Listing:
             values = distinct(conn, of.name, VALUES_MAX + 1) if self.given is None else [self.given]
             for value in fitting(values, search, "names", left):
                 queries += replace(older, given=value).page(limit)
-        else:  # names have no index of one project, and what other projects have must not show
+        else:  # no index by project; names of others stay hidden
             left.append("names")
         for low, high in numbers(search, before) if of.key.name in of.texts else ():
             queries += older.page(limit, of.key.between(low, high))

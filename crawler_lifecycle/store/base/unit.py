@@ -38,12 +38,11 @@ from .rows import Row, change_row, seen
 
 log = logging.getLogger(__name__)
 
-#: A function that is called after a commit, with the transitions and corrections that the
-#: transaction added.
+#: A function that is called after each commit with the transitions and corrections that were added.
 Told = Callable[[CommittedChanges], None]
 
 
-#: The most open rows of each kind, by the plural of the kind.
+#: The maximum number of open rows of each kind, by the plural of the kind.
 Most = Mapping[str, int]
 
 _FORMER_MAX = 20
@@ -57,7 +56,7 @@ NO_STOP: Mapping[str, Any] = {f"stop_{name}": None for name in _STOP} | {
 
 
 def stop_values(stop: StopIntent) -> dict[str, Any]:
-    """Return the values of the columns that keep this stop."""
+    """Return the values of the columns that store this stop."""
     return {f"stop_{name}": getattr(stop, name) for name in _STOP}
 
 
@@ -71,8 +70,8 @@ def read_row(
 ) -> dict[Any, Any]:
     """Return the row of ``table`` with this number. Raises ``RunNotFound``.
 
-    ``lock`` keeps it locked until the end of the transaction: ``write`` against all other locks,
-    ``share`` only against ``write`` locks.
+    ``lock`` keeps it locked until the end of the transaction: ``write`` excludes all other locks,
+    and ``share`` only ``write`` locks.
     """
     [key] = table.primary_key
     query = select(*(columns or table.c)).where(key == id, *seen(table))
@@ -99,15 +98,14 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
 
 @dataclass
 class RowUnit(ABC):
-    """A write transaction on a locked row. Other writers of this program wait for its end.
+    """A write transaction on a locked row. Other writers of this program wait until it ends.
 
-    ``row`` is the row that will be committed. Changes are collected in it, and written at the end
-    of the transaction.
+    ``row`` is the row that will be committed. Changes are collected in it and written at the end.
     """
 
     table: ClassVar[Table]
     columns: ClassVar[Sequence[Column[Any]] | None] = None
-    """The columns that are read; ``None``: all columns."""
+    """The columns that are read; ``None`` for all columns."""
     change_event: ClassVar[str]
     told: ClassVar[Sequence[str]]
     """The columns that every event of the row contains."""
@@ -116,7 +114,7 @@ class RowUnit(ABC):
     row: dict[Any, Any]
     now: datetime
     changed: bool = False
-    """True when an event must report the change at the end of the transaction."""
+    """True if an event must report the change at the end of the transaction."""
 
     def __post_init__(self) -> None:
         self._before = dict(self.row)
@@ -130,14 +128,14 @@ class RowUnit(ABC):
         return stop_of(self.row)
 
     def set(self, **values: Any) -> None:
-        """Change columns. An event will report it if one of the values differs."""
+        """Change columns. If any of the values differs, an event will report the change."""
         self.changed = self.changed or any(
             self.row[name] != value for name, value in values.items()
         )
         self.row.update(values)
 
     def write(self) -> None:
-        """Write the columns that differ from the row that was read."""
+        """Write the columns that have changed since the row was read."""
         new = {name: value for name, value in self.row.items() if self._before[name] != value}
         if new:
             self.row["updated_at"] = new["updated_at"] = self.now
@@ -147,11 +145,11 @@ class RowUnit(ABC):
     def take(self, owner: Owner, *, over: bool) -> bool:
         """Make ``owner`` the owner of the row. A second call changes nothing.
 
-        Returns true when the row had another owner, so that its next attempt begins. ``over``: the
-        manager or graph has ended. Raises ``RunIsLive`` when the other owner may still work, and
-        ``Fenced`` when ``owner`` has lost the row before.
+        Returns true if the row had another owner, so that its next attempt begins. ``over`` is true
+        if the manager or graph has ended. Raises ``RunIsLive`` if the other owner may still be
+        working, and ``Fenced`` if ``owner`` has already lost the row.
         """
-        # Temporal has at most one open execution of a workflow id, so a former owner with the same
+        # Temporal allows only one open execution per workflow id, so a former owner with the same
         # id is closed.
         row = self.row
         mine = {"owner_workflow_id": owner.workflow_id, "owner_run_id": owner.first_run_id}
@@ -188,7 +186,7 @@ class RowUnit(ABC):
         """Return the counts that events contain in addition to the columns."""
 
     def announce(self, type: str, key: str | None = None) -> None:
-        """Append an event with the present state.
+        """Append an event with the current state.
 
         It must be the last statement of the transaction.
         """
@@ -218,13 +216,13 @@ class RowUnit(ABC):
         row = self.row
         key = ended_key(name, self.id, row[f"{name}_uid"], row["attempt"])
         there = select(outbox_event.c.seq).where(outbox_event.c.event_key == key)
-        # The event may exist already: this attempt ended before, and a command or a manual edit
-        # opened it again.
+        # The event may already exist if this attempt ended before, and a command or a manual edit
+        # reopened it.
         self.announce(type, None if self.conn.execute(there).one_or_none() is not None else key)
 
 
 def stop_of(run: Row) -> StopIntent | None:
-    """Return the recorded stop intent; ``None``: no stop is recorded."""
+    """Return the recorded stop intent; ``None`` if no stop is recorded."""
     if run["stop_requested_at"] is None:
         return None
     return StopIntent(**{name: run[f"stop_{name}"] for name in _STOP})
@@ -239,7 +237,7 @@ class StorePart:
     """The base class of the parts of the store: the database, the clock and the limits."""
 
     new_uid: Callable[[], str] = staticmethod(lambda: uuid.uuid4().hex)
-    """Returns a uid for a new row. It never returns the same uid twice."""
+    """Return a uid for a new row. The same uid is never returned twice."""
 
     def __init__(
         self,
@@ -253,7 +251,7 @@ class StorePart:
         self._db = database
         self._clock = clock or utc_now
         self._dated = clock is None
-        """True if a database server's clock is asked whether ours is ahead."""
+        """True if our clock is compared with that of the database server."""
         self._told = told
         self._most = most
         self._pools = pools
@@ -261,7 +259,7 @@ class StorePart:
 
     @property
     def known_pools(self) -> Pools:
-        """The pools of the settings that the present caller may use."""
+        """The configured pools that the current caller may use."""
         return self._pools.of_project(only())
 
     def _check_most(
@@ -270,10 +268,9 @@ class StorePart:
         """Raise ``TooManyOpen`` or ``QuotaReached`` unless this project may have one more open row
         of this table.
 
-        The projects share the limit of the installation. One that has less than an equal share is
-        never refused because of the others, so that together they may have some more than the
-        limit. Other transactions that open a row wait for this one, so that together they cannot
-        exceed it.
+        All projects share the limit of the installation. A project below its equal share is never
+        refused because of others, so the total can slightly exceed the limit. Other transactions
+        that open a row wait for this one, so concurrent transactions cannot exceed it further.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
         kind = f"{table.name}s"
@@ -293,12 +290,12 @@ class StorePart:
             limit = f"at most {most} {kind} may be open (LIFECYCLE_LIMITS__{kind.upper()})"
             own = f" ({there[project]} of project {project})" if share < most else ""
             raise TooManyOpen(
-                f"{limit}, and as many are{own}; end or delete one, or raise the limit"
+                f"{limit}, and this limit is reached{own}; end or delete one, or raise the limit"
             )
 
     def _rows(self, query: Select[Any]) -> Sequence[Row]:
         with self._db.reading() as conn:
             found = conn.execute(query)
-            # A lookup in a row of SQLAlchemy takes five times as long as in a dictionary.
+            # A lookup in a SQLAlchemy row takes five times as long as in a dictionary.
             names = tuple(found.keys())
             return [dict(zip(names, row, strict=True)) for row in found]

@@ -1,4 +1,4 @@
-"""Statements for migrations: the frozen first schema, and changes of large tables while services
+"""Statements for migrations: the frozen first schema, and changes to large tables while services
 use them.
 """
 
@@ -22,20 +22,20 @@ _CREATES = re.compile(
     r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?"
 )
 #: Seconds for which an ALTER waits for transactions that use its table. All later statements on the
-#: table wait behind it, so it gives up soon and tries again.
+#: table queue behind it, so it gives up early and tries again.
 _WAIT_S = 2
 _TRIES = 60
-#: The most rows that one transaction fills.
+#: The maximum number of rows that one transaction fills.
 _ROWS = 10_000
-#: MySQL and MariaDB: a lock was not free in time, and an algorithm that this server does not have
-#: for this change.
+#: Error numbers of MySQL and MariaDB: a lock timeout, and an algorithm that the server does not
+#: support for a change.
 _NOT_FREE = 1205
 _NO_ALGORITHM = {1221, 1845, 1846, 4080, 4092}
 
 
 def frozen_statements(dialect: str, version: str = "0001") -> list[str]:
-    """Return the statements of a version that create tables: those of the first schema, or later
-    ones.
+    """Return the statements that create the tables of a version, which is the first schema by
+    default.
     """
     return (
         (_FOLDER / f"{version}.{dialect}.sql").read_text().rstrip().removesuffix(";").split(";\n\n")
@@ -62,7 +62,7 @@ def create_first(connection: Connection) -> None:
 def create_tables(connection: Connection, version: str) -> None:
     """Create the tables of a version.
 
-    Tables and indexes that exist already stay: MySQL does not roll back an interrupted upgrade.
+    Existing tables and indexes are kept, because MySQL does not roll back an interrupted upgrade.
     """
     for statement in frozen_statements(connection.dialect.name, version):
         made = _CREATES.match(statement)
@@ -71,16 +71,16 @@ def create_tables(connection: Connection, version: str) -> None:
 
 
 def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> None:
-    """Add a column, unless an interrupted upgrade has added it already.
+    """Add a column, unless an interrupted upgrade has already added it.
 
     Services continue to read and write the table.
 
-    ``sqlite_check`` is what ``store.base.checks`` requires of the column's type on SQLite; it
-    requires nothing about bytes.
+    ``sqlite_check`` is the type check of ``store.base.checks`` for the column on SQLite; columns of
+    bytes have none.
 
-    On MySQL and MariaDB this changes the table's description only, not its rows. The server refuses
-    what it cannot do so; the migration must then do it in another way, and
-    docs/deployment.md names the table.
+    On MySQL and MariaDB this changes only the table's metadata, not its rows. The server refuses a
+    change that is impossible in this way. The migration must then use another way, and
+    docs/deployment.md must name the table.
     """
     from alembic import op
 
@@ -102,11 +102,11 @@ def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> No
 
 
 def add_index(table: str, name: str, *columns: str) -> None:
-    """Add an index, unless it exists already.
+    """Add an index, unless it already exists.
 
     MySQL and MariaDB build it while services read and write the table.
 
-    They read the whole table once: count a minute for some millions of rows.
+    They read the whole table once, which takes about a minute per few million rows.
     """
     from alembic import op
 
@@ -124,8 +124,7 @@ def add_index(table: str, name: str, *columns: str) -> None:
 def replace_check(table: str, name: str, before: str, after: str) -> None:
     """Replace a constraint of ``store.base.checks``. No other table may refer to this one.
 
-    All databases copy the table for it, and writes to it wait: docs/deployment.md names
-    it.
+    All databases copy the table, and writes to it wait; docs/deployment.md must name it.
     """
     from alembic import op
 
@@ -133,7 +132,8 @@ def replace_check(table: str, name: str, before: str, after: str) -> None:
     constraint = f"CONSTRAINT ck_{table}_{name}"
     if connection.dialect.name != "sqlite":
         connection.execute(text(f"SET SESSION lock_wait_timeout = {_WAIT_S}"))
-        if not inspect(connection).get_check_constraints(table):  # MySQL before 8.0.16 has none
+        # MySQL before 8.0.16 has no CHECK constraints.
+        if not inspect(connection).get_check_constraints(table):
             return
         drop = "CONSTRAINT" if getattr(connection.dialect, "is_mariadb", False) else "CHECK"
         statement = (
@@ -146,7 +146,7 @@ def replace_check(table: str, name: str, before: str, after: str) -> None:
         "DESC, name"
     )
     create, *indexes = connection.execute(query, {"name": table}).scalars()
-    # An interrupted upgrade has replaced it already.
+    # An interrupted upgrade has already replaced it.
     if f"{constraint} CHECK ({before})" not in create:
         return
     for statement in (
@@ -160,10 +160,10 @@ def replace_check(table: str, name: str, before: str, after: str) -> None:
 
 
 def fill_column(table: str, key: str, column: str, value: str, where: str) -> None:
-    """Set a new column, which is null, to the SQL ``value`` in the rows that are ``where``.
+    """Set a new column to the SQL ``value`` in the rows that match ``where`` and have null.
 
-    Each transaction changes few rows, so no service waits long for one. An upgrade that was
-    interrupted continues.
+    Each transaction changes few rows, so no service waits long. After an interruption, the next
+    upgrade continues.
     """
     from alembic import op
 
@@ -175,7 +175,7 @@ def fill_column(table: str, key: str, column: str, value: str, where: str) -> No
     for after in range(0, last, _ROWS):
         page = (number > after, number <= after + _ROWS, filled.is_(None), text(where))
         connection.execute(update(rows).where(*page).values({filled: literal_column(value)}))
-        if connection.dialect.name != "sqlite":  # there the transaction is the lock
+        if connection.dialect.name != "sqlite":  # on SQLite the transaction is the lock
             connection.commit()
 
 

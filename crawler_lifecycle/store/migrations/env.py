@@ -1,4 +1,4 @@
-"""Alembic's environment: it uses the connection that ``schema_version.upgrade`` has opened and
+"""Alembic's environment, which uses the connection that ``schema_version.upgrade`` has opened and
 locked.
 """
 
@@ -9,7 +9,7 @@ from crawler_lifecycle.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    # SQLite can change a column only by a copy of the table. Later migrations may need this.
+    # SQLite can change a column only by copying the table. Later migrations may need this.
     render_as_batch=True,
 )
 with context.begin_transaction():

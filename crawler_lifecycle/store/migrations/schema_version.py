@@ -1,6 +1,4 @@
-"""The version of the schema: the version that a database has, the version of this build, and the
-upgrade.
-"""
+"""The schema version of a database, the schema version of this build, and the upgrade."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 _MIGRATIONS = Path(__file__).parent
 _CONSTANT = re.compile(r'^(revision|WORKS_FROM|FINGERPRINT) = "([^"]+)"$', re.MULTILINE)
-#: All columns that this build reads and writes, by the database's own words.
+#: Queries for all columns of a database, for each product.
 _COLUMNS = {
     "sqlite": (
         "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE "
@@ -45,10 +43,10 @@ _COLUMNS = {
 _SHOWN = 5
 _RECREATE = "run: crawlctl db upgrade --recreate, which DELETES all that the database records"
 _LOCK_WAIT_S = 120
-#: How long after an upgrade the former build may return, and replays what workflows have done
-#: meanwhile.
+#: How long after an upgrade a rollback to the former build is possible. That build then replays
+#: what workflows have done.
 ROLLBACK = timedelta(days=1)
-#: The answer timeout of migrations. A migration of a large table may take much longer than other
+#: The answer timeout of migrations. A migration of a large table can take much longer than other
 #: statements.
 _ANSWER_TIMEOUT_S = 3600.0
 
@@ -66,8 +64,7 @@ def _config() -> Config:
 def _migrations() -> tuple[Mapping[str, str], ...]:
     """Return the constants of all migrations, the oldest first.
 
-    Each service reads them when it starts. Alembic, which would import the modules, takes 0.1 s to
-    import itself.
+    Each service reads them at its start. Importing Alembic to load the modules would take 0.1 s.
     """
     files = sorted((_MIGRATIONS / "versions").glob("[0-9]*.py"))
     return tuple(dict(_CONSTANT.findall(file.read_text())) for file in files)
@@ -82,7 +79,7 @@ def head_version() -> str:
 def known_versions() -> tuple[str, ...]:
     """Return the schema versions that this build knows, the oldest first.
 
-    The last one is its own.
+    The last one is that of this build.
     """
     return tuple(found["revision"] for found in _migrations())
 
@@ -94,30 +91,29 @@ def head_fingerprint() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The schema of a database, and the builds that still work on it."""
+    """The schema of a database, and the builds that still work with it."""
 
     version: str | None
-    """The version of the schema; ``None``: the database has no schema yet."""
+    """The version of the schema; ``None`` if the database has no schema yet."""
     works_from: str | None = None
-    """The oldest version whose builds still work on this schema; ``None``: it was not read."""
+    """The oldest version whose builds still work with this schema; ``None`` if it was not read."""
     lacks: tuple[str, ...] = ()
-    """Tables, and columns of other tables, that a database of this version has, and this one
-    lacks.
-    """
+    """Tables and columns that a database of this version should have, and that this one lacks."""
     foreign: bool = False
-    """Whether another build with a migration of the same number made the tables in another way."""
+    """True if the tables were created by a build with a different migration of the same number."""
 
     @property
     def newer(self) -> bool:
-        """Return whether this build does not know the version.
-
-        A newer build has made the schema then.
+        """Return whether this build does not know the version, so that a newer build must have
+        created the schema.
         """
         return self.version is not None and self.version not in known_versions()
 
     @property
     def problem(self) -> str | None:
-        """The reason why this build cannot work on the schema, with the fix; ``None``: it can."""
+        """The reason why this build cannot work with the schema, with the fix; ``None`` if it
+        can.
+        """
         found = self._problem()
         return found and f"{found[0]}; {found[1]}"
 
@@ -135,7 +131,7 @@ class Schema:
             more = f" and {len(self.lacks) - _SHOWN} more" if self.lacks[_SHOWN:] else ""
             lacks = f"{found}, but lacks {', '.join(self.lacks[:_SHOWN])}{more}"
             if works:
-                return lacks, f"restore a whole backup, or {_RECREATE}"
+                return lacks, f"restore a complete backup, or {_RECREATE}"
             return (
                 f"{lacks}: a build from before the first schema that can be upgraded made it",
                 _RECREATE,
@@ -177,8 +173,8 @@ def schema_of(connection: Connection) -> Schema:
         connection.scalar(text("SELECT version_num FROM alembic_version")) if versioned else None
     )
     if found.version is None:
-        # An upgrade that was interrupted leaves out tables, but no column: each table is created at
-        # once.
+        # An interrupted upgrade can leave out tables but not columns, because each table is created
+        # by one statement.
         return replace(
             found, lacks=tuple(one for one in _lacking(connection, first_columns()) if "." in one)
         )
@@ -199,7 +195,7 @@ def schema_of(connection: Connection) -> Schema:
 
 
 def _lacking(connection: Connection, wanted: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-    """Return the tables, and the columns of existing tables, that the database lacks."""
+    """Return the missing tables, and the missing columns of existing tables."""
     found: dict[str, set[str]] = {}
     for table, column in connection.execute(text(_COLUMNS[connection.dialect.name])):
         found.setdefault(table, set()).add(column)
@@ -217,7 +213,7 @@ def _lacking(connection: Connection, wanted: Mapping[str, frozenset[str]]) -> tu
 def read_schema(url: str) -> Schema:
     """Return the schema of the database at ``url``.
 
-    A SQLite file that does not exist has none, and is not created.
+    A missing SQLite file has no schema, and is not created.
 
     Raises ``InvalidRequest`` for an invalid URL, and ``StoreUnavailable``.
     """
@@ -234,10 +230,10 @@ def upgrade(url: str) -> None:
     Creates a SQLite file and its folder if needed.
 
     A second call changes nothing and needs only read rights. Concurrent calls wait for each other.
-    A newer schema on which this build can work stays as it is (after the rollback of a deployment).
-    A migration skips tables and indexes that exist already. Raises ``InvalidRequest``,
-    ``StoreUnavailable``, and ``NotInThisState`` for a schema on which this build cannot work: a
-    newer one, and one that no migration begins with.
+    After the rollback of a deployment, a newer schema with which this build works is left
+    unchanged. A migration skips tables and indexes that already exist. Raises ``InvalidRequest``,
+    ``StoreUnavailable``, and ``NotInThisState`` for a schema with which this build cannot work: a
+    newer schema, or a schema that no migration starts from.
     """
     found = read_schema(url)
     if found.version == head_version() and found.problem is None:
@@ -249,14 +245,15 @@ def upgrade(url: str) -> None:
 def recreate(url: str) -> None:
     """Delete all tables of the database at ``url``, and create them anew.
 
-    Raises what ``upgrade`` raises, and ``NotInThisState`` for a database that ``upgrade`` can use.
+    Raises the errors of ``upgrade``, and ``NotInThisState`` for a database that ``upgrade`` can
+    upgrade.
     """
     with _changing(url) as connection:
         found = schema_of(connection)
         if not (found.lacks or found.foreign):
             why = found.problem or f"It has schema version {found}, which this build works with"
             raise NotInThisState(
-                "--recreate would delete all records of the database, and nothing demands "
+                "--recreate would delete all records of the database, and there is no need for "
                 f"it. {why}"
             )
         if connection.dialect.name == "mysql":
@@ -276,8 +273,8 @@ def _changing(url: str) -> Iterator[Connection]:
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     # On SQLite the writing transaction is the lock, and it rolls back a migration that fails. On
-    # MySQL the version must be committed before the lock is released, so the commit is inside of
-    # the block.
+    # MySQL the version must be committed before the lock is released, so the commit is inside the
+    # block.
     with (
         Database.alone(parsed, _ANSWER_TIMEOUT_S) as database,
         translated(),
@@ -300,16 +297,16 @@ def _upgrade(connection: Connection) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     _record_build(connection, upgraded=found.version is not None)
-    # Without a version, tables of any build may have been there, and "create if it does not exist"
-    # left them.
+    # Without a version, tables of any build may have existed, and "create if it does not exist"
+    # kept them.
     if (problem := schema_of(connection).problem) is not None:
         raise NotInThisState(problem)
 
 
 def _record_build(connection: Connection, *, upgraded: bool) -> None:
-    """Record the fingerprint of this build, and the oldest version whose builds still work on this
-    schema: the latest ``WORKS_FROM`` of all migrations. After an upgrade, also record how long the
-    former build may return.
+    """Record the fingerprint of this build, and the oldest version whose builds still work with
+    this schema, which is the latest ``WORKS_FROM`` of all migrations. After an upgrade, also record
+    how long a rollback is possible.
     """
     versions = known_versions()
     works_from = max((found["WORKS_FROM"] for found in _migrations()), key=versions.index)
@@ -328,12 +325,12 @@ def _record_build(connection: Connection, *, upgraded: bool) -> None:
 def _locked(connection: Connection) -> Iterator[None]:
     """Hold the lock of the schema.
 
-    On MySQL it is a named lock of the session, because DDL statements commit there.
+    On MySQL this is a named lock of the session, because DDL statements commit there.
     """
     if connection.dialect.name == "sqlite":
         yield
         return
-    # Named locks belong to the server and not to a database. Their names have at most 64
+    # Named locks belong to the server and not to a database. Their names are limited to 64
     # characters.
     database = hashlib.sha256(str(connection.engine.url.database).encode()).hexdigest()[:16]
     name = f"crawler_lifecycle_schema_{database}"

@@ -1,6 +1,6 @@
 """Deletion of the data of a run: the recorded request, the removal of texts, and the report.
 
-The row of the run and the rows of its tasks stay, without texts of persons and of crawlers.
+The row of the run and the rows of its tasks are kept, without texts from people and crawlers.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _T = metadata.tables
 _run = _T["run_history"].c
 _task = _T["task_history"]
 _event = _T["outbox_event"]
-#: The keys of large tables, which are changed in pages. Each has the new values of columns with
-#: texts of persons and of crawlers.
+#: The keys of large tables, which are changed in pages, each with the new values of the columns
+#: that contain texts from people and crawlers.
 _PAGED: Mapping[Column[Any], Mapping[str, Any]] = {
     _task.c.task_id: _WORDS | {"outcome": known_outcome(_task.c.outcome), "args": {}},
     _T["status_transition"].c.seq: {"evidence": {}},
     _T["correction"].c.id: {"evidence": {}},
     _event.c.seq: {"body": {"deleted": True}},
 }
-#: The new values for small tables; ``None``: the rows are deleted. Exports keep their status, so
+#: The new values for small tables; ``None`` if the rows are deleted. Exports keep their status, so
 #: that none is retried.
 _SMALL: Mapping[str, Mapping[str, Any] | None] = {
     "cancellation_log": {"reason": None},
@@ -52,15 +52,15 @@ _SMALL: Mapping[str, Mapping[str, Any] | None] = {
 
 
 class DeletionStore(RunPart):
-    """The deletion of runs, and its progress."""
+    """The deletion of runs, with its progress."""
 
     def ask_deletion(self, run_id: int, requested_by: str | None) -> tuple[RunRow, bool]:
         """Record the request to delete the data of a run.
 
         Returns the run, and whether this call recorded the request.
 
-        From now on writes to the run raise ``RunDeleted``. Raises ``RunNotFound``. Raises
-        ``NotInThisState`` while the run executes, or while its manager or its graph still needs its
+        From then on, writes to the run raise ``RunDeleted``. Raises ``RunNotFound``. Raises
+        ``NotInThisState`` while the run executes, or while its manager or graph still needs its
         data.
         """
         with self._unit(run_id, of_deleted=True) as unit:
@@ -80,19 +80,19 @@ class DeletionStore(RunPart):
             return run_row(unit.run), True
 
     def open_deletions(self, older_than: datetime) -> list[RunRow]:
-        """Return runs whose deletion was requested before ``older_than`` and has not ended."""
+        """Return runs whose deletion was requested before ``older_than`` and is unfinished."""
         query = select(_T["run_history"]).where(
             _run.deletion_ended_at.is_(None), _run.deleted_at < older_than
         )
         return [run_row(row) for row in self._rows(query.order_by(_run.deleted_at).limit(100))]
 
     def delete_texts(self, run: RunRef, alive: Callable[[], None]) -> dict[str, int]:
-        """Remove texts of persons and crawlers from all rows about the run.
+        """Remove texts from people and crawlers from all rows about the run.
 
         Returns the number of rows of each large table.
 
-        It uses many transactions. ``alive`` is called between two of them, and may raise an error
-        to end the work. A second call does the same again.
+        It uses many transactions. ``alive`` is called between them, and can raise an error to end
+        the work. A second call does the same again.
         """
         gone = {key.table.name: self._delete_pages(run, key, alive) for key in _PAGED}
         with self._unit(run.run_id, of_deleted=True) as unit:
@@ -157,11 +157,11 @@ class DeletionStore(RunPart):
         *,
         ended: bool = False,
     ) -> None:
-        """Add to the report of the deletion.
+        """Update the report of the deletion.
 
-        ``gone`` has the number of removed objects of each location (``None``: all). ``left`` has
-        the reason why data at a location is left (``None``: it is not left any more). ``ended``:
-        the deletion has ended.
+        ``gone`` maps each location to the number of removed objects (``None`` for all). ``left``
+        maps a location to the reason why data remains there (``None`` if no data remains).
+        ``ended`` is true if the deletion has ended.
         """
         with self._unit(run.run_id, of_deleted=True) as unit:
             check_run(unit.run, run)
@@ -180,10 +180,10 @@ class DeletionStore(RunPart):
 
 
 def _theirs(run: Row) -> dict[str, str]:
-    """Return the owners that keep the arguments of the run, with the reason: its manager or graph,
-    and its schedule.
+    """Return the owners that keep the arguments of the run (its manager or graph, and its
+    schedule), with the reason.
 
-    A person gave the arguments to them and not to the run, so the deletion of the run does not
+    The arguments belong to these owners and not to the run, so the deletion of the run does not
     remove them.
     """
     begun_by = (run["parent"], run["schedule"] and f"schedule {run['schedule']}")

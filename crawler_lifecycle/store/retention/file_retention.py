@@ -1,7 +1,6 @@
 """Retention of files: the state of a run's files, and the record of their removal.
 
-Exports, resumes and removals of one run happen one after the other, because each of them locks the
-row of the run.
+Exports, resumes and removals of a run never overlap, because each of them locks the row of the run.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class FileRetentionStore(RunPart):
     """The records about the removal of runs' files."""
 
     def kept_runs(self, run_ids: Sequence[int]) -> list[RetainedRun]:
-        """Return the runs that exist, in the order of their ids, with all facts for the decision
-        about their files.
+        """Return the existing runs ordered by id, with all facts for the decision about their
+        files.
         """
         with self._db.reading() as conn:
             return _kept(conn, run_ids)
@@ -45,13 +44,13 @@ class FileRetentionStore(RunPart):
         *,
         incomplete: bool = False,
     ) -> tuple[RetentionState, int, int]:
-        """Release the files of a run for removal, if it is ``RetentionState.OLD``.
+        """Release the files of a run for removal if its state is ``RetentionState.OLD``.
 
-        They are not read any more.
+        Released files are not read any more.
 
         ``put_aside`` is called while no resume and no export of the run can begin. If it raises an
-        error, nothing changes. Returns the state of the run, its present attempt, and the highest
-        attempt of its tasks: the files of all attempts up to it are released. Raises
+        error, nothing changes. Returns the state of the run, its current attempt, and the highest
+        attempt of its tasks. The files of all attempts up to that one are released. Raises
         ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
@@ -60,8 +59,8 @@ class FileRetentionStore(RunPart):
             if stand is not RetentionState.OLD:
                 return stand, run.attempt, 0
             begin_removal(unit)
-            # This happens before the commit, so that a resume waits for the locked row and then
-            # finds no saved state.
+            # This precedes the commit, so that a resume waits for the locked row and then finds no
+            # saved state.
             put_aside()
             return stand, run.attempt, _last_attempt(unit.conn, run_id)
 
@@ -76,15 +75,15 @@ class FileRetentionStore(RunPart):
 
 
 def _last_attempt(conn: Connection, run_id: int) -> int:
-    """Return the highest attempt of the run's tasks; 0: it has none."""
+    """Return the highest attempt of the run's tasks; 0 if it has no tasks."""
     t = task_history.c
     highest = select(func.max(t.attempt)).where(t.run_id == run_id).with_hint(*BY_RUN)
     return int(conn.execute(highest).scalar_one() or 0)
 
 
 def begin_removal(unit: Unit) -> None:
-    """Release the files of the run's present attempt for removal, unless they are released
-    already.
+    """Release the files of the run's current attempt for removal, unless they are already
+    released.
     """
     (run,) = _kept(unit.conn, [unit.run_id])
     if not run.given_up:

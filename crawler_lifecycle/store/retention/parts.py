@@ -1,5 +1,5 @@
-"""The parts of retention: owners of rows, the tables from which rows are removed, and the rules of
-a feature.
+"""Building blocks of retention: owners of rows, the tables from which rows are removed, and the
+rules of a feature.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from crawler_lifecycle.store.base.rows import Row
 from crawler_lifecycle.store.runs.tables import OVER_RUNS, task_history
 from crawler_lifecycle.store.runs.unit import Unit
 
-#: The key of a row. The second number is 0 when the key has only one column.
+#: The key of a row. The second number is 0 if the key has only one column.
 Place = tuple[int, int]
 
 PRIMARY = "FORCE INDEX (PRIMARY)"
@@ -28,34 +28,36 @@ PRIMARY = "FORCE INDEX (PRIMARY)"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owner:
-    """A kind of owner of rows. The rows may be removed long after the end of their owner."""
+    """A kind of owner of rows. The rows are removable a long time after the owner has ended."""
 
     table: Table
     state: str = "status"
-    """The column with its state, one of ``words``."""
+    """The column with the state of the owner, which is one of ``words``."""
     words: type[StrEnum] = RunStatus
     over: Sequence[str] = tuple(OVER_RUNS)
-    """The states after its end."""
+    """The states after the end of the owner."""
     ended: str = "ended_at"
-    """The column with the time of its end."""
+    """The column with the end time of the owner."""
     key: Column[Any] | None = None
-    """The column whose value is in the subjects of its events; ``None``: events have a column with
-    its id, or it has no events."""
+    """The column whose value is part of the subjects of its events; ``None`` if events have a
+    column with its id, or if it has no events.
+    """
     subject: str = ""
     """The prefix of these subjects."""
     mark: str | None = None
     """The column with the time when its rows were last removed. Such an owner also has the column
-    ``pruned_through`` for the last removed event."""
+    ``pruned_through`` with the last removed event.
+    """
 
     @property
     def id(self) -> Column[int]:
-        """The column with its number."""
+        """The column with the number of the owner."""
         [found] = self.table.primary_key
         return found
 
     @property
     def facts(self) -> list[Label[Any]]:
-        """The columns that decide whether its rows may be removed."""
+        """The columns that determine whether its rows may be removed."""
         c = self.table.c
         ended = c[self.ended].label("its_end")
         return [
@@ -66,7 +68,7 @@ class Owner:
         ]
 
     def stays(self, row: Row, before: datetime) -> Stays | None:
-        """Return the reason why its rows stay; ``None``: they may be removed.
+        """Return the reason why its rows are kept; ``None`` if they may be removed.
 
         ``row`` has the columns ``facts``.
         """
@@ -75,7 +77,7 @@ class Owner:
         )
 
 
-#: An owner, and its id.
+#: The kind of an owner, and its id.
 Ref = tuple[Owner, int]
 
 
@@ -86,31 +88,32 @@ class Source:
     table: Table
     owner: Owner | None = None
     columns: Sequence[ColumnElement[Any]] = ()
-    """The columns that decide about a row in addition to its owner."""
+    """The columns that determine, in addition to the owner, whether a row is kept."""
     rule: Callable[[Row, Stays | None, datetime], Stays | None] = lambda row, owner, before: owner
-    """Returns the reason why a row stays. It gets the row, the reason of its owner, and the age
-    limit.
+    """Return the reason why a row is kept. The arguments are the row, the reason of its owner, and
+    the age limit.
     """
     still: Callable[[datetime], Sequence[ColumnElement[bool]]] | None = None
-    """Returns conditions that a row must still meet at its removal. Some rows change while their
-    owner is not locked."""
+    """Return conditions that a row must still meet when it is removed. Some rows change while their
+    owner is not locked.
+    """
     leading: Sequence[ColumnElement[bool]] = ()
-    """Conditions that only the first one meets of the rows that have the same ``keys``."""
+    """Conditions that only the first of the rows with the same ``keys`` meets."""
     marks: bool = True
-    """True when the owner must record that its rows were removed."""
+    """True if the owner must record that its rows were removed."""
 
     @property
     def keys(self) -> tuple[Column[Any], ...]:
         """The first two columns of the primary key.
 
-        Rows that have both in common are removed together.
+        Rows with the same values in both are removed together.
         """
         return tuple(self.table.primary_key)[:2]
 
     def rows(self, conn: Connection, after: Place, limit: int) -> Sequence[Row]:
         """Return the rows of the next chunk. A hint makes the database read this table first."""
         (first, *more) = self.keys
-        # With conditions in this form every database starts to read at this key.
+        # With this form of the conditions, every database starts reading at this key.
         behind = (
             [first >= after[0], (first > after[0]) | (more[0] > after[1])]
             if more
@@ -119,7 +122,7 @@ class Source:
         query = select(*self.keys, *self.columns).select_from(self.table)
         if self.owner is not None:
             of = self.table.c.get(self.owner.id.name)
-            if of is None:  # the rows belong to tasks, and the tasks to runs
+            if of is None:  # the rows belong to tasks, which belong to runs
                 query = query.outerjoin(task_history, task_history.c.task_id == first)
                 of = task_history.c.run_id
             query = query.add_columns(*self.owner.facts).outerjoin(
@@ -133,7 +136,7 @@ class Source:
         return row[self.keys[0]], row[self.keys[1]] if len(self.keys) > 1 else 0
 
     def judge(self, row: Row, before: datetime) -> tuple[Ref | None, Stays | None]:
-        """Return the owner of a row, and the reason why the row stays; ``None``: it may be
+        """Return the owner of a row, and the reason why the row is kept; ``None`` if it may be
         removed.
         """
         if self.owner is None:
@@ -157,33 +160,33 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FeatureRetention:
-    """The rows of one feature that are removed."""
+    """The removable rows of a feature."""
 
     owners: Sequence[Owner] = ()
-    """In the order in which they are locked."""
+    """The owners, in the order in which they are locked."""
     sources: Sequence[Source] = ()
-    """In the order in which they are pruned."""
+    """The tables, in the order in which they are pruned."""
     sinks: tuple[str, ...] = ()
-    """Prefixes of sinks whose failed deliveries keep no event, because such a sink may fail for
-    months.
+    """Prefixes of sinks whose failed deliveries do not keep an event, because such a sink may fail
+    for months.
     """
     check_deletion: Callable[[Unit], None] = lambda unit: None
-    """Raises ``NotInThisState`` while the feature may still need the data of the run."""
+    """Raise ``NotInThisState`` while the feature may still need the data of the run."""
     delete_texts: Callable[[Unit], None] = lambda unit: None
-    """Removes texts of persons and of crawlers from the rows of the feature about the run."""
+    """Remove texts from people and crawlers from the rows of the feature about the run."""
 
 
 def feature_retentions() -> list[FeatureRetention]:
-    """Return the rules of all features, in the order of the features.
+    """Return the rules of all features, in their order.
 
-    Their modules import this one.
+    They are imported here because their modules import this one.
     """
     return [feature.load(feature.retain) for feature in FEATURES if feature.retain]
 
 
 def known_outcome(outcome: Column[Any]) -> Any:
-    """Return the outcome if it is a standard one, else null.
+    """Return the outcome if it is a standard outcome, otherwise null.
 
-    A crawler may report any text as its outcome.
+    A crawler can report any text as its outcome.
     """
     return case((outcome.in_(OUTCOMES), outcome), else_=None)

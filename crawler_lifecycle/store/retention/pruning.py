@@ -2,8 +2,8 @@
 
 ``domain.retention`` has the rules. Each table is read by its primary key, so a call reads only one
 chunk, even in a large database. Each chunk is pruned in one short transaction, which locks the
-runs, managers and graphs of its rows. A resume therefore happens before this transaction or after
-it. If it happens before, nothing of its run is removed.
+runs, managers and graphs of its rows. A resume therefore happens either before or after this
+transaction. If it happens before, no rows of its run are removed.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _BY_NAME = (history_property, "FORCE INDEX (uq_history_property_run_id_attempt_n
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A row that may be removed."""
+    """A row that can be removed."""
 
     key: Place
     owner: Ref | None
-    """The owner of the row; ``None``: it has none, or its owner does not exist."""
+    """The owner of the row; ``None`` if it has none, or if its owner does not exist."""
 
 
 @dataclass
 class Chunk:
-    """The result for the next rows of a table: the rows that may be removed, and the reasons why
-    others stay.
+    """The result for the next rows of a table: the removable rows, and the reasons why other rows
+    are kept.
     """
 
     goes: list[Leaving] = field(default_factory=list)
@@ -69,14 +69,14 @@ class Chunk:
     """The number of deliveries that are removed with their events."""
     sent_stays: Counter[Stays] = field(default_factory=Counter)
     next: Place | None = None
-    """The key of the last row, after which the next chunk begins; ``None``: there are no more
+    """The key of the last row, after which the next chunk begins; ``None`` if there are no more
     rows.
     """
 
     def add(self, key: Place, owner: Ref | None, why: Stays | None, sent: int = 0) -> None:
         """Count a row with its deliveries.
 
-        ``why``: the reason why it stays; ``None``: it may be removed.
+        ``why`` is the reason why it is kept; ``None`` if it may be removed.
         """
         if why is None:
             self.goes.append(Leaving(key, owner))
@@ -90,7 +90,7 @@ _FEATURES = feature_retentions()
 _RUN = Owner(run_history)
 #: The kinds of owners, in the order in which they are locked.
 OWNERS = (*(owner for feature in _FEATURES for owner in feature.owners), _RUN)
-#: Prefixes of the sinks whose failed deliveries keep no event.
+#: Prefixes of the sinks whose failed deliveries do not keep an event.
 _MAY_FAIL = tuple(sink for feature in _FEATURES for sink in feature.sinks)
 
 
@@ -109,7 +109,8 @@ SOURCES: Mapping[str, Source] = {
             outbox_event,
             _RUN,
             columns=(_e.run_id, _e.subject, _e.event_key, _e.type, _e.created_at),
-            # No condition, only a lock: a delivery ends before it or finds no event.
+            # This is not a condition but a lock: a delivery either ends before it or finds no
+            # event.
             still=lambda before: (),
         ),
         Source(task_log, _RUN),
@@ -123,7 +124,7 @@ SOURCES: Mapping[str, Source] = {
             _RUN,
             columns=(_f.status, _f.last_seen, _f.repaired_at),
             rule=_finding,
-            # Audits may find it again.
+            # Audits can find it again.
             still=lambda before: (_f.status.in_(CLOSED), _f.last_seen < before),
             marks=False,
         ),
@@ -153,9 +154,10 @@ class Pruner:
         self._db.close()
 
     def poll(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
-        """Return which of the next 500 rows after ``after`` may be removed, and why others stay.
+        """Return which of the next 500 rows after ``after`` may be removed, and why others are
+        kept.
 
-        It changes nothing.
+        Nothing is changed.
         """
         source = SOURCES[table]
         with self._db.reading() as conn:
@@ -169,9 +171,9 @@ class Pruner:
         return chunk
 
     def remove(self, table: str, leaving: Sequence[Leaving], before: datetime) -> dict[str, int]:
-        """Remove the rows among these that may still be removed, in one transaction.
+        """In one transaction, remove the rows that may still be removed.
 
-        A second call removes none.
+        A second call removes nothing.
 
         Returns the number of removed rows for each table.
         """
@@ -180,8 +182,7 @@ class Pruner:
         source = SOURCES[table]
         gone = dict[str, int]()
         with self._db.writing() as conn:
-            # Every transaction locks the owners first, so that two transactions never wait for each
-            # other.
+            # Every transaction locks the owners first, which prevents deadlocks.
             attempts = _locked_owners(conn, leaving, before)
             mine = [
                 (one.key, one.owner)
@@ -216,8 +217,8 @@ class Pruner:
         gone: Sequence[tuple[Place, Ref | None]],
         attempts: Mapping[Ref, int],
     ) -> None:
-        """Record in each owner that its rows were removed: the number of the last removed event, or
-        the time.
+        """Record in each owner that its rows were removed, as the number of the last removed event
+        or as the time.
         """
         through: dict[Ref, int] = {}
         for (key, _), ref in gone:
@@ -245,9 +246,9 @@ class Pruner:
                 )
 
     def _mark_runs(self, conn: Connection, through: Mapping[int, tuple[int, int]]) -> None:
-        """Record this as a property of the present attempt of each run.
+        """Record the last removed event as a property of the current attempt of each run.
 
-        The number is 0 when no event was removed.
+        Its number is 0 if no event was removed.
         """
         p = history_property.c
         query = select(p.id, p.run_id, p.attempt, p.value).where(
@@ -275,7 +276,7 @@ class Pruner:
 def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
     """Return a pruner of the database at ``url``.
 
-    It connects at its first use. Raises ``InvalidRequest``.
+    It connects on first use. Raises ``InvalidRequest``.
     """
     return Pruner(Database(open_engine(parse_url(url), pool_size=1)), clock)
 
@@ -283,7 +284,7 @@ def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
 def _locked_owners(
     conn: Connection, leaving: Sequence[Leaving], before: datetime
 ) -> dict[Ref, int]:
-    """Lock the owners of these rows that ended before ``before``, in the order of their ids.
+    """Lock those owners of these rows that ended before ``before``, in the order of their ids.
 
     Returns their attempts.
     """
@@ -313,7 +314,7 @@ def _locked_owners(
 def _add_events(conn: Connection, chunk: Chunk, rows: Sequence[Row], before: datetime) -> None:
     """Add events to a chunk.
 
-    An event has the number of its run, or its subject names a manager or a graph.
+    An event belongs to the run with its number, or to the manager or graph in its subject.
     """
     sent, unsent = _sent(conn, [row["seq"] for row in rows])
     others = _owners_of(conn, {row["subject"] for row in rows if row["run_id"] is None}, before)
@@ -350,10 +351,9 @@ def _sent(conn: Connection, seqs: Sequence[int]) -> tuple[Counter[int], set[int]
 def _owners_of(
     conn: Connection, subjects: Collection[str], before: datetime
 ) -> dict[str, tuple[Ref | None, Stays | None]]:
-    """Return the manager or graph of each subject, and the reason why its rows stay.
+    """Return the manager or graph of each subject, and the reason why its rows are kept.
 
-    Schedules and webhooks have no end. Their events have no owner here, and are removed by their
-    own age.
+    Schedules and webhooks do not end, so their events have no owner here and are removed by age.
     """
     found: dict[str, tuple[Ref | None, Stays | None]] = dict.fromkeys(subjects, (None, None))
     for owner in OWNERS:

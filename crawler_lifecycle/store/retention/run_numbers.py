@@ -1,4 +1,4 @@
-"""Numbers of runs and tasks: the highest number in the database, and the raising of the
+"""The numbers of runs and tasks: reads the highest number in the database, and raises the
 counters.
 """
 
@@ -28,9 +28,9 @@ from crawler_lifecycle.store.base.unit import StorePart
 from crawler_lifecycle.store.columns import UtcTime
 from crawler_lifecycle.store.runs.tables import run_history, task_history
 
-#: The most task numbers that are skipped at once.
+#: The maximum number of task numbers that are skipped at once.
 TASK_GAP_MAX = 10**9
-#: Values of the temporary rows for columns that accept only certain values.
+#: Values in temporary rows for columns that accept only certain values.
 _REAL = {
     "run_history": {
         "attempt": 1,
@@ -46,16 +46,17 @@ class RunNumberStore(StorePart):
     """The numbers of runs."""
 
     def newest_run_id(self) -> int:
-        """Return the highest number of a run in the database; 0 when there is no run."""
+        """Return the highest number of a run in the database; 0 if there are no runs."""
         with self._db.reading() as conn:
             return _newest(conn, run_history.c.run_id)
 
     def begin_run_ids_above(self, run_id: int) -> bool:
-        """Make the numbers of new runs higher than this one. Returns whether this changed anything.
+        """Ensure that new runs get higher numbers than this one. Returns whether this changed
+        anything.
 
-        Numbers never decrease. A database with missing runs (it was restored or created again) also
-        lacks their tasks. Therefore new tasks skip as many numbers as the missing runs may have
-        used.
+        Numbers never decrease. If runs are missing because the database was restored or recreated,
+        their tasks are missing too. New tasks therefore skip as many numbers as the missing runs
+        may have used.
 
         A row with this number is inserted and deleted in one transaction. This raises the counter
         on every database, needs no right to change the schema, and reaches replicas. No other
@@ -64,8 +65,8 @@ class RunNumberStore(StorePart):
         if run_id <= self.newest_run_id():
             return False
         with self._db.writing() as conn:
-            # Many workers may start at the same time. This lock prevents a deadlock between rows
-            # with the same number.
+            # Many workers may start at the same time. This lock prevents deadlocks between inserts
+            # of the same number.
             conn.execute(select(outbox_counter.c.id).with_for_update()).all()
             now = self._clock()
             following = _insert(conn, run_history, now)

@@ -1,4 +1,4 @@
-"""Insertion of tasks, with a new run and into a live run."""
+"""The insertion of tasks, for a new run and for a live run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .unit import BY_RUN, RunPart, Unit
 
 
 def check_capacity(present: int, more: int) -> None:
-    """Raise ``InvalidRequest`` when a run with ``present`` tasks cannot get ``more`` tasks."""
+    """Raise ``InvalidRequest`` if a run with ``present`` tasks cannot get ``more`` tasks."""
     if present + more > TASKS_PER_RUN_MAX:
         has = f", and this one has {present}" if present else ""
         raise InvalidRequest(
@@ -33,14 +33,14 @@ def check_capacity(present: int, more: int) -> None:
 
 
 def insert_tags(unit: Unit, tags: Sequence[str]) -> None:
-    """Insert the tags of a new run, without repetitions."""
+    """Insert the tags of a new run, without duplicates."""
     distinct = sorted({tag_key(tag) for tag in tags})
     rows = [{"tag": tag} for tag in distinct]
     insert_mappings(unit.conn, run_tag, rows, run_id=unit.run_id, project=unit.run["project"])
 
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
-    """Insert QUEUED tasks of the present attempt. Their indexes begin with ``first_index``."""
+    """Insert QUEUED tasks of the current attempt. Their indexes start at ``first_index``."""
     names = (
         "run_id",
         "attempt",
@@ -66,8 +66,8 @@ def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, 
 def first_attempt(unit: Unit) -> int:
     """Return the number of the first try of a task in this attempt of the run.
 
-    It is above all numbers of former attempts, because the files of those may be removed by their
-    numbers.
+    It is higher than all numbers of earlier attempts, because files of earlier attempts may be
+    removed by number.
     """
     if unit.attempt == 1:
         return 1
@@ -80,7 +80,7 @@ def first_attempt(unit: Unit) -> int:
 
 
 class AdditionStore(RunPart):
-    """Tasks that are added to a live run."""
+    """The addition of tasks to a live run."""
 
     def add_tasks(
         self,
@@ -95,8 +95,8 @@ class AdditionStore(RunPart):
 
         A second call with the same key and arguments returns the same tasks, even after the end of
         the run. Raises ``RunNotFound``. Raises ``NotInThisState`` after a stop or the end,
-        ``DuplicateRequest`` when the key has other arguments, ``InvalidRequest`` for no tasks or
-        too many tasks, and ``QuotaReached``.
+        ``DuplicateRequest`` if the key was used with other arguments, ``InvalidRequest`` for no
+        tasks or too many tasks, and ``QuotaReached``.
         """
         check_request_id(key)
         if not task_args:
@@ -110,8 +110,8 @@ class AdditionStore(RunPart):
             _check_live(unit)
             first = _next_index(unit)
             check_capacity(first, len(task_args))
-            # The token of a crawler sees all projects, and asks for its own run. With a fence,
-            # Temporal asks.
+            # The token of a crawler has access to all projects, and is used for its own run. With a
+            # fence, the caller is Temporal.
             with limited(only() if fence is not None else unit.run["project"]):
                 check_quotas(
                     unit.conn, self._quotas, self._pools, unit.run, unit.now, len(task_args), first
@@ -172,7 +172,7 @@ def _next_index(unit: Unit) -> int:
 def _added(unit: Unit, first: int, tasks: int) -> list[AddedTask]:
     """Return the added tasks.
 
-    If an index has several rows because it was resumed since, return the first row.
+    If an index has several rows because of a later resume, return the first row.
     """
     t = task_history.c
     rows = unit.conn.execute(

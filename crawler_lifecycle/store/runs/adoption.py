@@ -1,4 +1,4 @@
-"""Adoption: runs that a restored database lacks are inserted again, with their numbers and uids."""
+"""Adoption: the insertion of runs that a restored database lacks, with their numbers and uids."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from .rows import request_hash, run_row, work_hash
 from .tables import run_history, status_transition, task_history
 from .unit import RunPart, Unit, read_run
 
-#: The fix for what cannot be adopted again.
+#: The fix for runs that cannot be adopted.
 _END_IT = "end this one: crawlctl audit --end-unknown"
 
 
 class AdoptionStore(RunPart):
-    """The insertion of runs that still execute but whose rows the database has lost."""
+    """The insertion of runs that still execute but have no rows in the database any more."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
         """Insert a lost run again, with its number and uid, and with its tasks.
 
         The next poll finds their states.
 
-        A task without any trace becomes LOST. A second call returns the existing row, with missing
-        tasks added. Raises ``NotInThisState`` when the number of the run or of one of its tasks
-        belongs to another run or task now, or when the existing row cannot have the tasks: the run
-        has ended, or a task has a later attempt.
+        A task without any trace becomes LOST. A second call inserts missing tasks and returns the
+        existing row. Raises ``NotInThisState`` if the number of the run or of one of its tasks now
+        belongs to another run or task. Also raises it if the tasks cannot be added to the existing
+        row, because the run has ended or a task has a later attempt.
         """
         r = run_history.c
         number = lost.run.run_id
@@ -65,7 +65,7 @@ class AdoptionStore(RunPart):
         return run_row(unit.run)
 
     def _complete(self, conn: Connection, lost: LostRun) -> RunRow:
-        """Insert tasks that the existing run lacks, and return its row."""
+        """Insert the missing tasks of an existing run, and return its row."""
         t = task_history.c
         run = read_run(conn, lost.run.run_id, lock=True)
         there = {
@@ -81,7 +81,7 @@ class AdoptionStore(RunPart):
             if task.index not in known and run_attempt_of(task) <= run["attempt"]
         ]
         if not more:
-            # Since the copy, a resume or a retry may have begun a later attempt.
+            # After the copy was made, a resume or a retry may have begun a later attempt.
             for task in lost.tasks:
                 if (task.index, task.attempt) not in there:
                     what = f"attempt {task.attempt} of task {task.index} of run {run['run_id']}"
@@ -107,7 +107,7 @@ class AdoptionStore(RunPart):
     def _insert_tasks(
         unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]
     ) -> None:
-        """Insert these tasks, and insert as LOST each other task of the run's records that is not
+        """Insert these tasks, and insert as LOST every other task of the run's records that is not
         ``known``.
         """
         known = known | {task.index for task in tasks}
@@ -131,8 +131,8 @@ class AdoptionStore(RunPart):
 
 
 def _tasks_counted(task: TaskRecord) -> int:
-    """Return how many tasks the run had when this one was deployed, as its record shows; 0 if that
-    is not readable.
+    """Return the number of tasks that the run had when this task was deployed, according to its
+    record; 0 if that is unreadable.
     """
     said = task.record.get("tasks")
     return min(said, TASKS_PER_RUN_MAX) if type(said) is int and said > 0 else 0
@@ -160,7 +160,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
         conn.execute(select(r.run_id).where(r.request_id == request_id)).scalar_one_or_none()
         is not None
     ):
-        # The request was repeated after the restore, so another run has this request id.
+        # If the request was repeated after the restore, another run has this request id.
         request_id = f"{request_id[: REQUEST_ID_MAX - 9]}/{lost.run.uid[:8]}"
     stop = lost.stop
     status = RunStatus.PROCESSING if stop is None else RunStatus.STOPPING
@@ -183,7 +183,7 @@ def _row(conn: Connection, lost: LostRun, now: datetime) -> dict[str, Any]:
 
 
 def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
-    """Return the row of a task that was certainly deployed.
+    """Return the row of a task that is known to have been deployed.
 
     The next poll finds its state or its end.
     """
@@ -206,7 +206,7 @@ def _task(lost: LostRun, one: TaskRecord, now: datetime) -> dict[str, Any]:
 
 
 def run_attempt_of(task: TaskRecord) -> int:
-    """Return the attempt of the run for which the task was deployed, as its record shows."""
+    """Return the attempt of the run for which the task was deployed, according to its record."""
     said = task.record.get("attempt")
     return said if type(said) is int and 0 < said <= task.attempt else task.attempt
 

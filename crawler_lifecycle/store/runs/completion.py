@@ -1,4 +1,4 @@
-"""Completion: the verdict with its events, and the records of exports."""
+"""Completion: the verdict about a run with its events, and the records of exports."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ _NOTHING = ExpectedCoverage()
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """Return the number of tasks with each status, outcome and ``ended_by``, and one of their
+    """Return the number of tasks with each status, outcome and ``ended_by``, with one of their
     causes.
 
-    The group with the most frequent cause among unsuccessful tasks gets this cause, and the number
+    The group with the most frequent cause among unsuccessful tasks gets this cause, with the number
     of its tasks.
     """
     t = task_history.c
@@ -100,7 +100,7 @@ def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
 def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
     """Return the verdict.
 
-    If the run did not start in time, its cause also names the recorded reason of its wait.
+    If the run did not start in time, the cause includes the recorded reason for its wait.
     """
     waited = unit.run["waiting_for"]
     if (verdict.ended_by, verdict.outcome) != (EndedBy.LIMIT, "start_timeout") or waited in (
@@ -108,13 +108,13 @@ def _with_the_wait(verdict: Verdict, unit: Unit) -> Verdict:
         WAITING_FOR_START,
     ):
         return verdict
-    return replace(verdict, cause=f"{verdict.cause}; it waited for this: {waited}")
+    return replace(verdict, cause=f"{verdict.cause}; the reason for its wait was: {waited}")
 
 
 def _before(unit: Unit) -> list[Coverage]:
-    """Return the coverages of the last completed runs of this crawler and project before this one.
+    """Return the coverages of the last completed runs of this crawler and project before this run.
 
-    Runs without one are left out.
+    Runs without a coverage are left out.
     """
     query = _completed_before(unit, run_history.c.fields).limit(RUNS)
     return [
@@ -125,8 +125,8 @@ def _before(unit: Unit) -> list[Coverage]:
 
 
 def _good(unit: Unit) -> list[Brought]:
-    """Return what the last good runs of this crawler and project before this one brought, if they
-    brought items.
+    """Return the results of the last good runs of this crawler and project before this run, without
+    runs that have no items.
     """
     r = run_history.c
     rows = unit.conn.execute(
@@ -138,7 +138,7 @@ def _good(unit: Unit) -> list[Brought]:
 
 
 def _completed_before(unit: Unit, *columns: Any) -> Select[Any]:
-    """Return a query of completed runs of this crawler and project before this one, the newest
+    """Return a query for completed runs of this crawler and project before this run, the newest
     first.
     """
     r = run_history.c
@@ -162,19 +162,19 @@ class CompletionStore(RunPart):
         judge: Callable[[Sequence[EndedTasks], StopIntent | None], Verdict],
         expected: ExpectedCoverage = _NOTHING,
     ) -> RunRow:
-        """Record the verdict of ``judge``: the terminal status, its transition and the event
-        ``run.ended``.
+        """Record the verdict of ``judge`` in one transaction: the terminal status, its transition
+        and the event ``run.ended``.
 
-        This is one transaction. Unless the run was stopped, what it brought is also compared with
-        ``expected``. A run that needs attention has further events (``verdict_events``). If a stop
-        is recorded, the event ``run.stopped`` is appended, too, even if no workflow has acted on
-        the stop.
+        Unless the run was stopped, its results are also compared with ``expected``. A run that
+        needs attention has further events (``verdict_events``). If a stop is recorded, the event
+        ``run.stopped`` is also appended, even if no workflow has acted on the stop. Raises
+        ``NotInThisState`` while tasks are alive.
 
-        Raises ``NotInThisState`` while tasks are alive. Raises ``RowUnreadable`` when a row of a
-        task is missing, or when a manual edit set the terminal status. A second call returns the
-        row, without a call of ``judge``.
+        Raises ``RowUnreadable`` if a row of a task is missing, or if a manual edit set the terminal
+        status. A second call returns the row without calling ``judge``.
         """
-        # Before the lock, because many tasks take seconds; ended tasks do not change.
+        # This precedes the lock, because it takes seconds for many tasks. Ended tasks do not
+        # change.
         with self._db.reading() as conn:
             coverage = run_coverage(conn, fence.run_id, expected.parts)
         with self._unit(fence) as unit:
@@ -209,7 +209,7 @@ class CompletionStore(RunPart):
                 ended_by=verdict.ended_by,
                 cause=verdict.cause,
                 lacks=verdict.lacks,
-                # The run ended with its last task, even if this was found later. The time must not
+                # The run ended with its last task, even if that was found later. The time must not
                 # be in the future.
                 ended_at=min(last_end, unit.now) if last_end else unit.now,
                 stage=Stage.COMPLETION.value,
@@ -222,7 +222,7 @@ class CompletionStore(RunPart):
             if self._pools.counted:
                 leave_line(unit)
             if unit.stop is not None:
-                # The run has ended, so no workflow has to act on the stop any more.
+                # The run has ended, so no workflow needs to act on the stop any more.
                 note_acted(unit, unit.now)
                 key = event_key(unit.ref, unit.attempt, EVENT_RUN_STOPPED)
                 stopped = facts(unit.run, "run_id", "attempt", "crawler", "status", *OF_END)
@@ -241,7 +241,7 @@ def _compared(
     coverage: Coverage | None,
     expected: ExpectedCoverage,
 ) -> Verdict:
-    """Return the verdict of a completed run after the comparison with what is expected."""
+    """Return the verdict of a completed run after the comparison with the expected results."""
     brought = Brought(sums["pages"] or 0, sums["items"] or 0, sums["errors"] or 0, coverage)
     before = _before(unit) if expected.parts else []
     good = _good(unit) if expected.numbers or not brought.items else []
@@ -249,8 +249,8 @@ def _compared(
 
 
 def _check_judged(unit: Unit) -> None:
-    """Raise ``RowUnreadable`` when a manual edit set the terminal status: each verdict has an event
-    ``run.ended``.
+    """Raise ``RowUnreadable`` if there is no event ``run.ended``, because then a manual edit set
+    the terminal status.
     """
     key = event_key(unit.ref, unit.attempt, EVENT_RUN_ENDED)
     if (
@@ -272,8 +272,7 @@ def _check_judged(unit: Unit) -> None:
 
 
 def _check_complete(unit: Unit, counts: TaskCounts) -> None:
-    """Raise ``RowUnreadable`` when the row of a task is missing, or when an index has two rows that
-    count.
+    """Raise ``RowUnreadable`` if the row of a task is missing, or if an index has two valid rows.
 
     A verdict about the wrong tasks would be untrue.
     """
@@ -300,7 +299,7 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
 
 
 def _tasks_made(unit: Unit) -> int:
-    """Return the number of the run's tasks, from the records of its beginning and of later
+    """Return the number of the run's tasks according to the records of its start and of later
     additions.
     """
     s = status_transition.c
@@ -316,7 +315,7 @@ def _tasks_made(unit: Unit) -> int:
 
 
 def _ended_body(unit: Unit, counts: TaskCounts, attention: str | None) -> dict[str, object]:
-    """Return the body of the event ``run.ended``: the facts that data pipelines need."""
+    """Return the body of the event ``run.ended``, which has the facts that data pipelines need."""
     names = ("run_id", "attempt", "request_id", "crawler", "trigger", "flow_id", "parent", "status")
     return {
         **facts(unit.run, *names, *OF_END),
@@ -333,7 +332,7 @@ class ExportStore(RunPart):
     def begin_export(self, fence: Fence) -> int:
         """Record that an export of the fence's attempt begins to read files.
 
-        Returns the last attempt whose files were released for removal; 0: there is none.
+        Returns the last attempt whose files were released for removal; 0 if there is none.
         """
         x = export_record.c
         p = history_property.c
@@ -352,8 +351,9 @@ class ExportStore(RunPart):
     ) -> None:
         """Record the state of the export of the fence's attempt.
 
-        The address of a stored archive stays recorded: a later failed try only adds its error. An
-        earlier attempt of a resumed run may still record its own export, because nobody else does.
+        The address of a stored archive stays recorded, and a later failed try only adds its error.
+        An earlier attempt of a resumed run can still record its own export, because nothing else
+        does.
         """
         x = export_record.c
         with self._unit(fence.run_id) as unit:

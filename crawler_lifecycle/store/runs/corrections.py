@@ -1,7 +1,7 @@
-"""Corrections: queries, and the insertion of corrections that no poll finds.
+"""Corrections: queries, and the insertion of corrections that were not found by polls.
 
 ``moves.py`` inserts the corrections that polls find. No statement deletes rows of ``correction`` or
-``status_transition``. Only the deletion of a run's data updates them: it empties their evidence. A
+``status_transition``. Only the deletion of a run's data updates them, to empty their evidence. A
 test checks every statement of the store, and the database user needs no right to delete these rows
 (docs/security.md).
 """
@@ -37,7 +37,7 @@ from .tables import LIVE_RUNS, correction, status_transition, task_history
 from .unit import RunPart, Unit
 
 WORD_MAX = 20
-"""The most characters in the columns ``believed`` and ``truth``."""
+"""The maximum number of characters in the columns ``believed`` and ``truth``."""
 
 
 class CorrectionStore(RunPart):
@@ -51,9 +51,9 @@ class CorrectionStore(RunPart):
         Returns the new ones, as they were written.
 
         A correction with the same task, attempt, kind, believed status and true status is written
-        only once. A correction of the present status of a live run also changes this status, with
-        its transition, if its truth is a later live status. A terminal status never changes. One
-        event ``run.changed`` reports all changes.
+        only once. A correction of the current status of a live run also changes this status and
+        records the transition, if the true status is a later live status. A terminal status never
+        changes. One event ``run.changed`` reports all changes.
 
         ``found_by`` is one of ``domain.audits.corrections.SOURCES``. Raises ``RunNotFound``. Raises
         ``InvalidRequest`` for an unknown kind or source, for a word that is too long, and for a
@@ -92,9 +92,9 @@ class CorrectionStore(RunPart):
     ) -> list[CorrectionRow]:
         """Return corrections, the oldest first.
 
-        ``run_id`` and ``kind`` limit them to one run and to one kind.
+        ``run_id`` and ``kind`` limit them to one run and one kind.
 
-        With ``before_id`` the corrections before this one are returned, the newest first.
+        With ``before_id``, return the corrections before this id, the newest first.
         """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
@@ -103,7 +103,7 @@ class CorrectionStore(RunPart):
         )
         if before_id is not None:
             query = query.where(key < before_id)
-        # MySQL may take an index of the project that has another order than the id, and sort.
+        # MySQL may choose an index of the project that is not ordered by id, and then sort.
         other = ["summary_of_project"] + (["project_kind_id"] if kind is None else [])
         hint = f"IGNORE INDEX ({', '.join(f'ix_correction_{name}' for name in other)})"
         query = query.with_hint(correction, hint, "mysql")
@@ -111,11 +111,11 @@ class CorrectionStore(RunPart):
         return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
-        """Return the number of corrections of each kind in all runs since ``since``, and the
+        """Return the number of corrections of each kind in all runs since ``since``, with the
         longest time for which a status was untrue.
         """
         c = correction.c
-        # With the plain column SQLite would read the whole index of the kind, instead of the part
+        # With the plain column, SQLite would read the whole index of the kind instead of the part
         # since ``since``.
         kind = func.coalesce(c.kind, literal_column("''"))
         query = select(kind, func.count(), func.max(c.lag_ms)).where(
@@ -146,7 +146,7 @@ def _check(one: Correction, found_by: str) -> None:
 
 
 def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
-    """Return the tasks that the corrections name, by id.
+    """Return the tasks of the corrections, by id.
 
     Raises ``InvalidRequest`` for a task of another run.
     """
@@ -159,7 +159,7 @@ def _tasks(unit: Unit, corrections: Sequence[Correction]) -> Mapping[int, Row]:
     missing = [task_id for task_id in named if task_id not in found]
     if missing:
         raise InvalidRequest(
-            f"task_id: {missing[0]} is no task of run {unit.run_id}; see the list of its tasks"
+            f"task_id: {missing[0]} is not a task of run {unit.run_id}; see the list of its tasks"
         )
     return found
 
@@ -208,7 +208,7 @@ def _values(unit: Unit, one: Correction, tasks: Mapping[int, Row]) -> dict[str, 
 def _on_record_since(
     unit: Unit, one: Correction, attempt: int, task: Row | None
 ) -> datetime | None:
-    """Return the time when the believed status was recorded; ``None``: it was never recorded for
+    """Return the time when the believed status was recorded; ``None`` if it was never recorded for
     this task or run.
     """
     if task is not None and task["status"] == one.believed:
@@ -225,7 +225,7 @@ def _on_record_since(
 
 
 def _move_run(unit: Unit, one: Correction, found_by: str) -> None:
-    """Give a live run the true status, if the correction is about its present status and the true
+    """Set a live run to the true status if the correction is about its current status and the true
     status is live.
     """
     of_the_run = one.task_id is None and one.attempt in (None, unit.attempt)

@@ -1,4 +1,4 @@
-"""Counts of runs for pages: how the runs of a crawler ended, and what the live runs do."""
+"""Counts of runs for the web UI: how the runs of a crawler ended, and what live runs do."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class RunCounts(StorePart):
     """The counting methods of ``RunReader``."""
 
     def ends_of(self, crawler: str, since: datetime, outcomes: int) -> Ends:
-        """Return how many runs of the crawler, created since ``since``, completed and failed, and
-        the most frequent ``outcomes`` of those that failed.
+        """Count the completed and failed runs of the crawler that were created since ``since``.
 
-        An index alone counts the runs: their numbers grow with time. Only of the runs of the two
-        hours around ``since`` the time is read, because the clocks of hosts may differ.
+        Returns these counts and the most frequent ``outcomes`` of failed runs. The runs are counted
+        in an index alone, because their numbers grow with time. The creation time is read only for
+        runs within two hours around ``since``, because the clocks of hosts may differ.
         """
         r = run_history.c
         mine = [r.crawler == crawler, *seen(run_history, leads=True)]
@@ -61,11 +61,11 @@ class RunCounts(StorePart):
                 .where(*failed)
                 .group_by(*same)
             )
-            # A crawler may report any text as its outcome, so the rare ones are left out.
+            # A crawler can report any text as its outcome, so rare outcomes are left out.
             found = conn.execute(_hinted(groups).order_by(runs.desc()).limit(1_000)).all()
             stopped = sum(row.runs for row in found if row.ended_by == EndedBy.PERSON)
             told = [row for row in found if row.ended_by != EndedBy.PERSON][:outcomes]
-            # No run has the number 0. SQLite reads an empty list as a scan.
+            # No run has the number 0. With an empty list, SQLite would scan the table.
             rows = conn.execute(
                 select(*BRIEF).where(r.run_id.in_([0, *(row.newest for row in told)]))
             ).mappings()
@@ -74,9 +74,10 @@ class RunCounts(StorePart):
             return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
 
     def live_now(self, most: int) -> LiveRuns:
-        """Return the numbers of live runs by status and by what they wait for.
+        """Count live runs by status and by what they wait for.
 
-        Of each status, only ``most`` runs are read."""
+        At most ``most`` runs of each status are read.
+        """
         r = run_history.c
         by_status = Counter[str]()
         waits = Counter[tuple[str, str | None]]()

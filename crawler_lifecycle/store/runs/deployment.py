@@ -1,4 +1,4 @@
-"""Deployment: offers of tasks to the scheduler service, its answers, and the start of the run."""
+"""Deployment: offers of tasks to the scheduler service, its answers, and the starts of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .retries import count_resting, first_wait
 from .tables import task_history
 from .unit import RunPart, Unit, begin_run, current_tasks, enter_stage
 
-#: The columns of a task that is offered.
+#: The columns that are read of an offered task.
 _OFFERED = [
     *(
         task_history.c[name]
@@ -38,16 +38,13 @@ _OFFERED = [
     ),
     *(task_history.c[name] for name in ("retry", "memory", "avoid_node")),
 ]
-#: The columns that a task of a resumed run keeps. Its counters continue from those of the earlier
-#: try.
+#: The columns that a task of a resumed run keeps. Its counters continue from the earlier try.
 _KEPT = ("run_id", "task_index", "args", "memory", *COUNTERS)
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
 
 class DeploymentStore(RunPart):
-    """The records of offers to the scheduler service, of its answers, and of the start of the
-    run.
-    """
+    """The records of offers to the scheduler service, of its answers, and of the starts of runs."""
 
     def offer_tasks(
         self,
@@ -62,16 +59,16 @@ class DeploymentStore(RunPart):
         """Mark the next QUEUED tasks as offered, and return them, the lowest index first, with the
         recorded stop.
 
-        The deployment call that follows creates nothing after ``until``, even if the clocks of the
-        hosts differ. ``place`` is the namespace in which it creates tasks. The result has at most
-        as many tasks as one call can carry (``bounds.OFFER_BYTES_MAX``), but at least one. Together
-        with active tasks there are never more than ``max_parallel``. After a stop or the end of the
-        run there are none.
+        The following deployment call creates nothing after ``until``, even if the clocks of the
+        hosts differ. ``place`` is the namespace in which it creates tasks. The result has at least
+        one task, and at most as many as fit into one call (``bounds.OFFER_BYTES_MAX``). Together
+        with the active tasks, there are never more than ``max_parallel``. After a stop or the end
+        of the run, no tasks are offered.
 
-        The run enters the stage deployment. From now on tasks may be on the cluster, so the first
-        poll is planned for ``next_look_at``, unless a poll is planned already.
+        The run enters the stage deployment. From then on tasks may be on the cluster, so the first
+        poll is planned for ``next_look_at``, unless a poll is already planned.
 
-        If a call with a later ``until`` offers the task already, that time stays. ``now`` decides
+        If an earlier offer of the task has a later ``until``, that time is kept. ``now`` determines
         which tries may begin (``RetryStore.retry_ended``). Raises ``Fenced``.
         """
         t = task_history.c
@@ -102,14 +99,14 @@ class DeploymentStore(RunPart):
         """Return as many of the first rows as ``max_parallel``, the slots of the pool and the
         window allow.
 
-        Active tasks count, and so do tasks that an earlier call may create or have created: these
-        hold a slot already.
+        Active tasks count, and so do tasks that an earlier call may create or have created, because
+        they already hold a slot.
         """
         new = [row for row in rows if not _is_offered(unit, row)]
         gives = self._gives(unit)
         window = self._pools.window
         if not gives and max_parallel is None and window is None:
-            leave_line(unit)  # the settings may have changed while it waited
+            leave_line(unit)  # the settings may have changed during the wait
             return rows
         counts = unit.counts()
         offered = _count_offered(unit) if new else 0
@@ -130,15 +127,17 @@ class DeploymentStore(RunPart):
         return [row for row in rows if _is_offered(unit, row) or row["task_id"] in got]
 
     def _gives(self, unit: Unit) -> bool:
-        """Return whether we give the slots of this run's pool, and Kueue does not."""
+        """Return whether the store, and not Kueue, assigns the slots of this run's pool."""
         return self._pools.counted and self.queue_of(unit.run["pool"], unit.run["project"]) is None
 
     def queue_of(self, pool: str, project: str) -> str | None:
-        """Return the Kueue queue of the pool that serves such runs; ``None``: we give its slots."""
+        """Return the Kueue queue of the pool that serves such runs; ``None`` if the store assigns
+        its slots.
+        """
         return self._pools.of(self._pools.serving(pool, project)).queue
 
     def waits_for_slot(self, run_id: int) -> bool:
-        """Return whether the run waits for slots of its pool. It is called when there are some."""
+        """Return whether the run waits for slots of its pool. It is called when slots are free."""
         if not self._pools.counted:
             return False
         with self._db.reading() as conn:
@@ -158,7 +157,7 @@ class DeploymentStore(RunPart):
         Created or existing tasks become PENDING. Deferred tasks stay QUEUED with the reason.
         Refused tasks become FAILED. ``until`` and ``offered`` identify the offer that was answered.
         A deferral does not apply to a task that was offered again meanwhile. If an earlier call may
-        still create a deferred task, the task stays offered by that call.
+        still create a deferred task, the offer of that call stays valid.
         """
         with self._unit(fence) as unit:
             t = task_history.c
@@ -190,8 +189,8 @@ class DeploymentStore(RunPart):
                     )
             refused = [_refused(task_id, a.reason) for task_id, a in mine if a.state == "refused"]
             move_tasks(unit, refused, "deploy", replace=("reason",))
-            # A task that was offered again may be created now. Only the answer to the later call
-            # decides about it.
+            # A task that was offered again may now be created. Only the answer to the later call
+            # counts.
             again = {
                 row.task_id for row in rows if until is not None and row.offered_until != until
             }
@@ -204,8 +203,8 @@ class DeploymentStore(RunPart):
                 {"task_id": task_id, "reason": answer.reason} for task_id, answer in put_off
             ]
             update_tasks(unit, deferred, replace=("reason",), nulls=("offered_until",))
-            # The task does not exist yet. An earlier call without an answer may still create it
-            # until it expires.
+            # The task does not exist yet. An earlier call without an answer may create it until the
+            # call expires.
             coming = {
                 task.task_id: task.offered_until
                 for task in offered
@@ -234,10 +233,10 @@ class DeploymentStore(RunPart):
 
         Returns the counts of tasks.
 
-        ``offered`` and ``until`` identify the offer that was refused as a whole, so it created no
-        task. An earlier call without an answer may have created a task that it offered. Such a task
-        stays QUEUED, and counts as offered by that call. It is refused later, when a poll after the
-        end of that call has not seen it.
+        ``offered`` and ``until`` identify an offer that was refused as a whole, so it created no
+        task. A task may have been created by an earlier call without an answer. Such a task stays
+        QUEUED, and counts as offered by that call. It is refused later, after a poll that follows
+        the end of that call and does not find it.
 
         A second call changes nothing.
         """
@@ -263,7 +262,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def withdraw_offer(self, fence: Fence, offered: Sequence[QueuedTask], until: datetime) -> None:
-        """Take back an offer whose call created nothing.
+        """Withdraw an offer whose call created nothing.
 
         An earlier offer of its tasks becomes valid again.
         """
@@ -275,10 +274,10 @@ class DeploymentStore(RunPart):
             _set_back(unit, {task_id: earlier[task_id] for task_id in task_ids})
 
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
-        """Record the reason why the run waits; ``None``: it does not wait any more.
+        """Record the reason why the run waits; ``None`` if it no longer waits.
 
-        A reason is ignored when the run has ended, or when it has started and has no QUEUED task.
-        It then comes from a late retry, and nobody would remove it.
+        A reason is ignored if the run has ended, or if it has started and has no QUEUED task. It
+        would come from a late retry, and nothing would remove it.
         """
         with self._unit(fence) as unit:
             waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
@@ -291,7 +290,7 @@ class DeploymentStore(RunPart):
         """Record the start of the run: INITIALIZING becomes PROCESSING, and the stage becomes
         reconciliation.
 
-        A later status stays. Returns the status after the call.
+        A later status is kept. Returns the resulting status.
         """
         with self._unit(fence) as unit:
             if unit.status.terminal:
@@ -304,10 +303,10 @@ class DeploymentStore(RunPart):
 
         Returns the counts.
 
-        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. The existing
-        QUEUED rows become rows of this attempt. Exception: a call of a former attempt may still
-        create the tasks of some rows. After the end of that call, ``offer_tasks`` takes over these
-        rows. No row is inserted after a stop, or by a second call.
+        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. Existing QUEUED
+        rows become rows of this attempt, except those whose tasks may still be created by a call of
+        an earlier attempt. ``offer_tasks`` takes over these rows after the end of that call. No row
+        is inserted after a stop, or by a second call.
         """
         with self._unit(fence) as unit:
             _adopt_queued(unit)
@@ -326,7 +325,7 @@ class DeploymentStore(RunPart):
             return unit.counts()
 
     def places(self, run_id: int) -> list[str]:
-        """Return the recorded namespaces in which tasks of the run execute or may still be
+        """Return the recorded namespaces in which tasks of the run execute or can still be
         created.
         """
         t = task_history.c
@@ -348,7 +347,7 @@ class DeploymentStore(RunPart):
 def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
     """Return the rows as tasks of this attempt of the run.
 
-    Offers of a former attempt have expired.
+    Offers of earlier attempts have expired.
     """
     late = {row["task_id"] for row in rows if row["run_attempt"] != unit.attempt}
     if not late:
@@ -361,17 +360,17 @@ def _taken_over(unit: Unit, rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _set_queued(unit: Unit, task_ids: Sequence[int], **values: Any) -> None:
-    """Set columns of those of these tasks that are QUEUED."""
+    """Set columns of these tasks, except tasks that are not QUEUED."""
     t = task_history.c
     queued = update(task_history).where(t.status == TaskStatus.QUEUED).values(**values)
     change_in(unit.conn, queued, t.task_id, task_ids)
 
 
 def _set_back(unit: Unit, ends: Mapping[int, datetime | None]) -> None:
-    """Set ``offered_until`` of these tasks to the end of the call that offered them before
-    (``None``: no call did).
+    """Set ``offered_until`` of these tasks to the end of the previous call that offered them
+    (``None`` if there was none).
 
-    Few calls are without an answer at a time, so few statements are needed.
+    Few calls are unanswered at the same time, so few statements are needed.
     """
     by_end = defaultdict[datetime | None, list[int]](list)
     for task_id, end in ends.items():
@@ -388,8 +387,8 @@ def _looked_after(unit: Unit, moment: datetime) -> bool:
 def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
     """Return QUEUED tasks by index.
 
-    A task is left out while a call of a former attempt of the run may still create it, and before
-    the time of its try.
+    A task is left out while a call of an earlier attempt of the run may still create it, and before
+    the time of its next try.
     """
     t = task_history.c
     return (
@@ -413,7 +412,7 @@ def _offerable(unit: Unit, limit: int, now: datetime) -> Sequence[Row]:
 
 
 def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return as many of the first rows as one call can carry, but at least one.
+    """Return as many of the first rows as fit into one call, but at least one.
 
     Rows that are not sent must not be offered.
     """
@@ -426,8 +425,8 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _is_offered(unit: Unit, row: Row) -> bool:
-    """Return whether a call may create this task, or may have created it without an answer and no
-    poll has decided it.
+    """Return whether a call may still create this task, or may have created it without an answer or
+    a later poll to confirm it.
     """
     return row["offered_until"] is not None and not _looked_after(unit, row["offered_until"])
 
@@ -435,10 +434,10 @@ def _is_offered(unit: Unit, row: Row) -> bool:
 def _window(unit: Unit, counts: TaskCounts, least: int) -> int:
     """Return how many further tasks of the run may wait on the cluster.
 
-    In all as many as have a node, so that a run grows fast, and only ``least`` while the cluster is
-    full. Then none follow before half of these have begun: Kubernetes tries a new pod before one
-    that did not fit several times, so a steady flow of new ones would keep the pods of other runs
-    waiting.
+    As many tasks may wait as have a node, so that a run grows fast, but only ``least`` while the
+    cluster is full. In that case, no tasks are added before half of the waiting tasks have begun.
+    Kubernetes tries new pods before pods that repeatedly did not fit, so a steady flow of new pods
+    would keep those of other runs waiting.
     """
     t = task_history.c
     waits = current_tasks(
@@ -514,7 +513,7 @@ def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
     """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the
     old row.
 
-    ``anew``: the new tries start from the beginning.
+    With ``anew``, the new tries start from the beginning.
     """
     t = task_history.c
     attempt = first_attempt(unit)

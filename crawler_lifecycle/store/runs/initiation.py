@@ -1,4 +1,4 @@
-"""Initiation: the reservation of runs, and the claims of their owners."""
+"""Initiation: the reservation of runs, and their claims by workflows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _check_same(run: Row, fingerprint: str) -> None:
 
 
 def _task_args(request: RunRequest, task_args: TaskArgs | None) -> TaskArgs | None:
-    """Return the arguments of each task; ``None`` for a single-process run.
+    """Return the arguments of the tasks; ``None`` for a single-process run.
 
     Raises ``InvalidRequest``.
     """
@@ -81,7 +81,7 @@ def _task_args(request: RunRequest, task_args: TaskArgs | None) -> TaskArgs | No
 
 
 class InitiationStore(RunPart):
-    """The creation of runs, by HTTP requests and by workflows, and the claims of workflows."""
+    """The creation of runs by HTTP requests and workflows, and the claims of runs by workflows."""
 
     def reserve_run(
         self,
@@ -94,11 +94,10 @@ class InitiationStore(RunPart):
 
         Returns the row, and whether it is new.
 
-        ``task_args`` are the arguments of each task. The default is ``request.tasks``, or one task
-        without arguments. ``caller`` is the token that starts the run: its project and name, as
-        ``Caller.key`` has them.
-        A second call with the same ``request_id`` returns the stored row. Raises
-        ``DuplicateRequest`` when the stored request differs, and ``QuotaReached``.
+        ``task_args`` contains the arguments of each task. The default is ``request.tasks``, or one
+        task without arguments. ``caller`` identifies the token that starts the run by project and
+        name, as ``Caller.key`` does. A second call with the same ``request_id`` returns the stored
+        row. Raises ``DuplicateRequest`` if the stored request differs, and ``QuotaReached``.
         """
 
         def found(unit: Unit, new: bool) -> tuple[RunRow, bool]:
@@ -136,8 +135,8 @@ class InitiationStore(RunPart):
         owner: Owner | None = None,
         caller: str | None = None,
     ) -> T:
-        """Find or insert the run with this request id, and return the result of ``then`` in the
-        same transaction.
+        """Find or insert the run with this request id, and return the result of calling ``then`` in
+        the same transaction.
         """
         _check_new(request, request_id)
         projects.chosen(request.project)
@@ -161,8 +160,8 @@ class InitiationStore(RunPart):
 
     @staticmethod
     def _find_locked(conn: Connection, request_id: str, project: str) -> dict[Any, Any] | None:
-        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of
-        # neighbouring keys.
+        # The first read takes no lock, because on MySQL a locking read of a missing key blocks
+        # inserts of neighbouring keys.
         r = run_history.c
         there = conn.execute(
             select(r.run_id, r.project).where(r.request_id == request_id)
@@ -215,19 +214,17 @@ class InitiationStore(RunPart):
     ) -> RunHandle:
         """Make ``owner`` the owner of the run ``request.run_id``.
 
-        A second claim by the same owner returns the same.
+        A second claim by the same owner returns the same result.
 
         A reserved or resumed run without an owner keeps its attempt. Otherwise the next attempt
         begins. ``former_is_open`` returns whether the former owner is still open. It may call
         another system, so it is called between two transactions. If the run changes meanwhile, the
         second transaction decides again.
 
-        ``repair``: the owner replaces a lost workflow. Tasks that ended under the lost workflow are
-            not queued again. A
-        run that has ended meanwhile is not claimed (``NotInThisState``).
-
-        Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``, ``InvalidRequest``, and
-        ``Fenced`` for a former owner that has lost the run.
+        With ``repair``, the owner replaces a lost workflow. Tasks that ended under the lost
+        workflow are not queued again, and a run that has ended meanwhile is not claimed
+        (``NotInThisState``). Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
+        ``InvalidRequest``, and ``Fenced`` for a former owner that has lost the run.
         """
         if request.run_id is None:
             raise InvalidRequest("run_id: it is missing; give the number of the run to claim")
@@ -246,7 +243,7 @@ class InitiationStore(RunPart):
                 )
             known_closed = (attempt, former)
         raise StoreUnavailable(
-            f"Run {request.run_id} changed its owner {_CLAIM_ROUNDS} times while it was claimed"
+            f"Run {request.run_id} changed owners {_CLAIM_ROUNDS} times while it was claimed"
         )
 
     @staticmethod
@@ -259,7 +256,7 @@ class InitiationStore(RunPart):
     ) -> Owner | None:
         """Claim the run.
 
-        If the former owner must be checked first, return it and change nothing.
+        If the former owner must be checked first, return that owner and change nothing.
         """
         run = unit.run
         if request.crawler is not None and request.crawler != run["crawler"]:
@@ -301,11 +298,11 @@ class InitiationStore(RunPart):
     ) -> tuple[RunRow, bool]:
         """Record the next attempt of a run, which ``workflow_id`` will claim.
 
-        Returns the row, and whether this call recorded it.
+        Returns the row, and whether this call recorded the attempt.
 
-        ``attempt`` is the attempt that the caller has read; its workflow must be closed. If
-        somebody else has resumed the run since, nothing changes. Raises ``RunNotFound`` and
-        ``AlreadyCompleted``. Raises ``NotInThisState`` for a rerun when the run was resumed without
+        ``attempt`` is the attempt that the caller has read; its workflow must be closed. If the run
+        has been resumed since then, nothing changes. Raises ``RunNotFound`` and
+        ``AlreadyCompleted``. Raises ``NotInThisState`` for a rerun if the run was resumed without
         rerun and is not claimed yet.
         """
         assert request.run_id is not None
@@ -324,7 +321,9 @@ class InitiationStore(RunPart):
             return run_row(unit.run), False
 
     def set_property(self, run_id: int, attempt: int, name: str, value: str) -> None:
-        """Write a property of an attempt. A second value with the same name replaces the first."""
+        """Write a property of an attempt. A later value with the same name replaces the earlier
+        one.
+        """
         with self._unit(run_id) as unit:
             key = {"run_id": run_id, "attempt": attempt, "name": name}
             put_row(unit.conn, history_property, key, {"value": value})
@@ -338,10 +337,10 @@ def _check_rerun(unit: Unit, request: RunRequest) -> None:
 
 
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
-    """Raise ``Fenced`` when the workflow has lost the run before.
+    """Raise ``Fenced`` if the workflow has already lost the run.
 
-    Its claim is a late retry of a workflow that was considered dead. If it succeeded, the run would
-    get a closed owner.
+    Its claim is a late retry of a workflow that was considered dead. If the claim succeeded, the
+    run would get a closed owner.
     """
     p = history_property.c
     query = select(p.attempt).where(
@@ -381,7 +380,7 @@ def new_run(request: RunRequest, request_id: str, now: datetime) -> dict[str, An
 def _renewed(run: Row, request: RunRequest) -> dict[str, Any]:
     """Return the columns after a claim.
 
-    Its request may change ``requested_by`` and ``poll_minutes``.
+    The request can change ``requested_by`` and ``poll_minutes``.
     """
     stored = dict(run["request"])
     if request.requested_by is not None:
@@ -401,13 +400,13 @@ def _next_attempt(
 ) -> None:
     """Begin the next attempt. The locked row makes this a compare-and-set on attempt and owner.
 
-    Without ``first_run_id`` the attempt is only accepted, and the workflow ``workflow_id`` will
-    claim it. From now on the run is live: a stop applies to this attempt, and the former owner
-    cannot write any more.
+    Without ``first_run_id``, the attempt is only accepted, and the workflow ``workflow_id`` claims
+    it later. From then on the run is live: a stop applies to this attempt, and the former owner can
+    no longer write.
     """
     run = unit.run
     before = unit.status
-    # Each former owner is recorded once, because the same transaction raises the attempt.
+    # Each former owner is recorded only once, because the same transaction increments the attempt.
     unit.conn.execute(
         insert(history_property).values(
             run_id=unit.run_id,
@@ -425,11 +424,11 @@ def _next_attempt(
         "claim_resumed": True,
         "claim_repair": repair,
         "stage": Stage.INITIATION.value,
-        # From now on another workflow orders the polls. Its server may have another clock.
+        # From now on, another workflow orders the polls. Its server may have another clock.
         **dict.fromkeys(
             ("waiting_for", "look_error", "look_error_since", "look_ordered_at", "quiet_ms")
         ),
-        # The stall rule counts from now, because nobody polled the run while it had no owner.
+        # The stall rule starts counting now, because the run was not polled while it had no owner.
         "last_progress_at": unit.now if run["last_progress_at"] else None,
     }
     if before.terminal:
@@ -444,8 +443,8 @@ def _next_attempt(
         if run["requeued_attempt"] == unit.attempt:
             values["requeued_attempt"] = unit.attempt + 1
     else:
-        # If the attempt before was lost before it queued the ended tasks again, this attempt does
-        # it.
+        # If the previous attempt was lost before it queued the ended tasks again, this attempt does
+        # so.
         values["claim_rerun"] = run["claim_rerun"] and run["requeued_attempt"] != run["attempt"]
     stopped = stop_of(run) is not None and not before.terminal
     after = RunStatus.STOPPING if stopped else RunStatus.INITIALIZING
@@ -455,6 +454,6 @@ def _next_attempt(
         unit.note_transition(
             before.value, after, source, {"attempt": unit.attempt, "owner": workflow_id}
         )
-    # The first poll of this attempt repeats the findings that the former owner had staged and not
-    # applied.
+    # The first poll of this attempt repeats findings that the former owner staged but did not
+    # apply.
     forget_staged(unit)

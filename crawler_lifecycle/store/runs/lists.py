@@ -4,16 +4,16 @@ The inner query finds the ids of one page, and the outer query reads these rows.
 index whose last column is the id, so a page reads about as many index entries as it has rows. Four
 cases need more work:
 
-- Several statuses: each has its own subquery for one page. One subquery for two statuses would not
-  get the ids in order from the index, so the database would sort all runs that ever completed.
-- Attention: a run needs attention when it failed, or completed and brought too little, and no later
-  run of the same work or schedule was good. This takes two index lookups for each such run. Failed
-  and completed runs have a subquery each.
+- Several statuses: each has its own subquery for one page. A single subquery for two statuses
+  could not read the ids in order from the index, so the database would sort all completed runs.
+- Attention: a run needs attention if it failed, or completed with too little, and no later run of
+  the same work or schedule was good. This takes two index lookups for each such run. Failed and
+  completed runs have separate subqueries.
 - A range of time also becomes a range of ids, because ids grow with time. The clocks of hosts may
   differ, so the range of ids is ``CLOCK_SLACK`` wider on both sides, and the time is compared as
   well.
-- Some indexes begin with the filtered column and have another order than the id. MySQL might use
-  such an index and then sort, so a hint excludes it.
+- Some indexes begin with the filtered column but are not ordered by id. MySQL might use such an
+  index and then sort, so a hint excludes it.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from .rows import run_row, tag_key
 from .tables import LIVE_RUNS, pool_ticket, run_history, run_tag
 
 CLOCK_SLACK = timedelta(hours=1)
-"""The largest difference between the clocks of two hosts with which a filter by time still finds
+"""The maximum difference between the clocks of two hosts with which a filter by time still finds
 every run.
 """
 
 ATTENTION = timedelta(days=30)
-"""The default age, since its creation, after which a run needs no attention any more. Nobody will
-handle older failures, and each failed run costs a page two index lookups.
+"""The default age after which a run no longer needs attention, counted from its creation. Nobody
+will handle older failures, and each failed run costs two index lookups per page.
 """
 
 
@@ -69,17 +69,18 @@ _OF_STATUS = (
     "project_status_run_id",
     "project_crawler_status_run_id",
 )
-"""Indexes that have another order than the id. ``_OTHER_ORDER`` is never useful, ``_OF_STATUS``
-only with a status.
+"""Indexes that are not ordered by id. ``_OTHER_ORDER`` is never useful, and ``_OF_STATUS`` only
+with a status.
 """
 
 
 class RunQuery(TypedDict, total=False):
-    """The filters of a list of runs, as callers name them.
+    """The filters of a list of runs as callers give them.
 
-    A run has all of the tags. ``created_from`` is included in the range, ``created_until`` is not.
-    ``waits`` and ``attention``: see ``RunFilters``; the latter without ``created_from`` is of the
-    last 30 days."""
+    A run must have all of the tags. The range includes ``created_from`` and excludes
+    ``created_until``. ``RunFilters`` explains ``waits`` and ``attention``; without
+    ``created_from``, the latter is limited to the last 30 days.
+    """
 
     status: Sequence[str]
     stage: str | None
@@ -101,7 +102,7 @@ class RunQuery(TypedDict, total=False):
 class RunFilters:
     """The filters of a list of runs.
 
-    ``equal`` has columns of ``run_history`` with the required value.
+    ``equal`` maps columns of ``run_history`` to their required values.
     """
 
     equal: dict[str, str]
@@ -115,14 +116,15 @@ class RunFilters:
     waits: str | None = None
     """Only live runs that wait for this (``domain.waiting.Wait``)."""
     attention: bool = False
-    """True for only runs that need attention. Such a run failed and was not ended by a person, or
-    it completed and brought less than is expected. No later run of the same work or schedule was
-    good."""
+    """True to list only runs that need attention. Such a run failed and was not ended by a person,
+    or it completed with less than expected. In addition, no later run of the same work or schedule
+    was good.
+    """
 
 
 def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any) -> Sequence[Row]:
-    """Return the newest ``limit`` runs that meet the filters, the newest first: these columns of
-    them, or all.
+    """Return the newest ``limit`` runs that meet the filters, the newest first, with these columns
+    or all.
     """
     query = newest(
         run_history.c.run_id, page_of(filters, times_of(conn, filters), limit), limit, *columns
@@ -149,8 +151,9 @@ def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequ
 
 
 def counted_between(conn: Connection, since: datetime, until: datetime) -> Counter[str]:
-    """Count the runs created from ``since`` to ``until``: ``completed``, ``stopped`` by a person,
-    ``failed``, ``open``."""
+    """Count the runs created from ``since`` to ``until`` as ``completed``, ``stopped`` by a person,
+    ``failed`` or ``open``.
+    """
     r = run_history.c
     ended = case(
         (r.status == RunStatus.COMPLETED, "completed"),
@@ -168,13 +171,13 @@ def counted_between(conn: Connection, since: datetime, until: datetime) -> Count
     )
 
 
-#: The statuses of runs that may wait for something.
+#: The statuses of runs that can wait for something.
 WAITING = [RunStatus.INITIALIZING.value, RunStatus.PROCESSING.value]
 
 
 def wait_column() -> ColumnElement[str]:
-    """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null: it
-    works.
+    """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null if
+    it works.
     """
     r = run_history.c
     in_line = exists(
@@ -184,7 +187,10 @@ def wait_column() -> ColumnElement[str]:
         (in_line, Wait.POOL.value),
         (r.look_error.is_not(None), Wait.CLUSTER.value),
         (r.waiting_for.startswith(RETRY_AT, autoescape=True), Wait.RETRY.value),
-        (r.status != RunStatus.INITIALIZING, null()),  # an earlier try may have left its reason
+        (
+            r.status != RunStatus.INITIALIZING,
+            null(),
+        ),  # the reason may be left over from an earlier try
         (r.waiting_for.startswith(SCHEDULER_WAIT, autoescape=True), Wait.SCHEDULER.value),
         (r.waiting_for.startswith(CLUSTER_WAIT, autoescape=True), Wait.CLUSTER.value),
         (r.owner_run_id.is_(None), Wait.WORKER.value),
@@ -195,12 +201,12 @@ def wait_column() -> ColumnElement[str]:
 def page_of(
     filters: RunFilters, times: Sequence[ColumnElement[bool]], limit: int
 ) -> list[Select[Any]]:
-    """Return queries of the ids of the page: one, or one for each status.
+    """Return the queries for the ids of the page: a single query, or one for each status.
 
-    ``times``: the conditions of ``times_of``.
+    ``times`` contains the conditions from ``times_of``.
     """
     r = run_history.c
-    # A flow or a parent is of one project, and its index finds fewer runs.
+    # A flow or a parent belongs to one project, and its index finds fewer runs.
     of_project = seen(
         run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags
     )
@@ -214,7 +220,7 @@ def page_of(
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     kinds = [[kind] for kind in in_statuses(r.status, filters.statuses, dict(r))] or [[]]
-    if filters.attention:  # only ended runs do, and none of them waits
+    if filters.attention:  # only ended runs need attention, and they do not wait
         kinds = _attention(filters.statuses)
     if not kinds or (filters.waits is not None and not filters.statuses):
         kinds = [[false()]]
@@ -225,8 +231,8 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
     r = run_history.c
     query = select(r.run_id).order_by(r.run_id.desc())
     if filters.tags:
-        # The index of the first tag gives its runs in the order of the id. Each further tag is
-        # looked up for each run.
+        # The index of the first tag returns runs in the order of their ids. Further tags are looked
+        # up for each run.
         first, *others = dict.fromkeys(map(tag_key, filters.tags))
         tagged = run_tag.c
         query = (
@@ -240,7 +246,7 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
             query = query.join(other, and_(other.c.run_id == tagged.run_id, other.c.tag == tag))
         if filters.before_run_id is not None:
             query = query.where(tagged.run_id < filters.before_run_id)
-    # The index of the time is not needed, because a range of ids replaces the range of time.
+    # The index of the time is not needed, because the range of ids replaces the time range.
     indexes = _OTHER_ORDER if filters.statuses or filters.attention else _OTHER_ORDER + _OF_STATUS
     ignored = ", ".join(f"ix_run_history_{name}" for name in indexes)
     query = query.with_hint(run_history, f"IGNORE INDEX ({ignored})", "mysql")
@@ -248,10 +254,10 @@ def _ids(conditions: Sequence[ColumnElement[bool]], filters: RunFilters, limit: 
 
 
 def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
-    """Return the conditions for runs that need attention: one list for each of these statuses
-    (default: for all).
+    """Return the conditions for runs that need attention, as one list for each of these statuses
+    (default: all).
 
-    A failed run that was resumed does not have the status FAILED any more.
+    A failed run that was resumed no longer has the status FAILED.
     """
     r = run_history.c
     later = run_history.alias("later")
@@ -270,7 +276,7 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
     left = (r.deleted_at.is_(None), ~followed("work_hash"), ~followed("schedule"))
     kinds = {
         RunStatus.FAILED.value: [r.status == RunStatus.FAILED, theirs, *left],
-        # The first condition finds few runs.
+        # The first condition matches few runs.
         RunStatus.COMPLETED.value: [
             r.ended_by == EndedBy.SERVICE,
             r.lacks.in_(UNMET_OUTCOMES),
@@ -282,8 +288,8 @@ def _attention(statuses: Sequence[str]) -> list[list[ColumnElement[bool]]]:
 
 
 def times_of(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]:
-    """Return the conditions for the range of time, and for a range of ids that contains all runs of
-    that time.
+    """Return the conditions for the time range, and for an id range that contains all runs of that
+    time.
     """
     r = run_history.c
     conditions: list[ColumnElement[bool]] = []
@@ -301,9 +307,7 @@ def times_of(conn: Connection, filters: RunFilters) -> list[ColumnElement[bool]]
 
 
 def last_before(conn: Connection, at: datetime) -> int:
-    """Return the number of a run that has a lower one than every run that was created since
-    ``at``.
-    """
+    """Return the number of a run that precedes every run created since ``at``."""
     r = run_history.c
     earlier = (
         select(r.run_id)
@@ -315,7 +319,7 @@ def last_before(conn: Connection, at: datetime) -> int:
 
 
 def first_after(conn: Connection, at: datetime) -> int:
-    """Return a number that is higher than that of every run that was created before ``at``."""
+    """Return a number that is higher than the number of every run created before ``at``."""
     r = run_history.c
     later = select(r.run_id).where(r.created_at >= at + CLOCK_SLACK).order_by(r.created_at).limit(1)
     return conn.execute(later).scalar_one_or_none() or ID_MAX
@@ -324,11 +328,12 @@ def first_after(conn: Connection, at: datetime) -> int:
 def live_runs(
     conn: Connection, parent: str, request_ids: str, *more: Any, after: int = 0, limit: int = 100
 ) -> list[int]:
-    """Return ids of live runs of this parent above ``after``, in their order.
+    """Return the ids of live runs of this parent above ``after``, in ascending order.
 
-    ``request_ids`` is the LIKE pattern of their request ids, and ``more`` are further conditions.
+    ``request_ids`` is the LIKE pattern of their request ids, and ``more`` contains further
+    conditions.
     """
-    # Each status has its own query, so that an index gives the order.
+    # Each status has its own query, so that an index provides the order.
     r = run_history.c
     found = list[int]()
     for status in LIVE_RUNS:

@@ -1,6 +1,6 @@
 """Live counters of tasks, which are written between polls.
 
-No decision about a run waits for them.
+No decision about a run depends on them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class LiveCounterStore(RunPart):
     """The counters of executing crawlers."""
 
     def record_counts(self, run: RunRef, counted: Sequence[LiveCounters]) -> int:
-        """Raise counters of live tasks of the run, between polls.
+        """Raise the counters of live tasks of the run between polls.
 
         Returns the number of changed tasks.
 
-        ``counted`` are counters of this run. A caller needs no fence, so this method only raises
-        counters, only of the task with the same uid of the run, index and attempt, and only while
-        that task lives. It also sets ``last_progress_at``. It changes no other column: an old
-        ``updated_at`` must still show that nobody works for the run. It appends no event. Raises
-        ``RunNotFound``.
+        ``counted`` contains counters of this run. Callers need no fence. This method therefore only
+        raises counters, only for the task with the same run uid, index and attempt, and only while
+        that task is alive. It also sets ``last_progress_at``. No other column is changed, because
+        an old ``updated_at`` must still show that nothing works for the run. No event is appended.
+        Raises ``RunNotFound``.
         """
         wanted = {(one.index, one.attempt): one for one in counted}
         with self._unit(run.run_id) as unit:
@@ -55,9 +55,9 @@ class LiveCounterStore(RunPart):
 
 
 def count_sums(unit: Unit) -> dict[str, int | None]:
-    """Return the counters of the run: the sums over its tasks, without superseded tasks.
+    """Return the counters of the run, summed over its tasks without superseded tasks.
 
-    A counter is ``None`` while no task has reported it.
+    A counter is ``None`` until a task has reported it.
     """
     t = task_history.c
     sums = (func.sum(t[name]).label(name) for name in COUNTERS)
@@ -83,31 +83,31 @@ def _live(unit: Unit, indexes: Iterable[int]) -> Sequence[Row]:
 
 
 def grown(known: Any, read: int | None) -> Any:
-    """Return a counter of one task after a reading. It never decreases."""
+    """Return the value of a counter of one task after a reading. It never decreases."""
     return max((n for n in (known, read) if n is not None), default=None)
 
 
 def _raised(task: Row, read: LiveCounters, now: datetime) -> dict[str, Any] | None:
-    """Return the columns of a task after this reading; ``None``: no counter has changed."""
+    """Return the columns of a task after this reading; ``None`` if no counter has changed."""
     new = {name: grown(task[name], getattr(read.counters, name)) for name in COUNTERS}
     if all(task[name] == value for name, value in new.items()):
         return None
-    # The crawler reports the time, so a time in the future is replaced. Counters of zero are no
-    # progress.
+    # The time is reported by the crawler, so a time in the future is replaced. Counters of zero do
+    # not count as progress.
     at = min(read.at or now, now) if moved(task, new) else task["last_progress_at"]
     return {"task_id": task["task_id"], **new, "last_progress_at": at}
 
 
 def moved(before: Row, after: Mapping[str, Any]) -> bool:
-    """Return whether a counter has changed and is above zero."""
+    """Return whether a counter has changed and is greater than zero."""
     return any(after[name] and after[name] != before[name] for name in COUNTERS)
 
 
 def _add_up(unit: Unit) -> None:
     """Write the sums of the run, and the time of their last change.
 
-    The time is always after the last poll, because the next poll recognises progress between polls
-    by it (``polls.py``).
+    This time is always after the last poll, because it shows the next poll that there was progress
+    (``polls.py``).
     """
     run = unit.run
     values: dict[str, Any] = dict(count_sums(unit))

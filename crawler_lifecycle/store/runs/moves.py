@@ -1,24 +1,24 @@
-"""Bulk changes of tasks: a fixed number of statements, which lock only these tasks.
+"""Bulk changes of tasks in a fixed number of statements, which lock only these tasks.
 
-New values differ from task to task (end times, exit codes, names). One bulk INSERT writes them into
+The new values (end times, exit codes, names) differ for each task. One bulk INSERT writes them into
 the worktable ``task_change``, and one UPDATE with a join applies them. The alternatives are worse.
-A ``CASE`` for each chunk compiles a new statement with thousands of parameters each time. An upsert
-has no WHERE on MySQL, so it allows no compare-and-set. A temporary table is DDL, which MySQL's
-replication with GTIDs restricts inside transactions.
+A ``CASE`` expression for each chunk compiles a new statement with thousands of parameters each
+time. An upsert has no WHERE on MySQL, so it allows no compare-and-set. A temporary table is DDL,
+which MySQL's replication with GTIDs restricts inside transactions.
 
 The rows of the worktable are deleted in the same transaction. Its key begins with the run, whose
 row is locked.
 
 Transitions and corrections are inserted from the same worktable just before the UPDATE, so their
-texts are sent to the database once. The findings of a poll are written into a similar table at once
-(``task_finding``). Their application then needs only three statements inside the database, so its
-locks are short.
+texts are sent to the database only once. The findings of a poll are immediately written into a
+similar table (``task_finding``). Applying them takes only three statements inside the database, so
+locks are held briefly.
 
 These statements and the DELETEs are written by hand. SQLite needs ``UPDATE … FROM``, and MySQL and
-MariaDB need index hints. While a table is small, their optimizers prefer to read all of it. Such a
-read waits for every locked row, and two runs that do this at the same time cause a deadlock
-(measured: 3 in 72 runs). An UPDATE of one table needs no hint under READ COMMITTED, because it
-skips locked rows that do not match its WHERE.
+MariaDB need index hints. While a table is small, the optimizers prefer a full scan. Such a scan
+waits for every locked row, and two runs that do this at the same time cause a deadlock (measured: 3
+in 72 runs). An UPDATE of one table needs no hint under READ COMMITTED, because it skips locked rows
+that do not match its WHERE.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One change of the status of a task. ``values`` are further columns of its row."""
+    """A change of the status of a task. ``values`` contains further columns of its row."""
 
     task_id: int
     before: TaskStatus
@@ -65,12 +65,12 @@ class Move:
     cause: str | None = None
     correction: str | None = None
     vouched_at: datetime | None = None
-    """The time when a poll last saw that the recorded status was true; ``None``: no poll saw it."""
+    """The time when a poll last confirmed the recorded status; ``None`` if no poll did."""
     evidence: Mapping[str, Any] | JsonText = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The columns of a task that show its outcome.
+#: The columns of a task that describe its outcome.
 OF_END = ("outcome", "ended_by", "cause")
 _SAME_TASK = "w.run_id = :run_id AND t.run_id = w.run_id AND t.task_id = w.task_id"
 _AS_BELIEVED = f"{_SAME_TASK} AND t.status = w.believed AND t.superseded_by IS NULL"
@@ -82,8 +82,8 @@ def _join(work: str) -> str:
     )
 
 
-#: The cause that a poll found, with the error from the log appended, unless the cause contains it
-#: already.
+#: The cause that a poll found, followed by the error from the log unless the cause already contains
+#: it.
 _CAUSE = {
     dialect: "COALESCE(CASE WHEN t.error IS NULL OR INSTR(w.cause, SUBSTR(t.error, 1, 100)) > 0 "
     "THEN w.cause "
@@ -106,7 +106,7 @@ def _copy(
 ) -> TextClause:
     """Return the UPDATE that copies columns from the worktable.
 
-    Its text has no input of users, only fixed names.
+    Its text contains only fixed names, and no user input.
     """
     values = {name: f"w.{name}" for name in replace}
     values |= {name: f"COALESCE(w.{name}, t.{name})" for name in fill}
@@ -156,14 +156,14 @@ _CORRECTION = {
     "evidence": "w.evidence",
     "created_at": ":now",
 }
-#: Milliseconds from a time until now, computed as in ``untrue_ms``.
+#: The milliseconds from a time until now, computed as in ``untrue_ms``.
 _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
 }
 #: The time since which the recorded status was untrue, computed as in
-#: ``domain.audits.corrections.untrue_since``. If the cluster gives no time, the last time replaces
-#: it at which a poll saw that the recorded status was true.
+#: ``domain.audits.corrections.untrue_since``. If the cluster does not provide a time, this is the
+#: last time when a poll confirmed the recorded status.
 _UNTRUE = {
     "mysql": "GREATEST(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
     "sqlite": "MAX(t.status_since, COALESCE(w.cluster_time, w.vouched_at, t.status_since))",
@@ -172,10 +172,10 @@ _UNTRUE = {
 
 @functools.cache
 def _insert_changes(dialect: str, work: str, table: str) -> TextClause:
-    """Return the INSERT of the transitions or corrections of the coming changes.
+    """Return the INSERT of the transitions or corrections for the coming changes.
 
-    It locks the rows of the tasks, because other programs may write them. The later UPDATE then
-    changes exactly the rows that the INSERT has reported.
+    It locks the rows of the tasks, because other programs can write them. The later UPDATE
+    therefore changes exactly the rows that the INSERT has reported.
     """
     columns, also = (
         (_TRANSITION, "")
@@ -210,8 +210,8 @@ def _apply(
 ) -> int:
     """Copy columns from the worktable, and empty it. Returns the number of matched rows.
 
-    ``replace`` columns are copied as they are. ``fill`` columns are copied only when the worktable
-    has a value. ``nulls`` columns become null.
+    Columns in ``replace`` are copied unchanged. Columns in ``fill`` are copied only if the
+    worktable has a value. Columns in ``nulls`` become null.
     """
     statement = _copy(
         unit.conn.dialect.name, "task_change", tuple(replace), tuple(fill), tuple(nulls), cas
@@ -222,7 +222,7 @@ def _apply(
 
 
 def forget_staged(unit: Unit) -> None:
-    """Delete everything that is staged for the run."""
+    """Delete all staged rows of the run."""
     delete_rows(
         unit.conn, task_observation.c.run_id, "ix_task_observation_run_id_task_index", [unit.run_id]
     )
@@ -237,9 +237,9 @@ def update_tasks(
     fill: Sequence[str] = (),
     nulls: Sequence[str] = (),
 ) -> int:
-    """Write columns of tasks of the run, but not the status. Returns the number of tasks.
+    """Write columns of tasks of the run, except the status. Returns the number of tasks.
 
-    Every row has ``task_id`` and all columns in ``replace`` and ``fill``. The columns in ``nulls``
+    Every row has ``task_id`` and all columns in ``replace`` and ``fill``. Columns in ``nulls``
     become null.
     """
     if not rows:
@@ -260,9 +260,9 @@ def move_tasks(
 
     Returns the number of changes.
 
-    A task does not change when its recorded status is not ``before``, when it is superseded, or
-    when it may not become ``after``. Another transaction was faster then, and the next poll judges
-    again. ``replace`` and ``fill`` name the columns in ``Move.values``.
+    A task does not change if its recorded status is not ``before``, if it is superseded, or if the
+    status must not become ``after``. In these cases another transaction was faster, and the next
+    poll decides again. ``replace`` and ``fill`` name the columns in ``Move.values``.
     """
     wanted = {move.task_id: move for move in moves if task_may_become(move.before, move.after)}
     if not wanted:
@@ -288,7 +288,7 @@ def move_tasks(
 
 
 def _insert_all(unit: Unit, work: str, source: str) -> int:
-    """Insert the transitions and corrections of the coming changes.
+    """Insert the transitions and corrections for the coming changes.
 
     Returns the number of tasks that will change.
     """
@@ -304,8 +304,8 @@ def _insert_all(unit: Unit, work: str, source: str) -> int:
 
 @contextmanager
 def _remembered(unit: Unit) -> Iterator[None]:
-    """Collect the transitions and corrections that the block inserts, for the report after the
-    commit and an event.
+    """Collect the transitions and corrections that the block inserts, for an event and for the
+    report after the commit.
     """
     s = status_transition.c
     c = correction.c
@@ -339,9 +339,9 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
 
     They replace staged moves of the ``seen`` tasks.
 
-    An earlier poll may have staged its moves and died before they were applied. It has set the time
-    of the next poll even so. Its knowledge about lateness is kept: that a change was found late,
-    and the time when a poll last saw the recorded status.
+    The worker of an earlier poll may have died after it staged moves and set the time of the next
+    poll, but before the moves were applied. Its information about lateness is kept: whether a
+    change was found late, and when a poll last confirmed the recorded status.
     """
     c = task_finding.c
     query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
@@ -365,7 +365,8 @@ def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> Non
 def _as_late(move: Move, earlier: Row | None) -> Move:
     """Return the move.
 
-    If an earlier poll found the same change, the move gets the lateness that this poll found.
+    If an earlier poll found the same change, the move gets the lateness that the earlier poll
+    found.
     """
     if earlier is None or earlier["status"] != move.after:
         return move
@@ -377,7 +378,9 @@ def _as_late(move: Move, earlier: Row | None) -> Move:
 
 
 def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Sequence[str]) -> None:
-    """Apply the staged moves as ``move_tasks`` does. They stay staged until ``forget_staged``."""
+    """Apply the staged moves in the same way as ``move_tasks``. They stay staged until
+    ``forget_staged``.
+    """
     with _remembered(unit):
         if not _insert_all(unit, "task_finding", source):
             return

@@ -1,4 +1,4 @@
-"""Polls: findings are staged first and applied later. Counters are written at once."""
+"""Polls: findings are staged first and applied later. Counters are written immediately."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ from .unit import (
 
 log = logging.getLogger(__name__)
 
-#: The most tasks at which a poll is directed alone. Clusters list up to this many by their names.
+#: The maximum number of tasks in a poll of selected tasks. Clusters list up to this many by name.
 FEW = 50
 
 _MS = timedelta(milliseconds=1)
 _SEEN = (Phase.WAITING, Phase.EXECUTING, Phase.ENDED)
-#: Columns of a task that a poll may change while its status stays the same.
+#: Columns of a task that a poll can change while its status stays the same.
 _OBSERVED = (
     "cluster_name",
     "cluster_uid",
@@ -90,12 +90,12 @@ _OBSERVED_ALL = (
 
 
 class PollStore(RunPart):
-    """The records of polls: their findings are staged, and then applied in one transaction."""
+    """The records of polls. Findings are staged, and then applied in one transaction."""
 
     def rollback_possible(self) -> bool:
-        """Return whether a former build may return after an upgrade.
+        """Return whether an upgrade can still be rolled back.
 
-        It has to replay what workflows do until then.
+        The former build would then replay what workflows have done.
         """
         note = process_note.c
         upgrades = select(note.name).where(note.kind == UPGRADE, note.ends_at > self._clock())
@@ -104,7 +104,8 @@ class PollStore(RunPart):
     def found_state(self, fence: Fence, few: Tasks = None) -> FoundState:
         """Return the alive tasks of the run, and the other data with which a poll is compared.
 
-        Return only the tasks ``few``, if they are at most ``FEW`` and more tasks are alive.
+        Return only the tasks ``few`` if these are at most ``FEW`` and more than ``FEW`` tasks are
+        alive.
         """
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
@@ -143,16 +144,17 @@ class PollStore(RunPart):
         """Stage the findings, and write ``verified_at``, ``next_look_at``, counters and
         ``last_progress_at``.
 
-        ``next_look_at`` is ``None`` for an additional poll: the time of the planned poll stays.
-        ``ordered_at`` is the time when this try of the poll was ordered; one clock gives all these
-        times. ``revision`` is that of the state with which the poll was compared, and ``gap`` the
-        interval before the planned poll, which is ``stretch`` times as long as the run's schedule
-        requires (``None``: as before). The findings replace earlier staged findings about the same
-        tasks. After the end of the run nothing is written.
+        ``next_look_at`` is ``None`` for an additional poll, which does not change the time of the
+        planned poll. ``ordered_at`` is the time when this try of the poll was ordered; all such
+        times come from one clock. ``revision`` is that of the state with which the poll was
+        compared. ``gap`` is the interval before the planned poll, which is ``stretch`` times as
+        long as the run's polling schedule requires (``None`` to keep the factor). The findings
+        replace earlier staged findings about the same tasks.
 
-        Raises ``Fenced``. Raises ``Overtaken`` when a poll, a stop or a change of a task was
-        recorded since the state was read, or when a later ordered poll is recorded: the worker of
-        this one was frozen meanwhile.
+        After the end of the run, nothing is written. Raises ``Fenced``. Raises ``Overtaken`` if a
+        poll, a stop or a change of a task was recorded since the state was read. Also raises it if
+        a poll that was ordered later is recorded, because the worker of this poll was frozen
+        meanwhile.
         """
         with self._unit(fence) as unit:
             if not unit.status.terminal:
@@ -180,10 +182,10 @@ class PollStore(RunPart):
         transaction.
 
         The poll was compared with ``state``. A poll of some tasks does not verify the run.
-        ``started``: a task has begun, so the run has. The report has the counts after the changes.
-        Details of ended tasks follow in their own transactions (``save_details``,
-        ``apply_details``). After the end of the run nothing is written. Raises ``Fenced`` and
-        ``Overtaken`` as ``record_poll`` does.
+        ``started`` is true if a task, and therefore the run, has begun. The report contains the
+        counts after the changes. Details of ended tasks follow in separate transactions
+        (``save_details``, ``apply_details``). After the end of the run, nothing is written. Raises
+        ``Fenced`` and ``Overtaken`` as ``record_poll`` does.
         """
         with self._unit(fence) as unit:
             if unit.status.terminal:
@@ -201,7 +203,7 @@ class PollStore(RunPart):
             )
 
     def recorded_state(self, run_id: int) -> RecordedState:
-        """Return what is recorded about a run, for its workflow. Raises ``RowMissing``."""
+        """Return the recorded state of a run for its workflow. Raises ``RowMissing``."""
         with self._db.reading() as conn:
             run = read_run(conn, run_id, owned=True)
             counts = count_tasks(conn, run_id)
@@ -212,11 +214,12 @@ class PollStore(RunPart):
     def record_poll_error(
         self, fence: Fence, error: str, ordered_at: datetime | None = None
     ) -> None:
-        """Record the error of the last poll, and the time since which polls fail.
+        """Record the error of the last poll, and the time since which polls have failed.
 
         A successful poll removes both.
 
-        Writes nothing when a later ordered poll is recorded, or after the end of the run.
+        Nothing is written after the end of the run, or if a poll that was ordered later is
+        recorded.
         """
         with self._unit(fence) as unit:
             if not unit.status.terminal and not _is_overtaken(unit, ordered_at):
@@ -240,9 +243,9 @@ class PollStore(RunPart):
     def save_details(self, fence: Fence, details: Sequence[Details]) -> None:
         """Stage debugging information about tasks until ``apply_details``.
 
-        A staged log stays when the new information has none, because a node removes the log with
-        the container. Information about ended tasks whose details are written is ignored: it comes
-        late.
+        A staged log is kept if the new information has no log, because a node removes the log with
+        the container. Late information about ended tasks whose details are already written is
+        ignored.
         """
         t = task_history.c
         o = task_observation.c
@@ -258,7 +261,7 @@ class PollStore(RunPart):
     def apply_details(self, fence: Fence) -> int:
         """Write staged findings and details into ``task_history``, ``task_log`` and ``task_stats``.
 
-        Returns the number of tasks. A second call writes the same values again.
+        Returns the number of tasks. A repeated call writes the same values again.
         """
         with self._unit(fence) as unit:
             total = 0
@@ -280,7 +283,8 @@ class PollStore(RunPart):
                         unit.conn.execute(insert(table), new)
                 forget_written(unit, rows)
                 total += len(rows)
-            # The sums must include these counters now, or the next poll takes them for progress.
+            # The sums must include these counters now. Otherwise the next poll would interpret them
+            # as progress.
             if total:
                 unit.update_run(**count_sums(unit))
             return total
@@ -296,10 +300,10 @@ class PollStore(RunPart):
         """Apply the staged changes by compare-and-set, with transitions, corrections and one event
         ``run.changed``.
 
-        ``details_follow``: the details of ended tasks are fetched after this. With ``observed_at``
-            the changes are
-        applied only if the poll of that time is the last recorded one. Otherwise nothing is
-        applied: the caller of the later poll applies its findings. Returns the counts of tasks.
+        With ``details_follow``, the details of ended tasks are fetched afterwards. With
+        ``observed_at``, the changes are applied only if the last recorded poll is the poll of that
+        time. Otherwise nothing is applied, because the caller of the later poll applies its
+        findings. Returns the counts of tasks.
         """
         with self._unit(fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
@@ -328,10 +332,10 @@ def _write(
     *,
     complete: bool = True,
 ) -> None:
-    """Stage the findings, and write what a poll reports about the tasks and the run.
+    """Stage the findings, and write the other results of a poll for the tasks and the run.
 
-    Only a ``complete`` poll verifies the run. ``plan``: further columns of the run; those that are
-    ``None`` stay.
+    Only a ``complete`` poll verifies the run. ``plan`` contains further columns of the run; columns
+    with ``None`` are not changed.
     """
     few = (
         None
@@ -347,8 +351,8 @@ def _write(
     staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
     forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
     stage(unit, forgotten | staged)
-    # The time when a poll last saw each task in its recorded status: the last poll that found the
-    # task.
+    # The time when a poll last confirmed the recorded status of each task is that of the last poll
+    # that found the task.
     now = unit.dated if findings else unit.now
     polled = _last_poll(unit.run, now)
     last = {
@@ -380,7 +384,7 @@ def _write(
 def _quiet_after(
     run: Row, poll: Poll, seen: Sequence[Observation], sums: Mapping[str, Any], *, progress: bool
 ) -> timedelta:
-    """Return the time without progress that polls have confirmed, after this poll."""
+    """Return the time without progress that polls up to this one have confirmed."""
     counted = any(sums.values())
     active = [one for one in seen if one.phase is Phase.EXECUTING]
     quiet_each = [one.quiet for one in active]
@@ -396,15 +400,15 @@ def _quiet_after(
 
 
 def _apply(unit: Unit, source: str) -> None:
-    """Apply the staged findings. They stay staged."""
+    """Apply the staged findings, and keep them staged."""
     end = ("exit_code", "exit_signal")
     filled = ("started_at", "deployed_at", "cluster_name", "cluster_uid", "node", *end)
     apply_staged(unit, source, replace=("reason",), fill=filled)
 
 
 def _waiting_for(unit: Unit, stretch: float | None) -> str | None:
-    """Return why the run waits after a poll: for stretched polls, if it has begun and waits for
-    nothing else.
+    """Return the reason why the run waits after a poll. If it has begun and has no other reason, it
+    waits for stretched polls.
     """
     known: str | None = unit.run["waiting_for"]
     other = known is not None and not known.startswith(POLLS)
@@ -479,17 +483,17 @@ def _unsettled(conn: Connection, run_id: int, few: Tasks = None) -> Sequence[Row
 
 
 def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
-    """Return the columns of a task after this observation; ``None``: they are unchanged."""
+    """Return the columns of a task after this observation; ``None`` if they are unchanged."""
     ours = task["cluster_uid"] is None or seen.uid is None or seen.uid == task["cluster_uid"]
     if seen.phase is Phase.ABSENT:
         return _missed(task, seen, unit)
     if seen.phase not in _SEEN or not ours:
         return None
     counted = {name: getattr(seen.counters, name) for name in COUNTERS}
-    # Live counters may have been written during the poll, so counters of an executing task must not
-    # decrease. The counters of an ended task are final.
+    # Live counters may have been written during the poll, so the counters of an executing task must
+    # not decrease. Those of an ended task are final.
     later = grown if seen.phase is Phase.EXECUTING else _reported
-    # Until a try reports that it started from the beginning, its counters are those of the tries
+    # Until a try reports that it started from the beginning, it keeps the counters of the tries
     # that it may continue.
     anew = seen.resumed is False and task["resumed"] is not False
     known = dict.fromkeys(COUNTERS) if anew else task
@@ -499,8 +503,8 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
         "cluster_name": task["cluster_name"] or seen.name,
         "cluster_uid": task["cluster_uid"] or seen.uid,
         "node": seen.node or task["node"],
-        # The reason of an end is written with the end. Until then the reason explains why the task
-        # waits.
+        # The reason for an end is written with the end. Until then, this column explains why the
+        # task waits.
         "reason": task["reason"] if seen.phase is Phase.ENDED else seen.reason,
         "started_at": task["started_at"] or seen.started_at,
         "ever_seen": True,
@@ -524,7 +528,7 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
 def _last_poll(run: Row, now: datetime) -> datetime | None:
     """Return the time of the last recorded poll.
 
-    If its worker's clock was ahead: when Temporal ordered that poll.
+    If its worker's clock was ahead, return the time when Temporal ordered it.
     """
     polled: datetime | None = run["verified_at"]
     return polled and (not_ahead(polled, now) or not_ahead(run["look_ordered_at"], now))
@@ -535,15 +539,14 @@ def _reported(known: Any, read: int | None) -> Any:
 
 
 def _missed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
-    """Return the columns of a deployed task that the poll did not find: the times and the reason.
-
-    ``None``: they are unchanged, or the task was never seen.
+    """Return the times and the reason for a deployed task that the poll did not find; ``None`` if
+    they are unchanged, or if the task was never seen.
     """
     if not (task["ever_seen"] or task["cluster_uid"]):
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
     new = {**same, "reason": seen.reason or task["reason"]}
-    # The proof that it is gone would wait for a time in the future.
+    # With a time in the future, the proof that the task is gone would be delayed.
     if not_ahead(task["missed_at"], unit.now) is None:
         since = (
             (task["absent_since"] or _last_poll(unit.run, unit.dated) or unit.dated)

@@ -1,8 +1,9 @@
-"""Slots of pools: who holds them, who waits for them, and who gets the next one.
+"""The slots of pools: which runs hold them, which runs wait for them, and which run gets the next
+one.
 
-One row lock decides. Who asks for slots or calls a waiting run holds the row of ``pool_gate``, so
-that several workers never give one slot twice. Slots are counted from the rows of tasks that
-polls keep true (``domain/pools.py``).
+Code that requests slots or calls a waiting run locks the row of ``pool_gate``, so that several
+workers never assign a slot twice. Slots are counted from the rows of tasks, which polls keep true
+(``domain/pools.py``).
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ from crawler_lifecycle.store.columns import UtcTime
 from .tables import LIVE_RUNS, pool_gate, pool_ticket, run_history, task_history
 from .unit import Unit
 
-#: The most tickets of each pool that the decision about one run reads, and those of all pools when
-#: runs are called.
+#: The maximum number of tickets per pool that are read for the decision about one run, and of
+#: tickets of all pools that are read to call runs.
 HEADS = 10
 HEADS_OF_ALL = 200
-#: The most tickets before a run that are counted for people.
+#: The maximum number of tickets before a run that are counted for display.
 AHEAD_MAX = 1000
 
 _TICKET = [
@@ -66,13 +67,13 @@ _EXECUTING = (TaskStatus.RUNNING, TaskStatus.STOPPING)
 
 
 def take_slots(unit: Unit, pools: Pools, wanted: int, most: int) -> int:
-    """Take up to ``most`` slots for a run that wants ``wanted`` in all.
+    """Take up to ``most`` slots for a run that wants ``wanted`` in total.
 
     Return the number of slots that it gets.
 
-    A run that does not get all of them keeps its position in the line, and waits until it is called
-    (``PoolStore.call``). So does a run that was not called while its pool has another one to call
-    first. That decision needs no lock.
+    A run that does not get all of them keeps its position in the line and waits until it is called
+    (``PoolStore.call``). The same applies to a run that was not called while another run of the
+    pool must be called first. That decision needs no lock.
     """
     name = pools.serving(unit.run["pool"], unit.run["project"])
     before = wait_of(unit.conn, unit.run_id)
@@ -108,9 +109,9 @@ def _is_first(unit: Unit, mine: Ticket) -> bool:
 
 
 def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
-    """Record that the cluster takes no more tasks than it has now.
+    """Record that the cluster accepts no more tasks than it has now.
 
-    The run gets back into the line.
+    The run returns to the line.
     """
     name = pools.serving(unit.run["pool"], unit.run["project"])
     with _gate(unit.conn, pools, unit.now) as gate:
@@ -121,7 +122,7 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
 
 
 def wait_of(conn: Connection, run_id: int) -> Row | None:
-    """Return what the run's ticket shows about its wait for slots until now; ``None``: it does not
+    """Return the run's ticket with the facts about its wait for slots; ``None`` if it does not
     wait.
     """
     p = pool_ticket.c
@@ -135,7 +136,7 @@ def wait_of(conn: Connection, run_id: int) -> Row | None:
 def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
     """Keep the run in the line for this number of slots.
 
-    Without a wait ``before``, its wait begins now.
+    If it did not wait ``before``, its wait begins now.
     """
     row = asdict(replace(ticket, wanted=wanted)) | {
         "waits_since": before["waits_since"] if before else unit.now
@@ -149,11 +150,11 @@ def leave_line(unit: Unit) -> None:
 
 
 class PoolStore(StorePart):
-    """The pools for workers, which call waiting runs, and for people."""
+    """The pools, as used by workers that call waiting runs and as shown to people."""
 
     def adopt(self) -> None:
-        """Let ``default`` serve the runs that wait for slots of pools that their project does not
-        have any more.
+        """Let ``default`` serve runs that wait for slots of pools that their project no longer
+        has.
         """
         p = pool_ticket.c
         r = run_history.c
@@ -172,11 +173,11 @@ class PoolStore(StorePart):
     def call(self) -> dict[int, str]:
         """Return the runs that get the free slots, with their workflows.
 
-        They must ask for them now.
+        They must request the slots now.
 
-        A run that does not come in time is passed over, and no slot is kept for it. Its call may
-        be lost, so it is called again even if no slot is free: as soon as it asks, it has its turn
-        again. Runs that ended leave the line.
+        A run that does not request them in time is skipped, and no slot is reserved for it. Its
+        call may have been lost, so it is called again even if no slot is free. When it makes a
+        request, it gets its turn again. Runs that ended leave the line.
         """
         with self._db.reading() as conn:
             if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
@@ -203,22 +204,22 @@ class PoolStore(StorePart):
         return {run_id: workflows[run_id] for run_id in (*to_call, *again)}
 
     def uncall(self, run_ids: Sequence[int], *, gone: bool) -> None:
-        """Undo calls that reached nobody.
+        """Undo calls that did not reach a workflow.
 
-        ``gone``: their workflows are closed, so the runs leave the line, too. Who takes over such a
-        run asks for its slots again.
+        The workflows of the runs ``gone`` are closed, so these runs also leave the line. After a
+        takeover, such a run requests its slots again.
         """
         p = pool_ticket.c
         undo = delete(pool_ticket) if gone else update(pool_ticket).values(called_at=None)
         with self._db.writing() as conn:
-            # Others have asked meanwhile.
+            # The other runs have requested slots meanwhile.
             change_in(conn, undo.where(p.called_at.is_not(None)), p.run_id, run_ids)
 
     def list_pools(self) -> list[PoolRow]:
-        """Return all pools: those of the settings, and those that runs hold or wait for.
+        """Return all pools: the configured ones, and those whose slots runs hold or wait for.
 
-        A caller of one project gets the pools that it may use, with what its own runs hold and wait
-        for.
+        A caller of one project gets only the pools that it may use, with the slots that its own
+        runs hold and wait for.
         """
         p = pool_ticket.c
         now = self._clock()
@@ -231,7 +232,7 @@ class PoolStore(StorePart):
         if only() is None:
             gate.sample(now, set(waiting))
         else:
-            gate.shares.clear()  # the part of one pool would show how much the others used
+            gate.shares.clear()  # the share of one pool would reveal how much other projects used
         used = sum(share.used for share in gate.shares.values())
         return [
             self._pool_row(gate, name, used, *waiting.get(name, (0, 0, None)))
@@ -261,7 +262,7 @@ class PoolStore(StorePart):
             )
         return PoolRow(
             name=name,
-            # What its own runs hold is not compared with a limit that holds for all projects
+            # Slots held by its own runs are not compared with a limit that applies to all projects
             # together.
             **asdict(known.of(name)) | ({} if self._pools.told(name) else {"max": None}),
             in_use=gate.holds(name).all,
@@ -274,11 +275,11 @@ class PoolStore(StorePart):
         )
 
     def in_line(self, run_id: int) -> InLine | None:
-        """Return the position of a run in the line of its pool; ``None``: it does not wait for one.
+        """Return the position of a run in the line of its pool; ``None`` if it does not wait for a
+        slot or is unknown.
 
-        A caller of one project gets only its own runs; those of others count in ``about_s``. Raises
-        nothing for an unknown run. Of the tickets before it, at most ``AHEAD_MAX`` of each kind are
-        counted.
+        A caller of one project gets positions only for its own runs, but ``about_s`` includes runs
+        of other projects. At most ``AHEAD_MAX`` tickets of each kind before the run are counted.
         """
         p = pool_ticket.c
         now = self._clock()
@@ -305,7 +306,7 @@ class PoolStore(StorePart):
                     conn.execute(query.where(kind).limit(AHEAD_MAX)).scalars().all()
                     for kind in (urgent, older)
                 )
-                # A more urgent run takes all its slots first, another one a single slot in each
+                # A more urgent run first takes all its slots. Any other run takes one slot in each
                 # turn.
                 return [sum(first), len(earlier)]
 
@@ -333,7 +334,7 @@ class PoolStore(StorePart):
 def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
     """Limit a query to runs of the caller's project.
 
-    Their rows are found one by one, and never all runs read.
+    Rows of runs are looked up one by one, so that the database never reads all runs.
     """
     if not (mine := seen(run_history)):
         return query
@@ -345,9 +346,9 @@ def _own(query: Select[Any], run_id: ColumnElement[int]) -> Select[Any]:
 
 
 def _workflows(conn: Connection, run_ids: Sequence[int]) -> dict[int, str]:
-    """Return the workflow of each of these runs that is live, and let the others leave the line.
+    """Return the workflows of the live runs among these, and remove the other runs from the line.
 
-    Whoever takes over a run without a workflow asks again.
+    After the takeover of a run without a workflow, the new workflow requests slots again.
     """
     r = run_history.c
     live = select(r.run_id, r.owner_workflow_id).where(
@@ -368,7 +369,7 @@ def priority_of(unit: Unit) -> int:
 def _ticket(unit: Unit, pool: str, wanted: int, before: Row | None) -> Ticket:
     """Return the ticket of a run, which keeps its position.
 
-    If it comes anew and has slots, it comes last.
+    A run that newly joins the line and holds slots comes last.
     """
     if before is not None:
         since = before["since"]
@@ -390,7 +391,9 @@ def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
 def _read_gate(
     conn: Connection, pools: Pools, now: datetime, *, lock: bool = False, own: bool = False
 ) -> Gate:
-    """Return the gate. ``own``: it holds what runs of the caller's project hold."""
+    """Return the gate. With ``own``, it counts only slots that runs of the caller's project
+    hold.
+    """
     query = select(pool_gate.c.state).where(pool_gate.c.id == 1)
     state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
     if state is None and lock:  # a manual edit removed the row
@@ -399,8 +402,8 @@ def _read_gate(
     t = task_history.c
     of_task = run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
-    # A call without an answer may have created its task. It keeps its slot until a poll after the
-    # call proves that it did not.
+    # A call without an answer may have created its task. The task keeps its slot until a poll after
+    # the call proves that it does not exist.
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
     unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
     offered = and_(
@@ -412,8 +415,8 @@ def _read_gate(
         select(*columns, func.count()).where(kind).group_by(*columns)
         for kind in (t.status.in_(ACTIVE), offered)
     ]
-    # In one statement: between two, an answer to a call would move tasks from one count into the
-    # other.
+    # This must be one statement. Between two statements, an answer to a call could move tasks from
+    # one count to the other.
     whole = union_all(*(_own(kind, t.run_id) if own else kind for kind in held))
     for status, pool, priority, count in conn.execute(whole):
         name = pools.serving(pool or DEFAULT)
@@ -439,9 +442,9 @@ def _state(gate: Gate) -> dict[str, Any]:
 
 
 def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
-    """Return the gate of a stored state.
+    """Return the gate for a stored state.
 
-    The shares begin anew if a manual edit made the state unreadable.
+    The shares start from the beginning if a manual edit made the state unreadable.
     """
     try:
         at = state.get("sampled_at")
@@ -463,13 +466,13 @@ def _restored(state: Mapping[str, Any], pools: Pools) -> Gate:
 
 
 def _heads(conn: Connection, gate: Gate, now: datetime, each: int) -> list[Ticket]:
-    """Return the first tickets of each pool, but no more than there are free slots to give."""
+    """Return the first tickets of each pool, at most as many as there are free slots."""
     return _first(conn, {DEFAULT, *gate.pools.named}, max(1, min(each, gate.free(now))), now)
 
 
 def _first(conn: Connection, pools: Collection[str], each: int, now: datetime) -> list[Ticket]:
-    """Return the first tickets of these pools, most urgent and oldest first, without runs that did
-    not come.
+    """Return the first tickets of these pools, the most urgent and oldest first, without runs that
+    did not respond to their call.
     """
     times = {"since": now - timedelta(seconds=CALL_S), "until": now + timedelta(seconds=CALL_S)}
     rows = conn.execute(_first_query(tuple(sorted(pools))), {"each": each, **times})
@@ -491,9 +494,8 @@ def _first_query(pools: tuple[str, ...]) -> CompoundSelect[Any]:
 
 
 def _passed(conn: Connection, now: datetime) -> list[Ticket]:
-    """Return runs that did not come, and may be called again.
-
-    Those that were called first come first.
+    """Return runs that did not respond to their call and can be called again, those with the
+    earliest calls first.
     """
     p = pool_ticket.c
     again = timedelta(seconds=RECALL_S)

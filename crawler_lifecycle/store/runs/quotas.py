@@ -1,5 +1,5 @@
-"""The use of quotas, counted from the rows of runs and tasks, and their check before a start or an
-addition.
+"""The usage of quotas, counted from the rows of runs and tasks, and the check of quotas before a
+start or an addition.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def check_quotas(
     tasks: int,
     present: int | None = None,
 ) -> None:
-    """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` tasks more.
+    """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` more tasks.
 
-    ``present``: the number of its tasks now; ``None``: the run is new. If a limit is counted, other
-        transactions that
-    count wait for the end of this one, so that together they cannot exceed it. The error shows a
-    caller of one project nothing about the use of a pool by others.
+    ``present`` is the current number of its tasks; ``None`` if the run is new. While a limit is
+    counted, other transactions that count it wait for this one, so that concurrent transactions
+    cannot exceed it. The error does not reveal to a caller of one project how other projects use a
+    pool.
     """
     limits = [limit for limit in limits_of(quotas, run) if limit.what not in OPEN]
     for limit in limits:
@@ -50,12 +50,12 @@ def check_quotas(
 
 
 class QuotaStore(StorePart):
-    """The use of quotas, for people."""
+    """The usage of quotas, as shown to people."""
 
     def quotas_of(self, run: Mapping[str, Any]) -> list[Limit]:
-        """Return the limits that hold for a run with these columns, with their use now.
+        """Return the limits that apply to a run with these columns, with their current usage.
 
-        A caller of one project does not get the use of a pool that it shares with others.
+        A caller of one project does not get the usage of a pool that it shares with others.
         """
         now = self._clock()
         told = self._pools.told(run["pool"])
@@ -68,7 +68,7 @@ class QuotaStore(StorePart):
 
 
 def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: datetime) -> Limit:
-    """Return the limit with its use."""
+    """Return the limit with its current usage."""
     r = run_history.c
     t = task_history.c
     column = KINDS[limit.kind]
@@ -76,7 +76,7 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
     if limit.what in ("tasks_per_run", *OPEN):
         return limit
     if limit.what == "starts_per_hour":
-        # After the clock was set back by more than the window, starts of the future count no more.
+        # If the clock was set back by more than the window, starts in the future do not count.
         newest = select(r.created_at).where(
             mine, r.created_at > now - WINDOW, r.created_at < now + WINDOW
         )
@@ -90,7 +90,8 @@ def _counted(conn: Connection, limit: Limit, run: Mapping[str, object], now: dat
         select(t.task_id)
         .select_from(run_history.join(task_history, r.run_id == t.run_id))
         .where(mine, r.status.in_(LIVE_RUNS), t.superseded_by.is_(None), t.status.in_(statuses))
-        # The tasks of its own live runs are read, and not all live tasks of the installation.
+        # This reads only the tasks of the project's live runs, and not all live tasks of the
+        # installation.
         .prefix_with("STRAIGHT_JOIN", dialect="mysql")
         .with_hint(*BY_RUN)
         .limit(limit.max + 1)

@@ -1,4 +1,4 @@
-"""Queries of runs and of their histories, and of runs whose workflow needs a start, a signal or a
+"""Queries for runs and their histories, and for runs whose workflow needs a start, a signal or a
 wake-up.
 """
 
@@ -55,18 +55,19 @@ from .tables import (
 )
 from .unit import RunPart, current_tasks, missing
 
-#: The most notes about resumption that are returned for one run.
+#: The maximum number of notes about resuming that are returned for one run.
 _NOTES_MAX = 10
 
 
 class RunReader(RunCounts, RunPart):
-    """Queries of runs and of their other records.
+    """Queries for runs and their other records.
 
-    Unless a method states otherwise, it raises only ``StoreUnavailable`` and ``RowUnreadable``.
+    Unless its docstring states otherwise, a method raises only ``StoreUnavailable`` and
+    ``RowUnreadable``.
     """
 
     def get_run(self, run_id: int) -> RunRow | None:
-        # No row has this number, and SQLite's driver does not accept larger ones.
+        # No row has such a number, and SQLite's driver does not accept larger numbers.
         if not 0 < run_id <= ID_MAX:
             return None
         rows = self._rows(
@@ -94,7 +95,7 @@ class RunReader(RunCounts, RunPart):
     def list_runs(
         self, before_run_id: int | None = None, limit: int = 50, **wanted: Unpack[RunQuery]
     ) -> list[RunRow]:
-        """Return runs of the caller's project that meet every given filter, the newest first."""
+        """Return runs of the caller's project that meet all given filters, the newest first."""
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
             return [run_row(row) for row in newest_runs(conn, filters, limit)]
@@ -109,8 +110,8 @@ class RunReader(RunCounts, RunPart):
         **wanted: Unpack[RunQuery],
     ) -> tuple[list[RunRow], Reach]:
         """Return the same runs, but only those that contain a text, or in the order of ``sort``
-        (``SORTS``; with a ``-``, the largest first) from ``offset`` on. The second value shows how
-        far the search reached.
+        (one of ``SORTS``; a ``-`` before it reverses the order), starting at ``offset``. The second
+        value shows how far the search reached.
         """
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
@@ -119,7 +120,7 @@ class RunReader(RunCounts, RunPart):
         return [rows[run_id] for run_id in run_ids if run_id in rows], reach
 
     def count_found(self, most: int, **wanted: Unpack[RunQuery]) -> int:
-        """Return the number of runs that ``list_runs`` lists with these filters, at most
+        """Return the number of runs that ``list_runs`` finds with these filters, at most
         ``most``.
         """
         with self._db.reading() as conn:
@@ -127,10 +128,11 @@ class RunReader(RunCounts, RunPart):
             return counted(conn, page_of(filters, times_of(conn, filters), most), most)
 
     def known_values(self, most: int) -> dict[str, list[str]]:
-        """Return the values of runs by the name of their filter, at most ``most`` of each.
+        """Return the distinct values of runs for each filter, at most ``most`` per filter.
 
-        A caller of one project gets no pools and flows."""
-        # The others have no index of one project.
+        A caller of one project gets no pools or flows.
+        """
+        # The other columns have no index by project.
         names = ("crawler", "outcome", "tag", *(("pool", "flow_id") if only() is None else ()))
         with self._db.reading() as conn:
             return {name: sorted(distinct(conn, VALUES[name], most)) for name in names}
@@ -170,13 +172,14 @@ class RunReader(RunCounts, RunPart):
         return found
 
     def runs_between(self, since: datetime, until: datetime) -> Counter[str]:
-        """Return how many of the runs created from ``since`` to ``until`` have completed, have
-        failed, were stopped, or are open, by these four words."""
+        """Count the runs created from ``since`` to ``until`` as completed, failed, stopped and
+        open, by these four words.
+        """
         with self._db.reading() as conn:
             return counted_between(conn, since, until)
 
     def recent_runs(self, crawlers: Collection[str], each: int) -> list[RecentRun]:
-        """Return the newest ``each`` runs of each of these crawlers, the newest first, by one
+        """Return the newest ``each`` runs of each of these crawlers, the newest first, with one
         statement.
 
         Raises ``ValueError`` for more than ``CRAWLERS_MAX`` crawlers.
@@ -192,8 +195,9 @@ class RunReader(RunCounts, RunPart):
     def brief_runs(
         self, limit: int, *, crawler: str | None = None, attention: bool = False
     ) -> list[BriefRun]:
-        """Return the newest runs, of this crawler or those that need attention (see ``list_runs``),
-        the newest first."""
+        """Return the newest runs of this crawler, or the newest runs that need attention (see
+        ``list_runs``), the newest first.
+        """
         since = self._clock() - ATTENTION if attention else None
         filters = RunFilters(
             {"crawler": crawler} if crawler else {}, attention=attention, created_from=since
@@ -202,17 +206,17 @@ class RunReader(RunCounts, RunPart):
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
 
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
-        """Return for each of these runs a value that changes when its row is written; at most 500
-        runs.
+        """Return for each of these runs (at most 500) a value that changes when its row is written.
 
-        Its last part is true if nothing else is expected to change: the run executes and no poll is
-        overdue."""
+        Its last part is true if no other change is expected, because the run executes and no poll
+        is overdue.
+        """
         r = run_history.c
         in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
         at_rest = or_(r.waiting_for.is_(None), r.waiting_for.startswith(POLLS))
         calm = and_(r.status == RunStatus.PROCESSING, at_rest, in_time)
-        # Reports of crawlers change counters only: their time stands still after a poll by a clock
-        # that is ahead.
+        # Reports of crawlers change only counters. Their time does not advance after a poll with a
+        # clock that is ahead.
         counted = (r.last_progress_at, *(r[name] for name in COUNTERS))
         query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(
             r.run_id.in_(run_ids)
@@ -220,8 +224,8 @@ class RunReader(RunCounts, RunPart):
         return {row["run_id"]: tuple(row.values()) for row in self._rows(query)}
 
     def resumption(self, run_id: int) -> list[Resumption]:
-        """Return the notes of the run's tasks about resuming from saved state: at most ten, the
-        most frequent first.
+        """Return at most ten notes of the run's tasks about resuming from saved state, the most
+        frequent first.
         """
         t = task_history.c
         count = func.count().label("tasks")
@@ -254,10 +258,10 @@ class RunReader(RunCounts, RunPart):
 
 
 class SweepStore(StorePart):
-    """Queries of runs whose workflow does not know of an accepted start or of a recorded stop."""
+    """Queries for runs whose workflow does not know about an accepted start or a recorded stop."""
 
     def unowned_runs(self, older_than: datetime) -> list[RunRow]:
-        """Return runs that were reserved or resumed before ``older_than`` and not claimed.
+        """Return runs that were reserved or resumed before ``older_than`` and are not claimed.
 
         They were accepted, so their workflows must be started.
         """
@@ -280,23 +284,24 @@ class SweepStore(StorePart):
             r.status.in_(LIVE_RUNS),
             r.stop_requested_at.is_not(None),
         )
-        # The database dates a stop. If its clock is ahead of ours, the row has our own time.
+        # The time of a stop comes from the database. If its clock is ahead of ours, the row has our
+        # time.
         old = or_(r.stop_requested_at < older_than, r.updated_at < older_than)
         query = select(run_history).where(*unheard, old).order_by(r.stop_requested_at).limit(limit)
         return [run_row(row) for row in self._rows(query)]
 
 
 class WakeUpStore(StorePart):
-    """The rows of runs, for polls without their workflows."""
+    """The rows of runs for polls that are made without the workflows."""
 
     def wake_target(self, run_id: int) -> WakeUpState | None:
-        """Return the owner and the polls of a run; ``None``: it is unknown."""
+        """Return the owner and the polls of a run; ``None`` if the run is unknown."""
         found = self._targets(run_history.c.run_id == run_id)
         return found[0] if found else None
 
     def unverified(self, before: datetime, limit: int = 10_000) -> list[WakeUpState]:
-        """Return owned live runs whose next poll was due before ``before``, whoever polls
-        them.
+        """Return live runs with an owner whose next poll was due before ``before``, regardless of
+        who polls them.
         """
         r = run_history.c
         late = (r.next_look_at < before, r.status.in_(LIVE_RUNS), r.owner_run_id.is_not(None))
@@ -315,7 +320,7 @@ class WakeUpStore(StorePart):
                 row["owner_workflow_id"],
                 row["owner_run_id"],
                 ended=RunStatus(row["status"]).terminal,
-                # With a time in the future, no change would lead to a poll until that time.
+                # With a time in the future, no change would cause a poll until that time.
                 verified_at=not_ahead(row["verified_at"], now),
                 next_look_at=row["next_look_at"],
                 look_gap_ms=row["look_gap_ms"],

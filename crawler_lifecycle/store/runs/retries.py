@@ -1,4 +1,4 @@
-"""Retries: the rows of further tries, which the policy orders after ends of tasks
+"""Retries: the rows of further tries, which the retry policy orders after tasks end
 (``domain/retries.py``).
 """
 
@@ -26,11 +26,11 @@ from .moves import update_tasks
 from .tables import crawler_memory, status_transition, task_history
 from .unit import BY_RUN, RunPart, Unit, current_tasks
 
-#: Returns the next try after an end, or the reason why there is none. The number is that of the
-#: tries so far.
+#: A function that returns the next try after an end, or the reason why there is none. It gets the
+#: number of tries so far.
 Decide = Callable[[EndedTry, int], NextTry | str]
 
-#: The most ends that one transaction decides about.
+#: The maximum number of ended tasks that one transaction decides about.
 PAGE = CHUNK
 
 _ENDED = [
@@ -67,9 +67,9 @@ class RetryStore(RunPart):
         row for each further try. Call it again while tasks are ``left``.
 
         ``most`` is the number of tries that the policy allows for a task. With ``remember``, the
-        memory of a try after ``oom`` is kept for later runs of the crawler. After a stop or the end
-        of the run nothing is decided. ``now`` is the time from which the waits count, by the clock
-        by which they end (``offer_tasks``). Raises ``Fenced``.
+        memory of a try after ``oom`` is stored for later runs of the crawler. After a stop or the
+        end of the run, nothing is decided. ``now`` is the time at which waits begin, and must come
+        from the same clock as the time passed to ``offer_tasks``. Raises ``Fenced``.
         """
         with self._unit(fence) as unit:
             left, now = 0, now or unit.now
@@ -84,9 +84,9 @@ class RetryStore(RunPart):
             return RetriedTasks(counts, ended_so, resting, left)
 
     def take_up(self, fence: Fence, seen: Sequence[ClusterTask]) -> None:
-        """Insert rows for tries on the cluster that follow a try that ended without success: the
-        database was restored from a copy that is older than their decision. A second call changes
-        nothing. Raises ``Fenced``.
+        """Insert missing rows for retries that execute on the cluster. They are missing if the
+        database was restored from a copy that is older than the decision to retry. A second call
+        changes nothing. Raises ``Fenced``.
         """
         last = {one.index: one for one in sorted(seen, key=lambda one: one.attempt)}
         t = task_history.c
@@ -120,12 +120,14 @@ class RetryStore(RunPart):
                 )
 
     def resting(self, run_id: int, now: datetime | None = None) -> Resting:
-        """Return the QUEUED tasks of the run whose time has not come."""
+        """Return the QUEUED tasks of the run whose start time has not been reached."""
         with self._db.reading() as conn:
             return count_resting(conn, run_id, now or self._clock())
 
     def memory_of(self, project: str, crawler: str) -> str | None:
-        """Return the memory that an earlier run of the crawler needed; ``None``: none is kept."""
+        """Return the memory that an earlier run of the crawler needed; ``None`` if none is
+        stored.
+        """
         m = crawler_memory.c
         rows = self._rows(select(m.memory).where(m.project == project, m.crawler == crawler))
         return str(rows[0]["memory"]) if rows else None
@@ -148,7 +150,7 @@ def _undecided(unit: Unit) -> Sequence[Row]:
 
 
 def _used(unit: Unit) -> int:
-    """Return the number of tries of this attempt of the run that the policy has ordered."""
+    """Return the number of tries in this attempt of the run that the policy has ordered."""
     t = task_history.c
     mine = (t.run_id == unit.run_id, t.run_attempt == unit.attempt, t.retry > 0)
     query = select(func.count()).select_from(task_history).where(*mine).with_hint(*BY_RUN)
@@ -165,7 +167,7 @@ def _decide(
     *,
     remember: bool,
 ) -> None:
-    """Record the decisions about these ends. ``used`` is the number of tries before."""
+    """Record the decisions about these ends. ``used`` is the number of earlier tries."""
     again: list[tuple[Row, NextTry]] = []
     notes = []
     for row in ended:
@@ -186,7 +188,7 @@ def _decide(
 
 
 def _remember(unit: Unit, grown: Sequence[str]) -> None:
-    """Keep the most memory of these tries, and of those that this run had before."""
+    """Store the maximum memory of these tries and the earlier tries of this run."""
     m = crawler_memory.c
     whose = {"project": unit.run["project"], "crawler": unit.run["crawler"]}
     mine = (m.project == whose["project"], m.crawler == whose["crawler"], m.run_id == unit.run_id)
@@ -231,9 +233,9 @@ def _supersede(
     *,
     ever_seen: bool,
 ) -> None:
-    """Insert a ``new`` row for each of these rows of ended tasks, in this status.
+    """Insert a ``new`` row with this status for each of these rows of ended tasks.
 
-    Their transitions have ``told``.
+    Their transitions contain ``told``.
     """
     t = task_history.c
     source = "retry"
@@ -267,14 +269,14 @@ def _supersede(
 
 
 def _waits(run_id: int, now: datetime, *columns: ColumnElement[Any]) -> Select[Any]:
-    """Return the query of QUEUED tasks whose time has not come."""
+    """Return a query for QUEUED tasks whose start time has not been reached."""
     t = task_history.c
     return current_tasks(run_id, *columns).where(t.status == TaskStatus.QUEUED, t.not_before > now)
 
 
 def count_resting(conn: Connection, run_id: int, now: datetime) -> Resting:
-    """Return the number of QUEUED tasks whose time has not come, and the seconds until the first
-    one's time.
+    """Return the number of QUEUED tasks whose start time has not been reached, and the seconds
+    until the first of these times.
     """
     tasks, first = conn.execute(
         _waits(run_id, now, func.count(), func.min(task_history.c.not_before))
@@ -283,8 +285,8 @@ def count_resting(conn: Connection, run_id: int, now: datetime) -> Resting:
 
 
 def first_wait(unit: Unit, now: datetime) -> str | None:
-    """Return the text about the wait of the task that is tried again first; ``None``: no task waits
-    for its time.
+    """Return the reason for the wait of the task that is retried next; ``None`` if no task waits
+    for its start time.
     """
     t = task_history.c
     query = _waits(unit.run_id, now, t.not_before, t.reason).order_by(t.not_before).limit(1)

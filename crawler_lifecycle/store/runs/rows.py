@@ -1,4 +1,4 @@
-"""Conversion of rows of runs and tasks to the values of the ports, and back."""
+"""Conversion between rows of runs and tasks and the values of the ports."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _EVIDENCE_TEXT_MAX = 1000
 def canonical(request: RunRequest) -> dict[str, Any]:
     """Return the request as JSON.
 
-    Requests with the same meaning (``6`` and ``6.0`` seconds) give the same JSON.
+    Requests with the same meaning (such as ``6`` and ``6.0`` seconds) give the same JSON.
     """
     strict = _REQUEST.validate_python(_REQUEST.dump_python(request, mode="json"))
     return dict(_REQUEST.dump_python(strict, mode="json"))
 
 
 def stored_request(request: RunRequest, request_id: str) -> dict[str, Any]:
-    """Return the request in the form of ``run_history.request``: without the tasks, which have
-    their own rows.
+    """Return the request in the form of ``run_history.request``, which omits the tasks because they
+    have their own rows.
     """
     return {**canonical(request), "tasks": None, "request_id": request_id}
 
 
 def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Return the fingerprint of the request with the arguments of its tasks, without the request
-    id.
+    """Return the fingerprint of the request, including the arguments of its tasks, but not the
+    request id.
     """
     content = {
         **canonical(request),
@@ -63,8 +63,8 @@ def request_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | N
 
 
 def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None) -> str:
-    """Return the fingerprint of the work: project, crawler, arguments, settings, and the arguments
-    of its tasks.
+    """Return the fingerprint of the work: the project, the crawler, the arguments, the settings,
+    and the arguments of the tasks.
     """
     tasks = None if task_args is None else list(map(dict, task_args))
     content = [request.project, request.crawler, request.args, request.settings, tasks]
@@ -74,7 +74,7 @@ def work_hash(request: RunRequest, task_args: Sequence[Mapping[str, str]] | None
 def load_request(run: Row) -> RunRequest:
     """Return the stored request of a row with ``run_id`` and ``request``. Raises ``RowUnreadable``.
 
-    Unknown fields, which a newer build wrote, are ignored, so that old and new workers can work at
+    Unknown fields, which a newer build wrote, are ignored so that old and new workers can run at
     the same time.
     """
 
@@ -82,7 +82,7 @@ def load_request(run: Row) -> RunRequest:
         kept = {
             name: value for name, value in stored.items() if name in RunRequest.__dataclass_fields__
         }
-        # Strict, as for requests over HTTP.
+        # This is strict, as for HTTP requests.
         return _REQUEST.validate_json(json.dumps(kept), strict=True)
 
     return validated(read, run_history, run, "request", "request", "set the request that was sent")
@@ -96,7 +96,7 @@ def args_hash(task_args: Sequence[Mapping[str, str]]) -> str:
 
 
 def tag_key(tag: str) -> str:
-    """Return a tag as it is stored and searched: without spaces at its end, which MySQL ignores and
+    """Return a tag as it is stored and searched, without trailing spaces, which MySQL ignores and
     SQLite does not.
     """
     return storable(tag).rstrip(" ")
@@ -143,15 +143,15 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """Return the observation as JSON, without unknown values, and without ``fields``, which the
-    task's row has.
+    """Return the observation as JSON, without unknown values and without ``fields``, which are in
+    the task's row.
     """
     observation = replace(observation, fields=None)
     try:
         text = _OBSERVATION.serializer.to_json(observation, exclude_none=True).decode()
     except PydanticSerializationError:
-        # The observation has a lone surrogate, which JSON cannot contain. The return below replaces
-        # it.
+        # The observation contains a lone surrogate, which is invalid in JSON. The code below
+        # replaces it.
         text = ""
     if text and "{}" not in text and len(text) <= _EVIDENCE_TEXT_MAX:
         return JsonText(text)
@@ -168,8 +168,9 @@ def whole_run(run: Row) -> RunRow:
 
 
 def run_row(run: Row) -> RunRow:
-    """Return the run of a row, without a check of its request."""
-    # Counters of a later attempt include those of earlier attempts, whose duration is not recorded.
+    """Return the run of a row without checking its request."""
+    # Counters of a later attempt include those of earlier attempts, whose durations are not
+    # recorded.
     pace = _pace(run) if run["attempt"] == 1 else None
     fields = Coverage.of(run["fields"])
     return made(

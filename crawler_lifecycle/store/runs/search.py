@@ -1,7 +1,7 @@
-"""The list of runs by a part of a text, and in another order than that of the number.
+"""Lists of runs that are searched for a text or sorted by a column.
 
-A search that finds too few among the newest runs continues among older ones by crawler, tag and
-flow, and by the beginning of the number. Arguments of older runs are not searched.
+A search that finds too few of the newest runs continues among older runs by crawler, tag and flow,
+and by the prefix of the number. Arguments of older runs are not searched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from crawler_lifecycle.store.base import search as base
 from .lists import RunFilters, newest_runs, page_of, times_of
 from .tables import run_history, run_tag
 
-#: The columns by which runs are put in order.
+#: The columns by which runs can be sorted.
 SORTS = (
     "crawler",
     "status",
@@ -34,7 +34,7 @@ SORTS = (
     "took",
     "trigger",
 )
-#: The columns of different values, by the name of their filter.
+#: The columns whose distinct values are listed, by the name of their filter.
 VALUES = {
     "crawler": run_history.c.crawler,
     "flow_id": run_history.c.flow_id,
@@ -54,7 +54,7 @@ def found(
 ) -> tuple[list[int], base.Reach]:
     """Return the ids of the runs that contain the text, in this order.
 
-    ``page``: the first position and the number.
+    ``page`` is the first position and the number of runs.
     """
     r = run_history.c
     by = (sort or "").removeprefix("-")
@@ -89,15 +89,15 @@ def _said(stored: Any) -> Iterator[Any]:
 def _older(
     conn: Connection, filters: RunFilters, before: int, search: str, limit: int, left: list[str]
 ) -> Sequence[int]:
-    """Return the ids of older runs with the text, and add to ``left`` what they were not searched
-    for.
+    """Return the ids of older runs that contain the text, and add the fields that were not searched
+    to ``left``.
     """
     filters = replace(filters, before_run_id=before)
     times = times_of(conn, filters)
     found = list[RunFilters]()
     for name, plural in (("crawler", "crawlers"), ("flow_id", "flows"), ("tag", "tags")):
-        # Flows have no index of one project, and what other projects have must not show, not even
-        # in a note.
+        # Flows are not indexed by project, and a caller must not see values of other projects, not
+        # even in a note.
         if name == "flow_id" and projects.only() is not None:
             left.append(plural)
             continue

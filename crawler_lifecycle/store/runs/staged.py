@@ -1,8 +1,8 @@
 """Findings of polls that are not applied yet, and debugging information about tasks that is not
 written yet.
 
-A staged row has a finding, details, or both. A poll that is applied at once leaves the findings of
-ended tasks here until their details are fetched.
+A staged row has a finding, details, or both. A poll that is applied immediately leaves the findings
+of ended tasks here until their details are fetched.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ def stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
 
     A row without any part is deleted.
 
-    The function reads, deletes and inserts, because an upsert is spelled differently on each
-    database. PyMySQL does not know the new spelling of MySQL 8, and would send an upsert row by
-    row.
+    The function reads, deletes and inserts, because the syntax of upserts differs between
+    databases. PyMySQL does not know the new syntax of MySQL 8, and would send an upsert row by row.
     """
     o = task_observation.c
     t = task_history.c
@@ -69,7 +68,7 @@ def stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
 def _merged(earlier: Any, later: Any) -> Any:
     """Return the later part.
 
-    If it has no log or no statistics, it gets those of the earlier part.
+    If its log or statistics are missing, it gets those of the earlier part.
     """
     if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
         return later
@@ -80,8 +79,8 @@ def _merged(earlier: Any, later: Any) -> Any:
 
 
 def staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
-    """Return the staged rows of the run in chunks, so that memory never holds the log tails of many
-    tasks.
+    """Return the staged rows of the run in chunks, so that the log tails of many tasks are never in
+    memory together.
     """
     o = task_observation.c
     t = task_history.c
@@ -100,7 +99,7 @@ def staged_rows(unit: Unit) -> Iterable[Sequence[Row]]:
 
 
 def forget_findings(unit: Unit) -> None:
-    """Delete the applied findings, except those of ended tasks whose details are missing."""
+    """Delete the applied findings, except findings of ended tasks whose details are missing."""
     o = task_observation.c
     t = task_history.c
     delete_rows(unit.conn, task_finding.c.run_id, "PRIMARY", [unit.run_id])
@@ -113,7 +112,7 @@ def forget_findings(unit: Unit) -> None:
 
 
 def forget_written(unit: Unit, rows: Sequence[Row]) -> None:
-    """Delete the staged rows whose details are written, except those whose finding is not applied
+    """Delete the staged rows whose details are written, except rows whose finding is not applied
     yet.
     """
     applied = [row for row in rows if not row["finding"] or row["status"] not in ALIVE]
@@ -140,14 +139,11 @@ def shortened(details: Details) -> Details:
 
 
 def detail_columns(row: Row) -> dict[str, Any]:
-    """Return the columns of a task that its staged row proves.
-
-    A column that it does not prove is ``None``.
-    """
+    """Return the columns of a task that its staged row proves, with ``None`` for the others."""
     finding = load_finding(row) if row["finding"] else None
     foreign = finding is not None and is_foreign(finding)
-    # Another object has the name of our task. Its node, counters, exit code and log prove nothing
-    # about our task.
+    # Another object has the name of our task, so its node, counters, exit code and log prove
+    # nothing about our task.
     seen = finding.observation if finding and not foreign else None
     details = load_details(row) if row["details"] and not foreign else None
     end = seen.end if seen else None
@@ -182,8 +178,8 @@ def _error(finding: TaskFinding, details: Details | None) -> str | None:
 
 
 def _with_error(cause: str | None, error: str | None) -> str | None:
-    """Return the cause of an end, followed by the crawler's error; ``None``: the cause stays as
-    it is.
+    """Return the cause of an end, followed by the crawler's error; ``None`` if the cause does not
+    change.
     """
     if cause is None or error is None or error[:100] in cause:
         return None

@@ -1,4 +1,4 @@
-"""Stops: the recorded intent, the cancellation of QUEUED tasks, and the tasks that were asked to
+"""Stops: the recorded intent, the cancellation of QUEUED tasks, and the requests to tasks to
 end.
 """
 
@@ -23,15 +23,15 @@ from .rows import run_row, task_state
 from .tables import cancellation_log, task_history
 from .unit import RunPart, Unit, check_fence, current_tasks, read_run
 
-#: Statuses of tasks that a stop without force still has to ask to end.
+#: Statuses of tasks that a stop without force must still ask to end.
 _UNASKED = (TaskStatus.PENDING, TaskStatus.RUNNING)
-#: The most QUEUED tasks that one transaction cancels. Even a slow database needs only seconds for
-#: them.
+#: The maximum number of QUEUED tasks that one transaction cancels. Even a slow database needs only
+#: seconds for this.
 CANCEL_PAGE = 5_000
 
 
 class StopStore(RunPart):
-    """The records of stops and of tasks that were asked to end."""
+    """The records of stops, and of tasks that were asked to end."""
 
     def record_stop(
         self, run_id: int, stop: StopIntent, request_id: str | None, fence: Fence | None = None
@@ -52,8 +52,8 @@ class StopStore(RunPart):
     def _record(
         self, unit: Unit, stop: StopIntent, request_id: str | None, fence: Fence | None
     ) -> None:
-        # An end before the stop is not its work. A gateway whose clock is wrong must not decide
-        # which end that is.
+        # Ends before the stop were not caused by it. The wrong clock of a gateway must not decide
+        # which ends these are.
         at = unit.by_server if fence is None else min(stop.requested_at, unit.by_server)
         before, stop = unit.stop, replace(stop, requested_at=at)
         if self._pools.counted:
@@ -62,12 +62,11 @@ class StopStore(RunPart):
         if unit.stop != before:
             unit.update_run(look_revision=unit.next_revision)
         if fence is None and unit.stop != before:
-            # The stop was recorded without the workflow, so the workflow has to be notified
-            # (again).
+            # The stop was recorded without the workflow, so the workflow must be notified (again).
             unit.update_run(stop_acted_at=None)
         if stop.limit is None and request_id is not None:
             c = cancellation_log.c
-            # After a takeover the next attempt is notified of the stop with the same id.
+            # After a takeover, the next attempt is notified of the stop with the same id.
             key = (c.run_id == unit.run_id, _of_this_intent(unit), c.request_id == request_id)
             if unit.conn.execute(select(c.id).where(*key).limit(1)).one_or_none() is None:
                 _log(unit, stop, request_id)
@@ -85,9 +84,9 @@ class StopStore(RunPart):
 
         Returns the counts.
 
-        A call without an answer may create its tasks until ``offered_until``. An offered task is
-        therefore cancelled only after a poll that happened after this time and before ``now`` and
-        did not see the task.
+        A call without an answer can create its tasks until ``offered_until``. An offered task is
+        therefore cancelled only after a poll between this time and ``now`` that did not find the
+        task.
 
         Each page of tasks is a separate transaction, so that no other writer waits long for the row
         of the run. A retry continues after the last committed page.
@@ -99,7 +98,7 @@ class StopStore(RunPart):
     def _cancel_page(self, fence: Fence, now: datetime) -> TaskCounts | None:
         """Cancel one page of tasks.
 
-        Returns the counts after the last page; ``None``: there may be more pages.
+        Returns the counts after the last page; ``None`` if there may be more pages.
         """
         with self._unit(fence) as unit:
             t = task_history.c
@@ -135,10 +134,10 @@ class StopStore(RunPart):
         after_index: int = -1,
         limit: int = 500,
     ) -> list[TaskState]:
-        """Return a page of the tasks that still have to be asked to end (PENDING or RUNNING), by
+        """Return a page of the tasks that must still be asked to end (PENDING or RUNNING), by
         index.
 
-        With ``force`` these are the active tasks that were not killed yet. With ``killed_before``
+        With ``force``, these are the active tasks that were not killed yet. With ``killed_before``,
         they are the active tasks that were last killed before that time. Raises ``Fenced``.
         """
         t = task_history.c
@@ -159,7 +158,7 @@ class StopStore(RunPart):
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
         """Record that these tasks were asked to end: PENDING and RUNNING become STOPPING.
 
-        ``killed``: they were killed now, by force.
+        ``killed`` is true if they were now killed by a forced stop.
         """
         with self._unit(fence) as unit:
             t = task_history.c
@@ -178,7 +177,7 @@ class StopStore(RunPart):
             move_tasks(unit, moves, "stop")
 
     def last_asked(self, run_id: int) -> datetime | None:
-        """Return the latest time at which a STOPPING task was asked to end; ``None``: no task is
+        """Return the latest time at which a STOPPING task was asked to end; ``None`` if no task is
         STOPPING.
         """
         t = task_history.c
@@ -199,8 +198,8 @@ def note_acted(unit: Unit, at: datetime) -> None:
     """Record the time when the stop was acted on, in the run and in its rows of the cancellation
     log.
 
-    Rows of an earlier attempt are included, because after a takeover the next attempt carries out
-    the same stop.
+    Rows of an earlier attempt are included, because the next attempt carries out the same stop
+    after a takeover.
     """
     c = cancellation_log.c
     unit.conn.execute(
@@ -215,7 +214,7 @@ def note_acted(unit: Unit, at: datetime) -> None:
 def _of_this_intent(unit: Unit) -> ColumnElement[bool]:
     """Return the condition for the log rows of the recorded stop.
 
-    A stop stays in force after a takeover. A verdict ends it.
+    A stop remains in force after a takeover, until a verdict ends it.
     """
     c = cancellation_log.c
     stop = unit.stop

@@ -51,14 +51,14 @@ def _counters() -> list[Column[int]]:
 run_history = new_table(
     "run_history",
     counted_key("run_id"),
-    # The uid identifies the run. A restored database may give its number out again.
+    # The uid identifies the run. A restored database may assign its number again.
     required("run_uid", String(32)),
     project_column(),
     required("request_id", String(120)),
     required("request_hash", String(32)),
     # work_hash: the fingerprint of the work, without its requester and its time. schedule: the
-    # schedule that requested the run. Both serve to find a later successful run of the same work or
-    # schedule.
+    # schedule that requested the run. Both are used to find a later successful run of the same work
+    # or schedule.
     Column("work_hash", String(32)),
     Column("schedule", String(80)),
     required("crawler", String(63)),
@@ -69,15 +69,15 @@ run_history = new_table(
     Column("outcome", Words(200)),
     Column("cause", Long),
     *owner_columns(),
-    # The facts about the claim of this attempt. A second claim by the same owner gets the same
-    # answer from them.
+    # Facts about the claim of this attempt, so that a second claim by the same owner gets the same
+    # answer.
     required("claim_resumed", Boolean),
     required("claim_rerun", Boolean),
     required("claim_repair", Boolean),
-    # The time when this attempt was accepted; null for the first attempt, which was accepted at
+    # The time when this attempt was accepted; null for the first attempt, for which it is
     # created_at.
     Column("attempt_at", UtcTime),
-    # The last attempt whose ended tasks were queued again.
+    # The last attempt in which ended tasks were queued again.
     required("requeued_attempt", Integer),
     required("request", Json),
     Column("requested_by", Words(255)),
@@ -93,8 +93,8 @@ run_history = new_table(
     Column("look_error", Long),
     Column("look_error_since", UtcTime),
     Column("verified_at", UtcTime),
-    # The time when Temporal ordered the poll that was recorded last. Polls that were ordered
-    # earlier are refused.
+    # The time when Temporal ordered the last recorded poll. Polls that were ordered earlier are
+    # refused.
     Column("look_ordered_at", UtcTime),
     Column("next_look_at", UtcTime),
     Column("last_progress_at", UtcTime),
@@ -108,14 +108,15 @@ run_history = new_table(
     Column("deleted_at", UtcTime),
     Column("deletion_ended_at", UtcTime),
     Column("deletion", Json),
-    # Who ended it (domain/ended_by.py); null: it lives, or a build before migration 0006 ended it.
+    # What ended the run (domain/ended_by.py); null if it is live, or if a build before migration
+    # 0006 ended it.
     Column("ended_by", String(20)),
-    # What it lacks of what is expected (domain/run.py, Verdict).
+    # What is missing from the expected results (domain/run.py, Verdict).
     Column("lacks", String(20)),
-    # The number of recorded polls, stops and changes of tasks. A poll that read an older number is
+    # Counts recorded polls, stops and changes of tasks. A poll that read an older number is
     # refused.
     Column("look_revision", Integer),
-    # Milliseconds from the poll that its workflow ordered last to the next one.
+    # Milliseconds between the last poll that the workflow ordered and the next one.
     Column("look_gap_ms", BigInteger),
     UniqueConstraint("request_id"),
     Index(None, "run_uid", unique=True),
@@ -136,10 +137,10 @@ run_history = new_table(
         "parent ended_at",
         "work_hash status",
         "schedule status",
-        # For the search for resumed runs of a manager, which are few.
+        # For finding resumed runs of a manager, which are few.
         "parent attempt",
-        # A caller of one project has the same filters, and may not read the rows of all other
-        # projects for them.
+        # Callers of one project use the same filters, which must not read the rows of all other
+        # projects.
         "project",
         "project status",
         "project stage",
@@ -156,10 +157,10 @@ run_history = new_table(
     Index(None, "caller", "created_at"),
     Index(None, "project", "created_at"),
     Index(None, "created_at"),
-    # For audits, which compare the runs that ended recently.
+    # For audits, which compare recently ended runs.
     *list_indexes("run_id", "ended_at"),
-    # Only live runs have a next poll. Live runs without one are searched by the last change of
-    # their rows.
+    # Only live runs have a next poll. Live runs without one are found by the last change of their
+    # rows.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index(None, "deletion_ended_at", "deleted_at"),
@@ -189,25 +190,27 @@ task_history = new_table(
     "task_history",
     counted_key("task_id"),
     _run_id(),
-    # Counts the tries of this index, over all attempts of the run. It is part of the task's name on
+    # Counts the tries of this index over all attempts of the run. It is part of the task's name on
     # the cluster.
     required("attempt", Integer),
     # The attempt of the run to which the try belongs.
     required("run_attempt", Integer),
     required("task_index", Integer),
-    # There is no foreign key: it would need a second index, and nobody deletes single tasks.
+    # There is no foreign key, because it would need a second index, and single tasks are never
+    # deleted.
     Column("superseded_by", BigInteger),
     required("status", String(20)),
     required("status_since", UtcTime),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    # The line from the log or from the runner that explains why the crawler failed.
+    # The line of the log or of the runner that explains why the crawler failed.
     Column("error", Words(ERROR_MAX)),
     required("args", Json),
     Column("cluster", Words(100)),
     Column("cluster_name", Words(255)),
     Column("cluster_uid", Words(100)),
-    # The namespace of the task. On Kubernetes: its name, its uid and the uid of the cluster.
+    # The namespace of the task. On Kubernetes, this is its name, its uid and the uid of the
+    # cluster.
     Column("cluster_place", Words(200)),
     # The time when a forced stop last killed the task.
     Column("killed_at", UtcTime),
@@ -218,48 +221,47 @@ task_history = new_table(
     *_counters(),
     Column("peak_memory", BigInteger),
     Column("fields", Json),
-    # True when the task continued from saved state; null when its runner did not report it.
+    # True if the task continued from saved state; null if its runner did not report this.
     Column("resumed", Boolean),
     Column("resume_note", Words(200)),
     Column("offered_until", UtcTime),
-    # The number of tries by the policy of retries before this one, in this attempt of the run. The
-    # next columns show when such a try may begin, with how much memory, and which node it should
-    # avoid.
+    # The number of earlier retries by the policy in this attempt of the run. The next columns show
+    # when a retry may begin, with how much memory, and which node it should avoid.
     required("retry", Integer, server_default="0"),
     Column("not_before", UtcTime),
     Column("memory", String(20)),
     Column("avoid_node", Words(255)),
-    # The reason why no other try follows this end; null: not decided, or a try follows.
+    # The reason why no further try follows; null if this is not decided, or if a try follows.
     Column("retry_note", Words(200)),
     # The pool and the priority with which the task was offered; null without pools.
     Column("pool", String(63)),
     Column("priority", Integer),
     required("ever_seen", Boolean),
-    # The last time at which a poll saw the task, while later polls do not find it. This alone
-    # proves nothing.
+    # The last time at which a poll saw the task if later polls do not find it. This alone proves
+    # nothing.
     Column("absent_since", UtcTime),
     # The time of the first poll that did not find the task, if no later poll found it. A second
-    # such poll, much later, proves that the task is gone.
+    # such poll after a long time proves that the task is gone.
     Column("missed_at", UtcTime),
     Column("last_progress_at", UtcTime),
     Column("deployed_at", UtcTime),
     Column("started_at", UtcTime),
     Column("ended_at", UtcTime),
-    # As in run_history.
+    # The same as in run_history.
     Column("ended_by", String(20)),
     UniqueConstraint("run_id", "task_index", "attempt"),
-    # For pages of the tasks of a run, which are in the order of the id.
+    # For pages of the tasks of a run, which are ordered by id.
     Index(None, "run_id", "task_id"),
-    # Counts need only the first three columns. Offers and pages of one status also use the order of
+    # Counts need only the first three columns. Offers and pages of one status are also ordered by
     # the fourth.
     Index("ix_task_history_current", "run_id", "superseded_by", "status", "task_index"),
-    # The slots that pools hold are counted from this index alone.
+    # The used slots of pools are counted from this index alone.
     Index("ix_task_history_places", "status", "offered_until", "pool", "priority"),
 )
 
 pool_gate = new_table(
     "pool_gate",
-    # One row. Whoever gives slots locks it, so that pools never exceed their caps
+    # A single row, which is locked to assign slots, so that pools never exceed their caps
     # (domain/pools.py).
     given_key("id", Integer),
     required("state", Json),
@@ -271,20 +273,21 @@ pool_ticket = new_table(
     owner_key("run_history.run_id"),
     required("pool", String(63)),
     required("priority", Integer),
-    # The age of the run decides about its position in the line. It waits since it last got a slot.
+    # The position in the line depends on the age of the run. The wait began when it last got a
+    # slot.
     required("since", UtcTime),
     required("waits_since", UtcTime),
     required("wanted", Integer),
-    # The time when its workflow was called to ask for slots.
+    # The time when the workflow was called to request slots.
     Column("called_at", UtcTime),
     Index(None, "pool", "priority", "since", "run_id"),
-    # Few runs are called and do not come.
+    # Few runs are called and do not respond.
     Index(None, "called_at"),
 )
 
 crawler_memory = new_table(
     "crawler_memory",
-    # The memory that a try needed after "oom", if the policy of retries has ``remember``.
+    # The memory that a try needed after "oom", if the retry policy has ``remember``.
     Column("project", String(63), primary_key=True),
     Column("crawler", String(63), primary_key=True),
     required("memory", String(20)),
@@ -316,14 +319,14 @@ task_observation = new_table(
 
 task_finding = new_table(
     "task_finding",
-    # The changes of the staged findings, prepared for one UPDATE (see moves.py). Columns with the
-    # name of a column of task_history have its type.
+    # The changes of the staged findings, prepared for one UPDATE (see moves.py). Columns that have
+    # the name of a column of task_history also have its type.
     given_key("run_id", BigInteger),
     given_key("task_id", BigInteger),
     required("believed", String(20)),
     required("terminal", Boolean),
     Column("cluster_time", UtcTime),
-    # The time when a poll last saw that the recorded status was true.
+    # The time when a poll last confirmed the recorded status.
     Column("vouched_at", UtcTime),
     Column("correction", String(30)),
     required("evidence", Json),
@@ -346,8 +349,8 @@ task_finding = new_table(
 
 task_change = new_table(
     "task_change",
-    # A worktable: its rows exist only inside one transaction (see moves.py). Columns with the name
-    # of a column of task_history have its type.
+    # A worktable, whose rows exist only within one transaction (see moves.py). Columns that have
+    # the name of a column of task_history also have its type.
     given_key("run_id", BigInteger),
     given_key("task_id", BigInteger),
     Column("believed", String(20)),
@@ -393,17 +396,17 @@ task_change = new_table(
 task_log = new_table(
     "task_log",
     owner_key("task_history.task_id"),
-    # The text of a row that an older build wrote. Now it is empty, and the next column has the
+    # Only rows of older builds have their text here. Now this is empty, and the next column has the
     # text.
     required("log_tail", Text, default=""),
-    # A log as it is takes a page of 16 KiB. Compressed (columns.compressed) it takes a fifth of
-    # one.
+    # An uncompressed log takes a page of 16 KiB. Compressed (columns.compressed), it takes a fifth
+    # of that.
     Column("compressed", Bytes),
 )
 
 task_stats = new_table(
     "task_stats",
-    # The statistics that the crawler reported at its end: name -> number.
+    # The statistics that the crawler reported at its end, as numbers by name.
     owner_key("task_history.task_id"),
     required("stats", Json),
 )
@@ -428,7 +431,7 @@ correction = new_table(
     "correction",
     counted_key("id"),
     _run_id(),
-    # The project of its run: the lists and sums of one project read nothing of another one.
+    # The project of the run, so that lists and sums of one project read no rows of other projects.
     project_column(),
     Column("task_id", BigInteger),
     required("attempt", Integer),

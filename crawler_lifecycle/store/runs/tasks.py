@@ -1,4 +1,4 @@
-"""Queries of tasks, their logs and their statistics."""
+"""Queries for tasks, their logs and their statistics."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .rows import task_row, task_state
 from .tables import run_history, task_history, task_log, task_observation, task_stats
 from .unit import BY_RUN, count_tasks, current_tasks
 
-#: The most names of statistics that are summed over the tasks of a run.
+#: The maximum number of names of statistics that are summed over the tasks of a run.
 NAMES_MAX = 1000
-#: The most PENDING tasks of a run that are searched for a reason.
+#: The maximum number of PENDING tasks of a run that are searched for a reason.
 _REASONS = 5
 _BY_ID = (task_history, "FORCE INDEX (ix_task_history_run_id_task_id)", "mysql")
 
 
 class TaskReader(StorePart):
-    """Queries of tasks of runs."""
+    """Queries for the tasks of runs."""
 
     def list_tasks(
         self,
@@ -43,9 +43,10 @@ class TaskReader(StorePart):
         superseded: bool = False,
         among: Collection[int] | None = None,
     ) -> list[TaskRow]:
-        """Return tasks of a run by id, without superseded tasks unless ``superseded``.
+        """Return tasks of a run by id.
 
-        ``among`` limits them to these ids. Raises ``ValueError`` for more than ``ROWS_MAX`` ids.
+        With ``superseded``, include superseded tasks. ``among`` limits them to these ids. Raises
+        ``ValueError`` for more than ``ROWS_MAX`` ids.
         """
         t = task_history.c
         query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
@@ -57,7 +58,7 @@ class TaskReader(StorePart):
                     f"among: {len(among)} ids are not allowed; give at most {ROWS_MAX}"
                 )
             query = query.where(t.task_id.in_(sorted(among)))
-        # MySQL may otherwise use the index of current tasks and sort all tasks of a large run.
+        # Otherwise MySQL may use the index of current tasks and sort all tasks of a large run.
         page = query.order_by(t.task_id).limit(limit).with_hint(*_BY_ID)
         return [task_row(row) for row in self._rows(page)] if among is None or among else []
 
@@ -67,9 +68,9 @@ class TaskReader(StorePart):
             return tries_of(conn, run_id)
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
-        """Return the first tasks of a run by id, without superseded tasks, in a short form.
+        """Return the first tasks of a run by id in a short form, without superseded tasks.
 
-        Whole rows of many tasks would take too long.
+        Full rows of many tasks would take too long.
         """
         t = task_history.c
         query = select(*(t[name] for name in DrawnTask._fields)).where(
@@ -102,11 +103,11 @@ class TaskReader(StorePart):
             return count_tasks(conn, run_id)
 
     def tasks_of_runs(self, run_ids: Collection[int]) -> dict[int, RunTasks]:
-        """Return the counts of tasks of each of these runs, without superseded tasks, and a reason
+        """Return the counts of tasks of each of these runs, without superseded tasks, with a reason
         why a task waits.
 
-        Runs without tasks are left out. One statement counts all tasks; a further statement for
-        each 50 runs with PENDING tasks reads the reasons. Raises ``ValueError`` for more than
+        Runs without tasks are left out. One statement counts all tasks, and another one reads the
+        reasons for each 50 runs with PENDING tasks. Raises ``ValueError`` for more than
         ``ROWS_MAX`` runs.
         """
         if len(run_ids) > ROWS_MAX:
@@ -201,7 +202,7 @@ class TaskReader(StorePart):
         rows = self._rows(select(task_log).where(task_log.c.task_id == task_id))
         try:
             return uncompressed(rows[0]["compressed"]) or str(rows[0]["log_tail"]) if rows else None
-        except (zlib.error, TypeError, UnicodeDecodeError):  # somebody edited it
+        except (zlib.error, TypeError, UnicodeDecodeError):  # it was edited manually
             fault = Fault(
                 "compressed",
                 rows[0]["compressed"],
@@ -212,10 +213,10 @@ class TaskReader(StorePart):
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
         """Return the statistics that crawlers reported, summed over the run's tasks without
-        superseded ones.
+        superseded tasks.
 
-        They have at most 8 KiB as JSON (``bounds.statistics``). The result is empty when no crawler
-        reported any.
+        They are limited to 8 KiB as JSON (``bounds.statistics``). The result is empty if no crawler
+        reported statistics.
         """
         with self._db.reading() as conn:
             return run_statistics(conn, run_id)
@@ -266,9 +267,9 @@ def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
 
 
 def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverage | None:
-    """Return the fields that the items of the run fill, summed over all tries that count.
+    """Return how many items of the run fill each field, summed over all valid tries.
 
-    ``first`` are the fields that come first. ``None``: no try has reported its fields.
+    The fields ``first`` come first. Return ``None`` if no try has reported its fields.
     """
     t = task_history.c
     count = {one.task_id for one in counting(tries_of(conn, run_id))}
@@ -278,7 +279,7 @@ def run_coverage(conn: Connection, run_id: int, first: Iterable[str]) -> Coverag
 
 
 def _of_each(conn: Connection, run_id: int, query: Select[Any]) -> Iterator[Any]:
-    """Return the rows of the query for each task of the run. It reads in pages."""
+    """Return the rows of the query for each task of the run, read in pages."""
     t = task_history.c
     after = 0
     query = query.where(t.run_id == run_id).order_by(t.task_id).limit(CHUNK).with_hint(*_BY_ID)

@@ -1,6 +1,5 @@
-"""The unit of work of runs: a write transaction on one locked run.
-
-Also queries that several modules need.
+"""The unit of work of runs, a write transaction on one locked run, and queries that several modules
+need.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from .tables import run_history, status_transition, task_history
 log = logging.getLogger(__name__)
 
 
-#: The most corrections that one event shows.
+#: The maximum number of corrections in an event.
 CORRECTIONS_SHOWN = 20
-#: The fields of a correction that the event shows.
+#: The fields of a correction in an event.
 _SHOWN = (
     "id",
     "task_id",
@@ -68,8 +67,8 @@ _SHOWN = (
 )
 
 
-#: The indexes by which all tasks of a run are read. Without this hint the optimizer reads the whole
-#: table when the run has a large part of its rows.
+#: The indexes by which all tasks of a run are read. Without this hint, the optimizer scans the
+#: whole table if a large part of its rows belongs to the run.
 BY_RUN = (
     task_history,
     "FORCE INDEX (ix_task_history_current, uq_task_history_run_id_task_index_attempt)",
@@ -88,8 +87,8 @@ def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any
     return query.with_hint(*BY_RUN)
 
 
-#: This query runs after every change and every poll. It is built once, because building it takes
-#: longer than the query.
+#: This query runs after every change and every poll. It is built once, because that takes longer
+#: than its execution.
 _COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(
     task_history.c.status
 )
@@ -101,7 +100,7 @@ def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
 
 
 def check_run(run: Row, ref: RunRef) -> None:
-    """Raise ``Fenced`` when the row belongs to another run. The error is also logged."""
+    """Raise ``Fenced`` if the row belongs to another run. The error is also logged."""
     if run["run_uid"] != ref.uid:
         text = ref.foreign(f"The row of run {ref.run_id}", run["run_uid"])
         log.warning("refused a write for another run: %s", text)
@@ -109,7 +108,7 @@ def check_run(run: Row, ref: RunRef) -> None:
 
 
 def check_kept(run: Row) -> None:
-    """Raise ``RunDeleted`` when the run was deleted."""
+    """Raise ``RunDeleted`` if the run was deleted."""
     if run["deleted_at"] is not None:
         raise RunDeleted(
             f"Run {run['run_id']} was deleted at {run['deleted_at'].isoformat()}; start a new one"
@@ -119,7 +118,7 @@ def check_kept(run: Row) -> None:
 def check_fence(run: Row, fence: Fence) -> None:
     """Raise ``Fenced`` unless the run still belongs to the writer. The error is also logged.
 
-    Raises ``RowEdited`` when a manual edit changed the attempt or the owner.
+    Raises ``RowEdited`` if a manual edit changed the attempt or the owner.
     """
     check_run(run, fence.run)
     same_attempt = run["attempt"] == fence.attempt
@@ -131,8 +130,8 @@ def check_fence(run: Row, fence: Fence) -> None:
         f"attempt {fence.attempt} of owner {fence.owner_run_id} may no longer write"
     )
     if same_attempt or same_owner:
-        # A takeover changes both columns, so a manual edit changed this one. After a repair the
-        # writer continues.
+        # A takeover changes both columns, so this one was changed by a manual edit. After a repair,
+        # the writer continues.
         column, value = (
             ("owner_run_id", fence.owner_run_id) if same_attempt else ("attempt", fence.attempt)
         )
@@ -143,7 +142,7 @@ def check_fence(run: Row, fence: Fence) -> None:
 
 
 def missing(run_id: int) -> RowMissing:
-    """Return the error that the workflow of a run gets when the row of the run is missing."""
+    """Return the error for the workflow of a run whose row is missing."""
     fix = "crawlctl audit --adopt inserts it again; until then the run waits"
     return RowMissing(
         f"The row of run {run_id} is missing, perhaps after a restore of the database: {fix}"
@@ -153,10 +152,9 @@ def missing(run_id: int) -> RowMissing:
 def read_run(
     conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False
 ) -> dict[Any, Any]:
-    """Return the row of the run. ``lock`` keeps it locked until the end of the transaction.
+    """Return the row of the run. With ``lock``, it stays locked until the end of the transaction.
 
-    Raises ``RunNotFound`` when there is none. If the caller ``owned`` the run, this is
-    ``RowMissing``.
+    Raises ``RunNotFound`` if there is none, or ``RowMissing`` if the caller ``owned`` the run.
     """
     try:
         return read_row(conn, run_history, run_id, lock="write" if lock else None)
@@ -167,9 +165,9 @@ def read_run(
 
 
 def checked_counts(conn: Connection, run: Row) -> TaskCounts:
-    """Return ``count_tasks``.
+    """Return the counts of ``count_tasks``.
 
-    Raises ``RowUnreadable`` when the run has ended and still has alive tasks.
+    Raises ``RowUnreadable`` if the run has ended but still has alive tasks.
     """
     counts = count_tasks(conn, run["run_id"])
     if counts.alive and RunStatus(run["status"]).terminal:
@@ -190,9 +188,9 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
 class Unit:
     """A write transaction on a run whose row is locked.
 
-    Other writers of this program wait for its end.
+    Other writers of this program wait until it ends.
 
-    ``run`` is the row that will be committed. ``changed`` requests one ``run.changed`` event at the
+    ``run`` is the row that will be committed. ``changed`` requests an event ``run.changed`` at the
     end.
     """
 
@@ -201,7 +199,7 @@ class Unit:
     now: datetime
     changed: bool = False
     told: Told | None = None
-    """The function that is called after the commit with the new transitions and corrections."""
+    """Called after the commit with the new transitions and corrections."""
     told_changes: list[TaskChanged] = field(default_factory=list)
     told_corrections: list[CommittedCorrection] = field(default_factory=list)
     corrections: list[CorrectionRow] = field(default_factory=list)
@@ -212,7 +210,7 @@ class Unit:
     @cached_property
     def by_server(self) -> datetime:
         """The time of the database."""
-        # The clock of a file is our own.
+        # A SQLite file uses our own clock.
         if not self.by_database or self.conn.dialect.name != "mysql":
             return self.now
         told: datetime = self.conn.execute(text("SELECT UTC_TIMESTAMP(6)")).scalar_one()
@@ -221,7 +219,7 @@ class Unit:
     @property
     def dated(self) -> datetime:
         """The time of changes and corrections of tasks: now, or the database's time if our clock is
-        ahead of it.
+        ahead.
         """
         return not_ahead(self.now, self.by_server) or self.by_server
 
@@ -261,15 +259,15 @@ class Unit:
 
     @property
     def next_revision(self) -> int:
-        """The number to write with a change: polls that have read the run before may not write
-        after it.
+        """The number to write with a change. Polls that read the run before this change can no
+        longer write.
         """
         return (self.run["look_revision"] or 0) + 1
 
     def _waiting_since(self, wait: str | None) -> datetime | None:
-        """Return the time since which the run waits for the same reason.
+        """Return the time since which the run has waited for the same reason.
 
-        The text before the colon names the reason; the text after it may change.
+        The text before the colon identifies the reason, and the text after it may change.
         """
         before = self.run["waiting_for"]
         if wait is None:
@@ -307,7 +305,7 @@ class Unit:
     ) -> None:
         """Append a transition of the run itself.
 
-        Only ``move_run``, a new attempt and a new run may call this.
+        This is only for ``move_run``, a new attempt and a new run.
         """
         self.conn.execute(
             insert(status_transition).values(
@@ -325,7 +323,7 @@ class Unit:
         self.changed = True
 
     def announce(self) -> None:
-        """Append the event ``run.changed`` with the present state of the run."""
+        """Append the event ``run.changed`` with the current state of the run."""
         names = (
             "run_id",
             "attempt",
@@ -346,9 +344,9 @@ class Unit:
     def report_corrections(self) -> None:
         """Append one event for all corrections of the transaction.
 
-        It shows the first ``CORRECTIONS_SHOWN``.
+        It contains the first ``CORRECTIONS_SHOWN``.
         """
-        # The event leaves the evidence out. The table has it.
+        # The event omits the evidence, which is in the table.
         shown = [facts(asdict(row), *_SHOWN) for row in self.corrections[:CORRECTIONS_SHOWN]]
         body = {
             "attempt": self.attempt,
@@ -361,7 +359,7 @@ class Unit:
         self.append_event(EVENT_CORRECTION_MADE, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
-        """Append one event. It must be the last statement of the transaction."""
+        """Append an event. It must be the last statement of the transaction."""
         subject = run_subject(self.run_id)
         uid = self.ref.uid
         more = {"attempt": self.attempt, "event_key": key}
@@ -377,7 +375,7 @@ _STAGES = [stage.value for stage in Stage]
 def enter_stage(unit: Unit, stage: Stage) -> None:
     """Enter a stage, unless the run is in a later stage.
 
-    A late retry of an earlier step must not set it back.
+    A late retry of an earlier step must not reset it.
     """
     if _STAGES.index(stage) > _STAGES.index(unit.run["stage"]):
         unit.update_run(stage=stage.value)
@@ -398,9 +396,9 @@ def begin_run(unit: Unit, start: Start) -> None:
 
 
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
-    """Return the facts from which the text about the wait of a run is made.
+    """Return the facts that describe the wait of a run.
 
-    They contain times and no ages, because people read an event later.
+    They contain times instead of ages, because events are read later.
     """
     return made(
         Standing,
@@ -434,8 +432,8 @@ class RunPart(StorePart):
 
         At the end, append an event if the run changed.
 
-        Every transaction locks the row of the run first, so that two transactions never wait for
-        each other. Raises ``RunDeleted`` for a deleted run, unless ``of_deleted``.
+        Every transaction locks the row of the run first, which prevents deadlocks. Raises
+        ``RunDeleted`` for a deleted run, unless ``of_deleted``.
         """
         with self._db.writing() as conn:
             if isinstance(of, Fence):
@@ -455,7 +453,9 @@ class RunPart(StorePart):
         self._report(unit)
 
     def _report(self, unit: Unit) -> None:
-        """Report the committed changes, and the time from the timestamp in the rows until now."""
+        """Report the committed changes, and the time that has passed since the timestamp in the
+        rows.
+        """
         if self._told is None or not (unit.told_changes or unit.told_corrections):
             return
         took = self._clock() - unit.now

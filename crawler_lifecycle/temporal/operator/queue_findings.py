@@ -1,5 +1,5 @@
 """Findings about task queues: a sentence about the workers of a queue, and the command to start
-missing ones.
+missing workers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from crawler_lifecycle.domain.plurals import count
 
 from .task_queues import POLLED_S, Queue, Version
 
-#: If work waits for more seconds than this, the workers cannot keep up.
+#: If work waits longer than this number of seconds, the workers cannot keep up.
 BACKLOG_AGE_S = 60.0
 _USER_CODE = "crawlctl worker user-code, with your modules in LIFECYCLE_USER_CODE__MODULES; "
 _USER_CODE += "only needed for managers and functions of your own"
-#: Queues that need no worker in many installations, each with the fix if one is needed.
+#: Queues that need no worker in many installations, each with the fix if a worker is needed.
 _SELDOM = {
     names.QUEUE_USER_CODE: _USER_CODE,
     names.QUEUE_FUNCTIONS: _USER_CODE,
@@ -43,7 +43,7 @@ def judged(queue: Queue, role: str, unreachable: str, *, told: bool = True) -> Q
     """Return a finding about the workers of a queue.
 
     ``role`` is the role of the workers that serve the queue. ``unreachable`` is the fix if the
-    server does not describe the queue. ``told``: the text contains how much work waits.
+    server does not describe the queue. With ``told``, the text contains how much work waits.
     """
     what = f"{queue.name} ({queue.kind})"
     if queue.problem is not None:

@@ -22,10 +22,10 @@ from crawler_lifecycle.temporal.operator.task_queues import Queue, describe_queu
 
 
 class Server:
-    """One namespace of a Temporal server.
+    """A namespace of a Temporal server.
 
-    Methods raise ``TemporalUnavailable`` if a call has no answer within ``call_s`` seconds, and its
-    subclass ``TemporalRefused`` if the server answers with an error.
+    Methods raise ``TemporalUnavailable`` if a call is not answered within ``call_s`` seconds, and
+    its subclass ``TemporalRefused`` if the server answers with an error.
     """
 
     def __init__(self, client: Client, call_s: float) -> None:
@@ -35,8 +35,8 @@ class Server:
         self._call_s = call_s
 
     async def version(self) -> str | None:
-        """Return the server's version; ``None`` if the server does not report it (some hosted
-        ones). Raises nothing.
+        """Return the server's version; ``None`` if the server does not report it, as some hosted
+        servers do not. Never raises.
         """
         try:
             async with answering(self._call_s):
@@ -69,13 +69,13 @@ class Server:
     async def task_queues(self, workflows: Sequence[str], activities: Sequence[str]) -> list[Queue]:
         """Return facts about these queues, or for each queue the reason why there are none.
 
-        Raises nothing.
+        Never raises.
         """
         return await describe_queues(self._client, workflows, activities, self._call_s)
 
 
 async def serves(address: str, namespace: str, timeout_s: float) -> bool:
-    """Return whether a Temporal server at ``HOST:PORT`` serves this namespace. Raises nothing."""
+    """Return whether a Temporal server at ``HOST:PORT`` serves this namespace. Never raises."""
     try:
         async with answering(timeout_s):
             client = await Client.connect(address, namespace=namespace)

@@ -3,7 +3,7 @@ version.
 
 The server lists a poller for minutes after its worker was killed. Therefore we use heartbeats,
 which our workers send every two seconds. A worker without a known heartbeat is judged by its last
-poll: it has just started, it died before its first heartbeat, or the server does not keep
+poll. It may have just started or died before its first heartbeat, or the server may not keep
 heartbeats.
 """
 
@@ -31,10 +31,11 @@ from crawler_lifecycle.temporal.errors import answering
 BEAT_S = 2.0
 #: A worker is dead or suspended if its last heartbeat is older than these seconds.
 SILENT_S = 4 * BEAT_S
-#: A worker without heartbeats is dead if its last poll is older than these seconds. A living one
+#: A worker without heartbeats is dead if its last poll is older than these seconds. A living worker
 #: polls every minute.
 POLLED_S = 120.0
-#: The most pages that are read from the server's list of workers, and the workers on each page.
+#: The maximum number of pages that are read from the server's list of workers, and the workers per
+#: page.
 PAGES = 10
 PAGE = 500
 
@@ -64,9 +65,9 @@ class Queue:
     current: Version = None
     """The version that gets the work."""
     ramping: Version = None
-    """Another version that gets a part of the work."""
+    """Another version that gets part of the work."""
     ahead_s: float = 0.0
-    """Seconds by which the latest poll is in the future: our clock is that much behind the server's
+    """Seconds by which the latest poll is in the future, because our clock is behind the server's
     clock.
     """
     problem: str | None = None
@@ -110,7 +111,7 @@ async def describe_queues(
     }
     again: Beats = {}
     if silent:
-        # A clock may be wrong, or a machine slow: ask again, and a worker with a newer heartbeat is
+        # A clock may be wrong, or a machine slow. Ask again: a worker with a newer heartbeat is
         # alive.
         await asyncio.sleep(2 * BEAT_S)
         again = await _beats(client, call_s) or {}
@@ -161,8 +162,8 @@ async def _takes_beats(client: Client, call_s: float) -> bool:
 
 
 async def _beats(client: Client, call_s: float) -> Beats | None:
-    """Return the latest heartbeat of each worker, by task queue and identity; ``None`` without an
-    answer.
+    """Return the latest heartbeat of each worker, by task queue and identity; ``None`` if the
+    server does not answer.
     """
     found: Beats = {}
     request = ListWorkersRequest(namespace=client.namespace, page_size=PAGE)

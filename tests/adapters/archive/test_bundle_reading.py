@@ -175,7 +175,7 @@ def test_a_claimed_size_costs_nothing_but_words(size: int) -> None:
         gzip.compress(_claiming(size) + b"\0" * 4096), ArchiveLimits(bytes_max=MIB)
     )
     assert _names(opened) == []
-    assert skipped["task-0/bomb"] == f"over the limit of {MIB} bytes in all"
+    assert skipped["task-0/bomb"] == f"over the limit of {MIB} bytes in total"
     assert done.note is not None
     assert "over the limits" in done.note
 

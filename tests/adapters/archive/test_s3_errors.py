@@ -508,5 +508,5 @@ def test_two_exporters_of_one_key_at_once(
     for thread in threads:
         thread.join()
     assert results
-    assert all("at the same moment" in text for text in refused)
+    assert all("at the same time" in text for text in refused)
     proved(archives[0], bucket, large, results[0])

@@ -835,7 +835,7 @@ def test_a_damaged_database_is_told_once(doctor: Any, tmp_path: Path) -> None:
         assert [(one["check"], one["level"], one["text"]) for one in lines] == [
             ("database", "bad", told)
         ]
-        assert lines[0]["fix"] == "put back a whole copy: crawlctl db restore FILE"
+        assert lines[0]["fix"] == "restore a complete copy: crawlctl db restore FILE"
 
 
 def test_the_version_of_sqlite_is_shown(doctor: Any, tmp_path: Path) -> None:

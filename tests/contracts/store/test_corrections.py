@@ -193,8 +193,8 @@ def test_bad_corrections_are_refused_and_nothing_is_written(harness: Harness) ->
         ({"kind": "mistaken"}, "kind: 'mistaken' is not allowed"),
         ({"believed": ""}, "believed: '' is not allowed"),
         ({"truth": "X" * 21}, "truth: 'XXX"),
-        ({"task_id": 999_999}, "task_id: 999999 is no task of run"),
-        ({"task_id": other.task_id}, "is no task of run"),
+        ({"task_id": 999_999}, "task_id: 999999 is not a task of run"),
+        ({"task_id": other.task_id}, "is not a task of run"),
         ({"attempt": 2}, "attempt: 2 is not allowed"),
         ({"attempt": -1}, "attempt: -1 is not allowed"),
     ]

@@ -84,7 +84,7 @@ KINDS: dict[str, tuple[Make, End]] = {
 def test_one_more_is_refused_until_one_has_ended(few: Harness, kind: str) -> None:
     make, end = KINDS[kind]
     make(few, 0), make(few, 1)
-    text = rf"^at most 2 {kind}s may be open \(LIFECYCLE_LIMITS__{kind.upper()}S\), and as many are; end or delete one"
+    text = rf"^at most 2 {kind}s may be open \(LIFECYCLE_LIMITS__{kind.upper()}S\), and this limit is reached; end or delete one"
     with pytest.raises(TooManyOpen, match=text):
         make(few, 2)
     if kind != "graph":  # whose pages are sent once
@@ -132,7 +132,9 @@ def test_a_project_below_its_share_is_not_refused_because_of_another(
         make(few, 0), make(few, 1)
     with limited("a"):
         make(few, 2)
-        with pytest.raises(TooManyOpen, match=r"as many are \(1 of project a\); end or delete one"):
+        with pytest.raises(
+            TooManyOpen, match=r"this limit is reached \(1 of project a\); end or delete one"
+        ):
             make(few, 3)
     with limited("b"), pytest.raises(TooManyOpen):
         make(few, 4)

@@ -330,7 +330,7 @@ def test_a_run_that_did_not_start_says_what_it_waited_for(
     harness.poll(fence, [seen(task, Phase.ENDED, START, uid=task.uid, end=End(finished_at=START))])
     row = harness.end(fence)
     said = (
-        "; it waited for this: The image x cannot be pulled"
+        "; the reason for its wait was: The image x cannot be pulled"
         if waited and waited != WAITING_FOR_START
         else ""
     )

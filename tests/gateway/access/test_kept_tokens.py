@@ -135,7 +135,7 @@ def test_names_are_used_once_and_come_back_after_a_revocation(
 ) -> None:
     store = harness.store.tokens
     made(harness, "ci")
-    with pytest.raises(NotInThisState, match="'ci' exists already"):
+    with pytest.raises(NotInThisState, match="'ci' already exists"):
         store.create_token("ci", "read", "a", "0" * 64, None, None)
     with pytest.raises(NotInThisState, match="no token 'cd'"):
         store.revoke_token("cd", None)

@@ -413,8 +413,8 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
     for fault, words in [
         (Answer(404), "answers HTTP 404"),
         (Answer(302, headers={"Location": f"{desk.issuer.url}/elsewhere"}), "answers HTTP 302"),
-        (Answer(body=b"<html>"), "no answer of use"),
-        (Answer(body=b"[" * 100_000), "no answer of use"),
+        (Answer(body=b"<html>"), "no usable answer"),
+        (Answer(body=b"[" * 100_000), "no usable answer"),
         (Answer(body=b" " * (ANSWER_MAX + 1)), "answers more than"),
         (
             Answer(body=b'{"issuer": "https://evil.example"}'),
@@ -428,7 +428,7 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
             ),
             "no address",
         ),
-        ("drop", "no answer of use"),
+        ("drop", "no usable answer"),
     ]:
         desk.issuer.faults.extend([fault] * 50)
         api = desk.open()
@@ -467,7 +467,7 @@ async def test_a_flood_of_wrong_codes_loads_no_certificates(
     )
     provider = Provider("https://localhost:1", "crawls", None)
     for _ in range(3):
-        with pytest.raises(IssuerUnavailable, match="no answer of use"):
+        with pytest.raises(IssuerUnavailable, match="no usable answer"):
             await provider.redeem({"token_endpoint": "https://localhost:1/token"}, code="wrong")
     assert len(loaded) == 1
 

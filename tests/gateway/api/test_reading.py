@@ -214,7 +214,7 @@ def test_a_time_is_found_among_corrections_by_bisection() -> None:
 def test_a_catalogue_that_is_not_read_is_told_where_people_look(
     harness: Harness, client: TestClient
 ) -> None:
-    problem = "crawlers.yaml:26 is not read since 2026-03-01 10:02 UTC: again: unknown key; the list of … holds"
+    problem = "crawlers.yaml:26 has not been read since 2026-03-01 10:02 UTC: again: unknown key; the list of … applies"
     harness.scheduler.problem = problem
     assert client.get("/v1/crawlers").json()["note"] == problem
     assert problem in client.post("/v1/runs", json={"crawler": "new"}).json()["detail"]

@@ -2,7 +2,7 @@
 
 They are uploaded while they are packed, and are either complete or absent.
 
-Temporal does the retries. Only a single call to S3 is repeated here, twice at most.
+Retries are left to Temporal. Only single calls to S3 are repeated here, at most twice.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _READING = "the archive cannot be read"
 
 
 class S3Archive:
-    """The port ``FileArchive`` below ``s3://bucket/prefix``. Thread-safe.
-
-    Files beyond the limits of one archive are left out and named in its manifest. Connects at the
+    """The port ``FileArchive`` below ``s3://bucket/prefix``. It is thread-safe, and connects on
     first use.
+
+    Files beyond the limits of an archive are left out and listed in its manifest.
     """
 
     def __init__(self, url: str, *, quiet_s: float = QUIET_S) -> None:
@@ -54,7 +54,7 @@ class S3Archive:
 
         It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
 
-        ``files_max`` is the crawler's own limit. The smaller limit counts.
+        ``files_max`` is the crawler's own limit. The smaller limit applies.
         """
         from .upload import Leftovers, Upload, part_bytes
 
@@ -89,7 +89,7 @@ class S3Archive:
         """Return a part of a stored archive, with one request. Raises ``NotDelivered``."""
         key = self._key(url)
         answer = self.bucket.get(key, _READING, Range=f"bytes={place}-{place + limit - 1}")
-        # A service that ignores the range sends the whole archive and no ``ContentRange``. Then the
+        # A service that ignores the range sends the whole archive without ``ContentRange``. Its
         # body is not read.
         whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
         if not whole.isdecimal():
@@ -100,7 +100,7 @@ class S3Archive:
         return FilePart(b"".join(self.bucket.chunks(answer["Body"], key, _READING)), int(whole))
 
     def remove(self, run: RunRef) -> None:
-        """Remove all archives of the run, unfinished uploads included. Raises ``NotDelivered``."""
+        """Remove all archives of the run, including unfinished uploads. Raises ``NotDelivered``."""
         from .upload import abort_below
 
         below = f"{self.bucket.prefix}{run}/"
@@ -116,9 +116,9 @@ class S3Archive:
     def check(self) -> str:
         """Try every call of an export with a probe object.
 
-        Returns a text about where archives go.
+        Returns a text about the destination of archives.
 
-        Raises ``NotDelivered`` that names the failed call and the fix.
+        Raises ``NotDelivered`` with the failed call and the fix.
         """
         from .errors import masked
 
@@ -152,7 +152,8 @@ class S3Archive:
 
 
 def _headers(name: str) -> dict[str, str]:
-    """Return the headers of an object: its type, and the file name for browsers, made from its key.
+    """Return the headers of an object: its type, and the file name for browsers, which is derived
+    from its key.
 
     Encryption and storage class are left to the bucket.
     """

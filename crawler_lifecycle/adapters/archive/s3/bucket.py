@@ -1,9 +1,8 @@
-"""A location in S3 by its URL.
+"""A location in S3, given by its URL.
 
-It has one client, which connects at the first use. Errors name the location and the fix.
+It has one client, which connects on first use. Errors contain the location and the fix.
 
-boto3 itself reads the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``, and also profiles and
-roles.
+boto3 itself reads profiles, roles and the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 if TYPE_CHECKING:
     from botocore.client import BaseClient
 
-#: Seconds to connect, seconds to read, and tries of one call. With one try, one lost part of a
+#: Seconds to connect, seconds to read, and tries per call. With a single try, one lost part of a
 #: thousand would restart the upload.
 CONNECT_S = 10
 READ_S = 60
@@ -31,18 +30,18 @@ TRIES = 3
 CHECK_S = 5
 
 _CHUNK = 2**20
-#: Maximum number of parallel removals. Each object needs one request, because not every service can
-#: remove several at once.
+#: The maximum number of parallel removals. Each object needs its own request, because not every
+#: service can remove several objects at once.
 THREADS = 8
 
 
 class Bucket:
     """A location ``s3://bucket/prefix``.
 
-    ``setting`` is the name of the setting with the URL. Thread-safe.
+    It is thread-safe. ``setting`` is the name of the setting with the URL.
 
-    ``checking``: use short time limits, because a person waits. Raises ``InvalidRequest`` for any
-        other URL.
+    With ``checking``, time limits are short, because a person waits. Raises ``InvalidRequest`` for
+    any other URL.
     """
 
     def __init__(self, url: str, setting: str, *, checking: bool = False) -> None:
@@ -57,7 +56,7 @@ class Bucket:
     def client(self) -> Any:
         """Return the client.
 
-        Raises ``NotDelivered`` that names the missing package or credentials.
+        Raises ``NotDelivered`` with the missing package or credentials.
         """
         with self._lock:
             if self._client is None:
@@ -66,7 +65,7 @@ class Bucket:
 
     @contextmanager
     def reporting(self, what: str, where: str | None = None) -> Iterator[None]:
-        """Turn errors of S3 into ``NotDelivered`` with the location, the failed call, and the
+        """Convert errors of S3 to ``NotDelivered`` with the location, the failed call, and the
         fix.
         """
         from .errors import S3_ERRORS, not_delivered
@@ -129,7 +128,8 @@ class Bucket:
             (CHECK_S, CHECK_S, 1) if self._checking else (CONNECT_S, READ_S, TRIES)
         )
         config = Config(
-            # Needed for the URLs that are signed for tasks. Our own requests have it anyway.
+            # This is needed for the URLs that are signed for tasks. Our own requests have it
+            # anyway.
             signature_version="s3v4",
             connect_timeout=connect_timeout_s,
             read_timeout=read_timeout_s,
@@ -143,8 +143,8 @@ class Bucket:
         with self.reporting("no connection can be made"):
             try:
                 session = boto3.session.Session()
-                # boto3 itself reads only AWS_DEFAULT_REGION. Containers on AWS get AWS_REGION. A
-                # URL that is signed for another region is refused, and its user cannot retry as
+                # boto3 itself reads only AWS_DEFAULT_REGION, but containers on AWS get AWS_REGION.
+                # A URL that is signed for another region is refused, and its user cannot retry as
                 # boto3 does.
                 region = session.region_name or os.environ.get("AWS_REGION")
                 client: BaseClient = session.client("s3", region_name=region, config=config)
@@ -156,7 +156,7 @@ class Bucket:
 
 
 def _parsed(url: str, setting: str) -> tuple[str, str]:
-    """Return bucket and prefix.
+    """Return the bucket and the prefix.
 
     The prefix is empty or ends with a slash. Raises ``InvalidRequest``.
     """

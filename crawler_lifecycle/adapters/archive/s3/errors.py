@@ -11,7 +11,7 @@ from botocore.parsers import ResponseParserError
 
 from crawler_lifecycle.domain.errors import NotDelivered
 
-#: The errors that every call of the client may raise.
+#: The errors that every call of the client can raise.
 S3_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 _TEXT_MAX = 300
@@ -25,7 +25,7 @@ _EXPIRED = (
 )
 _REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
 
-#: Codes of S3 -> the fix.
+#: The fix for each error code of S3.
 _FIXES = {
     code: fix
     for codes, fix in (
@@ -48,25 +48,28 @@ _FIXES = {
         ),
         (
             "404",
-            "it was sent and does not exist; check the bucket, AWS_ENDPOINT_URL, and rules that "
+            "it was sent but does not exist; check the bucket, AWS_ENDPOINT_URL, and rules that "
             "remove objects",
         ),
         ("BadDigest", "the bytes were damaged on the network; they are sent again"),
-        ("InvalidPart", "a part was lost or damaged; all are sent again"),
+        ("InvalidPart", "a part was lost or damaged; all parts are sent again"),
         (
             "NoSuchUpload",
-            "the upload was aborted by somebody else, or by a lifecycle rule; it starts again",
+            "the upload was aborted by another program or a lifecycle rule; it starts again",
         ),
         ("EntityTooLarge", "the archive is larger than this service takes; lower bytes_max"),
         ("QuotaExceeded", "the bucket is full; delete objects or raise its quota"),
         ("XMinioStorageFull", "the storage is full; delete objects or add storage"),
         ("KMS.DisabledException", "the bucket's encryption key is disabled; enable it"),
-        ("NotImplemented", "this service lacks an operation that uploads need; see {page}"),
+        (
+            "NotImplemented",
+            "this service does not support an operation that uploads need; see {page}",
+        ),
     )
     for code in codes.split()
 }
 
-#: Classes of errors on the client's side -> the fix. The first match counts.
+#: The fix for each class of client-side errors. The first match counts.
 _LOCAL_FIXES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (exceptions.NoCredentialsError, f"no AWS credentials were found; {_CREDENTIALS}"),
     ((exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError), _CREDENTIALS),
@@ -79,7 +82,7 @@ _LOCAL_FIXES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
         (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError),
         "check AWS_ENDPOINT_URL, AWS_REGION and the network",
     ),
-    (ResponseParserError, "this is no answer of S3; check AWS_ENDPOINT_URL"),
+    (ResponseParserError, "this is not an answer from S3; check AWS_ENDPOINT_URL"),
     (exceptions.HTTPClientError, "the connection broke; it is tried again later"),
 )
 
@@ -88,15 +91,15 @@ _USER_IN_URL = re.compile(r"//[^/@\s]+@")
 
 
 def code_of(error: Exception) -> str:
-    """Return S3's own code (``NoSuchUpload``), the HTTP status of an answer without body, or the
-    class of the error.
+    """Return S3's own code (such as ``NoSuchUpload``), the HTTP status of an answer without a body,
+    or the class of the error.
     """
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code") or "Unknown")
     return type(error).__name__
 
 
-#: The page that lists the needed permissions, by the setting with the location.
+#: The page that lists the required permissions, by the setting with the location.
 _PAGES = {
     "LIFECYCLE_ARCHIVE__URL": "docs/archive.md",
     "LIFECYCLE_CLUSTER__FILES_URL": "docs/kubernetes-files.md",
@@ -106,7 +109,8 @@ _PAGES = {
 def not_delivered(
     place: str, what: str, error: Exception, *, setting: str = "LIFECYCLE_ARCHIVE__URL"
 ) -> NotDelivered:
-    """Return the error to raise: location, failed call, S3's code and message, and the fix.
+    """Return the error to raise, with the location, the failed call, S3's code and message, and the
+    fix.
 
     ``setting`` is the name of the setting with the location.
     """

@@ -1,6 +1,6 @@
-"""One multipart upload to S3, with two parts at a time. The object is complete or absent.
+"""A multipart upload to S3, with two parts at a time. The object is either complete or absent.
 
-Also finds and aborts unfinished uploads of other processes.
+This module also finds and aborts unfinished uploads of other processes.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from crawler_lifecycle.domain.retention import upload_goes
 from .errors import S3_ERRORS, code_of
 
 PART_BYTES = 8 * 2**20
-#: Maximum number of parts of one object in S3.
+#: The maximum number of parts of an object in S3.
 PARTS_MAX = 10_000
 IN_FLIGHT = 2
-#: Name of the object metadata with the id of the upload. If S3's answer is lost, it shows whether
-#: the object is ours.
+#: The name of the object metadata with the id of the upload, which shows whether the object is ours
+#: if S3's answer is lost.
 EXPORT_ID = "export-id"
 
 _WAIT_S = 0.5
 _POLL_EVERY_S = 1.0
-#: The form of the ETag of a part, or of an object that one request sent. An object in parts has a
-#: number at the end.
+#: The form of the ETag of a part, or of an object that was sent in one request. The ETag of an
+#: object in parts ends with a number.
 _DIGEST_ETAG = re.compile(r"[0-9a-f]{32}(-\d+)?")
 _GONE = frozenset(("404", "NoSuchKey", "NotFound"))
 
 logger = logging.getLogger(__name__)
 _Answer = TypeVar("_Answer")
-#: The data of S3 about an object.
+#: The data that S3 returns about an object.
 Found = Mapping[str, Any]
 
 
@@ -53,8 +53,8 @@ def part_bytes(bytes_max: int) -> int:
     """Return the part size with which an archive of ``bytes_max`` needs at most ``PARTS_MAX``
     parts.
 
-    All parts have the same size, because some services demand it. The result also allows for what
-    the zip itself adds.
+    All parts have the same size, because some services require this. The result includes a reserve
+    for the overhead of the zip format.
     """
     most = bytes_max + bytes_max // 100 + 2**30
     least = -(-most // PARTS_MAX)
@@ -62,18 +62,18 @@ def part_bytes(bytes_max: int) -> int:
 
 
 def _awaited(calling: Future[_Answer], beat: Callable[[], None]) -> _Answer:
-    """Return the result of a call in another thread. Call ``beat`` regularly until then."""
+    """Return the result of a call in another thread, calling ``beat`` regularly until it ends."""
     while not wait((calling,), _WAIT_S).done:
         beat()
     return calling.result()
 
 
 class Upload:
-    """Takes the bytes of one object in order. One thread writes; other threads call S3.
+    """Takes the bytes of an object in order. One thread writes, and other threads call S3.
 
-    So an exception in the writing thread (the cancellation of an activity) never interrupts a call.
-    Memory: ``IN_FLIGHT`` + 1 parts. Data that fits into one part is sent by a single ``PutObject``.
-    An error inside ``with`` removes what was sent.
+    An exception in the writing thread, such as the cancellation of an activity, therefore never
+    interrupts a call. The memory usage is ``IN_FLIGHT`` + 1 parts. Data that fits into one part is
+    sent by a single ``PutObject``. After an error inside ``with``, the sent parts are removed.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Upload:
         self._buffer = bytearray()
         self._flying = deque[Future[tuple[str, bytes]]]()
         self._parts: list[tuple[str, bytes]] = []
-        """ETag and digest of each part that arrived."""
+        """The ETag and digest of each part that arrived."""
         self._upload_id: str | None = None
         self._size = 0
         self._crc = 0
@@ -120,7 +120,7 @@ class Upload:
     def write(self, data: bytes) -> None:
         """Take the next bytes.
 
-        Waits while two parts are being sent. Raises the error of a part's upload.
+        This waits while two parts are being sent. Raises the error of a failed upload of a part.
         """
         self._buffer += data
         self._size += len(data)
@@ -146,8 +146,8 @@ class Upload:
                 self._drain(0)
                 self._call(self._complete)
         except S3_ERRORS as error:
-            # The object may exist although its answer was lost. It may also appear until the upload
-            # is aborted.
+            # The object may exist even if the answer was lost, and it may still appear until the
+            # upload is aborted.
             if not self._is_there() and not (self._abort_once() and self._is_there()):
                 raise
             logger.info(
@@ -175,11 +175,13 @@ class Upload:
         answer = self._client.create_multipart_upload(
             **self._where, **self._headers, Metadata=self._metadata
         )
-        # Checked here, not by the waiting thread. Its wait may be interrupted, and then the upload
-        # must be aborted, too.
+        # This is checked here and not in the waiting thread. If its wait is interrupted, the upload
+        # must be aborted too.
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
-            raise NotDelivered(f"{self._url}: this is no answer of S3; check AWS_ENDPOINT_URL")
+            raise NotDelivered(
+                f"{self._url}: this is not an answer from S3; check AWS_ENDPOINT_URL"
+            )
 
     def _put_part(self, number: int, body: bytearray) -> tuple[str, bytes]:
         digest = hashlib.md5(body, usedforsecurity=False)
@@ -228,7 +230,7 @@ class Upload:
         metadata = {str(name).lower(): value for name, value in head.get("Metadata", {}).items()}
         if EXPORT_ID in metadata:
             return bool(metadata[EXPORT_ID] == self._export_id)
-        # The service keeps no metadata. Then the object must have the ETag that the service
+        # The service does not keep metadata. The object must then have the ETag that the service
         # returned to us.
         return "ETag" in self._answered and head.get("ETag") == self._answered["ETag"]
 
@@ -243,17 +245,17 @@ class Upload:
     def _verify(self, head: Found, sha256: str) -> None:
         if not self._is_ours(head):
             raise NotDelivered(
-                f"{self._url}: another export put its archive here at the same moment"
+                f"{self._url}: another export stored its archive here at the same time"
             )
         if wrong := self._wrong(head, sha256):
-            # A damaged archive is worse than none, because its readers cannot see the damage.
+            # A damaged archive is worse than none, because readers do not notice the damage.
             self._call(lambda: self._client.delete_object(**self._where))
             raise NotDelivered(f"{self._url}: {wrong}; the object was removed and is sent again")
 
     def _wrong(self, head: Found, sha256: str) -> str | None:
-        """Return how the object differs from what was sent, or ``None``.
+        """Return how the object differs from the sent data, or ``None``.
 
-        Compares its size, its ETag, and the checksums that S3 has of the whole object.
+        The size, the ETag and S3's checksums of the whole object are compared.
         """
         found = int(head.get("ContentLength", -1))
         if found != self._size:
@@ -266,7 +268,7 @@ class Upload:
         }
         for name, ours in sums.items():
             theirs = str(head.get(name, ours))
-            # For an object in parts it may be a checksum of checksums, which proves no more than
+            # For an object in parts, this may be a checksum of checksums, which proves no more than
             # the ETag.
             if (
                 theirs != ours
@@ -279,7 +281,7 @@ class Upload:
     # --- abort
 
     def abort(self) -> None:
-        """Remove the parts of an object that will not be finished. Raises nothing.
+        """Remove the parts of an object that will not be finished. Never raises.
 
         It uses another thread, so that an exception in this thread cannot prevent the removal.
         """
@@ -289,15 +291,15 @@ class Upload:
 
     def _abort_calls(self) -> None:
         self._abort_once()
-        # A call that has no answer yet may begin the upload or send a part. That part would stay
-        # and be charged.
+        # An unanswered call may still begin the upload or send a part, which would remain and be
+        # charged.
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._abort_once()
 
     def _abort_once(self) -> bool:
         """Abort the upload.
 
-        Return whether S3 did not know it any more, which may mean that it was completed.
+        Return whether S3 no longer knew it, which can mean that it was completed.
         """
         if self._upload_id is None:
             return False
@@ -313,10 +315,10 @@ class Upload:
 def _fits(answer: Found, etag: str) -> bool:
     """Return whether a returned ETag is the expected one.
 
-    An ETag that is no comparable digest counts as expected.
+    An ETag that is not a comparable digest counts as expected.
 
-    Objects under KMS or customer keys have other ETags, and some services use digests of another
-    form.
+    Objects encrypted with KMS or customer keys have other ETags, and some services use digests of
+    another form.
     """
     found = str(answer.get("ETag", "")).strip('"')
     encrypted = (
@@ -332,12 +334,12 @@ def _base64(digest: bytes) -> str:
 
 @dataclass(eq=False)
 class Leftovers:
-    """Finds and aborts unfinished uploads of one key.
+    """Finds and aborts unfinished uploads of a key.
 
-    An upload may belong to a living exporter: one that was believed dead, or one that sends at the
-    same time. So an upload is aborted only if nothing has arrived for ``quiet_s`` seconds, by S3's
-    own clock. If its exporter is alive after all, that export fails and is tried again. This
-    damages neither archive.
+    An upload may belong to a living exporter, which was believed dead or sends at the same time. An
+    upload is therefore aborted only if nothing has arrived for ``quiet_s`` seconds by S3's own
+    clock. If its exporter is alive after all, that export fails and is retried. This damages
+    neither archive.
     """
 
     client: Any
@@ -349,14 +351,13 @@ class Leftovers:
     def remove_quiet(self) -> None:
         """Abort uploads that are already quiet.
 
-        A missing permission is no failure (``docs/archive.md``).
+        A missing permission is not a failure (``docs/archive.md``).
         """
         self._guarded(self._poll)
 
     def remove(self) -> None:
-        """Abort all uploads except those of living exporters. Called after our own upload.
-
-        Waits up to ``quiet_s`` seconds if there are any.
+        """Abort all uploads except those of living exporters, after our own upload. If there are
+        any, this waits up to ``quiet_s`` seconds.
         """
         self._guarded(self._watch)
 
@@ -364,7 +365,7 @@ class Leftovers:
         try:
             work()
         except S3_ERRORS as error:
-            # Rclone's server answers this if the bucket never had an upload.
+            # rclone's server gives this answer if the bucket never had an upload.
             if code_of(error) != "NoSuchUpload":
                 logger.warning(
                     "%s: unfinished uploads cannot be listed (%s)", self.key, code_of(error)
@@ -376,15 +377,15 @@ class Leftovers:
         until = time.monotonic() + self.quiet_s + 2 * _POLL_EVERY_S
         over = False
         while watched and not over:
-            # Checked before the poll, so that a suspended process polls once more.
+            # This is checked before the poll, so that a process that was suspended polls once more.
             over = time.monotonic() >= until
             wake = time.monotonic() + every
             while time.monotonic() < wake:
                 self.beat()
                 time.sleep(min(every, 0.1))
             now = self._poll()
-            # An upload that has grown since the first poll has a living exporter, and is left
-            # alone.
+            # An upload that has grown since the first poll has a living exporter and is not
+            # aborted.
             watched = {
                 upload: newest for upload, newest in now.items() if first.get(upload) == newest
             }
@@ -396,7 +397,7 @@ class Leftovers:
     def _abort_quiet(self) -> dict[str, datetime]:
         """Abort quiet uploads.
 
-        Return the other uploads, with the time when something last arrived.
+        Return the other uploads, each with the time when data last arrived.
         """
         young: dict[str, datetime] = {}
         pages = self.client.get_paginator("list_multipart_uploads").paginate(
@@ -435,7 +436,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
             client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix)
         )
     except S3_ERRORS as error:
-        # Rclone's server answers this if the bucket never had an upload.
+        # rclone's server gives this answer if the bucket never had an upload.
         if code_of(error) != "NoSuchUpload":
             raise
         return
@@ -443,7 +444,7 @@ def abort_below(client: Any, bucket: str, prefix: str) -> None:
         (upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", ())
     ):
         try:
-            if key.startswith(prefix):  # rclone's server lists others as well
+            if key.startswith(prefix):  # rclone's server also lists other keys
                 client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         except S3_ERRORS as error:
             # This upload ended meanwhile; continue with the next one.

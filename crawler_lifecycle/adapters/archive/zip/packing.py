@@ -32,23 +32,24 @@ CHUNK = 1024 * 1024
 #: Minimum seconds between two calls of a progress callback. Each call is a heartbeat, and files may
 #: be tiny.
 BEAT_S = 0.2
-#: isal has levels 0 to 3. Measured on pages with a quarter of noise: level 0 is slower and 9 %
-#: larger than 1. Level 2 is slower and 1 % smaller. Level 3 takes several times as long and is no
-#: smaller.
+#: isal has levels 0 to 3. Measured on pages with a quarter of noise and compared with level 1,
+#: level 0 is slower and 9 % larger, level 2 is slower and 1 % smaller, and level 3 takes several
+#: times as long and is no smaller.
 LEVEL = 1
 
-#: A probe compresses some slices of a file's beginning: their number, the bytes of each, and the
-#: ratio from which compression is not worth its time.
+#: A probe compresses slices from the beginning of a file. These are their number, their size in
+#: bytes, and the ratio from which compression is not worthwhile.
 _PROBE_SLICES = 4
 _PROBE_BYTES = 8 * 1024
 _PROBE_RATIO = 0.97
-#: Maximum number of tasks without files that the note of an archive names. The manifest names more.
+#: The maximum number of tasks without files in the note of an archive. The manifest lists more of
+#: them.
 _NAMED_MAX = 5
 Progress = Callable[[int, int], None]
 
 
 class Pace:
-    """Reports progress at most once in ``BEAT_S`` seconds, so it may be called for each file."""
+    """Reports progress at most once per ``BEAT_S`` seconds, so it can be called for each file."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -61,14 +62,14 @@ class Pace:
             self.now()
 
     def now(self) -> None:
-        """Report progress at once."""
+        """Report progress immediately."""
         self._due = time.monotonic() + BEAT_S
         self._progress(self.files, self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedZip:
-    """A written zip. ``note`` names the tasks whose files are missing."""
+    """A written zip. ``note`` lists the tasks whose files are missing."""
 
     size: int
     sha256: str
@@ -76,10 +77,10 @@ class PackedZip:
 
 
 class ManifestFile:
-    """``manifest.json``, the last member of every archive: what is inside, what was left out, and
-    why.
+    """``manifest.json``, the last member of every archive, which lists its contents, the files that
+    were left out, and the reasons.
 
-    Entries are kept in a temporary file, because 100,000 of them would need most of our memory.
+    Entries are kept in a temporary file, because 100,000 entries would need most of our memory.
     """
 
     def __init__(self, skipped_named_max: int) -> None:
@@ -98,15 +99,15 @@ class ManifestFile:
         return self._file.tell()
 
     def add(self, entry: Mapping[str, object]) -> None:
-        """Add a file that is in the archive."""
+        """Add an archived file."""
         self._file.write(b",\n  " if self._entries else b"\n  ")
         self._file.write(json.dumps(entry).encode())
         self._entries += 1
 
     def skip(self, path: str, reason: str) -> None:
-        """Note something that was left out.
+        """Note a file that was left out.
 
-        The first ones are named, and all are counted by reason.
+        The first files are listed, and all are counted by reason.
         """
         self._reasons[reason] += 1
         if len(self._skipped) < self._skipped_named_max:
@@ -130,7 +131,7 @@ class ManifestFile:
 
 
 def _note(lacking: Sequence[str]) -> str | None:
-    """Return one sentence about the sources whose files are missing. It names the first few."""
+    """Return a sentence about the sources whose files are missing, with the first few names."""
     if not lacking:
         return None
     more = f"; and {len(lacking) - _NAMED_MAX} more" if len(lacking) > _NAMED_MAX else ""
@@ -147,12 +148,12 @@ def pack(
     limits: ArchiveLimits,
     pace: Pace,
 ) -> PackedZip:
-    """Write one zip of the sources, with its manifest as the last member.
+    """Write a zip of the sources, with its manifest as the last member.
 
-    Return size, digest and a note on missing files.
+    Return the size, the digest and a note about missing files.
 
-    A file that cannot be read is left out and named in the manifest. Errors of the target are
-    raised as they are.
+    An unreadable file is left out and listed in the manifest. Errors of the target are raised
+    unchanged.
     """
     stream = Digesting(target)
     with closing(ManifestFile(limits.skipped_named_max)) as notes:
@@ -187,7 +188,9 @@ def pack(
 
 @dataclass
 class _Packer:
-    """Writes members. Memory is constant for contents, and grows a little with each name."""
+    """Writes members. Its memory usage does not depend on the contents, and grows slightly with
+    each name.
+    """
 
     archive: StreamedZip
     limits: ArchiveLimits
@@ -197,7 +200,7 @@ class _Packer:
     path_bytes: int = 0
 
     def add_all(self, found: Generator[OpenFile, None, str | None]) -> str | None:
-        """Write all files of one source. Return why some are missing, or ``None``."""
+        """Write all files of a source. Return the reason why some are missing, or ``None``."""
         try:
             while True:
                 self.add(next(found))
@@ -208,7 +211,7 @@ class _Packer:
             found.close()
 
     def add(self, found: OpenFile) -> None:
-        """Write one file, or note why it is left out."""
+        """Write a file, or note why it is left out."""
         if reason := self._over(found):
             self.notes.skip(found.path, reason)
             self.pace()
@@ -257,17 +260,17 @@ class _Packer:
         if self.pace.files >= limits.files_max:
             return f"over the limit of {limits.files_max} files"
         if self.pace.size + found.size > limits.bytes_max:
-            return f"over the limit of {limits.bytes_max} bytes in all"
+            return f"over the limit of {limits.bytes_max} bytes in total"
         if self.path_bytes + len(found.path.encode()) > limits.paths_max:
-            return f"over the limit of {limits.paths_max} bytes of names in all"
+            return f"over the limit of {limits.paths_max} bytes of names in total"
         return None
 
 
 def _deflater(*, packed: bool) -> Any:
-    """Return a deflater. For an incompressible file it only makes stored blocks.
+    """Return a deflater. For an incompressible file, it only makes stored blocks.
 
-    A *stored* member whose size follows its data cannot be read by unpackers that read from the
-    front, such as Java's.
+    A *stored* member whose size follows its data cannot be read by streaming unpackers, such as
+    Java's.
     """
     return (
         isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -15)
@@ -279,9 +282,9 @@ def _deflater(*, packed: bool) -> Any:
 def _worth_packing(data: bytes) -> bool:
     """Return whether deflate makes the file's beginning smaller.
 
-    Pictures, films and zips take time and do not shrink.
+    Images, videos and zips take time and do not shrink.
 
-    Small files are not probed, because the probe costs as much as it saves.
+    Small files are not probed, because a probe costs as much as it saves.
     """
     if len(data) < CHUNK:
         return True

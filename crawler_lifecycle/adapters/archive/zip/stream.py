@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, Any, Protocol, cast
 
-#: A member of this size or more gets zip64 headers. They must be chosen before its final size is
+#: A member of this size or more gets zip64 headers, which must be chosen before its final size is
 #: known.
 _ZIP64_FROM = 2**31 - 2**24
-#: Fields: length of the name, flags, CRC, packed size, unpacked size, offset of the header.
+#: The fields are the length of the name, flags, CRC, packed size, unpacked size, and offset of the
+#: header.
 _ENTRY = struct.Struct("<HHLQQQ")
 
 
@@ -62,8 +63,8 @@ class Directory:
 
     Members are appended, and all are read once when the archive is closed.
 
-    It replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory for each member.
-    For an archive of 100,000 files, that is more than all our other memory.
+    It replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory per member. For an
+    archive of 100,000 files, that exceeds all our other memory usage.
     """
 
     def __init__(self) -> None:
@@ -104,7 +105,7 @@ def member_info(path: str) -> zipfile.ZipInfo:
 
 
 class _NoNames(dict[str, zipfile.ZipInfo]):
-    """Replaces the index by name of ``ZipFile``.
+    """Replaces the name index of ``ZipFile``.
 
     It stays empty, because names are already unique here.
     """
@@ -114,7 +115,7 @@ class _NoNames(dict[str, zipfile.ZipInfo]):
 
 
 class StreamedZip(zipfile.ZipFile):
-    """A zip writer whose memory does not grow with the number of members."""
+    """A zip writer whose memory usage does not grow with the number of members."""
 
     def __init__(self, stream: Digesting) -> None:
         super().__init__(cast(IO[bytes], stream), "w")
@@ -130,8 +131,8 @@ class StreamedZip(zipfile.ZipFile):
         ``deflater`` makes raw deflate data, as ``zlib.compressobj(wbits=-15)`` does.
         """
         with self.open(member_info(path), "w", force_zip64=size_hint >= _ZIP64_FROM) as member:
-            # The standard library offers no choice of the deflater. If it renames this attribute
-            # one day, the slower standard deflater is used, and a test fails.
+            # The standard library does not allow choosing the deflater. If it ever renames this
+            # attribute, the slower standard deflater is used, and a test fails.
             cast(Any, member)._compressor = deflater
             try:
                 yield member

@@ -1,10 +1,10 @@
 """Reads the regular files of a bundle (``tar.gz``) that a task uploaded, one after the other.
 
-A bundle comes from a crawler's pod, so it is treated as hostile. Nothing is unpacked to a disk:
-each file is passed on while the stream is read. So links, absolute names and devices have no
-effect, and headers cannot make memory grow. Python's ``tarfile`` parses only single headers here,
+A bundle comes from a crawler's pod, so it is treated as hostile. Nothing is unpacked to disk: each
+file is passed on while the stream is read. Links, absolute names and devices therefore have no
+effect, and headers cannot exhaust memory. Python's ``tarfile`` parses only single headers here,
 because it would keep names of any size in memory. Plain tar with GNU's long names is supported. All
-other members are left out and named.
+other members are left out and reported.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OTHERS = {
 #: Compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
-#: A tar ends with padding only. At most this many other bytes are read there.
+#: A tar ends with padding. At most this many other bytes are read there.
 _REST_MAX = 16 * 2**20
-#: Longest name that is read, in bytes. It is above the limit for paths.
+#: The length of the longest name that is read, in bytes. It is above the limit for paths.
 _NAME_MAX = 16 * 1024
 
 
@@ -53,10 +53,10 @@ class BundleReader:
     def files(self, source: FileSource) -> Generator[OpenFile, None, str | None]:
         """Yield every regular file of the source's bundle.
 
-        Each must be read before the next one is requested.
+        Each file must be read before the next one is requested.
 
-        Returns why files are missing, or ``None``. Raises ``NotDelivered`` if the storage cannot be
-        read now.
+        Returns the reason why files are missing, or ``None``. Raises ``NotDelivered`` if the
+        storage cannot be read now.
         """
         assert source.bundle is not None
         top = self.names.folder(source.prefix)
@@ -98,7 +98,7 @@ class BundleReader:
 
 
 class _Folders:
-    """Finds the safe name of a member's folder. Members come in the order of their folders."""
+    """Finds the safe name of a member's folder. Members are ordered by folder."""
 
     def __init__(self, names: Names, top: str) -> None:
         self._names = names
@@ -187,7 +187,7 @@ class _Stream:
 
 @dataclass
 class _Body:
-    """The contents of one member, read like a file.
+    """The contents of a member, read like a file.
 
     It ends where the stream breaks, and keeps the error.
     """
@@ -225,7 +225,7 @@ class _Body:
 
 
 def _headers(stream: _Stream, bytes_max: int) -> Iterator[tuple[bytes, tarfile.TarInfo, _Body]]:
-    """Yield the members up to the end mark. Raises ``FilesMissing`` if the data is no tar."""
+    """Yield the members up to the end mark. Raises ``FilesMissing`` if the data is not a tar."""
     long_name: bytes | None = None
     may_skip = bytes_max
     while True:
@@ -249,9 +249,9 @@ def _headers(stream: _Stream, bytes_max: int) -> Iterator[tuple[bytes, tarfile.T
 
 
 def _parsed(block: bytes) -> tarfile.TarInfo:
-    """Return the header of one member, parsed by the standard library. Raises ``FilesMissing``.
+    """Return the header of a member, parsed by the standard library. Raises ``FilesMissing``.
 
-    It reads only this block, because the data that follows is hostile and may have any size.
+    Only this block is read, because the following data is hostile and can have any size.
     """
     try:
         header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
-"""Walks a folder that a crawler wrote, and opens its regular files and nothing else.
+"""Walks a folder that a crawler wrote, and opens only its regular files.
 
-No file outside of the folder may get in, and nothing inside may stop the walk. Every step uses a
+No file from outside the folder is included, and nothing inside can stop the walk. Every step uses a
 directory's file descriptor and follows no links. Nothing is opened before it is known to be a file
 or a folder. The names in a zip are safe for every unpacker, and unique on every file system.
 """
@@ -35,7 +35,7 @@ _RESERVED = frozenset(
     )
 )
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Maximum number of extents of a sparse file that are checked. A file with more extents is
+#: The maximum number of extents of a sparse file that are checked. A file with more extents is
 #: accepted.
 _EXTENTS_MAX = 10_000
 _KINDS = {
@@ -50,9 +50,9 @@ _KINDS = {
 def safe_component(name: bytes) -> str:
     """Return a path component that every unpacker accepts as one component.
 
-    ``%XX`` replaces bytes that are no text, control and direction characters, and special
-    characters. It also replaces what Windows drops (dots and spaces at the end) or takes for a
-    device. A name that is too long is cut and marked.
+    ``%XX`` replaces bytes that are not text, control and direction characters, and special
+    characters. It also replaces characters that Windows drops (trailing dots and spaces) or
+    interprets as a device. A name that is too long is cut and marked.
     """
     text = "".join(
         _escaped(char) if char in _FORBIDDEN or not char.isprintable() else char
@@ -73,11 +73,11 @@ def _escaped(char: str) -> str:
 
 
 class Names:
-    """The names that are already used in one zip.
+    """The names that are already used in a zip.
 
-    It keeps eight bytes of digest for each, not the name.
+    Only eight bytes of each name's digest are kept.
 
-    If two digests are equal by chance, a name only gets an unneeded number.
+    If two digests are equal by chance, the name only gets an unnecessary number.
     """
 
     def __init__(self, *reserved: str) -> None:
@@ -94,7 +94,7 @@ class Names:
     def folder(self, path: str) -> str:
         """Return a name for a folder that no file has.
 
-        Folders may share a name; then their files get numbers.
+        If folders share a name, their files get numbers.
         """
         unique, folded = self._unique(path, self._files)
         self._folders.add(folded)
@@ -104,8 +104,8 @@ class Names:
         first = folded = _folded(path)
         unique = path
         while any(folded in names for names in taken):
-            # Counting continues at the last number. Otherwise a folder of equal names would take
-            # quadratic time.
+            # Counting continues at the last number, because otherwise a folder of equal names would
+            # take quadratic time.
             number = self._next[first] = self._next.get(first, 1) + 1
             unique = _numbered(path, number)
             folded = _folded(unique)
@@ -162,9 +162,9 @@ class Walk:
     def files(self, source: FileSource) -> Generator[OpenFile, None, str | None]:
         """Yield every regular file of the source's folder.
 
-        Each is closed when the next one is requested.
+        Each file is closed when the next one is requested.
 
-        Returns the reason why there are none, or ``None``.
+        Returns the reason if there are no files, or ``None``.
         """
         parts = [part for part in source.prefix.split("/") if part not in ("", ".", "..")]
         path = ""
@@ -193,8 +193,8 @@ class Walk:
             try:
                 yield from self._entry(fd, name, here, depth)
             except Unreadable as error:
-                # The file disappeared, became a link, or is unreadable. The crawler caused this, so
-                # it is no error of ours.
+                # The file disappeared, became a link, or is unreadable. This was caused by the
+                # crawler and is not our error.
                 self.skip(here, str(error))
 
     def _listed(self, fd: int, path: str) -> list[bytes]:
@@ -231,7 +231,8 @@ class Walk:
             finally:
                 os.close(fd)
         elif not stat.S_ISREG(mode):
-            # The type is checked before opening: opening a device can have effects, with any flags.
+            # The type is checked before opening, because opening a device can have effects,
+            # whatever the flags.
             raise Unreadable(_KINDS.get(stat.S_IFMT(mode), "not a regular file"))
         else:
             with reading():
@@ -240,7 +241,8 @@ class Walk:
             if not stat.S_ISREG(found.st_mode):
                 os.close(fd)
                 raise Unreadable("replaced while it was read")
-            # Unbuffered, because the packer reads in large pieces. So nothing is copied twice.
+            # Unbuffered, because the packer reads large blocks, and buffering would copy the data
+            # twice.
             with os.fdopen(fd, "rb", buffering=0) as file:
                 if (holes := _holes(fd, found, self.limits.holes_max)) > self.limits.holes_max:
                     raise Unreadable(
@@ -250,7 +252,7 @@ class Walk:
 
 
 class Unreadable(Exception):
-    """Something in a source cannot be read; the text explains why.
+    """A part of a source cannot be read; the text explains why.
 
     An error of the target stays an ``OSError``.
     """
@@ -258,7 +260,7 @@ class Unreadable(Exception):
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Turn errors of a source into ``Unreadable``.
+    """Convert errors of a source to ``Unreadable``.
 
     Errors of our own process are raised unchanged.
     """
@@ -279,7 +281,7 @@ def _joined(path: str, name: bytes) -> str:
 def _holes(fd: int, found: os.stat_result, enough: int) -> int:
     """Return the number of bytes in holes. Counting stops when there are more than ``enough``.
 
-    Fewer blocks than bytes are only a hint: compressing file systems also have fewer blocks,
+    Fewer blocks than bytes are only a hint, because compressing file systems also use fewer blocks,
     without holes.
     """
     if found.st_size - found.st_blocks * 512 <= enough:

@@ -1,1 +1,1 @@
-"""The folders of local tasks: their files, which are read within limits, and their retention."""
+"""The folders of local tasks: reading their files within limits, and their retention."""

@@ -1,8 +1,8 @@
 """Arrivals: the kernel reports when an entry is moved into one of a few folders (inotify).
 
-A file that is written under another name first, as ours are, arrives whole. Nobody needs to know
-what arrived: whoever is woken reads the folders. So it does no harm when the kernel's queue
-overflows, which wakes as well.
+A file that is first written under another name, as ours are, arrives complete. The name of the
+entry does not matter, because the woken code reads the folders. An overflow of the kernel's queue
+is therefore harmless, because it also wakes the code.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 
 #: ``IN_MOVED_TO`` of the kernel's include/uapi/linux/inotify.h.
 _MOVED_TO = 0x00000080
-#: The most bytes of notices in one reading. What remains wakes again.
+#: The maximum number of bytes of notices that are read at once. The rest causes another wake-up.
 _NOTICES = 65536
 
 
 class Arrivals:
     """Waits for entries that are moved into one of these folders.
 
-    The kernel may be unable to report it: on another system than Linux, or when the user has no
-    inotify instance or watch left. Then ``wait`` always waits for the whole time, and returns that
-    something may have arrived.
+    The kernel may be unable to report this if the system is not Linux, or if the user has no
+    inotify instance or watch left. In this case, ``wait`` always waits for the whole time, and
+    returns that something may have arrived.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -44,11 +44,11 @@ class Arrivals:
             os.close(self._handle)
 
     def renew(self) -> None:
-        """Watch what now has the paths of the folders.
+        """Watch the folders that currently have these paths.
 
-        Later calls cost little: a watched folder is not watched twice.
+        Call this before each reading, because a folder may have been replaced.
 
-        Call it before each reading, because somebody may have replaced a folder.
+        Repeated calls are cheap, because a folder is not watched twice.
         """
         tells = self._handle >= 0 and all(
             self._system.inotify_add_watch(self._handle, os.fsencode(folder), _MOVED_TO) >= 0
@@ -64,7 +64,7 @@ class Arrivals:
         self._tells = tells
 
     def wait(self, seconds: float) -> bool:
-        """Wait for an arrival, at most so many seconds, and return whether something may have
+        """Wait at most this number of seconds for an arrival, and return whether something may have
         arrived.
         """
         if self._poll.poll(seconds * 1000):

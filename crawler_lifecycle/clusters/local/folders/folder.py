@@ -1,7 +1,7 @@
-"""The folder of one task, and its files.
+"""The folder of a task, and its files.
 
-We replace each file as a whole or create it exactly once, so that a reader never sees half a file.
-Any other content (incomplete, not ours, too large) is ``Garbage``: it is reported, but never
+Each file is replaced as a whole or created exactly once, so that a reader never sees half a file.
+Any other content (incomplete, not ours, too large) is ``Garbage``, which is reported but never
 trusted, and never an error. The folder is opened by a descriptor (``runner/safe_directory.py``), so
 that no link leads out of it. This module imports little, because the supervisor loads it.
 """
@@ -14,38 +14,39 @@ import os
 
 from crawler_lifecycle.runner.safe_directory import NotOurs, SafeDirectory
 
-#: The command, the uid and all other data of the task. The deployment creates it exactly once.
+#: The command, the uid and all other data of the task. The deployment creates this file exactly
+#: once.
 SPEC = "spec.json"
-#: Identity of the supervisor. The file shows that a supervisor took the task.
+#: The identity of the supervisor. This file shows that a supervisor took charge of the task.
 SUPERVISOR = "supervisor.json"
 #: The reason why the task waits for its start.
 WAITING = "waiting.json"
-#: Identity of the runner, the crawler's main process. It is written before the runner executes.
+#: The identity of the runner, the crawler's main process. This file is written before the runner
+#: executes.
 PROCESS = "process.json"
-#: A stop was requested. Created exactly once.
+#: A stop was requested. This file is created exactly once.
 STOP = "stop.json"
-#: The stop signal was sent. Its sender creates the file, exactly once.
+#: The stop signal was sent. Its sender creates this file exactly once.
 SIGNALLED = "signalled.json"
-#: The control group of the crawler. The file is written before the group is created, and removed
+#: The control group of the crawler. This file is written before the group is created, and removed
 #: after it.
 CGROUP = "cgroup.json"
-#: A process of the crawler was killed because of its memory limit. The supervisor writes the file
+#: A process of the crawler was killed because of its memory limit. The supervisor writes this file
 #: before it kills. If the kernel kills and no supervisor lives, a poll writes it.
 OOM = "oom.json"
-#: The end of the task. Created exactly once.
+#: The end of the task. This file is created exactly once.
 END = "end.json"
 STATS = "stats.json"
 SUMMARY = "summary.json"
 LOG = "log"
 LOCK = "lock"
 FILES = "files"
-#: A folder next to that of all tasks, with a file for each executing task. Crawlers cannot remove
-#: these files.
+#: A folder next to the folder of all tasks, with a file for each executing task. Crawlers cannot
+#: remove these files.
 STARTED = "started"
 
 FILE_MAX = 256 * 1024
-#: Bytes of the disk that are reserved for the end of a task, so that it can be written on a full
-#: disk.
+#: Bytes that are reserved for the end of a task, so that it can be written to a full disk.
 RESERVE = 64 * 1024
 
 
@@ -60,19 +61,19 @@ class Garbage(ValueError):
 def held(folder: str | os.PathLike[str]) -> SafeDirectory:
     """Open the folder of a task.
 
-    Raises ``NotOurs`` when the path is not a folder, and ``OSError``.
+    Raises ``NotOurs`` if the path is not a folder, and ``OSError``.
     """
     tasks, *names = os.fspath(folder).rsplit(os.sep, 3)
     return SafeDirectory(tasks, *names)
 
 
 def replace(folder: SafeDirectory, name: str, data: object) -> None:
-    """Write the data as JSON, and replace any file of its name. Raises ``OSError``."""
+    """Write the data as JSON, and replace any file with this name. Raises ``OSError``."""
     folder.replace(name, json.dumps(data).encode())
 
 
 def create(folder: SafeDirectory, name: str, data: object) -> bool:
-    """Write the data as JSON if nothing has the name.
+    """Write the data as JSON unless the name exists.
 
     Return whether it was written. Raises ``OSError``.
     """
@@ -80,15 +81,15 @@ def create(folder: SafeDirectory, name: str, data: object) -> bool:
 
 
 def read(folder: SafeDirectory, name: str) -> Record | None:
-    """Return the object in the file; ``None`` without a file.
+    """Return the object in the file; ``None`` if there is no file.
 
-    Raises ``Garbage`` for content that we did not write, and ``OSError`` when the file cannot be
+    Raises ``Garbage`` for content that we did not write, and ``OSError`` if the file cannot be
     read.
     """
     try:
         raw = folder.read(name, FILE_MAX + 1)
     except NotOurs as error:
-        # A link or a pipe with our name is garbage. But a disk or permission error stays an
+        # A link or a pipe with our name is garbage, but a disk or permission error stays an
         # ``OSError``.
         raise Garbage(str(error)) from None
     if raw is None:
@@ -105,7 +106,7 @@ def read(folder: SafeDirectory, name: str) -> Record | None:
 
 
 def reported_beside(state: str, name: str) -> Record:
-    """Return the supervisor's report outside the task's folder; empty without one.
+    """Return the supervisor's report from outside the task's folder; empty if there is none.
 
     Raises ``OSError``.
     """
@@ -116,7 +117,7 @@ def reported_beside(state: str, name: str) -> Record:
 
 
 def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[bytes]:
-    """Return the entries in the environment by which we find every process of one task."""
+    """Return the environment entries by which every process of a task is found."""
     run = (f"CRAWL_RUN_ID={run_id}", f"CRAWL_RUN_UID={run_uid}")
     entries = (*run, f"CRAWL_TASK_ID={task_id}", f"CRAWL_FILES_DIR={files}")
     return [os.fsencode(entry) for entry in entries]
@@ -125,27 +126,30 @@ def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[
 class EndReserve:
     """A file that later becomes the record of the end.
 
-    It has its full size before, so this needs no disk space.
+    It is created with its full size, so writing the end needs no disk space.
     """
 
     def __init__(self, folder: str) -> None:
-        """Create the file. Never raises: without it, the end is written like any other file."""
+        """Create the file. Never raises, because without it the end is written like any other
+        file.
+        """
         self._path = os.path.join(folder, "end.room")
         self._handle = -1
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._handle = os.open(self._path, flags, 0o600)
-            # Random bytes, because a file system may compress zeros or leave them out, and then
-            # reserves nothing.
+            # Random bytes are used, because a file system may compress or omit zeros, and then
+            # reserve nothing.
             os.pwrite(self._handle, os.urandom(RESERVE), 0)
             os.fsync(self._handle)
 
     def become(self, path: str, data: object) -> bool:
         """Write the data, and give the file this name if it is free.
 
-        Return whether a file has the name now.
+        Return whether a file now has the name.
 
-        Our descriptor finds the file, even if the crawler gave its former name to another file.
+        The file is accessed by our descriptor, even if the crawler gave its former name to another
+        file.
         """
         handle, self._handle = self._handle, -1
         if handle < 0:

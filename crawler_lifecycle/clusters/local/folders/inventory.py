@@ -1,10 +1,10 @@
-"""The inventory: all waiting and executing tasks on the local cluster, even tasks of another
+"""The inventory of all waiting and executing tasks on the local cluster, even tasks of another
 database.
 
-There are two sources, because each may be incomplete: folders of tasks without an end, and
-processes whose environment names a folder of ours. Only the second one shows a process that still
-runs after its recorded end, or whose folder was removed. ``task_records`` reads a run's records
-from its folders, for a database that lost its rows.
+There are two sources, because each can be incomplete: the folders of tasks without an end, and the
+processes whose environment contains one of our folders. Only the second source shows a process that
+still runs after its recorded end, or whose folder was removed. ``task_records`` reads a run's
+records from its folders, for a database that lost its rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from . import folder as files
 from .reader import reading, task_path
 
 Key = tuple[int, int, int]
-#: A key with the uid of the run: after a restore of the database, two runs may have the same
-#: number.
+#: A key with the uid of the run, because two runs may have the same number after a restore of the
+#: database.
 Place = tuple[int, int, int, str]
 #: A function that returns the observation of one task.
 Observe = Callable[[RunRef, TaskRef], Observation]
@@ -48,16 +48,16 @@ Observe = Callable[[RunRef, TaskRef], Observation]
 def inventory(
     state: Path, observe: Observe, node: str, *, run_id: int | None, after: Key | None, limit: int
 ) -> list[ClusterTask]:
-    """Return one page, in the order of run, index and attempt.
+    """Return one page, ordered by run, index and attempt.
 
-    Tasks with the same key are in the same page, so a page may be longer than ``limit``. Raises
-    ``OSError`` when a file cannot be read.
+    Tasks with the same key are on the same page, so a page can be longer than ``limit``. Raises
+    ``OSError`` if a file cannot be read.
     """
     begin = after or (0, -1, 0)
     processes = _processes(state / "tasks")
     alive = sorted(place for place in processes if place[:3] > begin and run_id in (None, place[0]))
     found: list[ClusterTask] = []
-    # It stops early: reading a folder is expensive.
+    # Stop early, because reading a folder is expensive.
     for _, places in groupby(
         merge(alive, _unended(state, run_id, begin)), key=lambda place: place[:3]
     ):
@@ -74,14 +74,14 @@ def inventory(
 def _task_of(
     place: Place, state: Path, observe: Observe, seen_alive: list[Stat], node: str
 ) -> ClusterTask | None:
-    """Return the task if it waits or executes, by its folder or else by a process of it; else
-    ``None``.
+    """Return the task if it waits or executes, otherwise ``None``.
 
-    A process counts when it still runs after the task's end, or without the task's folder.
+    It is identified by its folder, or by a process that still runs after the task's end or without
+    its folder.
     """
     run_id, index, attempt, run_uid = place
     run = RunRef(run_id, run_uid)
-    # The first of them may be a short-lived child that has ended since, while others live.
+    # The first process may be a short-lived child that has ended since then, while others live.
     process = next(filter(_alive, seen_alive), None)
     spec = _spec(task_path(state, run, index, attempt))
     environment = _environment(process.pid) if process is not None else {}
@@ -90,12 +90,12 @@ def _task_of(
     executing = seen.phase is Phase.EXECUTING
     began = seen.started_at
     if seen.phase not in (Phase.WAITING, Phase.EXECUTING):
-        if (process := next(filter(_alive, seen_alive), None)) is None:  # it may have ended since
-            return None
+        if (process := next(filter(_alive, seen_alive), None)) is None:
+            return None  # it has ended meanwhile
         executing = True
         began = _modified(process.pid)
     uid = spec.get("uid")
-    # The folder is gone, or its spec is garbage: then the process identifies it.
+    # If the folder is gone or its spec is garbage, the process identifies the task.
     stray = not isinstance(uid, str)
     named = str(uid) if not stray else None if process is None else f"{process.pid}@{process.start}"
     return ClusterTask(
@@ -108,7 +108,7 @@ def _alive(stat: Stat) -> bool:
 
 
 def _processes(tasks: Path) -> dict[Place, list[Stat]]:
-    """Return the living processes of each task that has any, by their environment.
+    """Return the living processes of each task, found by their environment.
 
     Raises ``OSError``.
     """
@@ -122,7 +122,7 @@ def _processes(tasks: Path) -> dict[Place, list[Stat]]:
 
 
 class LocalRuns:
-    """The run numbers in one state folder, which it does not create.
+    """The run numbers in a state folder, which is not created here.
 
     This class implements ``KnowsRuns``.
     """
@@ -131,10 +131,10 @@ class LocalRuns:
         self._state = Path(state_dir).absolute()
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run number of a folder, a mark or a living process here, but at least
+        """Return the highest run number among folders, marks and living processes, but at least
         ``above``.
 
-        A missing state folder contains no number. Raises ``ClusterUnavailable`` when a part cannot
+        A missing state folder contains no numbers. Raises ``ClusterUnavailable`` if a part cannot
         be read.
         """
         with reading(self._state, checked=False):
@@ -154,7 +154,9 @@ def _names(folder: Path) -> list[str]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """Return the contract's variables in the process's environment; none when we cannot read it."""
+    """Return the variables of the process contract in the process's environment; empty if it cannot
+    be read.
+    """
     entries = (
         entry.partition(b"=") for entry in given_to(pid, "environ") if entry.startswith(b"CRAWL_")
     )
@@ -217,14 +219,16 @@ def _is_open(path: Path) -> bool:
 
 
 def _numbers(folder: Path) -> list[int]:
-    """Return the names of inner folders that are numbers, in order. We create no others."""
+    """Return the names of inner folders that are numbers, in ascending order. We create no other
+    folders.
+    """
     return sorted(
         number for inner in folders_in(folder) if (number := _number(inner.name)) is not None
     )
 
 
 def _number(text: object) -> int | None:
-    # A number that is too large for the database is not ours.
+    # A number that is too large for the database did not come from us.
     return text if isinstance(text, int) else whole(text)
 
 

@@ -1,9 +1,9 @@
-"""Limits of one task that the kernel enforces.
+"""The limits of a task that the kernel enforces.
 
 The supervisor sets them, and polls read their results.
 
-``KernelLimits`` never prevents a crawl. If no control group can be created, the kernel limits
-nothing, and the supervisor checks the memory itself. This module uses the standard library only and
+``KernelLimits`` never prevents a crawl. If no control group can be created, the kernel enforces no
+limits, and the supervisor checks the memory itself. This module uses only the standard library and
 imports little, because the supervisor loads it.
 """
 
@@ -21,10 +21,10 @@ KILLED = "The kernel killed a process of the task because of the memory limit of
 
 
 def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) -> str | None:
-    """Return a text if a crawler failed without its own reason after it had used all its memory;
-    else ``None``.
+    """Return a text if a crawler failed without a reason of its own after it had used all its
+    memory; otherwise ``None``.
 
-    This is for a crawler without a kernel limit. ``peak`` and ``limit`` are bytes.
+    This is for a crawler without a kernel limit. ``peak`` and ``limit`` are in bytes.
     """
     if limit is None or peak is None or peak < limit or finish_reason is not None:
         return None
@@ -32,9 +32,9 @@ def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) 
 
 
 class KernelLimits:
-    """The control group of one task while its supervisor lives.
+    """The control group of a task while its supervisor lives.
 
-    Without a group, all methods do nothing.
+    Without a group, the methods do nothing.
     """
 
     def __init__(self, folder: SafeDirectory, spec: files.Record) -> None:
@@ -44,11 +44,11 @@ class KernelLimits:
 
     @property
     def in_force(self) -> bool:
-        """True when the kernel limits the task."""
+        """True if the kernel limits the task."""
         return self._group is not None
 
     def prepare(self, memory: int | None) -> None:
-        """Create the group, if groups are possible here and the task has a limit.
+        """Create the group if groups are available and the task has a limit.
 
         ``memory`` is in bytes.
         """
@@ -86,11 +86,11 @@ class KernelLimits:
         """Return the number of processes that the kernel killed because of the memory limit."""
         try:
             return 0 if self._group is None else self._group.oom_kills()
-        except OSError:  # somebody removed the group, and its counters with it
+        except OSError:  # the group was removed, together with its counters
             return 0
 
     def peak(self) -> int:
-        """Return the most bytes that the group used, including the page cache; 0 when this is
+        """Return the peak memory of the group in bytes, including the page cache; 0 if this is
         unknown.
         """
         return 0 if self._group is None else self._group.peak() or 0
@@ -98,7 +98,7 @@ class KernelLimits:
     def kill(self) -> None:
         """Send SIGKILL to all processes in the group."""
         if self._group is not None:
-            # The caller also finds these processes by their environment.
+            # The caller can also find these processes by their environment.
             with contextlib.suppress(OSError):
                 self._group.kill()
 

@@ -1,7 +1,7 @@
-"""Logs of local tasks: the file ``log`` in a task's folder.
+"""Logs of local tasks, from the file ``log`` in the folder of each task.
 
-The crawler owns that folder and may create any file there. No link below our state folder is
-followed, and only a regular file is read.
+The crawler owns that folder and can create any file there. No link below our state folder is
+followed, and only regular files are read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from .reader import TaskFolder
 class LocalLogs:
     """The logs of processes of this machine.
 
-    This class implements ``TaskLogs``, and it creates nothing.
+    This class implements ``TaskLogs``, and creates no files.
 
-    When a log grows too large, its runner renames it, and reading continues in the new log.
+    If a log grows too large, its runner renames it, and reading continues in the new log.
     """
 
     def __init__(self, state_dir: Path) -> None:
         self._state = Path(state_dir).absolute()
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """Return at most ``limit`` bytes after the position ``after``; without it, the last bytes.
+        """Return at most ``limit`` bytes after the position ``after``, or the last bytes without a
+        position.
 
         Raises ``ClusterUnavailable``.
         """
@@ -39,8 +40,8 @@ class LocalLogs:
             folder = TaskFolder(self._state, run, task, doubted=True)
             if not folder.exists():
                 return None
-            # Check the end before we read: then no output can come after the part that we read.
-            # This check is expensive, so skip it when more of the log follows.
+            # Check the end before reading, so that no output can follow the part that is read. This
+            # check is expensive, so it is skipped if more of the log follows.
             ended = not self._more_follows(folder, after, limit) and self._ended(folder)
             handle = folder.open(files.LOG)
             if handle is None:
@@ -60,7 +61,7 @@ class LocalLogs:
 
     @staticmethod
     def _more_follows(folder: TaskFolder, after: int | None, limit: int) -> bool:
-        """Return whether the log continues after the part that is read now."""
+        """Return whether the log continues after the part that is being read."""
         there = folder.held.stat(files.LOG) if folder.held is not None else None
         if after is None or there is None or not stat.S_ISREG(there.st_mode):
             return False
@@ -68,12 +69,12 @@ class LocalLogs:
 
     @staticmethod
     def _ended(folder: TaskFolder) -> bool:
-        """Return whether no process of the task can print any more."""
+        """Return whether no process of the task can produce further output."""
         if folder.has_ended():
             return True
         began = folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
-        # The scan of all processes is expensive. It is needed only when the supervisor died before
-        # its crawler.
+        # Scanning all processes is expensive, and is needed only if the supervisor died before its
+        # crawler.
         return (
             began
             and not folder.supervisor_alive()

@@ -1,7 +1,7 @@
-"""Reading of the files in a task's folder, and search for the task's processes.
+"""Reads the files in a task's folder, and finds the task's processes.
 
-A file whose content we did not write is ignored. The observation's reason, or the end's message,
-reports the problem.
+A file whose content we did not write is ignored. The observation's reason, or the message of the
+end, reports the problem.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII
 def task_name(run: RunRef, index: int, attempt: int) -> str:
     """Return the name of a task on this cluster.
 
-    No other run has it, not even one of another database.
+    It is unique, even among runs of other databases.
     """
     return f"crawl-{run}-{index}-{attempt}"
 
 
 def task_of(name: str) -> tuple[RunRef, int, int] | None:
-    """Return run, index and attempt from a task's name; ``None`` for any other name."""
+    """Return the run, index and attempt from a task's name; ``None`` for any other name."""
     found = _NAME.fullmatch(name)
     run = RunRef.named(found[1]) if found else None
     return (run, int(found[2]), int(found[3])) if found and run else None
@@ -61,14 +61,13 @@ def task_path(state: Path, run: RunRef, index: int, attempt: int) -> Path:
 
 
 class TaskFolder:
-    """The folder of one task, as one poll reads it."""
+    """The folder of a task, as read by one poll."""
 
     def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
-        """Open nothing yet.
+        """Initialize without opening anything.
 
-        ``doubted``: the files that name its processes may be forged. Then an end counts only if a
-            search finds no
-        process.
+        If ``doubted``, the files that name its processes may be forged, so an end counts only if a
+        search finds no process.
         """
         self.path = task_path(state, run, task.index, task.attempt)
         self.name = task_name(run, task.index, task.attempt)
@@ -81,16 +80,17 @@ class TaskFolder:
     # --- files
 
     def exists(self) -> bool:
-        """Return whether the folder exists. Raises ``OSError`` when this is unknown.
+        """Return whether the folder exists. Raises ``OSError`` if this is unknown.
 
-        If it, or a folder above it, was replaced by something else, the folder does not exist, and
-        an incident is noted.
+        If it or a folder above it was replaced by something else, the folder does not exist, and an
+        incident is noted.
         """
         return self._open() is not None
 
     def _open(self) -> SafeDirectory | None:
         tasks, *names = str(self.path).rsplit(os.sep, 3)
-        # Raises if the folder of all tasks is missing: then we know nothing about any task.
+        # Raises an error if the folder of all tasks is missing, because then nothing is known about
+        # any task.
         root = SafeDirectory(tasks)
         try:
             return root.below(*names)
@@ -102,13 +102,15 @@ class TaskFolder:
 
     @property
     def held(self) -> SafeDirectory | None:
-        """The folder, opened once; ``None`` while it does not exist. Raises ``OSError``."""
+        """The folder, which is opened once; ``None`` while it does not exist. Raises
+        ``OSError``.
+        """
         if self._held is None:
             self._held = self._open()
         return self._held
 
     def _here(self) -> SafeDirectory:
-        """Return the open folder, for writing. Raises ``OSError`` when it does not exist."""
+        """Return the open folder for writing. Raises ``OSError`` if it does not exist."""
         if self.held is None:
             raise FileNotFoundError(
                 errno.ENOENT, "the folder of the task does not exist", str(self.path)
@@ -116,7 +118,7 @@ class TaskFolder:
         return self.held
 
     def create(self, name: str, data: object) -> bool:
-        """Write the file if nothing has its name.
+        """Write the file unless its name exists.
 
         Return whether it was written. Raises ``OSError``.
         """
@@ -126,8 +128,7 @@ class TaskFolder:
         return self.held is not None and self.held.has(name)
 
     def open(self, name: str) -> int | None:
-        """Return a descriptor of the regular file; ``None`` when it is missing or not a regular
-        file.
+        """Return a descriptor of the regular file; ``None`` if it is missing or not a regular file.
 
         Raises ``OSError``.
         """
@@ -137,12 +138,12 @@ class TaskFolder:
             return None
 
     def has_ended(self) -> bool:
-        """Return whether the task's end is recorded and none of its processes runs.
+        """Return whether the task's end is recorded and none of its processes is running.
 
         Raises ``OSError``.
 
         The supervisor writes the end after the crawler's last process has ended. If a crawler
-        forges an end, the crawler still runs.
+        forges an end, the crawler is still running.
         """
         if not self.has(files.END):
             return False
@@ -151,17 +152,18 @@ class TaskFolder:
             return False
         if self.supervisor_alive() or self._doubted:
             return not self.processes(leader)
-        # Garbage may hide the identities. Then the task has ended only if no process has its name.
+        # Garbage may hide the identities. In this case, the task has ended only if no process has
+        # its name.
         hidden = (leader is None and self.has(files.PROCESS)) or self.identity(
             files.SUPERVISOR
         ) is None
         return not (hidden and self.named()[1])
 
     def read(self, name: str) -> files.Record | None:
-        """Return the object in the file; ``None`` without a file, and an empty one for garbage,
+        """Return the object in the file; ``None`` without a file, and an empty object for garbage,
         which is noted.
 
-        Raises ``OSError`` when the file cannot be read: this proves nothing about the task.
+        Raises ``OSError`` if the file cannot be read, which proves nothing about the task.
         """
         try:
             return files.read(self.held, name) if self.held is not None else None
@@ -174,9 +176,9 @@ class TaskFolder:
             self.incidents.append(incident)
 
     def typed(self, data: files.Record, name: str, kind: type, source: str) -> object | None:
-        """Return the value if it has exactly this type, else ``None``.
+        """Return the value if it has exactly this type, otherwise ``None``.
 
-        Another type is noted as an incident.
+        A different type is noted as an incident.
         """
         value = data.get(name)
         if value is None or type(value) is kind:
@@ -195,9 +197,9 @@ class TaskFolder:
         source: str,
         bounded: Callable[[object], int | None] = bounds.count,
     ) -> int | None:
-        """Return a whole number that ``bounded`` accepts, else ``None``.
+        """Return an integer that ``bounded`` accepts, otherwise ``None``.
 
-        Another number is noted as an incident.
+        Any other number is noted as an incident.
         """
         value = self.typed(data, name, int, source)
         number = bounded(value)
@@ -226,8 +228,8 @@ class TaskFolder:
     # --- processes
 
     def identity(self, name: str) -> Identity | None:
-        """Return the process that the file names; ``None`` without a file or with an invalid one,
-        which is noted.
+        """Return the process that the file names; ``None`` if there is no file, or if it is
+        invalid, which is noted.
         """
         data = self.read(name)
         if data is None:
@@ -235,7 +237,7 @@ class TaskFolder:
         try:
             process = Identity.from_json(data)
             ours = not process.alive() or is_of(str(self.path), self.marks(), process.pid)
-            # Check this last: a process of ours that ends meanwhile loses its arguments before its
+            # Check this last, because a process that ends meanwhile loses its arguments before its
             # number.
             if not ours and process.can_be_asked():
                 raise ValueError("it names a process that does not belong to the task")
@@ -246,7 +248,8 @@ class TaskFolder:
         return process
 
     def named(self, uid: str | None = None) -> tuple[list[Identity], list[Stat]]:
-        """Return the task's supervisors and crawler processes, by their arguments and environment.
+        """Return the task's supervisors and crawler processes, found by their arguments and
+        environment.
 
         This works without the folder. With ``uid``, only processes of that uid count.
         """
@@ -265,7 +268,7 @@ class TaskFolder:
         group = self.group()
         if group is not None:
             more = [read_stat(pid) for pid in group.pids() if pid not in found]
-            # Check again: another process may have got the number before we read it.
+            # Check again, because another process may have got the number before it was read.
             there = set(group.pids()) if more else ()
             found |= {
                 stat.pid: stat
@@ -278,7 +281,7 @@ class TaskFolder:
         """Return the descendants of the supervisor and the runner, which adopt all orphans of the
         crawler.
 
-        This finds processes that hide their environment. A crawler may forge the files that name
+        This finds processes that hide their environment. A crawler can forge the files that name
         the supervisor and the runner, so both are checked.
         """
         found = []
@@ -296,7 +299,7 @@ class TaskFolder:
     # --- the control group
 
     def group(self) -> Group | None:
-        """Return the task's control group, if it may exist; else ``None``."""
+        """Return the task's control group if it may exist, otherwise ``None``."""
         if not self.has(files.CGROUP):
             return None
         try:
@@ -306,7 +309,8 @@ class TaskFolder:
             return None
 
     def settle_group(self) -> None:
-        """Record the counters of the control group and remove it, if no supervisor can.
+        """Record the counters of the control group and remove it, if there is no supervisor to do
+        this.
 
         Raises ``OSError``.
         """
@@ -327,8 +331,8 @@ class TaskFolder:
         return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
-        """Return whether a supervisor lives: by its identity, or by its lock when the identity is
-        garbage.
+        """Return whether a supervisor lives, according to its identity or, if that is garbage, its
+        lock.
         """
         supervisor = self.identity(files.SUPERVISOR)
         if supervisor is not None:
@@ -350,7 +354,7 @@ class TaskFolder:
     # --- measurements
 
     def memory(self) -> int | None:
-        """Return the peak memory in bytes; for an executing task, the memory in use."""
+        """Return the peak memory in bytes; for an executing task, the current memory."""
         leader = self.identity(files.PROCESS)
         if leader is not None and leader.alive():
             return memory_of(leader.pid, None) or None
@@ -365,7 +369,7 @@ class TaskFolder:
     def counters(self, *, final: bool = False) -> tuple[Counters, datetime | None]:
         """Return the counters, and the time when the crawler last wrote them.
 
-        ``final``: the task has ended, so the counters of the summary come first.
+        If ``final``, the task has ended, so the counters of the summary take precedence.
         """
         stats = self.read(files.STATS) or {}
         progress = self.time(stats, "updated_at", files.STATS)
@@ -380,9 +384,9 @@ class TaskFolder:
 
 
 def check_readable(state: Path) -> None:
-    """Raise ``OSError`` when the folder of all tasks is missing or unreadable.
+    """Raise ``OSError`` if the folder of all tasks is missing or unreadable, which is an outage.
 
-    That is an outage. Only when the folder is readable, a missing task in it proves something.
+    A missing task proves something only if this folder is readable.
     """
     tasks = state / "tasks"
     try:
@@ -398,10 +402,10 @@ def check_readable(state: Path) -> None:
 
 @contextmanager
 def reading(state: Path, *, checked: bool = True) -> Iterator[None]:
-    """Turn each ``OSError`` inside the block into ``ClusterUnavailable``, after a check of the
-    folder of all tasks.
+    """Check the folder of all tasks, and convert each ``OSError`` inside the block to
+    ``ClusterUnavailable``.
 
-    ``checked=False`` skips that check, for callers that treat a missing state folder as empty.
+    ``checked=False`` skips the check, for callers that treat a missing state folder as empty.
     """
     try:
         if checked:

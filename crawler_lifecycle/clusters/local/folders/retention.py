@@ -1,7 +1,7 @@
-"""Removal of the folders of old local runs: their task folders, and the saved state for a resume.
+"""Removal of the folders of old local runs: their task folders, and the saved state for resuming.
 
-Only whole runs are removed, if ``retention.folders_go`` allows it. A mark stays, to distinguish a
-removed run from one that never existed.
+Only whole runs are removed, if ``retention.folders_go`` allows it. A mark is kept to distinguish a
+removed run from a run that never existed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import folder as files
 logger = logging.getLogger(__name__)
 
 #: The folder below the state folder for folders that are being removed. If a removal is killed, the
-#: next one finishes it.
+#: next removal finishes it.
 TRASH = "trash"
 #: The file in a run's folder with the time when its tasks were removed.
 REMOVED = "removed.json"
@@ -36,9 +36,7 @@ REMOVED = "removed.json"
 
 @contextmanager
 def exclusive(state: Path) -> Iterator[None]:
-    """Hold the lock that allows only one creation or removal of task folders at a time on this
-    cluster.
-    """
+    """Hold the lock that serializes the creation and removal of task folders on this cluster."""
     handle = open_lock(str(state / "deploy.lock"))
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -51,7 +49,8 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
     """Remove the folders of runs whose last task ended more than ``keep_s`` seconds ago, and return
     their ids.
 
-    A folder that cannot be removed is logged, and the next call tries again. Raises ``OSError``.
+    If a folder cannot be removed, this is logged, and the next call tries again. Raises
+    ``OSError``.
     """
     _empty_trash(state)
     before = time.time() - keep_s
@@ -72,7 +71,7 @@ def remove_old(state: Path, keep_s: float) -> list[int]:
 
 
 def _is_over(run: Path, before: float) -> bool:
-    """Return whether all tasks of the run ended before this time, so that its folders may be
+    """Return whether all tasks of the run ended before this time, so that its folders can be
     removed.
     """
     return folders_go(
@@ -81,7 +80,7 @@ def _is_over(run: Path, before: float) -> bool:
 
 
 def _end_of(task: Path) -> tuple[float | None, bool]:
-    """Return the time of the task's end (epoch seconds; ``None``: unknown), and whether its
+    """Return the time of the task's end (epoch seconds; ``None`` if unknown), and whether its
     supervisor lives.
     """
     try:
@@ -96,10 +95,10 @@ def _end_of(task: Path) -> tuple[float | None, bool]:
 
 
 def _put_aside(state: Path, run: Path) -> None:
-    """Move each folder of the run to the trash, in one step each.
+    """Atomically move each folder of the run to the trash.
 
     After a crash, the next call continues. The tasks are moved last, because the next call finds
-    the run by them.
+    the run by its tasks.
     """
     aside = state / TRASH / f"{run.name}.{os.urandom(4).hex()}"
     os.makedirs(aside, mode=0o700)
@@ -126,7 +125,7 @@ def _empty_trash(state: Path) -> None:
 def _unless_gone(
     function: object, path: str, failure: tuple[type[BaseException], BaseException, object]
 ) -> None:
-    """Ignore the error for a missing file, because another call may remove the same files.
+    """Ignore errors about missing files, because another call may remove the same files.
 
     Raise any other error.
     """

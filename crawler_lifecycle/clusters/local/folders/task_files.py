@@ -1,6 +1,6 @@
-"""Supporting files of local tasks, for their archive, and for readers while the tasks execute.
+"""Supporting files of local tasks, for the archive and for readers while the tasks execute.
 
-The crawler owns the folder and may change it at any moment. So ``runner/safe_directory.py`` opens
+The crawler owns the folder and can change it at any moment, so ``runner/safe_directory.py`` opens
 and reads it.
 """
 
@@ -22,11 +22,11 @@ from . import folder as files
 from .reader import TaskFolder, reading
 from .retention import REMOVED, exclusive
 
-#: The most names of any kind in one listing, and the most nested folders.
+#: The maximum number of names of any kind in a listing, and the maximum depth of folders.
 NAMES_MAX = 20_000
 DEPTH_MAX = 16
-#: The most characters of a path. The gateway has the same limit, because the path must fit into a
-#: URL.
+#: The maximum number of characters of a path. The gateway has the same limit, because the path must
+#: fit into a URL.
 PATH_MAX = 512
 
 Sources = list[FileSource]
@@ -35,9 +35,7 @@ Sources = list[FileSource]
 class LocalFiles:
     """The files of processes of this machine.
 
-    This class implements ``LiveFiles`` and ``TaskFiles``.
-
-    It creates nothing.
+    This class implements ``LiveFiles`` and ``TaskFiles``, and creates no files.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -55,7 +53,7 @@ class LocalFiles:
     def read(
         self, run: RunRef, task: TaskRef, path: str, place: int, limit: int
     ) -> FilePart | None:
-        """Return a part of a regular file; ``None`` without such a file.
+        """Return a part of a regular file; ``None`` if there is no such file.
 
         Raises ``ClusterUnavailable``.
         """
@@ -73,18 +71,18 @@ class LocalFiles:
                 return None
             with open(handle, "rb") as file:
                 return FilePart(os.pread(handle, limit, place), os.fstat(file.fileno()).st_size)
-        except (OSError, NotOurs):  # the crawler made something that is not a readable file
+        except (OSError, NotOurs):  # the crawler created something that is not a readable file
             return None
 
     def files(self, run: RunRef, tasks: Sequence[TaskRef]) -> Sources:
         """Return the existing folders with supporting files of these tasks, each with its prefix in
         the archive.
 
-        Raises ``NotInThisState`` when all were removed because the run is old, and
+        Raises ``NotInThisState`` if all were removed because the run is old, and
         ``ClusterUnavailable``.
         """
         with reading(self._state):
-            with exclusive(self._state):  # with the lock, no folder is removed while we check
+            with exclusive(self._state):  # with the lock, no folder is removed during the check
                 found = [source for task in tasks for source in self._files_of(run, task)]
             removed = not found and tasks and self._removed(run)
         if removed:
@@ -119,7 +117,7 @@ class LocalFiles:
             return False
 
     def _home(self, run: RunRef, task: TaskRef) -> SafeDirectory | None:
-        """Open the folder of the task's supporting files; ``None`` without one.
+        """Open the folder of the task's supporting files; ``None`` if there is none.
 
         Raises ``ClusterUnavailable``.
         """

@@ -1,1 +1,1 @@
-"""Processes of this machine: their identity, their groups and limits, and the queue for slots."""
+"""Processes of this machine: their identity, groups and limits, and the queue for slots."""

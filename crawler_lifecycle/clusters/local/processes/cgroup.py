@@ -1,10 +1,10 @@
-"""Control groups of version 2: the kernel limits each task in its own group, if this machine allows
-it.
+"""Control groups of version 2, in which the kernel limits each task separately if this machine
+allows it.
 
 A group is created only inside our own group, in the folder that a setting names, or in an ancestor
-that was delegated to us. So our own limits also apply to our tasks. The memory controller is
-required. Processors are limited only if the cpu controller is available too. The rules come from
-the kernel's Documentation/admin-guide/cgroup-v2.rst. This module uses the standard library only and
+that was delegated to us. Our own limits therefore also apply to our tasks. The memory controller is
+required. Processors are limited only if the cpu controller is also available. The rules come from
+the kernel's Documentation/admin-guide/cgroup-v2.rst. This module uses only the standard library and
 imports little, because the supervisor loads it.
 """
 
@@ -17,8 +17,8 @@ import sys
 import time
 from typing import NamedTuple
 
-#: Microseconds of the period in which the kernel limits processor time, and the smallest limit that
-#: it accepts.
+#: The period in microseconds for which the kernel limits processor time, and the smallest limit
+#: that it accepts.
 PERIOD = 100_000
 _QUOTA_MIN = 1_000
 _REMOVE_SECONDS = 2.0
@@ -27,7 +27,7 @@ _UNLIMITED = {"memory.max": "max", "memory.high": "max", "cpu.max": "max"}
 
 
 class Unavailable(Exception):
-    """The error when no control group can be created here. The text is the reason."""
+    """No control group can be created here. The text is the reason."""
 
 
 class Parent(NamedTuple):
@@ -35,7 +35,7 @@ class Parent(NamedTuple):
 
     folder: str
     cpu: bool
-    """True if processors can be limited too."""
+    """True if processors can also be limited."""
 
     def describe(self) -> str:
         """Return a text for people."""
@@ -60,7 +60,7 @@ def _write(folder: str, name: str, text: str) -> None:
 
 
 def find(setting: str = "auto", proc: str = "/proc/self") -> Parent:
-    """Return the parent of groups, after a test in which one group is created and removed.
+    """Return the parent of groups after testing it by creating and removing a group.
 
     ``setting`` is ``auto``, ``off``, or the folder of a group that was prepared for us. Raises
     ``Unavailable`` with the reason.
@@ -94,12 +94,12 @@ def _own(proc: str) -> str:
 
 
 def _delegated(own: str, top: str) -> str:
-    """Return the group whose children may have limits: ours, or a delegated ancestor without a
+    """Return the group whose children can have limits: ours, or a delegated ancestor without a
     limit in between.
 
-    The kernel forbids limits on the children of a group that contains processes, as ours does. So
-    service managers delegate a group, and start us in a group below it. We go up from a group only
-    if it has no limit.
+    The kernel forbids limits on the children of a group that contains processes, as ours does.
+    Service managers therefore delegate a group, and start us in a group below it. We move up from a
+    group only if it has no limit.
     """
     folder = own
     while folder != top and not _may_limit_children(folder):
@@ -124,9 +124,7 @@ def _may_limit_children(folder: str) -> bool:
 
 
 def _marked_delegated(folder: str) -> bool:
-    """Return whether the group has the mark of a delegated one (systemd sets it since version
-    251).
-    """
+    """Return whether the group is marked as delegated (systemd sets the mark since version 251)."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(folder, name) == b"1":
@@ -137,13 +135,13 @@ def _marked_delegated(folder: str) -> bool:
 def _controllers(folder: str) -> bool:
     """Enable the controllers for child groups, and return whether cpu is enabled.
 
-    Raises ``Unavailable`` when memory cannot be enabled, and ``OSError``.
+    Raises ``Unavailable`` if memory cannot be enabled, and ``OSError``.
     """
     enabled = _read(folder, "cgroup.subtree_control").split()
     if "memory" not in enabled:
         _write(folder, "cgroup.subtree_control", "+memory")
     if "cpu" not in enabled:
-        with contextlib.suppress(OSError):  # cpu was not delegated: processors have no limit
+        with contextlib.suppress(OSError):  # cpu was not delegated, so processors have no limit
             _write(folder, "cgroup.subtree_control", "+cpu")
     enabled = _read(folder, "cgroup.subtree_control").split()
     if "memory" not in enabled:
@@ -152,10 +150,10 @@ def _controllers(folder: str) -> bool:
 
 
 def _proved(folder: str, *, cpu: bool) -> Parent:
-    """Test a group with limits and a process in it, and return the parent; without cpu if the test
-    fails with cpu.
+    """Test a group with limits and a process in it, and return the parent. If the test fails with
+    cpu, it is repeated without cpu.
     """
-    import subprocess  # imported here, because a supervisor does not need it
+    import subprocess  # imported here, because a supervisor does not need this
 
     group = Group(os.path.join(folder, f"crawl-probe-{os.getpid()}-{os.urandom(4).hex()}"))
     try:
@@ -182,11 +180,11 @@ class Group:
 
     @classmethod
     def of(cls, spec: dict[str, object]) -> Group:
-        """Return the group of the task with this spec. The group may not exist.
+        """Return the group of the task with this spec. The group might not exist.
 
         Its name contains the uid, because tasks in other state folders may have the same name.
-        Raises ``ValueError`` when the spec names no valid group, because a crawler can write the
-        spec.
+        Raises ``ValueError`` if the spec does not name a valid group, because a crawler can write
+        the spec.
         """
         parent = spec.get("cgroup")
         name = f"{spec.get('name')}-{str(spec.get('uid'))[:8]}"
@@ -200,16 +198,16 @@ class Group:
         return cls(os.path.join(parent, name))
 
     def make(self, *, memory: int | None, cpu: float | None) -> None:
-        """Create the group with limits, in bytes and in processors.
+        """Create the group with limits in bytes and processors.
 
-        Raises ``OSError``, and then leaves no group.
+        If this raises ``OSError``, no group remains.
         """
         try:
             os.mkdir(self.folder, 0o755)
             if memory is not None:
                 _write(self.folder, "memory.max", str(memory))
                 _write(self.folder, "memory.oom.group", "1")
-                with contextlib.suppress(OSError):  # this kernel does not count swap
+                with contextlib.suppress(OSError):  # this kernel does not account for swap
                     _write(self.folder, "memory.swap.max", "0")
             if cpu is not None:
                 _write(self.folder, "cpu.max", f"{max(_QUOTA_MIN, round(cpu * PERIOD))} {PERIOD}")
@@ -225,7 +223,7 @@ class Group:
         _write(self.folder, "cgroup.procs", str(pid))
 
     def oom_kills(self) -> int:
-        """Return how many processes the kernel killed because of the group's limit.
+        """Return the number of processes that the kernel killed because of the group's limit.
 
         Raises ``OSError``.
         """
@@ -233,7 +231,7 @@ class Group:
         return int(events.get("oom_kill", 0))
 
     def peak(self) -> int | None:
-        """Return the most bytes that the group ever used, including the page cache; ``None`` if
+        """Return the peak memory of the group in bytes, including the page cache; ``None`` if
         unknown.
         """
         try:
@@ -253,14 +251,14 @@ class Group:
     def kill(self) -> None:
         """Send SIGKILL to all processes in the group at once.
 
-        Raises ``OSError``; a kernel before 5.14 cannot do it.
+        Raises ``OSError``, also on kernels before 5.14, which do not support this.
         """
         _write(self.folder, "cgroup.kill", "1")
 
     def remove(self, seconds: float = _REMOVE_SECONDS) -> bool:
         """Remove the group, and return whether it is gone.
 
-        The kernel refuses while it contains a living process.
+        The kernel refuses this while the group contains a living process.
         """
         until = time.monotonic() + seconds
         while True:

@@ -26,7 +26,7 @@ class RunAs:
     def of(cls, setting: str) -> RunAs:
         """Return the user with this name or number.
 
-        Raises ``InvalidRequest``, which names the fix.
+        Raises ``InvalidRequest`` with the fix.
         """
         if os.geteuid() != 0:
             raise InvalidRequest(
@@ -62,9 +62,9 @@ class RunAs:
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
 
     def check_way(self, folder: Path) -> None:
-        """Raise ``InvalidRequest`` when the user cannot reach the folder.
+        """Raise ``InvalidRequest`` if the user cannot reach the folder.
 
-        ``let_pass`` has opened our own folders.
+        ``let_pass`` has already opened our own folders.
         """
         for parent in reversed(folder.parents):
             found = parent.stat()
@@ -83,7 +83,7 @@ class RunAs:
                 )
 
     def own(self, folder: Path) -> None:
-        """Give the folder to this user, and close it for all others.
+        """Give the folder to this user, and deny access to all others.
 
         We are root, so we can still use it.
         """

@@ -1,8 +1,8 @@
 """The identity of a process: its id, its start time and the boot of the machine.
 
-The system reuses a process id. But together with the start time in clock ticks (field 22 of
-``/proc/<pid>/stat``) and the boot id, it identifies one process for ever. This module uses the
-standard library only and imports little, because the supervisor loads it.
+The system reuses process ids. Together with the start time in clock ticks (field 22 of
+``/proc/<pid>/stat``) and the boot id, however, a process id identifies one process forever. This
+module uses only the standard library and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crawler_lifecycle.runner import signs
 
 _GONE = (errno.ENOENT, errno.ESRCH)
-#: The program text of a supervisor. Only supervisors have it among their arguments.
+#: The program text of a supervisor. Only supervisors have this argument.
 BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from crawler_lifecycle.clusters.local.supervisor import main; main(sys.argv[1:])"
@@ -27,7 +27,7 @@ _PF_EXITING = 0x00000004
 
 
 class Stat:
-    """The facts of ``/proc/<pid>/stat`` about one process."""
+    """The facts about a process in ``/proc/<pid>/stat``."""
 
     __slots__ = ("exit_status", "exiting", "group", "parent", "pid", "start", "state")
 
@@ -36,8 +36,8 @@ class Stat:
         self.state = fields[0]
         self.parent = int(fields[1])
         self.group = int(fields[2])
-        #: True when the process is ending: it has no arguments and environment any more, but is not
-        #: a zombie yet.
+        #: True if the process is ending, so that it has lost its arguments and environment but is
+        #: not a zombie yet.
         self.exiting = bool(int(fields[6]) & _PF_EXITING)
         self.start = int(fields[19])
         #: The wait status of a zombie, as ``waitpid`` returns it; 0 for other processes.
@@ -45,7 +45,7 @@ class Stat:
 
     @property
     def ended(self) -> bool:
-        """True when the process has ended.
+        """True if the process has ended.
 
         A zombie has ended, but its parent has not reaped it yet.
         """
@@ -57,7 +57,7 @@ class Stat:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Read the process with this id; ``None`` when it does not exist. Raises ``OSError``."""
+    """Read the process with this id; ``None`` if it does not exist. Raises ``OSError``."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read().decode("utf-8", "replace")
@@ -65,20 +65,20 @@ def read_stat(pid: int) -> Stat | None:
         if error.errno in _GONE:
             return None
         raise
-    # The name in brackets may contain spaces and brackets, so the fields begin after the last
+    # The name in brackets can contain spaces and brackets, so the fields begin after the last
     # bracket.
     fields = text[text.rfind(")") + 1 :].split()
     return Stat(pid, fields) if len(fields) >= 20 else None
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine."""
+    """Return the id of the current boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 
 
 class Identity(NamedTuple):
-    """The identity of one process: process id, start time in clock ticks, boot id."""
+    """The identity of a process: its process id, its start time in clock ticks, and the boot id."""
 
     pid: int
     start: int
@@ -88,7 +88,7 @@ class Identity(NamedTuple):
     def of(cls, pid: int) -> Identity:
         """Return the identity of an existing process.
 
-        Raises ``ProcessLookupError`` when it does not exist.
+        Raises ``ProcessLookupError`` if it does not exist.
         """
         stat = read_stat(pid)
         if stat is None:
@@ -112,9 +112,8 @@ class Identity(NamedTuple):
         raise ValueError("it contains no valid pid, start and boot")
 
     def stat(self) -> Stat | None:
-        """Return the facts about the process, even of a zombie; ``None`` when it is gone.
-
-        Another process may have its id by then.
+        """Return the facts about the process, even if it is a zombie; ``None`` if it is gone, even
+        if another process has its id.
         """
         if self.boot != boot_id():
             return None
@@ -127,18 +126,18 @@ class Identity(NamedTuple):
         return stat is not None and not stat.ended
 
     def can_be_asked(self) -> bool:
-        """Return whether it lives and is not ending, so that its arguments and environment can be
-        read.
+        """Return whether the process lives and is not ending, so that its arguments and environment
+        can be read.
         """
         stat = self.stat()
         return stat is not None and not stat.ended and not stat.exiting
 
     def send(self, number: int) -> bool:
-        """Send a signal to exactly this process, and return whether it lived.
+        """Send a signal to exactly this process, and return whether it was alive.
 
         A pidfd is opened before the start time is compared, so the signal cannot reach another
-        process with the same id. Without a pidfd (older kernels, sandboxes, no free descriptor, a
-        Python that was built without it, as those of uv are), a small risk remains.
+        process with the same id. Without a pidfd (on older kernels, in sandboxes, without a free
+        descriptor, or with a Python that was built without it, such as uv's), a small risk remains.
         """
         pinned = None
         try:
@@ -159,10 +158,10 @@ class Identity(NamedTuple):
 
 
 def all_processes() -> Iterator[Stat]:
-    """Yield every process. The caller must check each one before it requests the next.
+    """Yield every process. The caller must check each process before it requests the next one.
 
-    A process may fork and end while we read, and then its child is not in our list. So the list is
-    read again until it contains no new process.
+    A process may fork and end during the reading, so that its child is not in the list. The list is
+    therefore read again until it contains no new process.
     """
     known: set[str] = set()
     while new := [name for name in os.listdir("/proc") if name.isdigit() and name not in known]:
@@ -174,8 +173,8 @@ def all_processes() -> Iterator[Stat]:
 
 
 def given_to(pid: int, name: str) -> list[bytes]:
-    """Return the ``environ`` or ``cmdline`` with which the process was executed; empty when it
-    cannot be read.
+    """Return the ``environ`` or ``cmdline`` with which the process was executed; empty if it cannot
+    be read.
     """
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
@@ -199,11 +198,11 @@ def started_with(pid: int, *arguments: str) -> bool:
 
 
 def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
-    """Return whether this process belongs to the task with this folder: by its arguments, its marks
-    or its parent.
+    """Return whether this process belongs to the task with this folder, according to its arguments,
+    its marks or its parent.
 
-    A crawler can write any process id into our files. This check prevents a signal to a process of
-    somebody else.
+    A crawler can write any process id into our files. This check prevents signals to unrelated
+    processes.
     """
     if started_with(pid, folder) or carries(pid, marks[-1:]):
         return True
@@ -212,7 +211,8 @@ def is_of(folder: str, marks: list[bytes], pid: int) -> bool:
 
 
 def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identity], list[Stat]]:
-    """Return the supervisors and crawler processes of a task, by their arguments and environment.
+    """Return the supervisors and crawler processes of a task, found by their arguments and
+    environment.
 
     With ``uid``, only processes of that uid count.
     """
@@ -221,7 +221,7 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
     arguments = (BOOT, folder) if uid is None else (BOOT, folder, uid)
     living = [stat for stat in all_processes() if not stat.ended and stat.pid != os.getpid()]
     like_it = {stat.pid for stat in living if started_with(stat.pid, *arguments)}
-    # A child that a supervisor has just forked has the same arguments, but it becomes the crawler.
+    # A child that a supervisor has just forked has the same arguments, but will become the crawler.
     watching = {stat.pid for stat in living if stat.pid in like_it and stat.parent not in like_it}
     crawlers = [
         s for s in living if s.pid not in watching and (s.pid in like_it or carries(s.pid, marks))
@@ -231,9 +231,9 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
 
 
 def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
-    """Return the folders of those tasks that have a living process, in one pass over all processes.
+    """Return the folders of the tasks that have a living process, in one pass over all processes.
 
-    ``tasks``: folder -> the marks of its processes.
+    ``tasks`` maps folders to the marks of their processes.
     """
     folders = {marks[-1]: folder for folder, marks in tasks.items()}
     found: set[str] = set()
@@ -249,8 +249,8 @@ def still_alive(tasks: dict[str, list[bytes]]) -> set[str]:
 def wake_supervisors(tasks: str) -> None:
     """Send SIGCONT to every suspended supervisor of a task below this folder.
 
-    A crawler with the same user may have suspended it. Then it would keep its slot, or block the
-    queue, for ever.
+    A crawler with the same user may have suspended it. The supervisor would then keep its slot or
+    block the queue forever.
     """
     below_it = os.fsencode(tasks) + b"/"
     for stat in all_processes():
@@ -263,12 +263,12 @@ def wake_supervisors(tasks: str) -> None:
 
 
 def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
-    """Return the living processes of one task: the leader, its group, and all processes with the
+    """Return the living processes of a task: the leader, its group, and all processes with the
     marks.
 
     The marks also find processes that left the group and the session (double forks). The group's
-    number counts only while the leader exists, even as a zombie; later another group may get the
-    number. The leader is counted separately, because at first it has no group of its own.
+    number is valid only while the leader exists, even as a zombie; afterwards another group may get
+    the number. The leader is checked separately, because it initially has no group of its own.
     """
     known = leader.stat() if leader is not None else None
     own = os.getpid()
@@ -284,7 +284,7 @@ def members(leader: Identity | None, marks: list[bytes]) -> list[Stat]:
 
 
 def kill_all(victims: Iterable[Stat]) -> int:
-    """Send SIGKILL to each process, and return how many lived."""
+    """Send SIGKILL to each process, and return how many of them were alive."""
     return sum(victim.send(signal.SIGKILL) for victim in victims)
 
 
@@ -294,7 +294,7 @@ def descendants(pid: int) -> list[int]:
     They include orphans if the process is a child subreaper.
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
-        return _descendants_by_parent(pid)  # this kernel does not have that file
+        return _descendants_by_parent(pid)  # this kernel does not provide that file
     return [pid, *signs.below(pid)]
 
 
@@ -311,13 +311,13 @@ def _descendants_by_parent(pid: int) -> list[int]:
 
 
 def below(pid: int) -> list[Stat]:
-    """Return the living descendants of the process, without the process."""
+    """Return the living descendants of the process, without the process itself."""
     stats = [read_stat(child) for child in descendants(pid) if child != pid]
     return [stat for stat in stats if stat is not None and not stat.ended]
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of anonymous memory that the process uses now; 0 when it is gone."""
+    """Return the bytes of anonymous memory that the process currently uses; 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             fields = file.read().split()
@@ -327,8 +327,8 @@ def resident(pid: int) -> int:
 
 
 def proportional(pid: int) -> int:
-    """Return the bytes that the process uses now, with only its share of shared pages; 0 when it is
-    gone.
+    """Return the bytes that the process currently uses, with only its share of shared pages; 0 if
+    it is gone.
 
     This is much slower than ``resident``.
     """
@@ -345,9 +345,9 @@ def proportional(pid: int) -> int:
 def memory_of(pid: int, limit: int | None) -> int:
     """Return the bytes that the process and its descendants use.
 
-    The fast sum counts pages that forked children share several times. So only a sum that reaches
-    the limit is read exactly. If processes begin or end meanwhile, the shares change, and the
-    reading is not exact: then it is repeated. After three tries a number below the limit is
+    The fast sum counts pages that forked children share several times. The exact sum is therefore
+    read only if the fast sum reaches the limit. If processes begin or end meanwhile, the shares
+    change, so the inexact reading is repeated. After three tries, a number below the limit is
     returned, and the next check decides.
     """
     family = descendants(pid)

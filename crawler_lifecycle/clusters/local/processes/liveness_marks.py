@@ -1,11 +1,11 @@
-"""Liveness marks: one file for each living task, so that observers need not read the folders of old
-tasks.
+"""Liveness marks: one file for each living task, so that observers do not need to read the folders
+of old tasks.
 
 A mark is an empty file with the name of the task. It is in ``live/`` from before the supervisor's
-start until the end is recorded, and then for some time in ``ended/``. So an observer sees a task
-that began and ended between two readings. Marks are only for speed: no fact depends on one, and a
-task without a mark is valid too. This module uses the standard library only and imports little,
-because the supervisor loads it.
+start until the end is recorded, and then for some time in ``ended/``. An observer therefore sees a
+task that began and ended between two readings. Marks only improve speed: no fact depends on them,
+and a task without a mark is also valid. This module uses only the standard library and imports
+little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import time
 
 LIVE = "live"
 ENDED = "ended"
-#: Seconds for which the mark of an ended task stays: with an observer, and without one. So a new
-#: observer can report the tasks that ended before it began.
+#: Seconds for which the mark of an ended task is kept, with and without an observer, so that a new
+#: observer can report tasks that ended before it began.
 KEEP_ENDED_S = 120.0
 KEEP_UNSEEN_S = 3600.0
 
 
 def begin(mark: str) -> None:
-    """Mark a task as living. Never raises: without a mark, changes are only reported later."""
+    """Mark a task as living. Never raises, because without a mark, changes are only reported
+    later.
+    """
     with contextlib.suppress(OSError):
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
 
@@ -51,7 +53,7 @@ def end(mark: str) -> None:
 def forget(state: str, keep_s: float = KEEP_ENDED_S, folder: str = ENDED) -> None:
     """Remove marks that are older than ``keep_s`` seconds.
 
-    Concurrent calls do no harm. Raises ``OSError``.
+    Concurrent calls are harmless. Raises ``OSError``.
     """
     before = time.time() - keep_s
     with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(state, folder)) as entries:

@@ -1,7 +1,7 @@
-"""The queue for slots: file locks are the slots, another lock keeps the order, and signals wake a
-waiting supervisor.
+"""The queue for slots: file locks represent the slots, another lock keeps the order, and signals
+wake a waiting supervisor.
 
-This module uses the standard library only and imports little, because the supervisor loads it.
+This module uses only the standard library and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Sequence
 
 #: The signals that wake a supervisor. They have no other effect.
 WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1}
-#: The signal that also means a stop. There is a stop file too, but a crawler can remove it.
+#: The signal that also means a stop. There is also a stop file, but a crawler can remove it.
 STOP_SIGNAL = signal.SIGUSR1
 
 
 class QueueSignal(Exception):
-    """A signal that came while the supervisor waited in the queue."""
+    """A signal that arrived while the supervisor waited in the queue."""
 
 
 def try_lock(handle: int, seconds: float = 0.0) -> bool:
-    """Take an exclusive lock within ``seconds``, and return whether this worked.
+    """Acquire an exclusive lock within ``seconds``, and return whether this succeeded.
 
-    A poll may have it for a moment.
+    A poll may hold it briefly.
     """
     until = time.monotonic() + seconds
     while True:
@@ -39,12 +39,12 @@ def try_lock(handle: int, seconds: float = 0.0) -> bool:
 
 
 def open_lock(path: str) -> int:
-    """Open a file for locks, and create it if needed. Raises ``OSError``."""
+    """Open a file for locks, and create it if necessary. Raises ``OSError``."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
-    """Open the locks of the queues from priority 1 to this one.
+    """Open the locks of the queues from priority 1 to this priority.
 
     The first waiter of a queue holds its lock.
     """
@@ -54,9 +54,10 @@ def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
 
 
 def free_slot(slots_dir: str, count: int, before: Sequence[int]) -> int | None:
-    """Lock a free slot, and return the descriptor of its file; ``None`` when all slots are in use.
+    """Lock a free slot, and return the descriptor of its file; ``None`` if all slots are in use.
 
-    ``None`` also while somebody waits in one of the queues ``before``: that one gets the next slot.
+    Also return ``None`` while another supervisor waits in one of the queues ``before``, because it
+    gets the next slot.
     """
     for turnstile in before:
         try:
@@ -73,15 +74,17 @@ def free_slot(slots_dir: str, count: int, before: Sequence[int]) -> int | None:
 
 
 class Alarm:
-    """The signal handler. It notes a stop, and wakes the supervisor from one wait in the queue."""
+    """The signal handler, which records a stop and wakes the supervisor from a wait in the
+    queue.
+    """
 
     def __init__(self) -> None:
         self._set = False
         self.stop_asked = False
-        """True when the stop signal came."""
+        """True if the stop signal has arrived."""
 
     def wait(self, seconds: float) -> None:
-        """Wait for a signal for at most ``seconds``.
+        """Wait at most ``seconds`` for a signal.
 
         The signals are blocked, so no handler runs.
         """
@@ -95,7 +98,7 @@ class Alarm:
             raise QueueSignal
 
     def sleep_in_queue(self, turnstile: int) -> None:
-        """Wait for the lock of the turnstile. Raises ``QueueSignal`` when a signal comes first.
+        """Wait for the lock of the turnstile. Raises ``QueueSignal`` if a signal arrives first.
 
         Signals are blocked at all other times, so none is lost between a check and this wait.
         """
@@ -112,7 +115,7 @@ alarm = Alarm()
 
 
 def prepare_signals() -> None:
-    """Block the signals, and set a handler so that they only wake us.
+    """Block the signals, and set a handler so that they only wake the supervisor.
 
     Only the stop file or ``STOP_SIGNAL`` means a stop, never a SIGTERM.
     """
