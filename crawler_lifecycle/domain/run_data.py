@@ -108,13 +108,8 @@ class Which(TypedDict, total=False):
 class Items:
     """The items of runs, one after another.
 
-    <<<<<<< ours
-        You can iterate over them several times. ``skipped`` contains sentences about data that the last
-        iteration could not read, such as ``3 lines were no JSON``.
-    =======
-        ``skipped`` has sentences about data that the last iteration could not read, such as ``3 lines
-        were not JSON``.
-    >>>>>>> theirs
+    You can iterate over them several times. ``skipped`` contains sentences about data that the last
+    iteration could not read, such as ``3 lines were not JSON``.
     """
 
     def __init__(

@@ -82,13 +82,8 @@ def test_a_token_is_shown_once_and_its_hash_is_kept(url: str, crawlctl: Crawlctl
             Exit.NOT_IN_THIS_STATE,
             "token 'taken' already exists; revoke it first",
         ),
-<<<<<<< ours
         ("create file --role read", Exit.USAGE, "name: 'file' is already in the tokens file"),
-        ("revoke nobody", Exit.NOT_IN_THIS_STATE, "keeps no token 'nobody'; crawlctl token list"),
-=======
-        ("create file --role read", Exit.USAGE, "name: 'file' is a name of the tokens file"),
         ("revoke nobody", Exit.NOT_IN_THIS_STATE, "has no token 'nobody'; crawlctl token list"),
->>>>>>> theirs
     ],
 )
 def test_what_cannot_be_is_named_with_its_fix(
