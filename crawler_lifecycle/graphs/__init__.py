@@ -1,6 +1,6 @@
-"""Graphs: the names that users import.
+"""Graphs: the names for users to import.
 
-The import loads no third-party packages; the HTTP client is loaded when a gateway is first used.
+The import loads no third-party packages. The HTTP client is loaded when a gateway is first used.
 ``graphs.oban`` and ``graphs.chancy`` offer the names of Oban Pro and Chancy. ``graphs.testing``
 executes graphs in memory.
 """

@@ -1,4 +1,4 @@
-"""The platform that handles use, and calls that work both in async code and in plain code.
+"""The platform that handles use, and calls that work in both async and sync code.
 
 The decorator ``asked`` makes such a call. If an event loop runs in the caller's thread, the call
 returns a coroutine, and another thread does the work. Otherwise the call returns the result.
@@ -32,32 +32,32 @@ def use(platform: Platform | None) -> Platform | None:
 
 
 def current() -> Platform:
-    """Return the platform in use; by default the worker of a manager's class, or the gateway that
-    ``crawlctl`` would call.
-
-    Raises ``PlatformUnavailable``. Raises ``InvalidRequest`` if a worker imports a module that
-    starts a graph or asks about one at import.
+    """Return the platform in use. The default is the worker of a manager's class, or the gateway
+    that ``crawlctl`` would call. Raises ``PlatformUnavailable``, and ``InvalidRequest`` if a worker
+    imports a module that starts a graph or asks about a graph at import.
     """
     if not _current and (hosted := offered()) is not None:
         return cast(Platform, hosted)
     if not _current:
-        check_program("a graph is started or asked")
-        from .client import Gateway  # loads an HTTP client, which functions in a worker do not need
+        check_program("a graph is started or queried")
+        from .client import (
+            Gateway,
+        )  # this loads an HTTP client, which functions in a worker do not need
 
         _current.append(Gateway())
     return _current[0]
 
 
 def asked(ask: Callable[Q, object]) -> Callable[Q, Any]:
-    """Return the decorated call: in a running event loop it returns a coroutine, elsewhere the
-    result of ``ask``.
+    """Decorate a call so that it returns a coroutine in a running event loop, and the result of
+    ``ask`` elsewhere.
 
-    The coroutine does not block the event loop: it calls ``ask`` in another thread.
+    The coroutine does not block the event loop, because it calls ``ask`` in another thread.
     """
 
     @functools.wraps(ask)
     def question(*args: Q.args, **kwargs: Q.kwargs) -> Any:
-        # Loaded if an event loop runs; not imported here, to save time.
+        # It is loaded if an event loop runs, and not imported here to save time.
         asyncio: Any = sys.modules.get("asyncio")
         if asyncio is None or asyncio._get_running_loop() is None:
             return ask(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Calls the code of a step and reads its return value, in a worker's process or in a test."""
+"""Calls the code of a step and interprets its return value, in a worker's process or in a test."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class NotCallable(InvalidRequest):
     """Raised if the code can never be called as the step requires; a retry cannot help."""
 
 
-#: Meaning of a return value. A ``Workflow`` is attached below the step. After ``None`` the step is
-#: completed and has no result.
+#: The meaning of a return value. A ``Workflow`` is attached below the step. After ``None`` the step
+#: is completed and has no result.
 Meant = Cancel | Snooze | Record | Workflow | None
 
 
@@ -59,12 +59,12 @@ def function(name: str) -> Any:
         found = getattr(found, part, None)
     if found is None:
         raise NotCallable(
-            f"{name}: the module has no such name now; define it again, or send another graph"
+            f"{name}: the module no longer has this name; define it again, or send another graph"
         )
     defined = (getattr(found, "__module__", None), getattr(found, "__qualname__", None))
     if defined != (module_name, qualname) or not callable(found):
         raise NotCallable(
-            f"{name}: the module defines no such function or class; name the module that defines it"
+            f"{name}: the module does not define this name; give the module that defines it"
         )
     return found
 
@@ -117,7 +117,7 @@ def read(name: str, found: object, what: Mapping[str, Any], *, graft: bool) -> M
         raise TypeError(f"{name} returned a generator, which is not executed; return a list")
     if isinstance(found, Workflow) and not graft:
         raise TypeError(
-            f"{name} returned a Workflow, but the step is no graft; add the step with add_graft"
+            f"{name} returned a Workflow, but the step is not a graft; add the step with add_graft"
         )
     if isinstance(found, Workflow) and found.id == current_job().graph:
         raise TypeError(

@@ -31,7 +31,7 @@ from .jobs import NewJob, function, job_of
 from .platform import Document, Platform
 from .workflow import AnyOrder, new_id
 
-#: The package and the version whose names are here.
+#: The package and version whose names this module has.
 FOLLOWS = "chancy 0.26.0"
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,13 +52,13 @@ class Chancy:
 
     async def __aenter__(self) -> Self:
         if self.dsn is not None and self.dsn.startswith(("http://", "https://")):
-            from .client import Gateway  # loads an HTTP client
+            from .client import Gateway  # this loads an HTTP client
 
             self._former.append(use(Gateway(self.dsn)))
         elif self.dsn is not None:
             scheme = self.dsn.partition(":")[0]  # the rest may contain a password
             warnings.warn(
-                f"Chancy({scheme}:…): no address of a gateway; using the gateway of crawlctl",
+                f"Chancy({scheme}:…): not an address of a gateway; using the gateway of crawlctl",
                 stacklevel=2,
             )
         return self
@@ -100,7 +100,7 @@ class Job:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     queue: str = "default"
     priority: int = 0
-    """Greater numbers come first."""
+    """Jobs with greater numbers come first."""
     max_attempts: int = 1
     scheduled_at: datetime | None = None
     limits: abc.Sequence[Limit] = ()
@@ -116,17 +116,16 @@ class Job:
         return replace(self, kwargs=kwargs)
 
     def __getattr__(self, name: str) -> Callable[[Any], Self]:
-        """Return ``with_queue``, ``with_priority`` and so on: they return the same job with another
-        field value.
+        """Return a method such as ``with_queue``, which returns the same job with another value of
+        this field.
         """
         if name.removeprefix("with_") in _JOB_FIELDS and name.startswith("with_"):
             return lambda value: replace(self, **{name.removeprefix("with_"): value})
         raise AttributeError(f"a Job has no attribute {name!r}")
 
     def new(self) -> NewJob:
-        """Return the job as a graph takes it.
-
-        As in Chancy, the function's return value is not recorded.
+        """Return the job in the form for a graph. As in Chancy, the function's return value is not
+        recorded.
         """
         times = [limit.value for limit in self.limits if limit.type_ is Limit.Type.TIME]
         if len(times) != len(self.limits):
@@ -180,7 +179,7 @@ class CircularDependencyError(InvalidRequest):
 
 
 class InvalidDependencyError(InvalidRequest):
-    """Raised for a dependency on a step that does not exist."""
+    """Raised if a dependency does not exist."""
 
 
 class EmptyWorkflowError(InvalidRequest):
@@ -203,8 +202,8 @@ class QueuedJob:
     State = StepState
 
 
-#: Our state of a step -> Chancy's state. A step that was cancelled before it began has no state in
-#: Chancy.
+#: Chancy's states of a step by our states. A step that was cancelled before it began has no state
+#: in Chancy.
 _STEP_STATES = {
     **dict.fromkeys(("suspended", "scheduled", "available"), StepState.PENDING),
     "executing": StepState.RUNNING,
@@ -269,9 +268,8 @@ class Workflow:
     updated_at: datetime | None = None
 
     def add(self, step_id: Any, job: Any, dependencies: abc.Sequence[str] | None = None) -> Self:
-        """Add a step, or replace the step with this id.
-
-        ``step_id`` and ``job`` may be given in either order.
+        """Add a step, or replace the step with this id. ``step_id`` and ``job`` can be given in
+        either order.
         """
         if not isinstance(step_id, str):
             step_id, job = job, step_id
@@ -306,7 +304,7 @@ class Workflow:
 
     def validate(self) -> None:
         """Raise ``EmptyWorkflowError``, ``InvalidDependencyError`` or ``CircularDependencyError``
-        if it cannot run.
+        if the workflow cannot run.
         """
         if not self.steps:
             raise EmptyWorkflowError("steps: a workflow needs at least one step; add one")
@@ -315,7 +313,7 @@ class Workflow:
         for step_id, step in self:
             if unknown := [dep for dep in step.dependencies if dep not in numbers]:
                 text = f"step {shown(step_id)}: deps: there is no step {shown(unknown[0])}"
-                raise InvalidDependencyError(f"{text}; add it, or leave the dependency out")
+                raise InvalidDependencyError(f"{text}; add it, or leave out the dependency")
             deps.append([numbers[dep] for dep in step.dependencies])
         try:
             check_cycle(deps, list(self.steps).__getitem__)
@@ -340,9 +338,7 @@ class Workflow:
         return found
 
     def spec(self, there: Collection[str] = ()) -> GraphSpec:
-        """Return the graph to send, without the steps named in ``there``, which the gateway already
-        has.
-
+        """Return the graph to send, without the steps in ``there``, which the gateway already has.
         After a step has failed permanently, no other step starts. Raises ``InvalidRequest``.
         """
         found = AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
@@ -352,7 +348,7 @@ class Workflow:
 
 
 class Sequence:
-    """Steps ``step_0``, ``step_1``, …; each waits for the one before."""
+    """Steps ``step_0``, ``step_1``, …, each of which waits for the previous step."""
 
     def __init__(self, name: str, jobs: abc.Sequence[Any] | None = None) -> None:
         self.name = name
@@ -377,9 +373,8 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule for the removal of ended workflows.
-
-    It has no effect here: the installation removes them.
+    """A rule for the removal of ended workflows. It has no effect, because the installation removes
+    them.
     """
 
     text: str
@@ -411,7 +406,7 @@ class Age(Rule):
 class WorkflowPlugin:
     """Starts and fetches workflows of a gateway.
 
-    Methods that Chancy awaits can also be plain calls here.
+    Methods that must be awaited in Chancy can also be called synchronously here.
     """
 
     class Rules:
@@ -438,7 +433,7 @@ class WorkflowPlugin:
         """Start a workflow and return its id.
 
         If the gateway already has a workflow with this id, its missing steps are added; a job can
-        only start one. Raises what ``validate`` raises, and ``InvalidRequest``.
+        only start a new workflow. Raises what ``validate`` raises, and ``InvalidRequest``.
         """
         workflow.validate()
         platform = current()
@@ -459,13 +454,12 @@ class WorkflowPlugin:
 
     @classmethod
     def push_ex(cls, cursor: Any, chancy: Chancy, workflow: Workflow, worker: Any = None) -> Any:
-        """Do the same as ``push``.
-
-        The workflow starts at once, whatever becomes of the transaction of ``cursor``.
+        """Do the same as ``push``. The workflow starts at once, regardless of the transaction of
+        ``cursor``.
         """
         if cursor is not None:
             warnings.warn(
-                "push_ex: it is no part of your transaction; call push after the commit",
+                "push_ex: it is not part of your transaction; call push after the commit",
                 stacklevel=2,
             )
         return cls.push(chancy, workflow)
@@ -473,7 +467,7 @@ class WorkflowPlugin:
     @staticmethod
     @asked
     def fetch_workflow(chancy: Chancy, id_: str) -> Workflow | None:
-        """Return the ``Workflow`` in its present state; ``None`` if it does not exist."""
+        """Return the ``Workflow`` in its current state, or ``None`` if it does not exist."""
         try:
             return _fetched(id_)
         except KeyError:
@@ -529,23 +523,23 @@ class WorkflowPlugin:
         )
 
     async def cleanup(self, chancy: Chancy) -> None:
-        """Do nothing: ``crawlctl db prune`` removes steps and results of old graphs."""
+        """Do nothing, because ``crawlctl db prune`` removes steps and results of old graphs."""
 
     async def process_workflow(self, *_: Any) -> None:
-        """Do nothing: a graph needs no loop, and workers execute its steps."""
+        """Do nothing, because a graph needs no loop and workers execute its steps."""
 
     run = process_workflow
 
     @staticmethod
     def get_scope(*_: Any) -> None:
-        """Do nothing: there is no loop, ``crawlctl db upgrade`` makes tables, and the gateway has
+        """Do nothing. There is no loop, ``crawlctl db upgrade`` creates tables, and the gateway has
         ``/v1/graphs``.
         """
 
     migrate_key = migrate_package = api_plugin = get_scope
 
 
-#: Chancy's state of a workflow -> our possible states. A graph may still execute after one of its
+#: Our possible states by Chancy's state of a workflow. A graph may still execute after one of its
 #: steps has failed.
 _GRAPH_STATES = {
     "pending": ("executing",),
@@ -563,10 +557,9 @@ def _fetched(workflow_id: str) -> Workflow:
 
 
 def _workflow(row: Document) -> Workflow:
-    """Return a graph as Chancy's users see it.
-
-    Chancy has no sub-graphs, so a sub-graph is a step that depends on the steps in it. They wait
-    for what it waits for.
+    """Return a graph as Chancy's users see it. Chancy has no sub-graphs, so a sub-graph becomes a
+    step that depends on the steps in it. These steps also wait for the dependencies of the
+    sub-graph.
     """
     found = Workflow(row["name"] or "", id=row["id"], state=_state(row))
     found.created_at = time_of(row["created_at"])
@@ -578,7 +571,7 @@ def _workflow(row: Document) -> Workflow:
     attached = {
         path: inside[path] for path, entry in rows.items() if entry["kind"] not in CONTAINING
     }
-    awaited: dict[str, list[str]] = {"": []}  # step -> what the steps in it wait for
+    awaited: dict[str, list[str]] = {"": []}  # the dependencies of the steps in each sub-graph
     for path, entry in rows.items():
         level, slash, _ = path.rpartition("/")
         named = [level + slash + dep.rpartition("/")[2] for dep in entry["deps"]]

@@ -1,4 +1,5 @@
-"""``Platform`` over HTTP: uses the gateway's routes below ``/v1/graphs``, and those of run files.
+"""``Platform`` over HTTP, which uses the gateway's routes below ``/v1/graphs``, and those of run
+files.
 
 The address comes from the same sources as for ``crawlctl``: ``LIFECYCLE_GATEWAY__URL``, then the
 file that ``LIFECYCLE_CONFIG`` names, then the ``crawlctl dev`` stack of this folder or a folder
@@ -41,11 +42,12 @@ from .platform import Document, PlatformUnavailable, with_above
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 30.0
-#: Longest wait for a graph's end in one request; pauses between tries while the gateway is
-#: unavailable. Seconds.
+#: The maximum wait for a graph's end in one request, and the pauses between tries while the gateway
+#: is unavailable, in seconds.
 WAIT_S = 30.0
 PAUSES_S = (0.5, 1.0, 2.0, 4.0)
-#: Most paths in one request. For more paths all steps are requested and filtered here.
+#: The maximum number of paths in one request. For more paths, all steps are requested and filtered
+#: here.
 PATHS_MAX = 50
 PAGE_SIZE = 500
 
@@ -56,7 +58,8 @@ _ERRORS: Mapping[str, type[LifecycleError]] = {
 
 
 class Gateway:
-    """A platform that is a gateway. Without ``url`` it is the gateway that ``crawlctl`` would call.
+    """A platform that uses a gateway. Without ``url``, it is the gateway that ``crawlctl`` would
+    call.
 
     Raises ``PlatformUnavailable`` if no gateway is known or the address is wrong.
     """
@@ -91,14 +94,13 @@ class Gateway:
         own = {"name": name, "tags": list(tags), "requested_by": user()}
         try:
             return self._sent(key, spec, own, start=True)
-        # Somebody else's start of the same graph was refused, and the draft removed.
+        # Somebody else's start of the same graph was refused, and the draft was removed.
         except KeyError:
             return self._sent(key, spec, own, start=True)
 
     def _sent(self, key: str, spec: GraphSpec, own: Document, *, start: bool) -> bool:
-        """Send a graph as a draft.
-
-        Return whether it was not there. Raises ``KeyError`` if the draft was removed.
+        """Send a graph as a draft. Return whether the draft is new. Raises ``KeyError`` if the
+        draft was removed.
         """
         pages = encode_pages(spec)
         whose = fingerprint(spec)
@@ -223,7 +225,7 @@ class Gateway:
         return int(self._call("POST", f"{_graph(key)}/{name}", body, **params)["count"])
 
     def _about(self, key: str, what: str, paths: Sequence[str] | None) -> list[Document]:
-        """Return all pages about these steps; no pages if the graph does not exist."""
+        """Return all pages about these steps, or none if the graph does not exist."""
         named = {"path": list(paths)} if paths is not None and len(paths) <= PATHS_MAX else {}
         try:
             return list(self._pages(f"{_graph(key)}/{what}", named))
@@ -271,12 +273,11 @@ class Gateway:
                 if answer.status_code not in (429, 502, 503, 504) or pause is None:
                     return answer
             time.sleep(pause)
-        raise AssertionError  # unreachable: the last try returns or raises
+        raise AssertionError  # unreachable, because the last try returns or raises
 
     def _document(self, answer: httpx.Response) -> Document:
-        """Return the JSON document of a response.
-
-        For a problem document, raise the matching error of ``Platform``.
+        """Return the JSON document of a response. For a problem document, raise the corresponding
+        error of ``Platform``.
         """
         try:
             found = answer.json() if answer.content else {}
@@ -286,7 +287,7 @@ class Gateway:
             return found
         if answer.is_success:
             raise PlatformUnavailable(
-                f"{self.url} is not our gateway; check LIFECYCLE_GATEWAY__URL"
+                f"{self.url} is not a gateway of crawler-lifecycle; check LIFECYCLE_GATEWAY__URL"
             )
         problem = found if isinstance(found, dict) else {}
         status = answer.status_code
@@ -308,8 +309,8 @@ def _setting(name: str) -> str | None:
 
 
 def found() -> tuple[str, str | None, dev_json.Stack | None]:
-    """Return address and token of the gateway that ``crawlctl`` would call, and its stack if that
-    named the address.
+    """Return the address and token of the gateway that ``crawlctl`` would call, and its stack if
+    the address comes from a stack.
 
     Raises ``PlatformUnavailable``.
     """
@@ -328,8 +329,6 @@ def _graph(key: str) -> str:
 
 
 def _wanted(paths: Sequence[str] | None) -> Callable[[str], bool]:
-    """Return a test for paths: true for the path of one of these steps, or of a step in one of
-    these graphs.
-    """
+    """Return a predicate that is true for the paths of these steps and of steps in these graphs."""
     chosen = None if paths is None else set(paths)
     return lambda path: chosen is None or not chosen.isdisjoint(with_above(path))

@@ -1,4 +1,4 @@
-"""``fan_out``: builds a graph with one step for each item, for a graft to return."""
+"""``fan_out`` builds a graph with one step for each item, which a graft can return."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fan_out(
     ``step`` gets an item and returns the job of its step: ``crawl(…)``, a worker's ``.new(…)``, or
     a function with its arguments, ``(function, {…})``. ``key`` is a field of the item, or a
     function of the item. Its value becomes the name of the step. Two items with the same name are
-    refused, and so are more items than a graph may have steps. Items are read one by one.
+    refused, as are more items than a graph can have steps. Items are read one by one.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job, fan_out
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -45,7 +45,7 @@ def fan_out(
             raise refusal(
                 f"item {number}",
                 item,
-                f"it has no field {key!r:.100}; name a field that each item has",
+                f"it has no field {key!r:.100}; name a field that every item has",
             )
         value = key(item) if callable(key) else item[key]
         where = f"key of item {number}"

@@ -1,5 +1,5 @@
-"""``Job``: a step as its own code and as handles see it, and the special return values of that
-code.
+"""``Job``, which is a step as its own code and handles see it, and the special return values of
+that code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from crawler_lifecycle.domain.values import of_json
 from .asking import current
 from .platform import Document
 
-#: Seconds for which ``cancelled`` repeats its last answer.
+#: The number of seconds for which ``cancelled`` repeats its last answer.
 ASKED_S = 0.5
 #: Default limit of ``Record`` in bytes.
 RECORD_MAX = 64 * 1024 * 1024
@@ -26,7 +26,7 @@ RECORD_MAX = 64 * 1024 * 1024
 
 @dataclass
 class Job:
-    """A step of a graph, in the state of the moment when it was read.
+    """A step of a graph, as of the time when it was read.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -41,14 +41,16 @@ class Job:
     graph: str
     """The id of the graph."""
     path: str
-    """The step's name after the names of the sub-graphs around it, such as ``walks/2``."""
+    """The names of the sub-graphs around the step and its own name, such as ``walks/2``."""
     kind: str = "function"
     state: str = "executing"
     args: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     """``name``, ``workflow_id``, ``snoozed``, and the ``meta`` of the job."""
     worker: str | None = None
-    """``module:qualname`` of the called code; for a crawl its crawler, for a manager its class."""
+    """``module:qualname`` of the called code, or the crawler of a crawl, or the class of a
+    manager.
+    """
     deps: Sequence[str] = ()
     """Names of the steps that it depends on; they are on the same level."""
     attempt: int = 0
@@ -57,9 +59,9 @@ class Job:
     """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence: who cancelled it and why, how it failed, or what it waits for."""
+    """One sentence about who cancelled it and why, how it failed, or what it waits for."""
     ending: bool = False
-    """True while it is cancelled and may still execute."""
+    """True while it is cancelled but may still execute."""
     run_id: int | None = None
     not_before: datetime | None = None
     started_at: datetime | None = None
@@ -68,7 +70,7 @@ class Job:
 
     @classmethod
     def of(cls, graph: str, found: Document) -> Job:
-        """Return the job for this document of a step (``Platform.jobs``)."""
+        """Return the job for a document of a step (``Platform.jobs``)."""
         what = found.get("job") or {}
         meta = {
             **of_json(what.get("meta", {})),
@@ -100,7 +102,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """32 characters that identify this step; they are the same in each of its executions.
+        """An id of 32 characters for this step, which is the same in each of its executions.
 
         Use it as a key for work that must happen only once.
         """
@@ -109,7 +111,7 @@ class Job:
     def cancelled(self) -> bool:
         """Return whether the step was cancelled, so that this execution must end.
 
-        The call is cheap: the platform is asked at most once in ``ASKED_S`` seconds.
+        The call is cheap, because the platform is queried at most once every ``ASKED_S`` seconds.
         """
         asked_at, answer = self._asked
         now = time.monotonic()
@@ -123,14 +125,14 @@ class Job:
     ) -> Items:
         """Return the items of a crawl of this graph.
 
-        ``step``: the name of the crawl, on this step's level or a level above; by default this
-            step. The name of a
-        sub-graph means all crawls in it, in their order. ``task``: only items of the task with this
-        index. ``offset``,
-        ``limit``: skip this many items, and return at most this many. ``fields``: return only these
-            fields of an item.
-        ``partial``: also read a crawl that has not completed, as far as it has items. Raises
-            ``InvalidRequest``.
+        - ``step`` is the name of the crawl, on the level of this step or above it. The default is
+          this step. The name of a sub-graph means all crawls in it, in order.
+        - With ``task``, return only items of the task with this index.
+        - Skip ``offset`` items, and return at most ``limit`` items.
+        - With ``fields``, return only these fields of each item.
+        - With ``partial``, also read a crawl that has not completed, as far as it has items.
+
+        Raises ``InvalidRequest``.
 
         >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job
         >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -223,7 +225,7 @@ def executing(job: Job | None) -> None:
 
 
 def time_of(value: Any) -> Any:
-    """Return a document's time: a text is parsed as ISO 8601, any other value is returned
+    """Return a time in a document. A text is parsed as ISO 8601, and any other value is returned
     unchanged.
     """
     return datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -253,9 +255,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """A return value that executes the step again after some seconds.
-
-    This execution is not counted as a try.
+    """A return value that executes the step again after some seconds. The current execution does
+    not count as a try.
 
     >>> from crawler_lifecycle.graphs import Snooze, Workflow, current_job
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -268,7 +269,7 @@ class Snooze:
     """
 
     seconds: float
-    """Seconds to wait, at most a year."""
+    """The number of seconds to wait, at most a year."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seconds <= YEAR_S:
@@ -277,9 +278,8 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A return value that records a worker's result.
-
-    A function needs no ``Record``: its return value is recorded.
+    """A return value that records a worker's result. A function needs no ``Record``, because its
+    return value is recorded.
 
     >>> from crawler_lifecycle.graphs import Record
     >>> Record({"items": 7}, limit=1_000_000)
@@ -289,4 +289,4 @@ class Record:
     value: Any
     """A JSON value; dates, times, decimals, UUIDs and bytes are allowed too."""
     limit: int = RECORD_MAX
-    """Most bytes of the recorded value; a larger value fails the try."""
+    """The maximum size of the recorded value in bytes; with a larger value, the try fails."""

@@ -1,5 +1,5 @@
-"""Jobs of steps: turns functions, workers, crawls and managers, as users write them, into jobs for
-a spec.
+"""Turns the functions, workers, crawls and managers that users write into jobs for the spec of a
+step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crawler_lifecycle.domain.unknown import advise
 from crawler_lifecycle.domain.values import to_json
 from crawler_lifecycle.features.graphs.domain.spec import StepKind
 
-#: Options of a step that can also be given with its job.
+#: The options of a step that can also be given with its job.
 JOB_OPTIONS = (
     "timeout_s",
     "max_attempts",
@@ -32,9 +32,9 @@ JOB_OPTIONS = (
     "queue",
     "resources",
 )
-#: Priority of a run (1 is first, 5 is last) -> priority of a step (0 is first, 9 is last).
+#: The priority of a step (0 is first, 9 is last) by the priority of a run (1 is first, 5 is last).
 STEP_PRIORITY = {run: 2 * (run - 1) for run in range(1, 6)}
-#: Fields of a run that the graph itself sets.
+#: The fields of a run that the graph itself sets.
 _OF_THE_GRAPH = ("run_id", "rerun", "request_id", "parent")
 _RUN_FIELDS = {field.name for field in fields(RunRequest)} - {"crawler", "args", *_OF_THE_GRAPH}
 
@@ -65,10 +65,11 @@ class NewJob:
 def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -> NewJob:
     """Return a job that runs a crawler. Raises ``InvalidRequest``.
 
-    ``name``: the crawler. ``args``: its arguments; a value may be a number, and an argument that is
-        ``None`` is left
-    out. ``request``: other fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``,
-    ``priority`` …). ``limits``, ``resources`` and each task may be dictionaries.
+    - ``name`` is the crawler.
+    - ``args`` are its arguments. A value can be a number, and an argument that is ``None`` is left
+      out.
+    - ``request`` are other fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``,
+      ``priority`` …). ``limits``, ``resources`` and each task can be dictionaries.
 
     >>> from crawler_lifecycle.graphs import crawl
     >>> crawl("shop.com", args={"page": 7}, limits={"run_timeout_s": 3600.0}).job
@@ -81,7 +82,9 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
             )
         if one not in _RUN_FIELDS:
             raise refusal(
-                one, request[one], f"a run has no such field; {advise(one, sorted(_RUN_FIELDS))}"
+                one,
+                request[one],
+                f"a run does not have this field; {advise(one, sorted(_RUN_FIELDS))}",
             )
     given = dict(request) | ({"args": _texts(args)} if args else {})
     built = dict(given)
@@ -109,10 +112,11 @@ def manager(
 ) -> NewJob:
     """Return a job that runs a crawl manager.
 
-    ``plan``: its class, or ``module:Class``. ``argv``: the words of its command line. ``name``: its
-        name, by default
-    the name of its class. ``flow_id``: its flow, by default that of the graph. ``tags``: tags of
-    the manager.
+    - ``plan`` is its class, or ``module:Class``.
+    - ``argv`` are the words of its command line.
+    - ``name`` is its name. The default is the name of its class.
+    - ``flow_id`` is its flow. The default is the flow of the graph.
+    - ``tags`` are the tags of the manager.
 
     >>> from crawler_lifecycle.graphs import manager
     >>> manager("shops.managers:Shops", argv=["--country", "de"], flow_id="2026-11").job
@@ -128,11 +132,13 @@ def manager(
 
 
 def approval(*, timeout: float | None = None) -> NewJob:
-    """Return a job that waits until somebody approves or rejects it: ``crawlctl graph approve``.
+    """Return a job that waits until somebody approves or rejects it (``crawlctl graph approve``).
 
-    ``timeout``: seconds after which the step is discarded without a decision; by default it waits
-        without limit. Its
-    result has ``approved``, ``by``, ``at`` and ``note``. After a no the step is discarded.
+    - ``timeout`` is the number of seconds after which a step without a decision is discarded. By
+      default, it waits without limit.
+
+    The result has ``approved``, ``by``, ``at`` and ``note``. If it is rejected, the step is
+    discarded.
 
     >>> from crawler_lifecycle.graphs import Workflow, approval, crawl
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -150,8 +156,8 @@ def function(
 ) -> NewJob:
     """Return a job that calls a function of a module.
 
-    ``style`` defines how it is called. ``plain``: with ``args`` by name. ``cascade``: with the
-    context. ``item``: with an item and the context. Raises ``InvalidRequest`` for a lambda or a
+    ``style`` defines how it is called: ``plain`` with ``args`` by name, ``cascade`` with the
+    context, and ``item`` with an item and the context. Raises ``InvalidRequest`` for a lambda or a
     nested function, and ``NoValue`` for arguments that cannot be written as JSON.
     """
     job = {"call": importable_name(called), "style": style, "label": called.__name__}
@@ -175,8 +181,8 @@ def _check_signature(called: Callable[..., Any], style: str, args: Mapping[str, 
 
 
 def worker(**options: Any) -> Callable[[C], C]:
-    """Return a decorator for a class with a method ``process(self, job)``; ``new(args, **options)``
-    then makes a job.
+    """Return a decorator for a class with a method ``process(self, job)``. Then ``new(args,
+    **options)`` makes a job.
 
     ``options`` are the defaults of each job: options of a step, ``scheduled_at``, ``scheduled_in``
     (seconds) and ``meta``.
@@ -209,7 +215,7 @@ def worker(**options: Any) -> Callable[[C], C]:
 
 
 def _new(cls: Any, /, args: Mapping[str, Any] | None = None, **options: Any) -> NewJob:
-    """Return a job of this worker; ``process`` finds the arguments in ``job.args``."""
+    """Return a job of this worker, whose ``process`` finds the arguments in ``job.args``."""
     chosen = {**cls.worker_options, **options}
     meta = chosen.pop("meta", None)
     job = {"call": importable_name(cls), "style": "worker", "label": cls.__name__}
@@ -264,7 +270,9 @@ def step_options(given: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
         else:
             raise refusal(
-                name, value, f"a step has no such option; use one of {', '.join(JOB_OPTIONS)}"
+                name,
+                value,
+                f"a step does not have this option; use one of {', '.join(JOB_OPTIONS)}",
             )
     return found
 

@@ -20,8 +20,8 @@ from .jobs import NewJob, function, worker
 from .workflow import Graph, Status
 from .workflow import Workflow as _Workflow
 
-#: The package and the version whose names are here. The workflows of Oban Pro are in no public
-#: package.
+#: The package and version whose names this module has. No public package contains the workflows of
+#: Oban Pro.
 FOLLOWS = "oban 0.7.0"
 WorkflowStatus = Status
 __all__ = [
@@ -84,7 +84,7 @@ class Workflow(_Workflow):
 
 
 def job(**options: Any) -> Callable[[F], F]:
-    """Return a decorator for a function: ``new`` of the function then makes a job with its
+    """Return a decorator that gives a function a method ``new``, which makes a job with its
     arguments.
     """
 
@@ -112,14 +112,13 @@ class Graft:
 
 
 def enqueue_many(workflow: _Workflow | Graft) -> Any:
-    """Start or attach a graph, completely or not at all, and return it.
-
-    An id is started only once.
+    """Start or attach a graph atomically, and return it. A graph with the same id is started only
+    once.
     """
     if not isinstance(workflow, _Workflow | Graft):
         raise refusal(
             "workflow",
             workflow,
-            "give a Workflow or the result of apply_graft; put a job into a Workflow",
+            "give a Workflow or the result of apply_graft; put a single job into a Workflow",
         )
     return workflow.start()

@@ -1,5 +1,5 @@
-"""``Platform``: questions and commands of a handle, answered by a gateway, a worker or the memory
-of a test.
+"""``Platform``: the questions and commands of a handle, which a gateway, a worker or the memory of
+a test answers.
 
 ``nested`` arranges the results of several steps.
 """
@@ -18,7 +18,7 @@ Document = dict[str, Any]
 class Platform(DataSource, Protocol):
     """Answers questions about graphs and carries out commands.
 
-    ``key`` is the id of a graph. ``paths`` name steps; the path of a sub-graph means all jobs in
+    ``key`` is the id of a graph. ``paths`` select steps. The path of a sub-graph means all jobs in
     it, and ``None`` means all jobs. Commands raise ``KeyError`` for an unknown graph and
     ``InvalidRequest`` for an invalid request. Every method raises ``PlatformUnavailable`` if there
     is no answer. Any thread may call any method.
@@ -31,10 +31,10 @@ class Platform(DataSource, Protocol):
         """
 
     def status(self, key: str) -> Document | None:
-        """Return the status of a graph; ``None`` if it is unknown.
+        """Return the status of a graph, or ``None`` if it is unknown.
 
         The fields are ``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at``
-        and ``subs``: the name of a sub-graph -> its status.
+        and ``subs``, which has the status of each sub-graph by its name.
         """
 
     def find(self, *, states: Collection[str], keys: Collection[str], limit: int) -> list[Document]:
@@ -45,15 +45,14 @@ class Platform(DataSource, Protocol):
         """
 
     def jobs(self, key: str, paths: Sequence[str] | None) -> list[Document]:
-        """Return steps in their order, sub-graphs too, in the form that ``graphs.job.Job.of``
-        reads.
+        """Return steps and sub-graphs in order, in the form that ``graphs.job.Job.of`` reads.
 
         Times are ISO 8601.
         """
 
     def recorded(self, key: str, paths: Sequence[str] | None) -> dict[str, Any]:
-        """Return what steps give to their dependents (``domain.graph.rows.Given``), by path and in
-        their order.
+        """Return the values that steps give to their dependents (``domain.graph.rows.Given``), by
+        path and in order.
         """
 
     def context(self, key: str, path: str) -> dict[str, Any] | None:
@@ -67,10 +66,10 @@ class Platform(DataSource, Protocol):
         """Cancel steps, and return how many of them had not ended."""
 
     def retry(self, key: str, paths: Sequence[str] | None, *, cascade: bool, fresh: bool) -> int:
-        """Start steps again, and return how many."""
+        """Start steps again, and return their number."""
 
     def append(self, key: str, spec: GraphSpec) -> int:
-        """Add steps to a graph, even to an ended one, and return how many."""
+        """Add steps to a graph, even if it has ended, and return their number."""
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         """Attach steps below a graft that is executing this attempt."""
@@ -94,23 +93,21 @@ class Platform(DataSource, Protocol):
 
 
 class PlatformUnavailable(ConnectionError):
-    """Raised if no gateway is known, or it cannot be reached, or it refuses the caller.
+    """Raised if no gateway is known, or if it cannot be reached or refuses the caller.
 
     The text names the fix.
     """
 
 
 def with_above(path: str) -> list[str]:
-    """Return the paths of the sub-graphs around a path, the outermost first, and then the path
-    itself.
-    """
+    """Return the paths of the sub-graphs around a path, outermost first, then the path itself."""
     parts = path.split("/")
     return ["/".join(parts[: n + 1]) for n in range(len(parts))]
 
 
 def nested(given: Mapping[str, Any], below: str) -> Any:
-    """Return the results below a path as nested dictionaries, in their order; for a single step its
-    result alone.
+    """Return the results below a path as nested dictionaries in order, or the result of a single
+    step.
     """
     holding = {path.rpartition("/")[0] for path in given}
     if below in given and below not in holding:

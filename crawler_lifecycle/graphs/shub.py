@@ -2,7 +2,7 @@
 
 Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the
 kind ``command``. If several tasks have the same next task, it waits for all of them. Features that
-a graph does not have are refused; docs/graphs.md lists the names that are left out.
+a graph does not have are refused. docs/graphs.md lists the names that are left out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from .jobs import NewJob, crawl
 from .workflow import AnyOrder, Workflow, new_id
 
-#: The package and the version whose names are here.
+#: The package and version whose names this module has.
 FOLLOWS = "shub-workflow 1.14.44.3"
-#: Exit codes of ``run``; they are the same in ``crawlctl``.
+#: The exit codes of ``run``, which are the same as those of ``crawlctl``.
 _FAILED = 5
 _STOPPED = 6
 
@@ -60,7 +60,7 @@ class BaseTask:
         self.next_tasks.append(task)
 
     def add_wait_for(self, task: BaseTask) -> None:
-        """Let this task wait until another task has ended, with success or without."""
+        """Let this task wait until another task has ended, successfully or not."""
         self.waits_for.append(task)
 
     def add_required_resources(self, resources_dict: Mapping[str, Any]) -> None:
@@ -107,7 +107,7 @@ class Task(BaseTask):
             raise refusal(
                 f"task {task_id!r}: command",
                 command,
-                "templates are not supported; give the final lines",
+                "templates are not supported; give the final command lines",
             )
         self.command = command
         self.init_args = [str(word) for word in init_args]
@@ -236,7 +236,7 @@ class GraphManager:
         return found
 
     def run(self) -> None:
-        """Start the graph and wait for its end. Raises ``SystemExit`` unless it completed."""
+        """Start the graph and wait for its end. Raises ``SystemExit`` unless it completes."""
         workflow = self.workflow().start()
         print(f"graph {workflow.id}", flush=True)
         state = workflow.wait().state
@@ -244,7 +244,9 @@ class GraphManager:
             raise SystemExit(_STOPPED if state == "cancelled" else _FAILED)
 
     def _reached(self) -> tuple[dict[str, BaseTask], dict[str, list[str]]]:
-        """Return the tasks to run by id, and for each next task the ids of the tasks before it."""
+        """Return the tasks to run by id, and for each next task the ids of the tasks that precede
+        it.
+        """
         known = dict[str, BaseTask]()
         before = dict[str, list[str]]()
         roots = list(self.configure_workflow())
@@ -274,9 +276,7 @@ class GraphManager:
 
     @staticmethod
     def _after(found: Workflow, task: BaseTask) -> str:
-        """Add a step that completes when the task has ended, with success or without; return its
-        name.
-        """
+        """Add a step that completes at the end of the task, successful or not. Return its name."""
         name = f"after {task.task_id}"
         found.add_many(
             name, [], task.task_id, ignore_cancelled=True, ignore_discarded=True, replace=True

@@ -1,11 +1,11 @@
-"""Graphs in memory, for tests: they use the real rules, call functions in this process, and have a
+"""Graphs in memory for tests. They use the real rules, call functions in this process, and have a
 simulated clock.
 
     with in_memory(crawls={"shops": "failed"}):
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
-Crawls and managers are not started: they end at once as ``crawls`` defines. Approvals are decided
+Crawls and managers are not started, but end at once as ``crawls`` defines. Approvals are decided
 as ``approvals`` defines. A graph executes only during ``wait``.
 """
 
@@ -34,17 +34,17 @@ from .calling import Meant, NotCallable, execute
 from .job import Cancel, Job, Record, Snooze
 from .platform import Document, nested, with_above
 
-#: Start of the simulated clock.
+#: The start of the simulated clock.
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 #: The outcome of a successful crawl; every other outcome is a failure.
 _GOOD = "finished"
-#: Crawler or class -> end of its runs; or a function that gets the step's job and returns the end.
+#: The ends of runs by crawler or class, or a function that gets the step's job and returns the end.
 #: An end is an outcome, or a dictionary with ``outcome``, ``pages``, ``items``, ``errors``,
-#: ``archive``, ``files``. A list has one end for each try. ``items`` is a number or a list of
-#: items. ``files``: name -> bytes.
+#: ``archive`` and ``files``. A list has one end for each try. ``items`` is a number or a list of
+#: items, and ``files`` maps names to bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
-#: Path of an approval -> yes or no; or a dictionary with ``approved`` and ``note``. Others wait
-#: until their timeout.
+#: The decisions by path of the approval: yes or no, or a dictionary with ``approved`` and ``note``.
+#: Other approvals wait until their timeout.
 Decisions = Mapping[str, bool | Mapping[str, Any]]
 
 
@@ -60,7 +60,7 @@ class _Row:
     snoozed: int = 0
     result: bytes | None = None
     attached: str | None = None
-    """Fingerprint of the graph that it has attached."""
+    """The fingerprint of the graph that it has attached."""
 
     @property
     def given(self) -> StepFacts:
@@ -139,12 +139,12 @@ class Memory(HeldFiles):
         super().__init__()
         self.now = BEGINNING
         self.calls: list[str] = []
-        """Paths of steps in the order of their execution."""
+        """The paths of steps in the order of their execution."""
         self._crawls: Ends = crawls or {}
         self._approvals: Decisions = approvals or {}
         self._graphs: dict[str, _Graph] = {}
         self._begun = 0
-        """Number of simulated runs so far."""
+        """The number of simulated runs so far."""
 
     # --- Platform ---------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class Memory(HeldFiles):
         return self._graphs[key]
 
     def turn(self, key: str, until: datetime | None = None) -> bool:
-        """Execute the next steps of a graph, or move the clock to their time; return whether
+        """Execute the next steps of a graph, or move the clock to their time. Return whether
         anything happened.
 
         The clock does not move beyond ``until``.
@@ -291,7 +291,7 @@ class Memory(HeldFiles):
         return True
 
     def _decided(self, graph: _Graph) -> bool:
-        """Decide the approvals that wait, and return whether there were any."""
+        """Decide the waiting approvals, and return whether there were any."""
         rows = [
             row
             for row in graph.rows
@@ -388,7 +388,7 @@ class Memory(HeldFiles):
         graph.engine.ended([end])
 
     def _given(self, graph: _Graph, row: _Row) -> dict[str, Any]:
-        """Return the context of a cascade: values of ``add_context``, and results of its
+        """Return the context of a cascade: the values of ``add_context``, and the results of its
         dependencies by name.
         """
         level = row.path.rpartition("/")[0]
@@ -404,7 +404,7 @@ class Memory(HeldFiles):
 
 @contextmanager
 def in_memory(crawls: Ends | None = None, approvals: Decisions | None = None) -> Iterator[Memory]:
-    """Make every handle use a new ``Memory`` inside of the ``with`` block."""
+    """Make every handle use a new ``Memory`` inside the ``with`` block."""
     memory = Memory(crawls, approvals)
     former = use(memory)
     try:

@@ -1,7 +1,7 @@
-"""``Workflow``: builds a graph, and is a handle on a graph that executes or has ended.
+"""``Workflow``, which builds a graph, and is a handle on a graph that executes or has ended.
 
 Methods that build return the workflow, so calls can be chained. Questions and commands must be
-awaited in async code; elsewhere they are plain calls (``asking.asked``).
+awaited in async code. Elsewhere they are ordinary calls (``asking.asked``).
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from .jobs import NewJob, amount, function, job_of, step_options
 from .platform import Document, nested
 
 Names = str | Iterable[str] | None
-#: Characters kept of a key that is too long for a step's name; a hash of the whole key follows.
+#: The number of characters that are kept of a key that is too long for a step's name. A hash of the
+#: whole key follows.
 _KEPT = 60
-#: Options of ``add_cascade`` with items that belong to the group; all other options belong to its
-#: steps.
+#: The options of ``add_cascade`` with items that belong to the group. All other options belong to
+#: its steps.
 _OF_THE_GROUP = ("dependencies", "max_parallel", "ignore_cancelled", "ignore_discarded", "replace")
 
 
@@ -65,11 +66,11 @@ class Status:
     not exist.
     """
     total: int = 0
-    """Number of jobs, including jobs of sub-graphs."""
+    """The number of jobs, including jobs of sub-graphs."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """State -> number of jobs in that state."""
+    """The number of jobs in each state."""
     duration: timedelta | None = None
-    """Time from the first start to the last end; ``None`` before the graph has ended."""
+    """The time from the first start to the last end, or ``None`` before the graph has ended."""
     started_at: datetime | None = None
     stopped_at: datetime | None = None
     subs: Mapping[str, Status] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps and dependencies of a workflow.
+    """The steps and dependencies of a workflow.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> workflow = Workflow().add("shop", crawl("shop.com")).add("feed", crawl("feed"), "shop")
@@ -87,9 +88,9 @@ class Graph:
     """
 
     vertices: Mapping[str, str | Graph]
-    """Name of a step -> its worker, function or crawler; for a sub-graph its ``Graph``."""
+    """The worker, function or crawler of each step, or the ``Graph`` of a sub-graph, by name."""
     edges: Sequence[tuple[str, str]]
-    """Pairs: a dependency, and the step that depends on it."""
+    """Pairs of a dependency and the step that depends on it."""
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class _Step:
 
 
 class Workflow:
-    """A graph of steps: its methods build it, start it, and ask about it.
+    """A graph of steps, with methods that build it, start it, and query it.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl
     >>> from crawler_lifecycle.graphs.testing import in_memory
@@ -119,7 +120,7 @@ class Workflow:
     _defaults: ClassVar[Mapping[str, Any]] = {}
     #: Default of the option ``cascade`` of ``retry_jobs``.
     _cascade: ClassVar[bool] = True
-    #: True if a step may be added before its dependencies; they must exist when the graph is sent.
+    #: True if a step may be added before its dependencies, which must exist when the graph is sent.
     _any_order: ClassVar[bool] = False
 
     def __init__(
@@ -137,14 +138,16 @@ class Workflow:
     ) -> None:
         """Begin a graph.
 
-        ``name``: a name for people. ``id``: identifies the graph; a second start with the same id
-            starts nothing.
-        ``check_deps``: each dependency must exist when a step names it; with ``False`` it may be
-            appended later.
-        ``ignore_cancelled``, ``ignore_discarded``: a cancelled or discarded dependency counts as
-        completed; a step may override this. ``fail_fast``: after a step is discarded, no other step
-        starts. ``max_parallel``: most steps that execute at once. ``pools``: the total amount of
-        each resource. ``tags``: tags to find the graph by.
+        - ``name`` is a name for people.
+        - ``id`` identifies the graph. A second start with the same id starts nothing.
+        - ``check_deps`` requires that each dependency exists when a step names it. With ``False``,
+          it may be appended later.
+        - ``ignore_cancelled`` and ``ignore_discarded`` make a cancelled or discarded dependency
+          count as completed. A step can override this.
+        - With ``fail_fast``, no other step starts after a step was discarded.
+        - ``max_parallel`` is the maximum number of steps that execute at once.
+        - ``pools`` has the total amount of each resource.
+        - ``tags`` are tags by which the graph can be found.
         """
         self.id = new_id() if id is None else id
         self._anonymous = id is None
@@ -170,15 +173,16 @@ class Workflow:
         args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
-        """Add a step. Raises ``InvalidRequest``, ``NoValue``.
+        """Add a step. Raises ``InvalidRequest`` and ``NoValue``.
 
-        ``name``: unique on its level. ``job``: a function, a worker's ``.new(…)``, ``crawl(…)``,
-            ``manager(…)`` or a
-        ``Workflow``. ``deps`` (or ``dependencies``): names of the steps that it waits for.
-        ``args``: arguments of a function, by name. ``options``: ``replace=True`` replaces the step
-        with this name. Other options are ``ignore_cancelled``, ``ignore_discarded``, and the
-        options of a job (``timeout_s``, ``max_attempts``, ``backoff_s``, ``priority``,
-        ``not_before``, ``queue``, ``resources``).
+        - ``name`` must be unique on its level.
+        - ``job`` is a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
+          ``Workflow``.
+        - ``deps`` (or ``dependencies``) are the names of the steps that it waits for.
+        - ``args`` are the arguments of a function, by name.
+        - ``options``: ``replace=True`` replaces the step with this name. Other options are
+          ``ignore_cancelled``, ``ignore_discarded``, and the options of a job (``timeout_s``,
+          ``max_attempts``, ``backoff_s``, ``priority``, ``not_before``, ``queue``, ``resources``).
         """
         if isinstance(job, Workflow):
             return self.add_workflow(name, job, deps, **options)
@@ -194,9 +198,8 @@ class Workflow:
         return self
 
     def add_workflow(self, name: str, sub: Workflow, deps: Names = None, **options: Any) -> Self:
-        """Add a graph as one step.
-
-        It waits for ``deps``; steps that depend on it wait for all of its steps.
+        """Add a graph as one step. It waits for ``deps``, and steps that depend on it wait for all
+        its steps.
         """
         with _at(name):
             if not isinstance(sub, Workflow):
@@ -210,19 +213,19 @@ class Workflow:
     ) -> Self:
         """Add jobs as a sub-graph.
 
-        Jobs of a list are named by their index, jobs of a dictionary by their keys; a character
-        that a name may not have, such as the ``/`` of a URL, becomes ``_``. ``max_parallel``: most
-        of these jobs that execute at once.
+        Jobs of a list are named by their index, and jobs of a dictionary by their keys. A character
+        that a name cannot have, such as the ``/`` of a URL, becomes ``_``. ``max_parallel`` limits
+        the jobs that execute at once.
         """
         named = jobs.items() if isinstance(jobs, Mapping) else enumerate(jobs)
         return self._group(name, named, deps, options)
 
     def add_cascade(self, name: str, what: Any, deps: Names = None, **options: Any) -> Self:
-        """Add a function that gets a context: values of ``add_context``, and results of its
+        """Add a function that gets a context: the values of ``add_context``, and the results of its
         dependencies by name.
 
-        ``what`` may also be ``(items, function)``: the function is called once for each item of a
-        list or dictionary, with the item and the context. Steps are named as by ``add_many``.
+        ``what`` can also be ``(items, function)``. Then the function is called once for each item
+        of a list or dictionary, with the item and the context. Steps are named as by ``add_many``.
         Return values are recorded.
         """
         with _at(name):
@@ -239,7 +242,7 @@ class Workflow:
         return self._group(name, each, deps, own)
 
     def add_graft(self, name: str, job: Any, deps: Names = None, **options: Any) -> Self:
-        """Add a graft: a step that may attach a graph below itself while it executes.
+        """Add a graft, which is a step that can attach a graph below itself while it executes.
 
         ``job`` is a worker, or a function that gets the context of a cascade. It returns the graph
         or calls ``apply_graft``. Steps that depend on the graft also wait for the attached graph.
@@ -249,7 +252,7 @@ class Workflow:
         return self._add(name, grafter, deps, options, graft=True)
 
     def add_context(self, value: Mapping[str, Any]) -> Self:
-        """Add values to the context of every cascade, also in sub-graphs; they replace values with
+        """Add values to the context of every cascade, even in sub-graphs. They replace values with
         the same names.
         """
         try:
@@ -284,10 +287,9 @@ class Workflow:
         return self._put(name, NewJob(StepKind.GRAPH, {"fan_out": True}), deps, options, sub)
 
     def name_of(self, key: str, where: str) -> str:
-        """Return the name of a new step for a key: the key without the characters that a name may
-        not have.
-
-        Raises ``InvalidRequest`` beginning with ``where`` if a step has this name.
+        """Return the name of a new step for a key, which is the key without the characters that a
+        name cannot have. Raises ``InvalidRequest``, whose text begins with ``where``, if a step has
+        this name.
         """
         name = "".join(
             character if character.isprintable() and character != "/" else "_" for character in key
@@ -335,9 +337,8 @@ class Workflow:
     # --- the graph that was built -----------------------------------------------------------------
 
     def spec(self) -> GraphSpec:
-        """Return the whole graph as it is sent.
-
-        Raises ``InvalidRequest`` that names step, value and fix.
+        """Return the whole graph in the form in which it is sent. Raises ``InvalidRequest`` with
+        the step, the value and the fix.
         """
         found = GraphSpec(list(self._flat("", 1)), self._options, self._context or {})
         check(found)
@@ -346,7 +347,7 @@ class Workflow:
     def part(self, where: str) -> GraphSpec:
         """Return the spec of a graph that becomes a part of another graph.
 
-        Raises ``InvalidRequest``; its text begins with ``where``.
+        Raises ``InvalidRequest``, whose text begins with ``where``.
         """
         try:
             self._check_part()
@@ -382,7 +383,7 @@ class Workflow:
         return True
 
     def to_graph(self) -> Any:
-        """Return the ``Graph``: names and dependencies; a sub-graph is a ``Graph`` too.
+        """Return the ``Graph`` with names and dependencies. A sub-graph is a ``Graph`` too.
 
         A workflow without steps of its own is a handle. Its graph is read from the platform, and
         the call must be awaited in async code. The same applies to ``to_dot`` and ``to_mermaid``.
@@ -390,11 +391,11 @@ class Workflow:
         return self._drawn(_graph)
 
     def to_dot(self) -> Any:
-        """Return the graph as a text in the DOT language of Graphviz."""
+        """Return the graph as text in the DOT language of Graphviz."""
         return self._drawn(lambda steps: render.to_dot(steps, name=self.name))
 
     def to_mermaid(self) -> Any:
-        """Return the graph as a text: a Mermaid flowchart."""
+        """Return the graph as text for a Mermaid flowchart."""
         return self._drawn(render.to_mermaid)
 
     def _drawn(self, draw: Callable[[Sequence[StepSpec]], object]) -> Any:
@@ -416,7 +417,7 @@ class Workflow:
 
     @classmethod
     def for_job(cls, job: Job) -> Self:
-        """Return a handle on the graph of a job; for a job in a sub-graph, on that sub-graph."""
+        """Return a handle on the graph of a job, or on the sub-graph that contains the job."""
         found = cls(id=job.graph)
         found._level = job.path.rpartition("/")[0]
         return found
@@ -433,8 +434,8 @@ class Workflow:
 
         If the same graph has already started, nothing changes.
 
-        Without an id, a graph that a step or a hook starts gets one here: the same in each
-        execution of that code. Raises ``DuplicateRequest`` if another graph has this id.
+        Without an id, a graph that a step or a hook starts gets an id here, which is the same in
+        each execution of that code. Raises ``DuplicateRequest`` if another graph has this id.
         """
         spec = self.spec()
         if self._anonymous:
@@ -444,7 +445,7 @@ class Workflow:
 
     @asked
     def status(self) -> Status:
-        """Return the progress. For an unknown graph the state is ``unknown``."""
+        """Return the progress. The state of an unknown graph is ``unknown``."""
         found = current().status(self.id)
         for name in self._level.split("/") if self._level else ():
             found = (found or {}).get("subs", {}).get(name)
@@ -452,26 +453,24 @@ class Workflow:
 
     @asked
     def get_job(self, name: str) -> Job | None:
-        """Return the ``Job`` with this name; ``None`` if there is none."""
+        """Return the ``Job`` with this name, or ``None`` if there is none."""
         return self._job(self._path(name))
 
     @asked
     def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> list[Job]:
         """Return jobs in the order in which they were added, including jobs of sub-graphs.
 
-        ``names``: return only these; the name of a sub-graph means all jobs in it. ``deps_of``:
-            return only
-        dependencies of this job.
+        - With ``names``, return only these jobs. The name of a sub-graph means all jobs in it.
+        - With ``deps_of``, return only the dependencies of this job.
         """
         return self._jobs(self._chosen(names, deps_of))
 
     @asked
     def get_recorded(self, name: str) -> Any:
-        """Return the result of this step, as its dependents get it; ``None`` if it has none.
-
-        For a crawl this is a dictionary about the end of its run. For a sub-graph it is a
-        dictionary of results by name, in the order of the steps; a step that completed without a
-        result has ``None`` there.
+        """Return the result of this step as its dependents get it, or ``None`` if it has none. For
+        a crawl, this is a dictionary about the end of its run. For a sub-graph, it is a dictionary
+        of results by name, in the order of the steps. A step that completed without a result has
+        ``None`` there.
         """
         path = self._path(name)
         return nested(current().recorded(self.id, [path]), path)
@@ -490,9 +489,7 @@ class Workflow:
 
     @asked
     def get_context(self) -> dict[str, Any] | None:
-        """Return the values of ``add_context`` in this graph and the graphs around it; ``None`` if
-        there are none.
-        """
+        """Return the values of ``add_context`` in this graph and those around it, or ``None``."""
         return current().context(self.id, self._level)
 
     @asked
@@ -507,7 +504,7 @@ class Workflow:
 
     @asked
     def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> int:
-        """Cancel jobs and the jobs that depend on them; return how many had not ended.
+        """Cancel jobs and the jobs that depend on them. Return how many had not ended.
 
         An executing job is cancelled at once, and its code is asked to end.
         """
@@ -518,12 +515,11 @@ class Workflow:
     def retry_jobs(
         self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False
     ) -> int:
-        """Start discarded, cancelled and waiting jobs again, and completed jobs if they are named;
-        return how many.
+        """Start discarded, cancelled and waiting jobs again, and completed jobs if they are named.
+        Return their number.
 
-        ``cascade``: also start jobs again that were cancelled because of these. ``fresh``: a crawl
-            gets a new run; by
-        default its run is resumed.
+        - With ``cascade``, also restart jobs that were cancelled because of these jobs.
+        - With ``fresh``, a crawl gets a new run. By default, its run is resumed.
         """
         with_dependents = self._cascade if cascade is None else cascade
         paths = self._chosen(names)
@@ -535,14 +531,13 @@ class Workflow:
 
     @asked
     def append(self, more: Workflow) -> int:
-        """Add the steps of ``more`` to this graph, even after its end; return how many.
-
-        The steps may depend on steps of this graph; then build ``more`` with ``check_deps=False``.
+        """Add the steps of ``more`` to this graph, even after its end, and return their number. If
+        they depend on steps of this graph, build ``more`` with ``check_deps=False``.
         """
         spec = more.part("append")
         if spec.context:
             raise InvalidRequest(
-                "append: new steps get the context of the graph; leave add_context out"
+                "append: new steps get the context of the graph; leave out add_context"
             )
         return current().append(self.id, spec)
 
@@ -567,7 +562,7 @@ class Workflow:
         return f"{self._level}/{name}" if self._level else name
 
     def _chosen(self, names: Names = None, deps_of: Job | str | None = None) -> list[str] | None:
-        """Return the paths of the chosen jobs; ``None`` means all jobs of the whole graph."""
+        """Return the paths of the selected jobs; ``None`` means all jobs of the whole graph."""
         if deps_of is None:
             if names is None:
                 return [self._level] if self._level else None
@@ -593,9 +588,7 @@ class Workflow:
 
 
 class AnyOrder(Workflow):
-    """A graph that allows a step before its dependencies; they must exist when the graph is
-    sent.
-    """
+    """A graph that allows steps before their dependencies, which must exist when it is sent."""
 
     _any_order = True
 
@@ -622,7 +615,7 @@ def _at(name: str) -> Iterator[None]:
 def _names(deps: Names, dependencies: Names) -> tuple[str, ...]:
     given = deps if dependencies is None else dependencies
     if deps and dependencies:
-        raise InvalidRequest("deps and dependencies mean the same; give one of them")
+        raise InvalidRequest("deps and dependencies mean the same; give only one of them")
     if given is None:
         return ()
     if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""Crawl managers under the names of shub-workflow: classes that users import and derive from.
+"""Crawl managers under the names of shub-workflow: classes for users to import and derive from.
 
 The package needs only the standard library and ``domain``, so a class can be tested anywhere
 (``managers.testing``). docs/managers.md lists the names of shub-workflow that are left
@@ -22,7 +22,7 @@ from .types import (
     StopRetry,
 )
 
-#: The package and the version whose names are here.
+#: The package and version whose names this package has.
 FOLLOWS = "shub-workflow 1.14.44.3"
 __all__ = [
     "AsyncSchedulerCrawlManagerMixin",

@@ -1,9 +1,9 @@
-"""Scripts: their options, name, flow id and tags, and the jobs that they schedule.
+"""Scripts, with their options, name, flow id and tags, and the jobs that they schedule.
 
-The names are those of shub-workflow (differences: docs/managers.md). There are two
-ways to create one. A ``Driver`` creates it with a platform, which also provides the options. A
-user's script creates it without a platform: then it reads its options from the command line and
-starts the manager through the gateway (``run``).
+The names are those of shub-workflow (differences: docs/managers.md). There are two ways to create a
+script. A ``Driver`` creates it with a platform, which also provides the options. A user's program
+creates it without a platform. Then it reads its options from the command line and starts the
+manager through the gateway (``run``).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from .stats import Stats
 from .types import JobDict, JobKey, JobMeta
 
 _LOG = logging.getLogger(__name__)
-#: Most tags that a class may append with ``append_flow_tag``.
+#: The maximum number of tags that a class may append with ``append_flow_tag``.
 FLOW_TAGS_MAX = 20
 _LISTS = "get_owned_jobs lists jobs"
 _FACTS = "get_job_metadata returns the facts of a job"
-#: What scripts of Scrapy Cloud ask of its API, and the method that answers here.
+#: The parts of Scrapy Cloud's API that scripts use, each with the method to use instead.
 _SCRAPY_CLOUD = {
     "client": f"{_LISTS}, {_FACTS}, schedule_spider starts one",
     "get_project": f"{_LISTS}, {_FACTS}, schedule_spider starts one",
@@ -74,7 +74,7 @@ class BaseScript:
 
     #: Name of the script, unless the manager has a tag ``NAME=``.
     name: str = ""
-    #: True if the script needs a flow id: without a given one it creates one.
+    #: True if the script needs a flow id. If none is given, it creates one.
     flow_id_required = False
     #: Tags for all jobs, in addition to ``--children-tag``.
     children_tags: Sequence[str] | None = None
@@ -86,11 +86,11 @@ class BaseScript:
 
     args: Namespace
     argparser: OptionParser
-    #: The record of the started manager; without one, as for a script that starts it, all of it is
-    #: empty.
+    #: The record of the started manager. All its fields are empty for a script that starts the
+    #: manager.
     _start = Start(0, "", "")
     project_id: str | None
-    """Number or alias of the jobs' project (``--project-id``); ``None``: no project."""
+    """Number or alias of the jobs' project (``--project-id``), or ``None``."""
 
     def __init__(self) -> None:
         self._platform_or_none = BUILDING.get()
@@ -106,8 +106,8 @@ class BaseScript:
         self._flow_tags: list[str] = list(start.flow_tags)
         self.args = self.parse_args()
         self.set_flow_id_name(self.args)
-        #: Keeps the work of ``__init__`` and ``on_start`` until the first cycle; no job starts
-        #: before.
+        #: Keeps the work of ``__init__`` and ``on_start`` until the first cycle, before which no
+        #: job starts.
         self._cycle = Cycle.of(
             Facts(start.manager_id, start.attempt, 0.0, start.next_seq, paused=True), None
         )
@@ -134,12 +134,12 @@ class BaseScript:
         add(
             "--program",
             "-g",
-            help="Use the named command line. Options that you give too override its options.",
+            help="Use the named command line. Further options override its options.",
         )
         add(
             "--program-variables",
             "-v",
-            help="Variables of the named command line: name:value,name:value.",
+            help="Variables of the named command line, as name:value,name:value.",
         )
         add(
             "--project-id",
@@ -158,7 +158,7 @@ class BaseScript:
     def parse_args(self) -> Namespace:
         """Read the options.
 
-        A wrong option ends a user's script; in a worker it raises ``ClassError``.
+        A wrong option ends a user's program; in a worker, it raises ``ClassError``.
         """
         hosted = self._platform_or_none is not None
         self.argparser = option_parser(self, hosted)
@@ -174,7 +174,7 @@ class BaseScript:
     def set_flow_id_name(self, args: Namespace) -> None:
         """Set flow id and name (S-05, S-06).
 
-        The record of a started manager is used first, options and class attributes second.
+        The record of a started manager comes first, then the options and class attributes.
         """
         self.flow_id = self._start.flow_id or args.flow_id
         if args.program and args.flow_id not in (None, self.flow_id):
@@ -198,15 +198,14 @@ class BaseScript:
 
     @staticmethod
     def generate_flow_id() -> str:
-        """Return a new flow id, for a script that needs one and was given none."""
+        """Return a new flow id for a script that needs one but was given none."""
         return str(uuid4())
 
     @property
     def _platform(self) -> Platform:
         if self._platform_or_none is None:
             raise RuntimeError(
-                "no worker executes this object, so it has no jobs: call run(), or use "
-                "managers.testing"
+                "no worker executes this object, so it has no jobs; call run() or simulate()"
             )
         return self._platform_or_none
 
@@ -247,7 +246,7 @@ class BaseScript:
 
     @staticmethod
     def get_metadata_key(metadata: JobMeta, key: str) -> Any:
-        """Return the value of this key in the metadata of a job; ``None`` if there is none."""
+        """Return the value of this key in the metadata of a job, or ``None`` if there is none."""
         return metadata.get(key)
 
     def is_running(self, jobkey: JobKey) -> bool:
@@ -255,19 +254,18 @@ class BaseScript:
         return self.get_job_metadata(jobkey).get("state") in ("pending", "running")
 
     def is_finished(self, jobkey: JobKey) -> str | None:
-        """Return the outcome of an ended job; ``None`` for any other job."""
+        """Return the outcome of an ended job, or ``None`` for any other job."""
         found = self.get_job_metadata(jobkey)
         return found.get("close_reason") if found.get("state") == "finished" else None
 
     def get_close_reason(self) -> str | None:
-        """Return the close reason that is set now.
-
-        A manager without a close reason ends as ``finished``.
+        """Return the current close reason. A manager without a close reason ends as
+        ``finished``.
         """
         return self.close_reason
 
     def set_close_reason(self, reason: str | None) -> None:
-        """Set the close reason: the outcome of the manager. It can be set again."""
+        """Set the close reason, which is the outcome of the manager. It can be changed later."""
         if reason is not None and not (isinstance(reason, str) and 0 < len(reason) <= REASON_MAX):
             raise refusal("close reason", reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = reason
@@ -285,14 +283,17 @@ class BaseScript:
         job_settings: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> JobKey | None:
-        """Schedule a job of this spider and return its key; ``None`` if the same job was scheduled
-        before a restart.
+        """Schedule a job of this spider and return its key, or ``None`` if the same job was
+        scheduled before a restart.
 
-        ``tags``: tags of the job besides those of the manager. ``units``: its size
-            (docs/managers.md).
-        ``project_id``: number or alias. ``spider_args`` and ``arguments``: arguments of the spider;
-            ``spider_args``
-        overrides ``arguments``. ``job_settings``: settings of the job. Raises ``InvalidRequest``.
+        - ``tags`` are added to the manager's tags.
+        - ``units`` is its size (docs/managers.md).
+        - ``project_id`` is the number or alias of its project.
+        - ``spider_args`` and ``arguments`` are the arguments of the spider. ``spider_args``
+          overrides ``arguments``.
+        - ``job_settings`` are the settings of the job.
+
+        Raises ``InvalidRequest``.
         """
         override = {
             **arguments,
@@ -319,7 +320,7 @@ class BaseScript:
         """Start the waiting job that may start now (``TURN``), or schedule a new job and return its
         key.
 
-        A new job waits if no slot is free. Return ``None`` for a job that is known already.
+        A new job waits if no slot is free. Return ``None`` for a job that is already known.
         """
         window = self._cycle.window
         turn = TURN.get()
@@ -339,10 +340,9 @@ class BaseScript:
         return key
 
     def _direct(self, job: Job) -> Waiting | None:
-        """Return a new waiting job; ``None`` if the same job is known.
-
-        ``on_start`` may schedule the same jobs again after a restart. So a job with known arguments
-        is left out in ``on_start``. Outside of ``on_start`` each call makes a new job.
+        """Return a new waiting job, or ``None`` if the same job is known. ``on_start`` may schedule
+        the same jobs again after a restart, so jobs with known arguments are left out there.
+        Outside of ``on_start``, each call makes a new job.
         """
         window = self._cycle.window
         unique = not self._cycle.begun
@@ -423,7 +423,7 @@ def _pending(key: JobKey, job: Job) -> JobDict:
 def option_parser(script: BaseScript, hosted: bool) -> OptionParser:
     """Return the parser of a script's options. ``__init__`` need not have run.
 
-    ``hosted``: errors of the parser raise ``ClassError``.
+    With ``hosted``, errors of the parser raise ``ClassError``.
     """
     parser = script.argparser = OptionParser(script.description, hosted, type(script).__name__)
     script.add_argparser_options()
@@ -444,12 +444,13 @@ class BaseLoopScript(BaseScript):
     [('shop.com', {'country': 'de'}, 'shops')]
     """
 
-    #: Most seconds between two cycles; 0: only one cycle.
+    #: The maximum number of seconds between two cycles; 0 means only one cycle.
     loop_mode: int = 0
-    #: Status of a manager at its end if hooks failed three times: ``fail`` means FAILED,
+    #: The status of a manager at its end if hooks failed three times: ``fail`` means FAILED, and
     #: ``complete`` means COMPLETED.
     on_hook_error = "fail"
-    #: Seconds after which no new cycle begins; 0: no limit. Live jobs continue without the manager.
+    #: The number of seconds after which no new cycle begins; 0 means no limit. Live jobs continue
+    #: without the manager.
     max_running_time: int = 0
 
     def add_argparser_options(self) -> None:
@@ -460,14 +461,14 @@ class BaseLoopScript(BaseScript):
             type=int,
             metavar="SECONDS",
             default=self.loop_mode,
-            help="Seconds between two cycles; 0: one cycle. Default: %(default)s",
+            help="Seconds between two cycles; 0 means one cycle. Default: %(default)s",
         )
         add(
             "--max-running-time",
             type=int,
             metavar="SECONDS",
             default=self.max_running_time,
-            help="Seconds after which no new cycle begins; 0: no limit. Default: %(default)s",
+            help="Seconds after which no new cycle begins; 0 means no limit. Default: %(default)s",
         )
 
     def parse_args(self) -> Namespace:
@@ -485,17 +486,17 @@ class BaseLoopScript(BaseScript):
         return args
 
     def on_start(self) -> None:
-        """Prepare the first cycle. It is called once in each new process. Users may override it."""
+        """Prepare the first cycle. It is called once in each new process. Users can override it."""
 
     def on_close(self) -> None:
-        """Finish the work after the last cycle. Users may override it."""
+        """Finish the work after the last cycle. Users can override it."""
 
     def base_loop_tasks(self) -> bool:
-        """Begin a cycle. Users may override it; ``False`` ends the script."""
+        """Begin a cycle. Users can override it; ``False`` ends the script."""
         return True
 
     def _leave_ends(self) -> None:
-        """Free the slots of ended jobs, for a class without hooks."""
+        """Free the slots of ended jobs of a class without hooks."""
         cycle = self._cycle
         failed = getattr(self, "failed_outcomes", ())
         for ended in cycle.ends.values():

@@ -1,6 +1,5 @@
-"""The built-in manager: it runs one crawler once for each job that is sent to it.
-
-Users write no class for it.
+"""The built-in manager, which runs one crawler once for each job that is sent to it. It needs no
+class by users.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from .types import FullJobParams
 
 
 class RunEach(GeneratorCrawlManager):
-    """Runs a crawler for each item that is sent, such as a line of a file.
-
-    It ends after the last item.
+    """Runs a crawler for each item that is sent, such as a line of a file, and ends after the last
+    item.
     """
 
     name = "each"
@@ -29,7 +27,7 @@ class RunEach(GeneratorCrawlManager):
             "--retries",
             type=_whole,
             default=0,
-            help="Most retries of a failed job. Default: %(default)s",
+            help="Maximum number of retries of a failed job. Default: %(default)s",
         )
         add(
             "--retry-delay",
@@ -42,7 +40,7 @@ class RunEach(GeneratorCrawlManager):
             "--max-per-key",
             type=_name_and_number,
             metavar="ARGUMENT=NUMBER",
-            help="Most jobs at once with the same value of this argument, such as domain=2.",
+            help="Maximum number of jobs at once per value of this argument, such as domain=2.",
         )
 
     def parse_args(self) -> Namespace:
@@ -56,11 +54,11 @@ class RunEach(GeneratorCrawlManager):
         return args
 
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
-        """Return nothing: all jobs are sent from outside."""
+        """Return nothing, because all jobs are sent by users."""
         return ()
 
     def cap_key(self, params: FullJobParams) -> str | None:
-        """Return name and value of the argument that ``--max-per-key`` names."""
+        """Return the name and value of the argument in ``--max-per-key``."""
         if self.args.max_per_key is None:
             return None
         name, self.max_per_key = self.args.max_per_key
@@ -68,10 +66,12 @@ class RunEach(GeneratorCrawlManager):
         return None if value is None else f"{name}={value}"
 
     def workflow_loop(self) -> bool:
-        """Work like a generator manager, but without jobs wait until the list of jobs is closed."""
+        """Work like a generator manager, but keep waiting without jobs until the list of jobs is
+        closed.
+        """
         if super().workflow_loop() or self._cycle.facts.sealed:
             return not self._cycle.window.over
-        self._cycle.waiting = "it waits for jobs, or until somebody reports that no more jobs come"
+        self._cycle.waiting = "it waits for jobs, or for a report that no more jobs will come"
         return True
 
 

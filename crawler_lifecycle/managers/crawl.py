@@ -35,12 +35,12 @@ from .stats import SpiderStatsAggregatorMixin
 from .types import JobKey, JobParams, Outcome, SpiderName
 
 _LOG = logging.getLogger(__name__)
-#: Methods that are called for the end of a job; a user's class may override them.
+#: Methods that are called for the end of a job. A user's class can override them.
 _HOOKS = ("finished_metadata_hook", "bad_outcome_hook", "finished_ok_hook", "get_retry_override")
 
 
 class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
-    """Runs one job of a spider. In loop mode it waits for the job's end and takes over its outcome.
+    """Runs one job of a spider. In loop mode, it waits for the job's end and adopts its outcome.
 
     >>> from crawler_lifecycle.managers import CrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -54,16 +54,16 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     ([{'country': 'de'}], 'banned', {'bad/banned': 1})
     """
 
-    #: The name of the spider or crawler. Without it the command line has an argument ``spider``.
+    #: The name of the spider or crawler. Without it, the command line has an argument ``spider``.
     spider: SpiderName | None = None
-    #: True: ``check_running_jobs`` begins with the job that started last.
+    #: If True, ``check_running_jobs`` begins with the job that started last.
     running_jobs_reverse_check = False
-    #: A key of the job's end while its hooks run, else ``None``. It is the same in each try of the
-    #: hooks, so a service that hooks call can use it as an idempotency key.
+    #: A key of the job's end while its hooks run, or else ``None``. It is the same in each try of
+    #: the hooks, so a service that hooks call can use it as an idempotency key.
     hook_key: str | None = None
-    #: True: the outcome of the first failed job becomes the close reason.
+    #: If True, the outcome of the first failed job becomes the close reason.
     _inherits_outcomes = True
-    #: True: the loop uses the outcomes of ended jobs, so ends and the loop's decisions must be
+    #: If True, the loop uses the outcomes of ended jobs, so ends and the loop's decisions must be
     #: recorded together.
     _reads_outcomes = True
     #: Live jobs whose ``running_job_hook`` the last cycle had no time to call; the next cycle calls
@@ -79,15 +79,15 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         add = self.argparser.add_argument
         if self.spider is None:
             add("spider", help="The name of the spider or crawler.")
-        add("--spider-args", default="{}", help="Arguments of the spider: a JSON object.")
-        add("--job-settings", default="{}", help="Settings of the jobs: a JSON object.")
-        add("--units", type=int, help="Units of each job that has no units of its own.")
+        add("--spider-args", default="{}", help="Arguments of the spider, as a JSON object.")
+        add("--job-settings", default="{}", help="Settings of the jobs, as a JSON object.")
+        add("--units", type=int, help="Units of each job without units of its own.")
         add(
             "--priority",
             type=int,
-            help="Priority of each job that has none of its own: 1 (first) to 5 (last).",
+            help="Priority of each job without a priority of its own, from 1 (first) to 5 (last).",
         )
-        add("--pool", help="Pool of each job that has none of its own.")
+        add("--pool", help="Pool of each job without a pool of its own.")
 
     def parse_args(self) -> Namespace:
         args = super().parse_args()
@@ -113,7 +113,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         )
 
     def get_job_settings(self, override: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the settings of ``--job-settings``, overridden by these."""
+        """Return the settings in ``--job-settings``, overridden by the given settings."""
         return {
             **json_object(self.argparser, "--job-settings", self.args.job_settings),
             **(override or {}),
@@ -128,10 +128,11 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
         It starts after the cycle, or waits if no slot is free.
 
-        ``job_args_override``: values that override the manager's options: ``spider_args``,
-            ``job_settings``, ``tags``,
-        ``units``, ``project_id``, ``priority``, ``pool``. ``spider``: the spider, by default the
-        manager's. Raises ``InvalidRequest``.
+        - ``job_args_override`` has values that override the manager's options: ``spider_args``,
+          ``job_settings``, ``tags``, ``units``, ``project_id``, ``priority`` and ``pool``.
+        - ``spider`` is the spider. The default is the manager's spider.
+
+        Raises ``InvalidRequest``.
         """
         override = override_of(job_args_override)
         settings = self.get_job_settings(override.get("job_settings"))
@@ -140,9 +141,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         )
 
     def _call_schedule(self, waiting: Waiting) -> Any:
-        """Schedule a job by ``schedule_spider_with_jobargs``, which a user may override.
-
-        A job that already has a number and is no retry is scheduled without that method.
+        """Schedule a job with ``schedule_spider_with_jobargs``, which a user can override. A job
+        that already has a number and is not a retry is scheduled without that method.
         """
         if waiting.seq is not None and not waiting.retry:
             return self._schedule(waiting.job)
@@ -160,7 +160,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     # --- ends -------------------------------------------------------------------------------------
 
     def check_running_jobs(self) -> dict[JobKey, Outcome]:
-        """Call the hooks of ended jobs and ``running_job_hook`` of live jobs; return the outcomes
+        """Call the hooks of ended jobs and ``running_job_hook`` of live jobs. Return the outcomes
         of ended jobs.
 
         Jobs are handled in the order of their start (S-34). If the time of the cycle is used up,
@@ -177,7 +177,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         if self._overrides("running_job_hook"):
             jobs += self._live_jobs()
         jobs.sort(key=_by_start, reverse=self.running_jobs_reverse_check)
-        # Jobs whose hooks failed or wait for files come last, so that they do not delay others.
+        # Jobs whose hooks failed or wait for files come last, so that they do not delay other jobs.
         jobs.sort(
             key=lambda one: (
                 (one.live.key in self._fileless, one.tries)
@@ -218,7 +218,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self._cycle.note(f"running_job_hook of {named_job(live.job)}: {where(error)}")
 
     def _handle(self, ended: EndedJob) -> bool:
-        """Call the hooks of one end (S-33), once for each attempt of its run; return whether they
+        """Call the hooks of one end (S-33), once for each attempt of its run. Return whether they
         succeeded.
         """
         cycle = self._cycle
@@ -255,7 +255,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Call ``finished_metadata_hook``, then either ``bad_outcome_hook`` or
         ``finished_ok_hook``.
 
-        The second hook is called after the job has left its slot.
+        The second hook is called after the job has released its slot.
         """
         live = ended.live
         metadata: Callable[..., Any] = self.finished_metadata_hook
@@ -278,19 +278,20 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self.hook_key = None
 
     def running_job_hook(self, jobkey: JobKey) -> None:
-        """Handle a live job; called in each cycle. Users may override it."""
+        """Handle a live job. It is called in each cycle. Users can override it."""
 
     def finished_metadata_hook(self, jobkey: JobKey, metadata: dict[str, Any]) -> None:
-        """Handle any ended job; called before its outcome hook. Users may override it."""
+        """Handle any ended job. It is called before the hook for the outcome. Users can override
+        it.
+        """
 
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
         """Handle a failed job.
 
-        By default the first failed job's outcome becomes the close reason (S-04).
-
-        Users may override it.
+        By default, the outcome of the first failed job becomes the close reason (S-04). Users can
+        override it.
         """
         if self.get_close_reason() is None:
             self.set_close_reason(outcome)
@@ -298,7 +299,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     def finished_ok_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Handle a successful job. Users may override it."""
+        """Handle a successful job. Users can override it."""
 
     def workflow_loop(self) -> Any:
         """Call the hooks, and schedule the job if there is none.
@@ -314,8 +315,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
 
 
 class PeriodicCrawlManager(CrawlManager):
-    """Runs the same job repeatedly: again after each end, but at most once in ``loop_mode``
-    seconds.
+    """Runs the same job again after each end, but at most once every ``loop_mode`` seconds.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -332,7 +332,8 @@ class PeriodicCrawlManager(CrawlManager):
     ) -> None:
         """Handle a failed job.
 
-        By default nothing happens: the job is scheduled again anyway. Users may override it.
+        By default, nothing happens, because the job is scheduled again anyway. Users can override
+        it.
         """
 
     def workflow_loop(self) -> Any:

@@ -23,8 +23,8 @@ from .types import JobDict
 
 _ERROR_MAX = 1000
 _ERRORS_SHOWN = 3
-#: Seconds of a cycle in which new hooks of ends may begin. The limit lets their results be recorded
-#: soon, and lets the cycle fill free slots.
+#: Seconds of a cycle during which new hooks of ends may begin. With this limit, their results are
+#: recorded soon, and the cycle has time to fill free slots.
 HOOKS_S = 5.0
 
 
@@ -36,18 +36,19 @@ class Turn:
 
     waiting: Waiting
     key: str | None = None
-    """The job key; ``None`` until the job is scheduled."""
+    """The job key, or ``None`` until the job is scheduled."""
 
 
-#: The job that may start now; each task of an event loop has its own.
+#: The job that may start now. Each task of an event loop has its own.
 TURN: ContextVar[Turn | None] = ContextVar("turn", default=None)
-#: The platform for an object that is being created; ``None`` if a user's script creates the object.
+#: The platform for an object that is being created, or ``None`` if a user's program creates the
+#: object.
 BUILDING: ContextVar[Platform | None] = ContextVar("building", default=None)
 
 
 @contextmanager
 def building(platform: Platform) -> Iterator[None]:
-    """Give this platform to all objects that are created inside of the ``with`` block."""
+    """Give this platform to all objects that are created inside the ``with`` block."""
     token = BUILDING.set(platform)
     try:
         yield
@@ -78,11 +79,11 @@ class Cycle:
     again_s: float | None = None
     """Seconds until the next cycle, if the class requests a time."""
     waiting: str | None = None
-    """One sentence of the class about why it waits."""
+    """One sentence from the class about why it waits."""
     clock: Callable[[], float] = lambda: 0.0
     began: float = 0.0
     report: Callable[[], None] = lambda: None
-    """Reports the decisions so far to the platform."""
+    """Reports the decisions made so far to the platform."""
 
     @property
     def took_s(self) -> float:
@@ -91,7 +92,7 @@ class Cycle:
 
     @classmethod
     def of(cls, facts: Facts, platform: Platform | None) -> Cycle:
-        """Return a new cycle. Without a platform it has no waiting jobs."""
+        """Return a new cycle. Without a platform, it has no waiting jobs."""
         window = Window(
             facts, platform.waiting_jobs if platform is not None else lambda state, after, limit: []
         )
@@ -103,8 +104,8 @@ class Cycle:
         )
 
     def carry(self, before: Cycle, platform: Platform) -> None:
-        """Take over the work from before the first cycle, without jobs that were read from the
-        source meanwhile.
+        """Add the work from before the first cycle, except jobs that have been read from the source
+        in the meantime.
         """
         identities = {added.job.identity for added in before.window.added if added.unique}
         self.window.carry(

@@ -38,12 +38,13 @@ from .types import ClassError
 if TYPE_CHECKING:
     from asyncio import Runner
 
-#: Most seconds for reading one page of the source. ``PAGE_S`` is short because hooks wait for the
-#: page. ``ONLY_PAGE_S`` is for a manager without loop_mode: it has one cycle, no hook waits, and
-#: items that are not read then are lost.
+#: The maximum number of seconds for reading one page of the source. ``PAGE_S`` is short, because
+#: hooks wait for the page. ``ONLY_PAGE_S`` is for a manager without loop_mode, which has one cycle.
+#: No hook waits, and items that are not read then are lost.
 PAGE_S = 1.0
 ONLY_PAGE_S = 30.0
-#: Most characters of the sentence about why a manager waits; the error of a source may be longer.
+#: The maximum number of characters in the sentence about why a manager waits. The error of a source
+#: may be longer.
 _WAITING_MAX = 1000
 #: The outcome of a manager whose own class made it fail.
 FAILED = "failed"
@@ -75,13 +76,15 @@ class Driver:
             )
         self._source: Iterator[Any] | None = None
         self._read = 0
-        """Number of yields that were read from ``_source``."""
+        """The number of yields that were read from ``_source``."""
         self._kept = json.dumps(self.script.state, sort_keys=True)
         """The state in the latest decision."""
         self._last: Decision | None = None
-        """Decision of the last cycle; ``None`` before that cycle has ended."""
+        """The decision of the last cycle, or ``None`` before that cycle has ended."""
         self._leaving = False
-        """True if the class wants no further cycle: only the ends of jobs are still handled."""
+        """True if the class wants no further cycle, so that only the ends of jobs are still
+        handled.
+        """
 
     def begin(self) -> None:
         """Call ``on_start``, and the resume hooks if another process had the manager before.
@@ -98,7 +101,7 @@ class Driver:
 
     @property
     def failed_outcomes(self) -> list[str]:
-        """Outcomes that are failures for this object. Raises ``ClassError``."""
+        """The outcomes that are failures for this object. Raises ``ClassError``."""
         given = getattr(self.script, "failed_outcomes", [])
         if not isinstance(given, list | tuple | set | frozenset) or not all(
             isinstance(job, str) for job in given
@@ -107,8 +110,8 @@ class Driver:
         return sorted(given)
 
     def page(self, after: int) -> Page:
-        """Read the yields after this position: at most 500 items, about 256 KiB, and ``PAGE_S`` or
-        ``ONLY_PAGE_S``.
+        """Read the yields after this position, within the limits of 500 items, about 256 KiB, and
+        ``PAGE_S`` or ``ONLY_PAGE_S``.
 
         If the generator is already beyond this position, it is started again.
         """
@@ -180,7 +183,7 @@ class Driver:
         if self._leaving or self._user("base_loop_tasks", script.base_loop_tasks):
             again = not self._leaving and bool(self._user("workflow_loop", script.workflow_loop))
             if has_hooks and cycle.ends and not (cycle.hooked or cycle.failed):
-                # A user's workflow_loop may not call it, and then ended jobs would keep their
+                # A user's workflow_loop might not call it, so that ended jobs would keep their
                 # slots.
                 self._user("check_running_jobs", script.check_running_jobs)
             if again and not isinstance(script, GeneratorCrawlManager):
@@ -201,8 +204,8 @@ class Driver:
     def close(self, reason: str | None = None) -> Decision:
         """Call ``on_close`` and return the final decision.
 
-        After the last cycle the decision contains that cycle too. After a stop the close reason is
-        ``reason``, unless the class has set one.
+        After the last cycle, the decision contains that cycle too. After a stop, the close reason
+        is ``reason`` unless the class has set one.
         """
         script = self.script
         last = self._last
@@ -235,11 +238,10 @@ class Driver:
     def _user(
         self, method: str, call: Callable[..., Any], *args: Any, key: str | None = None
     ) -> Any:
-        """Call a method of the class and return its result; a coroutine is awaited.
+        """Call a method of the class and return its result. A coroutine is awaited.
 
-        ``key``: it is the same in each execution, so graphs that the method starts get their ids
-            from it. Raises
-        ``ClassError`` for any error of the method.
+        ``key`` is the same in each execution, so graphs that the method starts get their ids from
+        it. Raises ``ClassError`` for any error of the method.
         """
         try:
             with once(key):
@@ -262,7 +264,7 @@ class Driver:
         return self._last
 
     def _done(self) -> Decision:
-        """Return the decisions so far."""
+        """Return the decisions made so far."""
         script = self.script
         cycle = self.script._cycle
         state = json.dumps(script.state, sort_keys=True)
@@ -320,9 +322,9 @@ def parser_of(cls: type[BaseScript]) -> OptionParser:
 def identity_of(cls: type[BaseScript], argv: list[str], tags: list[str]) -> tuple[str, str | None]:
     """Return name and flow id of a manager with these options and tags.
 
-    The name comes from a tag ``NAME=``, else from the class, else from the argument. The flow id
-    comes from a tag ``FLOW_ID=``, else from the option; ``None`` means that the caller must create
-    one (S-05, S-06). Raises ``ClassError`` if the options are wrong or there is no name.
+    The name comes from a tag ``NAME=``, or else from the class or the argument. The flow id comes
+    from a tag ``FLOW_ID=``, or else from the option. ``None`` means that the caller must create one
+    (S-05, S-06). Raises ``ClassError`` if the options are wrong or there is no name.
     """
     own = dict(reversed([tag.split("=", 1) for tag in tags if "=" in tag]))
     parser = parser_of(cls)
@@ -352,7 +354,7 @@ def _check_class(cls: type[BaseScript]) -> None:
 def _source_of(script: GeneratorCrawlManager) -> Iterator[Any]:
     source = no_coroutine("set_parameters_gen", script.set_parameters_gen())
     if isinstance(source, str | bytes | Mapping) or not hasattr(source, "__iter__"):
-        raise ClassError(f"it returned a {type(source).__name__}; let it yield dictionaries")
+        raise ClassError(f"it returned a {type(source).__name__}; make it yield dictionaries")
     return iter(source)
 
 

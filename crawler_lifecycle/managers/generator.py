@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class GeneratorCrawlManager(CrawlManager):
-    """Runs a job for each item of a generator, at most ``max_running_jobs`` at once.
+    """Runs a job for each item of a generator, with at most ``max_running_jobs`` at once.
 
     >>> from crawler_lifecycle.managers import GeneratorCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -53,29 +53,29 @@ class GeneratorCrawlManager(CrawlManager):
     """
 
     _inherits_outcomes = _reads_outcomes = False
-    #: Most retries of a failed job.
+    #: The maximum number of retries of a failed job.
     MAX_RETRIES = 0
     #: Seconds before the first retry. Each further retry waits ``retry_delay_factor`` times as
     #: long, up to the maximum.
     retry_delay: float = 0
     retry_delay_factor: float = 2
     retry_delay_max: float = 3600
-    #: Most live jobs of each spider; ``None``: no limit.
+    #: The maximum number of live jobs of each spider, or ``None`` for no limit.
     max_jobs_per_spider: int | None = None
-    #: Most live jobs of each ``cap_key``: one number for all keys, or numbers by key. ``None``: no
-    #: limit.
+    #: The maximum number of live jobs of each ``cap_key``: one number for all keys, numbers by key,
+    #: or ``None`` for no limit.
     max_per_key: int | Mapping[str, int] | None = None
-    #: Reaction to an invalid yield: ``stop`` the source, or ``skip`` the item, which is then
+    #: The reaction to an invalid yield: ``stop`` the source, or ``skip`` the item, which is then
     #: counted and listed.
     on_item_error = "stop"
-    #: Reaction to new source code of the class while the manager is live: ``replay`` the generator,
-    #: ``continue`` after its last position, or ``fail``. With ``continue`` every new process
-    #: continues there.
+    #: The reaction to new source code of the class while the manager is live: ``replay`` the
+    #: generator, ``continue`` after its last position, or ``fail``. With ``continue``, every new
+    #: process continues there.
     on_code_change = "replay"
 
     def __init__(self) -> None:
         self._acquired: set[str] = set()
-        """Identities of jobs of other flows; the manager does not run these jobs again."""
+        """Identities of jobs of other flows, which the manager does not run again."""
         super().__init__()
 
     # --- the source -------------------------------------------------------------------------------
@@ -97,14 +97,13 @@ class GeneratorCrawlManager(CrawlManager):
     def create_dupe_filter(cls) -> Any:
         """Return ``None``.
 
-        The method has no effect: the identities of jobs are stored with the jobs.
+        The method has no effect, because the identities of jobs are stored with the jobs.
         """
         return None
 
     def add_job(self, spider: SpiderName, job_args_override: JobParams | None = None) -> None:
-        """Queue a job; it starts before jobs of the generator.
-
-        A job with known arguments is left out.
+        """Queue a job, which starts before jobs of the generator. A job with known arguments is
+        left out.
 
         A tag ``JOBSEQ=`` makes it the next try of that job (S-57).
         """
@@ -133,7 +132,7 @@ class GeneratorCrawlManager(CrawlManager):
     def resume_workflow(self) -> None:
         """Call the resume hooks.
 
-        With ``acquire_all_jobs``, note other flows' jobs: they do not run again (S-63).
+        With ``acquire_all_jobs``, note other flows' jobs, which do not run again (S-63).
         """
         super().resume_workflow()
         if self.acquire_all_jobs:
@@ -150,21 +149,21 @@ class GeneratorCrawlManager(CrawlManager):
     # --- jobs that may start ----------------------------------------------------------------------
 
     def can_schedule_job_with_params(self, params: FullJobParams) -> bool:
-        """Return whether the job may start now; otherwise it waits for a later cycle.
-
-        Users may override it.
+        """Return whether the job may start now. Otherwise it waits for a later cycle. Users can
+        override it.
         """
         return True
 
     def cap_key(self, params: FullJobParams) -> str | None:
-        """Return the job's key for ``max_per_key``; ``None``: no limit for the job.
-
-        Users may override it.
+        """Return the job's key for ``max_per_key``, or ``None`` for no limit. Users can override
+        it.
         """
         return None
 
     def get_max_jobs_per_spider(self, spider: SpiderName) -> int | None:
-        """Return the most live jobs of this spider; ``None``: no limit. Users may override it."""
+        """Return the maximum number of live jobs of this spider, or ``None``. Users can override
+        it.
+        """
         return self.max_jobs_per_spider
 
     def spider_running_count(self, spider: SpiderName) -> int:
@@ -226,7 +225,7 @@ class GeneratorCrawlManager(CrawlManager):
 
     def _ask(self, method: str, job: Job) -> Any:
         if self._cycle.took_s >= CYCLE_S:
-            raise Later(f"its class took {CYCLE_S:g} s in this cycle; the next cycle asks again")
+            raise Later(f"its class took {CYCLE_S:g} s in this cycle; the next cycle continues")
         try:
             return no_coroutine(method, getattr(self, method)(params_of(job)))
         except (Exception, SystemExit) as error:
@@ -241,9 +240,8 @@ class GeneratorCrawlManager(CrawlManager):
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Handle a failed job. By default it is tried again, up to ``MAX_RETRIES`` times (S-58).
-
-        Users may override it.
+        """Handle a failed job. By default, it is tried again, up to ``MAX_RETRIES`` times (S-58).
+        Users can override it.
         """
         ended = self._cycle.handled.get(jobkey)
         tagged = jobseq_of(job_args_override.get("tags") or [])
@@ -273,9 +271,8 @@ class GeneratorCrawlManager(CrawlManager):
     def get_retry_override(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> JobParams:
-        """Return changed parameters for the next try; ``StopRetry`` ends the retries (S-59).
-
-        Users may override it.
+        """Return changed parameters for the next try. ``StopRetry`` ends the retries (S-59). Users
+        can override it.
         """
         return JobParams()
 
@@ -285,7 +282,7 @@ class GeneratorCrawlManager(CrawlManager):
     def workflow_loop(self) -> Any:
         """Call the hooks and start jobs in free slots.
 
-        Without any job left, the manager ends (S-52, S-61).
+        If no job is left, the manager ends (S-52, S-61).
         """
         self.check_running_jobs()
         self._start_waiting()
@@ -295,8 +292,8 @@ class GeneratorCrawlManager(CrawlManager):
 class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
     """Schedules the jobs of a cycle concurrently; ``run`` is a coroutine (S-64).
 
-    With ``can_schedule_job_with_params`` they are scheduled one after the other: it may count those
-    before it.
+    With ``can_schedule_job_with_params``, they are scheduled one after the other, because it may
+    count earlier jobs.
 
     >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -309,7 +306,7 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
     """
 
     async def run(self) -> Any:
-        """Start the manager as ``BaseScript.run`` does; for ``asyncio.run(X().run())``."""
+        """Start the manager as ``BaseScript.run`` does, for ``asyncio.run(X().run())``."""
         import asyncio
 
         return await asyncio.to_thread(super().run)
@@ -328,7 +325,7 @@ class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
         return not self._cycle.window.over
 
     async def _start_waiting_at_once(self, rules: Rules, most: int) -> int:
-        """Reserve at most so many free slots, schedule the jobs for them concurrently, and return
+        """Reserve up to this many free slots, schedule the jobs for them concurrently, and return
         their number.
         """
         import asyncio

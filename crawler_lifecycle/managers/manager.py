@@ -1,6 +1,5 @@
-"""Managers: scripts that own jobs.
-
-They find their jobs by flow id and name, also after a restart.
+"""Managers, which are scripts that own jobs. They find their jobs by flow id and name, even after a
+restart.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from .platform import OwnedQuery
 from .types import JobDict, JobKey
 
 _LOG = logging.getLogger(__name__)
-#: Modules of our classes; a method from another module is a user's override.
+#: The modules of our classes. A method from another module is a user's override.
 _CLASSES = tuple(f"{__package__}.{name}" for name in ("base", "manager", "crawl", "generator"))
 _STATES = ("pending", "running", "finished")
 
 
 class WorkFlowManager(BaseLoopScript):
-    """A script that owns jobs. It finds its jobs by flow id and name, also after a restart.
+    """A script that owns jobs. It finds its jobs by flow id and name, even after a restart.
 
     >>> from crawler_lifecycle.managers import WorkFlowManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -44,16 +43,16 @@ class WorkFlowManager(BaseLoopScript):
     {'ends': ['finished', 'banned']}
     """
 
-    #: Default of ``--max-running-jobs``: most live jobs.
+    #: The default of ``--max-running-jobs``, the maximum number of live jobs.
     default_max_jobs: float = 1000
     flow_id_required = True
-    #: True: jobs of other flows also count as its own. Then each start is a resume, and their live
-    #: jobs occupy slots.
+    #: If True, jobs of other flows also count as its own. Then each start is a resume, and live
+    #: jobs of other flows use slots.
     acquire_all_jobs = False
-    #: True: a resume ignores jobs that have ended.
+    #: If True, a resume ignores jobs that have ended.
     dont_acquire_finished_jobs = False
     #: Outcomes that are failures. Each object copies them to ``failed_outcomes``, a list that it
-    #: may change.
+    #: can change.
     base_failed_outcomes: Sequence[str] = FAILED_OUTCOMES
 
     def __init__(self) -> None:
@@ -67,7 +66,7 @@ class WorkFlowManager(BaseLoopScript):
     def add_argparser_options(self) -> None:
         super().add_argparser_options()
         if not self.name:
-            # A start that names the manager leaves the argument out, and may repeat it.
+            # A start that names the manager may omit or repeat the argument.
             given = self._start.name or None
             self.argparser.add_argument(
                 "name", nargs="?" if given else None, default=given, help="Name of the manager."
@@ -76,7 +75,7 @@ class WorkFlowManager(BaseLoopScript):
             "--max-running-jobs",
             type=int,
             default=self.default_max_jobs,
-            help="Most jobs that run at once. Default: %(default)s",
+            help="Maximum number of jobs that run at once. Default: %(default)s",
         )
 
     def parse_args(self) -> Namespace:
@@ -97,7 +96,9 @@ class WorkFlowManager(BaseLoopScript):
 
     @property
     def max_running_jobs(self) -> float:
-        """Most live jobs. It is read in every cycle: override it for a cap that changes."""
+        """The maximum number of live jobs. It is read in every cycle, so override it for a cap that
+        changes.
+        """
         cap: float = self.args.max_running_jobs
         return cap
 
@@ -114,18 +115,18 @@ class WorkFlowManager(BaseLoopScript):
     ) -> Iterator[JobDict]:
         """Return jobs of this manager's flow and name.
 
-        ``state`` is required: one or a list of pending, running, finished. ``project_id``: only
-        jobs of this project.
-        ``spider``: only jobs of this spider. ``lacks_tag``: only jobs with none of these tags.
-            ``count``: at most
-        this many jobs. ``meta`` is accepted and ignored: every job has all metadata.
+        - ``state`` is required: one or several of pending, running and finished.
+        - With ``project_id``, return only jobs of this project.
+        - With ``spider``, return only jobs of this spider.
+        - With ``lacks_tag``, return only jobs with none of these tags.
+        - With ``count``, return at most this many jobs.
+        - ``meta`` is accepted and ignored, because every job has all metadata.
         """
         if not self.flow_id or not self.name:
             raise ValueError("get_owned_jobs: the script has no flow id or no name; set both")
         if "has_tag" in kwargs:
             raise ValueError(
-                "get_owned_jobs: has_tag is not allowed; leave it out, jobs are found by flow "
-                "and name"
+                "get_owned_jobs: has_tag is not allowed; leave it out, flow and name select jobs"
             )
         states = kwargs.pop("state", None)
         if isinstance(states, str):
@@ -160,7 +161,7 @@ class WorkFlowManager(BaseLoopScript):
             query = replace(query, after=page.after)
 
     def _scheduled(self, query: OwnedQuery) -> Iterator[JobDict]:
-        """Return the jobs that the current cycle has scheduled and that fit the query."""
+        """Return the jobs that the current cycle has scheduled and that match the query."""
         for job in list(self._cycle.coming.values()):
             fits = query.spider in (None, job["spider"]) and query.project_id in (
                 None,
@@ -179,7 +180,7 @@ class WorkFlowManager(BaseLoopScript):
     def get_finished_owned_jobs(
         self, project_id: str | int | None = None, **kwargs: Any
     ) -> Iterator[JobDict]:
-        """Return ended jobs of this manager, the latest end first."""
+        """Return ended jobs of this manager, latest end first."""
         kwargs.pop("state", None)
         return self.get_owned_jobs(project_id, state=["finished"], **kwargs)
 
@@ -192,9 +193,10 @@ class WorkFlowManager(BaseLoopScript):
     ) -> bool:
         """Wait until these jobs have ended, and return whether they have.
 
-        ``jobs_keys``: one key, or several. ``interval``: seconds of sleep before each check.
-            ``timeout``: most seconds
-        to wait. ``heartbeat``: seconds between log lines about the wait.
+        - ``jobs_keys`` is one key, or several keys.
+        - ``interval`` is the number of seconds to sleep before each check.
+        - ``timeout`` is the maximum number of seconds to wait.
+        - ``heartbeat`` is the number of seconds between log lines about the wait.
 
         Each call of a manager has a time limit. For a longer wait, use ``is_running`` in later
         cycles. Raises ``TimeoutError`` if the wait would exceed the time limit.
@@ -226,12 +228,13 @@ class WorkFlowManager(BaseLoopScript):
     ) -> Items:
         """Return the items of a job of this manager.
 
-        ``task``: only items of the task with this index. ``offset``, ``limit``: skip this many
-            items, and return at
-        most this many. ``fields``: return only these fields of each item. ``partial``: also read a
-        job that is live or failed, as far as it has items. Raises ``InvalidRequest``. Raises
-        ``NotYetDelivered`` if the job's files have not arrived after 30 s; a hook that raises this
-        error is called again later.
+        - With ``task``, return only items of the task with this index.
+        - Skip ``offset`` items, and return at most ``limit`` items.
+        - With ``fields``, return only these fields of each item.
+        - With ``partial``, also read a job that is live or failed, as far as it has items.
+
+        Raises ``InvalidRequest``, and ``NotYetDelivered`` if the job's files have not arrived after
+        30 s. A hook that raises this error is called again later.
 
         >>> from crawler_lifecycle.managers import CrawlManager
         >>> from crawler_lifecycle.managers.testing import simulate
@@ -246,7 +249,9 @@ class WorkFlowManager(BaseLoopScript):
         return Items(self._platform, [self._run_of(job, partial=partial)], **which)
 
     def files(self, job: JobKey | JobDict, *, partial: bool = False) -> Sequence[RunFile]:
-        """Return the supporting files of a job of this manager; ``partial`` as in ``items``."""
+        """Return the supporting files of a job of this manager, with ``partial`` as in
+        ``items``.
+        """
         return self._platform.run_files(self._run_of(job, partial=partial))
 
     def open(self, job: JobKey | JobDict, name: str, *, partial: bool = False) -> BinaryIO:
@@ -276,9 +281,9 @@ class WorkFlowManager(BaseLoopScript):
     # --- resumption -------------------------------------------------------------------------------
 
     def resume_workflow(self) -> None:
-        """Call the resume hooks: first for live jobs, then for ended jobs (S-25).
+        """Call the resume hooks, first for live jobs, then for ended jobs (S-25).
 
-        It runs if another process had this manager before.
+        This happens if another process had this manager before.
         """
         if self._overrides("resume_running_job_hook"):
             for job in self.get_owned_jobs(state=["running", "pending"]):
@@ -301,7 +306,7 @@ class WorkFlowManager(BaseLoopScript):
         )
 
     def _hold_acquired(self) -> None:
-        """Let acquired jobs of other flows occupy slots until they end."""
+        """Let acquired jobs of other flows use slots until they end."""
         for key, spider in list(self._acquired_live.items()):
             job = self._platform.job(key)
             if job is None or job.get("state") == "finished":
@@ -310,25 +315,23 @@ class WorkFlowManager(BaseLoopScript):
                 self._cycle.window.hold_for(spider)
 
     def _overrides(self, hook: str) -> bool:
-        """Return whether a user's class overrides this hook.
-
-        Otherwise no jobs need to be read for it.
+        """Return whether a user's class overrides this hook. If not, no jobs need to be read for
+        it.
         """
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 
     def resume_running_job_hook(self, job: JobDict) -> None:
-        """Handle a live job after a restart.
-
-        Users may override it; the manager itself already knows the job.
+        """Handle a live job after a restart, which the manager already knows. Users can override
+        it.
         """
 
     def resume_finished_job_hook(self, job: JobDict) -> None:
-        """Handle an ended job after a restart. Users may override it."""
+        """Handle an ended job after a restart. Users can override it."""
 
 
 class CachedFinishedJobsMixin(WorkFlowManager):
-    """Reads the ends of jobs once in each cycle; ``is_finished`` uses this copy (S-27).
+    """Reads the ends of jobs once per cycle, for ``is_finished`` (S-27).
 
     >>> from crawler_lifecycle.managers import CachedFinishedJobsMixin
     >>> from crawler_lifecycle.managers.testing import simulate

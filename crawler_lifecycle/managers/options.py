@@ -19,7 +19,7 @@ from .types import ClassError
 class OptionParser(ArgumentParser):
     """Parses options.
 
-    In a worker (``hosted``) a wrong option raises ``ClassError`` instead of ending the process.
+    In a worker (``hosted``), a wrong option raises ``ClassError`` instead of ending the process.
     """
 
     def __init__(self, description: str | None, hosted: bool, prog: str) -> None:
@@ -90,7 +90,7 @@ def json_object(parser: ArgumentParser, option: str, text: str) -> dict[str, Any
         found = json.loads(text)
     except ValueError as error:
         parser.error(
-            f'{option}: {text[:100]!r} is no JSON ({error}); give an object, such as {{"page": 1}}'
+            f'{option}: {text[:100]!r} is not JSON ({error}); give an object, such as {{"page": 1}}'
         )
     if not isinstance(found, dict):
         parser.error(
@@ -115,9 +115,9 @@ def start_from_here(cls: type, name: str, flow_id: str | None) -> None:
     """Start the manager with the options of this command line, and show it until its end.
 
     The manager executes on a user-code worker, which must have the module. A separate process
-    executes ``crawlctl manager start --watch``: address, token and exit codes are the same, and
-    this process does not load ``crawlctl``. Ctrl-C ends the display, but not the manager. Raises
-    ``SystemExit`` unless the manager completed.
+    executes ``crawlctl manager start --watch``. Thus address, token and exit codes are the same,
+    and this process does not load ``crawlctl``. Ctrl-C ends the display, but not the manager.
+    Raises ``SystemExit`` unless the manager completed.
     """
     import subprocess  # a manager in a worker does not need it
 

@@ -53,7 +53,7 @@ def check_state(state: Any) -> None:
         raise InvalidRequest("self.state: a name is not allowed; all names must be texts")
     if size > STATE_BYTES:
         raise InvalidRequest(
-            f"self.state: {size} bytes of JSON are too much; keep at most {STATE_BYTES}"
+            f"self.state: {size} bytes of JSON are too many; keep at most {STATE_BYTES}"
         )
 
 
@@ -70,9 +70,7 @@ def no_coroutine(method: str, answer: Any) -> Any:
 
 @contextmanager
 def undone_on_error(script: BaseScript) -> Iterator[None]:
-    """Restore the earlier decisions of the script if an error is raised inside of the ``with``
-    block.
-    """
+    """Restore the earlier decisions of the script if the ``with`` block raises an error."""
     cycle = script._cycle
     window = cycle.window.saved()
     state = deepcopy(script.state)

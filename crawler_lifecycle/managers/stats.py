@@ -12,7 +12,7 @@ from crawler_lifecycle.domain.bounds import refusal
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.features.managers.domain.manager import STAT_NAME_MAX, STATS_MAX
 
-#: Prefixes of the spider statistics that every such manager adds up.
+#: Prefixes of the spider statistics that every manager of this kind adds up.
 BASE_TARGET_SPIDER_STATS = (
     "downloader/response_status_count/",
     "downloader/response_count",
@@ -82,9 +82,9 @@ class SpiderStatsAggregatorMixin:
     {'price/missing/total': 2, 'item_scraped_count/total': 7}
     """
 
-    #: More prefixes of statistics to add up, as regular expressions.
+    #: Further prefixes of statistics to add up, as regular expressions.
     target_spider_stats: tuple[str, ...] = ()
-    #: True: only ``<name>/total`` is added up. False: ``<name>/<spider>`` too.
+    #: If True, only ``<name>/total`` is added up. If False, ``<name>/<spider>`` too.
     stats_only_total = True
     stats: Stats
 

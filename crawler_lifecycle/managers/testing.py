@@ -1,7 +1,7 @@
 """A simulated manager for tests: ``simulate(MyManager, outcomes=…)``.
 
-The class is called by the same code and rules as in a worker. The clock moves from one event to the
-next, and no run is started. The same call always returns the same record.
+The class is called by the same code and under the same rules as in a worker. The clock moves from
+one event to the next, and no run is started. The same call always returns the same record.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ class Scheduled(Job):
 
 @dataclass(slots=True)
 class Record:
-    """The events of a simulation, in the order of time."""
+    """The events of a simulation, in chronological order."""
 
     scheduled: list[Scheduled] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
-    """Positions of yields that became no job, with the reason."""
+    """Positions of yields that did not become a job, with the reasons."""
     hooks: list[tuple[str, int | None]] = field(default_factory=list)
     """Called methods of the class, each with the number of its job."""
     waits: list[str] = field(default_factory=list)
-    """Different sentences that explained why no more jobs were started."""
+    """The different sentences about why no more jobs were started."""
     errors: list[str] = field(default_factory=list)
     """Errors of the class."""
     close_reason: str | None = None
     failed: bool = False
-    """True when the manager FAILED."""
+    """True if the manager FAILED."""
     stats: dict[str, float] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
     flow_tags: list[str] = field(default_factory=list)
     cycles: int = 0
     most_live: int = 0
     left: int = 0
-    """Number of jobs that were still live at the end."""
+    """The number of jobs that were still live at the end."""
     seconds: float = 0.0
     """Simulated seconds since the beginning."""
     over: bool = False
@@ -109,21 +109,21 @@ class _Row:
     items: Sequence[Any] | None = None
 
 
-#: The outcomes of jobs that no crawler ended itself.
+#: The outcomes of jobs that did not end on their own.
 _ENDED_BY = {
     "cancelled": EndedBy.PERSON,
     "cancel_timeout": EndedBy.PERSON,
     "deploy_failed": EndedBy.SERVICE,
 }
-#: One outcome for all jobs, a list in the order of their starts, job number -> outcome, or a
-#: function of the job.
+#: One outcome for all jobs, a list in the order of their starts, a mapping from job number to
+#: outcome, or a function of the job.
 Outcomes = str | Sequence[str] | Mapping[int, str] | Callable[[Scheduled], str]
-#: Items of jobs: spider -> items, or a function of the job.
+#: Items of jobs: a mapping from spider to items, or a function of the job.
 Left = Mapping[str, Sequence[Any]] | Callable[[Scheduled], Sequence[Any]]
 
 
 class Simulation(HeldFiles):
-    """One simulated manager: its rows, its clock, and the driver of its class."""
+    """One simulated manager, with its rows, its clock, and the driver of its class."""
 
     def __init__(
         self,
@@ -140,7 +140,9 @@ class Simulation(HeldFiles):
         super().__init__()
         self.others = others
         self.items = items
-        """``others``: jobs of managers of this name in other flows, in the form of ``JobDict``."""
+        """``others`` are jobs of managers of this name in other flows, in the form of
+        ``JobDict``.
+        """
         self.cls = cls
         self.outcomes = outcomes
         self.seconds = seconds
@@ -160,10 +162,10 @@ class Simulation(HeldFiles):
         self.position = 0
         self.last_pick: float | None = None
         self.hook_errors = 0
-        """Number of ends whose hooks failed too often in this attempt."""
+        """The number of ends whose hooks failed too often in this attempt."""
         self.driver: Driver | None = None
         self.buffer = DELAYED_MAX
-        """Jobs of the source to read ahead. The last page may exceed this number."""
+        """The number of jobs of the source to read ahead. The last page may exceed it."""
         self.read_clock: Callable[[], float] = lambda: 0.0
         """The driver's clock, for its time limits. The default clock never moves."""
 
@@ -172,9 +174,8 @@ class Simulation(HeldFiles):
     def run(
         self, cycles: int = 10_000, until: Callable[[Record], bool] = lambda record: False
     ) -> Record:
-        """Execute cycles until the end, until ``until`` is true, or at most this many.
-
-        Return the record.
+        """Execute at most this many cycles, until the end or until ``until`` is true. Return the
+        record.
         """
         for _ in range(cycles):
             if self.record.over or until(self.record):
@@ -183,7 +184,7 @@ class Simulation(HeldFiles):
         return self.record
 
     def restart(self) -> None:
-        """Simulate the death of the process: the next cycle creates a new object.
+        """Simulate the death of the process, after which the next cycle creates a new object.
 
         The generator begins again, or continues after its position if ``on_code_change`` is
         ``continue``.
@@ -207,7 +208,9 @@ class Simulation(HeldFiles):
         self.record.failed = False
 
     def add_jobs(self, jobs: Iterable[Job], *, seal: bool = False) -> int:
-        """Add jobs from outside and return how many are new. ``seal``: no more jobs will come."""
+        """Add jobs as a user does, and return the number of new jobs. With ``seal``, no more will
+        come.
+        """
         new = [job for job in jobs if self._insert(JobState.QUEUED, job) is not None]
         self.sealed = self.sealed or seal
         return len(new)
@@ -468,7 +471,7 @@ class Simulation(HeldFiles):
         self.record.hooks.append((what, None if row is None else row.seq))
 
     def did(self, done: Decision) -> None:
-        """Do nothing: a simulation kills no process."""
+        """Do nothing, because a simulation kills no process."""
 
     def waiting_jobs(self, state: JobState, after_id: int = 0, limit: int = 100) -> list[Waiting]:
         found = [row for row in self.rows if row.state is state and row.item_id > after_id][:limit]
@@ -534,12 +537,15 @@ def simulate(
 ) -> Record:
     """Simulate a manager until its end, or for ``cycles`` cycles, and return the record.
 
-    ``argv``: the words of its command line. ``outcomes``: one outcome for all jobs, a list in the
-        order of their
-    starts, job number -> outcome, or a function of the job. ``seconds``: duration of each job, or a
-    function of the job. ``stats``: the ``scrapystats`` of each job. ``tags``: tags of the manager.
-    ``items``: spider -> items of its jobs, or a function of the job. Raises ``ClassError`` for
-    errors of the class outside of its hooks.
+    - ``argv`` are the words of its command line.
+    - ``outcomes`` is one outcome for all jobs, a list in the order of their starts, a mapping from
+      job number to outcome, or a function of the job.
+    - ``seconds`` is the duration of each job, or a function of the job.
+    - ``stats`` are the ``scrapystats`` of each job.
+    - ``tags`` are the tags of the manager.
+    - ``items`` maps spiders to the items of their jobs, or is a function of the job.
+
+    Raises ``ClassError`` for errors of the class outside of its hooks.
 
     >>> from crawler_lifecycle.managers import PeriodicCrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-#: The id of a run as text; before the run exists, the id of its request.
+#: The id of a run as text, or the id of its request before the run exists.
 JobKey = str
 SpiderName = str
 Outcome = str
-#: The record of a job: field -> value (docs/managers.md).
+#: The record of a job, which maps fields to values (docs/managers.md).
 JobMeta = dict[str, Any]
 #: A yield of ``set_parameters_gen``: arguments of the spider, and optionally keys of
 #: ``FullJobParams``.
@@ -76,6 +76,4 @@ class StopRetry(Exception):
 
 
 class ClassError(Exception):
-    """Raised for an error of a user's class; the text names the position, the problem and the
-    fix.
-    """
+    """Raised for an error of a user's class. The text has the position, the problem and the fix."""

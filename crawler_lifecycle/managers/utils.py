@@ -7,7 +7,9 @@ import os
 
 
 def get_kumo_loglevel(default: int = logging.INFO) -> int:
-    """Return the log level in the variable ``LOG_LEVEL``, a number or a name; else ``default``."""
+    """Return the log level in the variable ``LOG_LEVEL``, a number or a name, or else
+    ``default``.
+    """
     text = os.environ.get("LOG_LEVEL", "").strip().upper()
     if text.isdigit():
         return int(text)

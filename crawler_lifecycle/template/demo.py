@@ -2,8 +2,8 @@
 
 It serves a small site to itself, so that it needs no network, and crawls it.
 
-It is started with its arguments in CRAWL_ARGS. It leaves its items in CRAWL_FILES_DIR and writes
-its counters to CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
+It gets its arguments in CRAWL_ARGS, writes its items to CRAWL_FILES_DIR and its counters to
+CRAWL_STATS_FILE. To crawl a site of your own, replace `Site` and `read`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Site(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *about: object) -> None:
-        """Print nothing: the log is for the crawl."""
+        """Print nothing, because the log is for the crawl."""
 
 
 def read(port: int, path: str) -> str:
-    """The text of one page."""
+    """Return the text of one page."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", path)
     text = connection.getresponse().read().decode()
@@ -53,24 +53,24 @@ def read(port: int, path: str) -> str:
 
 
 def write(file: Path, value: object) -> None:
-    """Replace a file in one step, so that nobody reads half of it."""
+    """Replace a file atomically, so that nobody reads an incomplete file."""
     file.with_suffix(".new").write_text(json.dumps(value))
     file.with_suffix(".new").replace(file)
 
 
 def main() -> int:
-    """Crawl each page once. Return 0, or 11 when a stop was asked for."""
+    """Crawl each page once. Return 0, or 11 after a request to stop."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     site = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     threading.Thread(target=site.serve_forever, daemon=True).start()
 
-    # After a resume: continue from the saved position.
+    # After a resume, continue from the saved position.
     place = STATE / "place.json"
     resumed = os.environ.get("CRAWL_RESUME") == "1" and place.exists()
     done, waiting = json.loads(place.read_text()) if resumed else (0, ["/"])
 
-    with (FILES / "items.jsonl").open("a") as items:  # one JSON object a line
+    with (FILES / "items.jsonl").open("a") as items:  # one JSON object per line
         while waiting and not stop.is_set():
             path = waiting.pop(0)
             text = read(site.server_address[1], path)
@@ -81,7 +81,7 @@ def main() -> int:
             items.flush()
             waiting += re.findall('href="(.*?)"', text)
             done += 1
-            print(f"{path} is read: {title}, {len(waiting)} wait", flush=True)
+            print(f"{path} was read: {title}, {len(waiting)} waiting", flush=True)
             write(STATS, {"pages": done, "items": done, "resumed": resumed})
             write(place, [done, waiting])
             time.sleep(DELAY)

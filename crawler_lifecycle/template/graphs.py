@@ -1,4 +1,6 @@
-"""A graph: steps that depend on each other. Try it: crawlctl graph start graphs:nightly --watch"""
+"""A graph of steps that depend on each other. Try it: crawlctl graph start graphs:nightly
+--watch
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from crawler_lifecycle.graphs import Workflow, crawl
 
 
 def report(context: dict[str, Any]) -> str:
-    """Called when both crawls have ended. What it returns is the result of its step."""
+    """Return the result of the step. It is called when both crawls have ended."""
     return f"{context['small']['pages']} and {context['large']['pages']} pages"
 
 
 def nightly(pages: str = "20") -> Workflow:
-    """Two crawls at once, then a report about both."""
+    """Build a graph of two parallel crawls, followed by a report about both."""
     return (
         Workflow("nightly")
         .add("small", crawl("demo", args={"pages": "5"}))

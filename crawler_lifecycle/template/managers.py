@@ -1,4 +1,4 @@
-"""A crawl manager: it starts many runs, some at a time.
+"""A crawl manager, which starts many runs, a few at a time.
 
 Try it: crawlctl manager start managers:Sizes
 """
@@ -24,6 +24,6 @@ class Sizes(GeneratorCrawlManager):
     MAX_RETRIES = 1
 
     def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
-        """Each of these is one run."""
+        """Yield the parameters of each run."""
         for pages in (5, 10, 20):
             yield {"spider_args": {"pages": str(pages)}}

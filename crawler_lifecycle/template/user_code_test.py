@@ -1,4 +1,4 @@
-"""Tests of the manager and the graph, in memory: no service runs, and the clock jumps.
+"""In-memory tests of the manager and the graph, without a service and with a simulated clock.
 
 Start them with: pytest
 """

@@ -383,7 +383,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "failed",
         "unexpected keyword argument 'nobody'",
     ),
-    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "has no such name"),
+    "no such function": ({"call": "gone", "max_attempts": 5}, "failed", "no longer has this name"),
     "not listed": ({"call": "subprocess:run"}, "failed", "is not in LIFECYCLE_USER_CODE__MODULES"),
 }
 
@@ -656,7 +656,7 @@ def test_a_graft_is_made_once(fixture: Fixture) -> None:
 @pytest.mark.parametrize(
     ("call", "graft", "said"),
     [
-        ("grafts", False, "is no graft; add it with add_graft"),
+        ("grafts", False, "is not a graft; add it with add_graft"),
         ("grafts_twice", True, "DuplicateRequest"),
         ("grafts_elsewhere", True, "only the executing step may graft"),
         (

@@ -424,9 +424,7 @@ def test_a_class_that_another_worker_has_is_tried_there_until_no_worker_has_it(
     assert "on_close was not called" in str(fixture.cycle(broken, closing=True).unclosed)
     answer = fixture.cycle(broken)
     assert answer.over
-    assert "no worker has this class: bring it back, and start this flow again" in (
-        answer.error or ""
-    )
+    assert "no worker has this class: restore it, and start this flow again" in (answer.error or "")
 
 
 @pytest.mark.parametrize(
@@ -483,7 +481,7 @@ def test_a_class_that_waits_for_files_is_tried_again_however_often(
     for _ in range(4):
         answer = fixture.cycle()
         assert (answer.over, answer.again_s) == (False, 60.0)
-        assert (answer.error or "").endswith("files of its jobs are not there yet")
+        assert (answer.error or "").endswith("files of its jobs have not arrived yet")
     fixture.harness.clock.forward(25 * 3600)  # nobody delivers any more
     assert [fixture.cycle().over for _ in range(3)] == [False, False, True]
     assert "cannot be read here" in (fixture.row.error or "")

@@ -78,7 +78,7 @@ def _crawl(folder: Path, resume: str, **args: str) -> subprocess.Popen[bytes]:
 def test_its_crawler_keeps_its_place_over_a_stop_and_reads_each_page_once(tmp_path: Path) -> None:
     with _crawl(tmp_path, "0", pages="20", delay="0.05") as first:
         assert first.stdout is not None
-        assert first.stdout.readline() == b"/ is read: Page 1, 2 wait\n"
+        assert first.stdout.readline() == b"/ was read: Page 1, 2 waiting\n"
         first.send_signal(signal.SIGTERM)
         assert first.wait(120) == 11
     with _crawl(tmp_path, "1", pages="20", delay="0") as second:

@@ -164,7 +164,7 @@ def test_forms_that_people_write_down_by_hand() -> None:
     ("job", "said"),
     [
         ({"args": {"day": {"$date": "today"}}}, r"args: \{'\$date': 'today'\} is not a value"),
-        ({"args": {"$date": "2026-11-22"}}, "args: .* give an object: names and values"),
+        ({"args": {"$date": "2026-11-22"}}, "args: .* give an object with names and values"),
         ({"style": "item", "item": [{"$nobody": 1}]}, r"item: \{'\$nobody': 1\} is not a value"),
     ],
 )

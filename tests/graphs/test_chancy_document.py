@@ -139,7 +139,7 @@ def dot(workflow: Workflow) -> str:
 
 def test_c02_example_workflow(memory: Memory, capsys: pytest.CaptureFixture[str]) -> None:
     module = play(EXAMPLE, "example_workflow", before="")
-    with pytest.warns(UserWarning, match=r"Chancy\(postgresql:…\): no address of a gateway"):
+    with pytest.warns(UserWarning, match=r"Chancy\(postgresql:…\): not an address of a gateway"):
         asyncio.run(module.main())
     (row,) = memory.find(states=(), keys=(), limit=9)
     assert memory.wait(row["id"], None)["state"] == "completed"
@@ -195,7 +195,7 @@ if __name__ == "__main__":
 
 def test_c06_sequence(memory: Memory, capsys: pytest.CaptureFixture[str]) -> None:
     module = play(SEQUENCE, "example_workflow", before="")
-    with pytest.warns(UserWarning, match="no address of a gateway"):
+    with pytest.warns(UserWarning, match="not an address of a gateway"):
         asyncio.run(module.main())
     (row,) = memory.find(states=(), keys=(), limit=9)
     memory.wait(row["id"], None)

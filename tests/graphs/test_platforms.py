@@ -230,7 +230,7 @@ def test_a_gateway_that_is_away_for_a_moment_gets_the_same_command_again(
 REFUSALS = {
     "unauthorised": (401, {"detail": "no token"}, PlatformUnavailable, "no token"),
     "broken": (500, {"detail": "our fault"}, PlatformUnavailable, "our fault"),
-    "another service": (200, ["?"], PlatformUnavailable, "is not our gateway"),
+    "another service": (200, ["?"], PlatformUnavailable, "is not a gateway of crawler-lifecycle"),
     "a redirect": (302, {}, PlatformUnavailable, "HTTP 302"),
     "refused": (422, {"detail": "step 'x': no"}, InvalidRequest, "step 'x': no"),
     "no words": (418, None, InvalidRequest, "GET /v1/graphs: HTTP 418"),

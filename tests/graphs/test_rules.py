@@ -274,7 +274,7 @@ def nonsense(context: dict[str, Any]) -> int:
         (Foreign.new({}), True, Fenced.__name__),
         (Own.new({}), True, "give a new Workflow"),
         (own, True, "returned the graph that it belongs to"),
-        (NoGraft.new({}), False, "is no graft; add the step with add_graft"),
+        (NoGraft.new({}), False, "is not a graft; add the step with add_graft"),
         (nonsense, True, "is a graft and returned int"),
         (Twice.new({}), False, InvalidRequest.__name__),
     ],

@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an unknown option": (
         lambda: W().add("a", plain, tires=4),
-        'step "a": tires: 4 is not allowed; a step has no such option',
+        'step "a": tires: 4 is not allowed; a step does not have this option',
     ),
     "a float amount": (
         lambda: W().add("a", plain, resources={"r": 0.1}),
@@ -366,7 +366,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an unknown crawler field": (
         lambda: crawl("shops", color=1),
-        "color: 1 is not allowed; a run has no such field",
+        "color: 1 is not allowed; a run does not have this field",
     ),
     "a run's own": (lambda: crawl("shops", run_id=1), "run_id: 1 is not allowed; leave it out"),
     "a bad crawler name": (lambda: crawl("Not A Name"), "crawler: 'Not A Name'"),
@@ -382,7 +382,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an id with a slash": (lambda: W(id="a/b"), "id: 'a/b' is not allowed"),
     "a context to append": (
         lambda: W().append(W().add_context({"a": 1})),
-        "append: .*leave add_context out",
+        "append: .*leave out add_context",
     ),
 }
 

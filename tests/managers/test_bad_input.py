@@ -112,8 +112,8 @@ def test_a_generator_that_raises(error: BaseException, on_item_error: str) -> No
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        (lambda self: None, "returned a NoneType; let it yield"),
-        (lambda self: {"page": 1}, "returned a dict; let it yield"),
+        (lambda self: None, "returned a NoneType; make it yield"),
+        (lambda self: {"page": 1}, "returned a dict; make it yield"),
         (lambda self: "text", "returned a str"),
         (lambda self: 1 / 0, "ZeroDivisionError"),
     ],
@@ -134,7 +134,7 @@ def test_a_class_without_a_generator() -> None:
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        (["--spider-args", "{"], "--spider-args: '{' is no JSON"),
+        (["--spider-args", "{"], "--spider-args: '{' is not JSON"),
         (["--spider-args", "[1]"], "--spider-args: '[1]' is not allowed; give a JSON object"),
         (["--spider-args", '{"a": {"b": NaN}}'], "spider_args.a"),
         (["--job-settings", "17"], "--job-settings: '17' is not allowed"),
@@ -302,7 +302,7 @@ def test_hooks_and_caps_that_answer_nonsense() -> None:
     [
         ([1], "a list is not allowed"),
         ({"x": object()}, "not JSON serializable"),
-        ({"x": "y" * 70_000}, "bytes of JSON are too much"),
+        ({"x": "y" * 70_000}, "bytes of JSON are too many"),
         ({1: "x"}, "all names must be texts"),
         ({"x": float("nan")}, "self.state"),
     ],

@@ -185,7 +185,7 @@ def test_a_hook_that_hangs_names_its_job(fixture: Fixture) -> None:
         ("sys.exit(3)", "SystemExit: 3"),
         ("os._exit(4)", "ended with exit code 4"),
         ("class Other(GeneratorCrawlManager): name = 'o'", "no class 'M'; name another class"),
-        ("class M: pass", "the class is no manager"),
+        ("class M: pass", "the class is not a manager"),
         (
             "class M(GeneratorCrawlManager):\n    on_item_error = 'ignore'",
             "on_item_error: 'ignore' is not allowed",

@@ -247,10 +247,10 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
         "too many positional arguments; the step passes the item and the context",
     ),
     "NoWorker": ({"style": "worker"}, "must be a class with a method process"),
-    "nobody": ({}, "the module has no such name now"),
-    "here": ({}, "the module defines no such function or class"),
-    "os.system": ({"args": {"command": "true"}}, "the module defines no such function or class"),
-    "local": ({}, "the module defines no such function or class"),
+    "nobody": ({}, "the module no longer has this name"),
+    "here": ({}, "the module does not define this name"),
+    "os.system": ({"args": {"command": "true"}}, "the module does not define this name"),
+    "local": ({}, "the module does not define this name"),
 }
 
 

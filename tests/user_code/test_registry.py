@@ -175,7 +175,7 @@ def test_a_script_that_starts_what_it_builds_is_told_about_the_main_guard(tmp_pa
     with functions.use("g") as host:
         host.call(FunctionCall("good:work", "g", job, 20.0), no_answer, nothing)
         with pytest.raises(
-            UserCodeFailed, match="a graph is started or asked while its module is imported"
+            UserCodeFailed, match="a graph is started or queried while its module is imported"
         ):
             host.call(FunctionCall("graph:work", "g", job, 20.0), no_answer, nothing)
     functions.close()

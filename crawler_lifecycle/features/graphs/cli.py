@@ -98,13 +98,13 @@ def start(
     build
         module:function that returns a Workflow, or module:workflow
     words
-        after --: arguments of the function
+        arguments of the function, given after --
     file
         start the graph in this JSON file; - is standard input
     id
         id of the graph; a second start with the same id does nothing
     name
-        its name, for people
+        name of the graph for people
     tag
         tag of the graph
     parent
@@ -179,7 +179,7 @@ def _document(where: str, content: bytes) -> dict[str, Any]:
 
 
 def _checked(found: dict[str, Any]) -> tuple[GraphSpec, list[bytes], str]:
-    """Return the graph, its pages for the gateway, and its fingerprint.
+    """Return the graph, its pages for the gateway and its fingerprint.
 
     Raises ``CommandFailed``.
     """
@@ -211,7 +211,7 @@ def list_graphs(
     project: Project = None,
     limit: Limit = 50,
 ) -> None:
-    """List graphs, newest first; drafts only with --state draft.
+    """List graphs, newest first. Drafts are listed only with --state draft.
 
     Parameters
     ----------
@@ -236,10 +236,10 @@ def describe(
     Parameters
     ----------
     steps
-        also list its steps in this state: waiting, scheduled, ready, running, retrying,
+        also list the steps in this state: waiting, scheduled, ready, running, retrying,
         completed, cancelled, failed or all
     below
-        only list the steps inside this step; give its path
+        only list the steps inside the step with this path
     """
     with current().gateway() as gateway:
         found = gateway.get(GRAPH.path(graph))
@@ -332,9 +332,9 @@ def render(
     Parameters
     ----------
     form
-        dot is for Graphviz
+        the format; dot is for Graphviz
     expand
-        draw all steps in this one ('*': in all); default: a box if above 50
+        draw all steps inside this step, or '*' for all; the default is a box for more than 50
     """
     if current().output != "table":
         raise WrongUsage("graph render does not support -o", "use --format instead of -o")
@@ -377,7 +377,7 @@ def force_stop(
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """End graphs at once, and kill the functions and crawlers that they execute."""
+    """End graphs at once by killing the functions and crawlers that they execute."""
     GRAPH.be_sure((graph, *graphs), "everything that is executed by graph", yes=yes)
     return stop(graph, *graphs, reason=reason, force=True, by=by, wait=wait)
 
@@ -431,9 +431,9 @@ def approve(
     path
         the step's path: the names of the graphs around it, and its own name
     reject
-        reject it
+        reject the step
     note
-        a text for people, which the step records with the decision
+        a note for people, which is recorded with the decision
     """
     body = {"step": path, "approved": not reject, "note": note, "requested_by": by or user()}
     return _change(graph, "approve", body, "rejected" if reject else "approved")
@@ -445,20 +445,20 @@ def wait(
     *,
     goal: Annotated[Literal["completed", "ended"], Parameter(name="--for")] = "completed",
 ) -> int:
-    """Wait for the end of a graph, at most for --timeout (exit code 7).
+    """Wait for the end of a graph, but not longer than --timeout (exit code 7).
 
-    With --for completed the exit code shows its outcome: 0 completed, 5 failed, 6 cancelled.
+    With --for completed, the exit code shows its outcome: 0 completed, 5 failed, 6 cancelled.
 
     Parameters
     ----------
     goal
-        what to wait for
+        the state to wait for
     """
     return GRAPH.await_end(graph, goal)
 
 
 def watch(graph: Key, /) -> int:
-    """Watch a graph until its end.
+    """Watch a graph until it ends.
 
     The exit code shows its outcome: 0 completed, 5 failed, 6 cancelled.
     """

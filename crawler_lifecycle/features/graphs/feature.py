@@ -1,4 +1,4 @@
-"""The record of this feature."""
+"""The description of this feature."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GRAPHS = Feature(
                     "cli:force_stop",
                     "End graphs and everything that they execute at once.",
                 ),
-                "retry": ("cli:retry", "Retry steps, also of a graph that has ended."),
+                "retry": ("cli:retry", "Retry steps, even if the graph has ended."),
                 "approve": (
                     "cli:approve",
                     "Approve a step that waits for an approval, or reject it with --reject.",

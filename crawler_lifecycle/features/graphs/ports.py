@@ -1,4 +1,4 @@
-"""Values of graphs: their rows, their steps, the inputs and results of steps."""
+"""The values of graphs: their rows and steps, and the inputs and results of steps."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class GraphFence:
 
 @dataclass(frozen=True, slots=True)
 class NewGraph:
-    """A graph as its sender describes it. Its steps come with it, or in ``pages`` afterwards."""
+    """A graph as its sender describes it. Its steps come with it, or afterwards in ``pages``."""
 
     key: str
-    """Its unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow
+    """The unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow
     ``graph/<key>``.
     """
     fingerprint: str
@@ -46,11 +46,11 @@ class NewGraph:
     parent: str | None = None
     """The workflow that is notified when the graph ends."""
     project: str | None = None
-    """``None``: the project of the caller, or of an existing graph."""
+    """``None`` means the project of the caller, or of an existing graph."""
     tags: Sequence[str] = ()
 
     def begun_as(self, row: GraphRow) -> bool:
-        """Return whether ``row`` is this graph, and was started."""
+        """Return whether ``row`` is this graph and was started."""
         same = row.fingerprint == self.fingerprint and self.project in (None, row.project)
         return same and row.state is not GraphState.DRAFT
 
@@ -72,8 +72,9 @@ class GraphRow:
     pages: int = 1
     owner_run_id: str | None = None
     counts: Mapping[StepState, int] = field(default_factory=dict)
-    """The number of steps in each state. An ended graph has stored counts; the steps of a live
-    graph are counted when it is read."""
+    """The number of steps in each state. The counts of an ended graph are stored; the steps of a
+    live graph are counted when it is read.
+    """
     stop: StopIntent | None = None
     waiting_for: str | None = None
     cause: str | None = None
@@ -88,7 +89,7 @@ class GraphRow:
     pruned_at: datetime | None = None
     """The time when the steps and results of the graph were removed, long after its end."""
     unreadable: str | None = None
-    """The fault in this row, and the fix."""
+    """The error in this row, and the fix."""
 
     @property
     def workflow_id(self) -> str:
@@ -118,7 +119,7 @@ class StepRow:
     errors: Sequence[Mapping[str, Any]] = ()
     """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     result_bytes: int | None = None
-    """The size of its recorded result in bytes; ``None``: it has no recorded result."""
+    """The size of its recorded result in bytes, or ``None`` if it has none."""
     snoozed: int = 0
 
 
@@ -170,7 +171,9 @@ class ExecutionEnd:
 
     end: StepEnd
     result: Sequence[bytes] | None = None
-    """The recorded value, compressed (``domain.values.packed``); ``None``: nothing was recorded."""
+    """The recorded value, compressed (``domain.values.packed``), or ``None`` if nothing was
+    recorded.
+    """
     result_bytes: int = 0
     """The size of the result before compression, in bytes."""
     error: str | None = None

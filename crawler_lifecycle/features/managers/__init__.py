@@ -1,1 +1,1 @@
-"""Crawl managers: a class decides which runs begin."""
+"""Crawl managers: classes that decide which runs begin."""

@@ -1,4 +1,4 @@
-"""The record of this feature."""
+"""The description of this feature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANAGERS = Feature(
                     "cli.verbs:describe",
                     "Show everything about a manager, and its jobs.",
                 ),
-                "watch": ("cli.verbs:watch", "Watch a manager until its end."),
+                "watch": ("cli.verbs:watch", "Watch a manager until it ends."),
                 "wait": (
                     "cli.verbs:wait",
                     "Wait for the end of a manager; the exit code shows its outcome.",

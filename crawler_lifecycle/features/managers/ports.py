@@ -1,4 +1,4 @@
-"""Values of crawl managers: their rows, their jobs, and the user code that may be started."""
+"""The values of crawl managers: their rows and jobs, and the user code that can be started."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class NewManager:
     plan: str
     """The registered class, as ``module:Class``."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options of the class as on its command line (``{"argv": [...]}``), and other options from
-    the gateway.
+    """The options of the class as on its command line (``{"argv": [...]}``), and further options
+    from the gateway.
     """
     requested_by: str | None = None
     parent: str | None = None
     """The workflow that is notified when the manager ends."""
     project: str | None = None
-    """``None``: the project of the caller, or of an existing manager."""
+    """``None`` means the project of the caller, or of an existing manager."""
     tags: Sequence[str] = ()
     fresh: bool = False
-    """True when the flow id was made for this start, so that no earlier manager may be resumed
+    """True if the flow id was generated for this start, so that no earlier manager may be resumed
     (S-24).
     """
 
@@ -92,8 +92,8 @@ class ManagerRow:
 
     manager_id: int
     manager_uid: str
-    """The uid of this manager. Its number alone is not unique: a restored database gives a number
-    out again.
+    """The uid of this manager. Its number alone is not unique, because a restored database may
+    assign it again.
     """
     name: str
     flow_id: str
@@ -104,34 +104,34 @@ class ManagerRow:
     created_at: datetime
     updated_at: datetime
     outcome: str | None = None
-    """The close reason, after the manager has ended."""
+    """The close reason after the manager has ended."""
     cause: str | None = None
     owner_run_id: str | None = None
     generation: int = 0
     fingerprint: str | None = None
     """The fingerprint of the source code of the class that was loaded last."""
     position: int = 0
-    """The number of recorded yields of the source in its present pass."""
+    """The number of recorded yields of the source in its current pass."""
     exhausted: bool = False
     source_error: str | None = None
     """The error that ended the reading of the source, until a new pass begins (``Page.error``)."""
     over: bool = False
-    """True when a committed decision of this attempt ended the manager. Its class is not called any
-    more.
+    """True if a committed decision of this attempt ended the manager. Its class is then no longer
+    called.
     """
     sealed: bool = False
-    """True when nobody will send further items (the built-in manager)."""
+    """True if nobody will send further items (the built-in manager)."""
     next_seq: int = 1
     tries: int = 0
-    """The number of failed cycles of the class in a row."""
+    """The number of successive failed cycles of the class."""
     hook_errors: int = 0
-    """The number of hooks of this attempt that failed finally: hooks for ended jobs, and
+    """The number of hooks of this attempt that failed permanently: hooks for ended jobs, and
     ``on_close``.
     """
     cap: int | None = None
     paused: bool = False
     leave: bool = False
-    """True when the runs of the manager continue after a stop of the manager."""
+    """True if the runs continue after a stop of the manager."""
     stop: StopIntent | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     stats: Mapping[str, float] = field(default_factory=dict)
@@ -150,14 +150,15 @@ class ManagerRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     pruned_through: int | None = None
-    """Events of the manager up to this number may have been removed; ``None``: no event was
+    """Events of the manager up to this number may have been removed; ``None`` means that none was
     removed.
     """
     jobs_pruned_at: datetime | None = None
-    """The time when jobs of the manager were last removed, long after its end. The manager does not
-    recognise these jobs any more: it treats them as new."""
+    """The time when jobs of the manager were last removed, long after its end. The manager no
+    longer recognises these jobs and treats them as new.
+    """
     ended_by: EndedBy | None = None
-    """Who ended it; ``None``: it lives."""
+    """Who ended it; ``None`` while it lives."""
     counts: ManagerCounts = ManagerCounts()
     """The counts of its jobs. They include runs that ended after the manager; no cycle handles
     these ends.
@@ -173,16 +174,16 @@ class ManagerCommit:
     """The state of a manager after a decision was committed."""
 
     starting: int
-    """The number of jobs whose run has to be started."""
+    """The number of jobs whose run must be started."""
     live: int
     """The number of jobs that hold a slot."""
     dropped: int = 0
-    """The number of picked jobs that were not taken. A job with a known identity is dropped
+    """The number of picked jobs that were dropped. A job with a known identity is dropped
     permanently. After a stop, a pause, a lower cap or a resumed run that came before the commit,
     the job waits again.
     """
     stopped: bool = False
-    """True when a stop is recorded."""
+    """True if a stop is recorded."""
     hook_errors: int = 0
     """The value of ``ManagerRow.hook_errors``."""
 
@@ -194,7 +195,7 @@ class JobRow:
     item_id: int
     state: JobState
     job: Job | None
-    """The job; ``None``: the yield is no valid job (``error``), or its row is unreadable."""
+    """The job, or ``None`` if the yield is not a valid job (``error``) or its row is unreadable."""
     seq: int | None = None
     retry: int = 0
     position: int | None = None
@@ -203,7 +204,7 @@ class JobRow:
     error: str | None = None
     not_before: datetime | None = None
     unreadable: str | None = None
-    """The fault in this row, and the fix."""
+    """The error in this row, and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,30 +229,30 @@ HEARD_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class UserCodeRow:
-    """A class or a module of users that workers of the role ``user-code`` have."""
+    """A user's class or module that workers of the role ``user-code`` have."""
 
     plan: str
     """``module:Class`` of a class, or the name of a module."""
     kind: str
-    """The kind. ``CODE_MANAGER``: a class that may be started. ``CODE_GRAPH``: a function that
-    builds a graph.
-    ``CODE_MODULE``: a module whose functions graphs may call. ``CODE_READING``: a module that a
-        worker is reading for
-    the first time."""
+    """The kind: ``CODE_MANAGER`` for a class that can be started, ``CODE_GRAPH`` for a function
+    that builds a graph, ``CODE_MODULE`` for a module whose functions graphs may call, or
+    ``CODE_READING`` for a module that a worker is reading for the first time.
+    """
     name: str | None
     description: str
     fingerprint: str
     options: Sequence[Mapping[str, Any]] = ()
     """The options of its command line, or the parameters of the function. Each has a name, a help
-    text, a default, a type, and whether it is required; if there are any, also its choices, and how
-    it takes several values."""
+    text, a default, a type and a flag for required options, and, if there are any, its choices and
+    the way in which it takes several values.
+    """
     error: str | None = None
     """The reason why it cannot be used, for example a failed import or a missing name."""
     seen_at: datetime | None = None
-    """The time when a worker last reported it; ``None``: no worker reports it any more."""
+    """The time when a worker last reported it, or ``None`` if no worker reports it any more."""
     queue: str | None = None
-    """The pool of workers that has this module. A class of a manager has no pool: workers of all
-    pools serve it.
+    """The pool of workers that has this module. A class of a manager has no pool, because workers
+    of all pools serve it.
     """
 
     def heard(self, now: datetime) -> bool:

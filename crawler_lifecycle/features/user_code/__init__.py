@@ -1,1 +1,1 @@
-"""Processes that execute code of users."""
+"""Processes that execute user code."""

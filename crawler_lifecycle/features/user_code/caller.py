@@ -24,10 +24,10 @@ from crawler_lifecycle.graphs.platform import Document, PlatformUnavailable, nes
 from . import loading
 from .wire import Pipes, read_frames, write_frames
 
-#: Most characters of a reason.
+#: The maximum number of characters in a reason.
 REASON_MAX = 1000
-#: Most characters of a graph that the class of a manager starts. A message to the worker has three
-#: bytes for each.
+#: The maximum number of characters in a graph that the class of a manager starts. A message to the
+#: worker has three bytes for each character.
 GRAPH_MAX = 1024 * 1024
 
 
@@ -60,7 +60,7 @@ class Caller:
             return {"kind": "failed", "error": str(error), "for_good": True}
         except BaseException as error:  # sys.exit() must not end this process
             return {"kind": "failed", "error": loading.reported(error), "for_good": False}
-        os._exit(0)  # the user's code forked, and this process is the copy
+        os._exit(0)  # the user's code has forked, and this process is the copy
 
     def _context(self, size: int) -> Document:
         """Return the merged contexts (inner values override outer ones), and the results of
@@ -135,7 +135,7 @@ class _Worker:
 
 
 class HookGraphs:
-    """``Platform`` for the class of a manager. It only starts graphs."""
+    """``Platform`` for the class of a manager, which can only start graphs."""
 
     only_starts = True
 
@@ -146,8 +146,7 @@ class HookGraphs:
         pages = [page.decode() for page in encode_pages(spec)]
         if sum(map(len, pages)) > GRAPH_MAX:
             raise InvalidRequest(
-                f"steps: more than {GRAPH_MAX} characters; let a step of a graph start so large "
-                "a graph"
+                f"steps: more than {GRAPH_MAX} characters; start large graphs from a graph's step"
             )
         return bool(self._ask("start_graph", pages=pages, **_started(key, spec, name, tags)))
 

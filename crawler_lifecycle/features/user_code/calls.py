@@ -1,6 +1,5 @@
-"""Checks of a host process's replies: their form, sizes and texts.
-
-No reply is used before its check.
+"""Checks the replies of a host process: their form, sizes and texts. No reply is used before its
+check.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from .wire import NAME_MAX, TEXT_MAX
 
 T = TypeVar("T")
 
-#: Most entries of a list, by field; for other fields 10,000.
+#: The maximum number of entries in a list, by field; 10,000 for other fields.
 ENTRIES_MAX = {"items": PAGE_ITEMS, "failed_outcomes": 1000}
-#: Largest number or longest text, by field; for other fields ``ID_MAX`` and ``TEXT_MAX``.
+#: The largest number or longest text, by field; ``ID_MAX`` and ``TEXT_MAX`` for other fields.
 MOST = {
     "attempt": INT_MAX,
     "cap_key": NAME_MAX,
@@ -70,7 +69,7 @@ class UserCodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModuleReport:
-    """The content of a module."""
+    """The user code in a module."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -95,9 +94,8 @@ _adapter = functools.cache(TypeAdapter)
 
 
 def found(reply: object) -> ModuleReport:
-    """Return the content of a module.
-
-    Raises ``InvalidRequest`` for an invalid reply, like all functions here.
+    """Return the user code in a module. Raises ``InvalidRequest`` for an invalid reply, like all
+    functions here.
     """
     module = _checked(ModuleReport, reply)
     for plan in module.user_code:

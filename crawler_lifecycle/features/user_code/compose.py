@@ -1,4 +1,4 @@
-"""The composition of this feature: activities from adapters."""
+"""Composes this feature: builds its activities from adapters."""
 
 from __future__ import annotations
 

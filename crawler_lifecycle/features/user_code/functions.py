@@ -1,7 +1,7 @@
 """The processes of one worker that call functions of graphs. Each process can call any function.
 
-The worker opens two files without a name for inputs and results. They can have any size, users'
-code cannot replace them, and a killed worker leaves no file behind.
+The worker opens two unnamed files for inputs and results. They can have any size, users' code
+cannot replace them, and a killed worker leaves no files behind.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from .pool import Pool, PooledProcess, no_answer
 from .process import START_S, Alive, Answer, HostProcess, Rules
 from .wire import TEXT_MAX, FrameError, Message, read_frames, write_frames
 
-#: Number of calls after which a process is replaced. Functions may leave state in a process; this
-#: limits it.
+#: The number of calls after which a process is replaced, to limit the state that functions leave in
+#: a process.
 CALLS_MAX = 5000
-#: Most seconds for the import of a module.
+#: The time limit for the import of a module, in seconds.
 IMPORT_S = 2 * START_S
-#: Most bytes of a question in the file: enough for a graft of 20,000 steps.
+#: The maximum size of a question in the file in bytes, which is enough for a graft of 20,000 steps.
 QUESTION_MAX = 64 * 1024 * 1024
 _SETTING = "timeout_s of the step"
 
@@ -46,7 +46,7 @@ class FunctionProcess(PooledProcess):
     ) -> None:
         """Start the process.
 
-        ``leaving`` is set when all processes are ended. Raises ``UserCodeFailed``.
+        ``leaving`` is set when the pool ends all processes. Raises ``UserCodeFailed``.
         """
         self._leaving = leaving
         self._modules = modules
@@ -96,15 +96,15 @@ class FunctionProcess(PooledProcess):
             return write_frames(self._given, values, self._rules.memory)
         except (
             OSError
-        ) as error:  # a lack of memory on this machine proves nothing about the function
+        ) as error:  # a lack of memory on this machine is not the fault of the function
             raise UserCodeFailed(
                 f"its input cannot be written on this worker: {error}", missing=True
             ) from None
         except OverflowError:
             raise InvalidRequest(
                 f"its input exceeds the {self._rules.memory} bytes that its process may use; "
-                "record the location of "
-                "large results instead of the results, or raise LIFECYCLE_USER_CODE__MEMORY"
+                "record the location of large results instead of the results, or raise "
+                "LIFECYCLE_USER_CODE__MEMORY"
             ) from None
 
     def taken(self, size: int) -> list[bytes]:
@@ -196,13 +196,12 @@ class FunctionProcess(PooledProcess):
 class Functions:
     """``FunctionHosts`` of one worker.
 
-    The threads of its activities use it; each uses at most one process.
+    It is used by the threads of activities, each of which uses at most one process.
     """
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """Take the rules for the processes.
-
-        ``modules`` may change: only functions of these modules are called.
+        """Set the rules for the processes. Only functions of ``modules``, which may change, are
+        called.
         """
         self._pool: Pool[FunctionProcess] = Pool()
         self._start = lambda: FunctionProcess(modules, rules, result_max, self._pool.over)
@@ -212,8 +211,8 @@ class Functions:
 
     @contextmanager
     def use(self, graph: str) -> Iterator[FunctionProcess]:
-        # A function may leave state in its process, such as threads or variables. Then only its own
-        # graph may use it.
+        # A function may leave state in its process, such as threads or variables. In this case,
+        # only its own graph may use it.
         with self._pool.use(
             None, lambda host: not host.left or host.graph == graph, self._start, lambda: None
         ) as host:
@@ -223,11 +222,8 @@ class Functions:
             yield host
 
     def outdate(self, code: Mapping[str, str]) -> None:
-        """Take the present fingerprints of all modules.
-
-        After a change, all present processes are outdated.
-
-        Modules import each other, so one changed module may affect every process.
+        """Set the current fingerprints of all modules. After a change, all current processes are
+        outdated. Modules import each other, so one changed module may affect every process.
         """
         if self._code and code != self._code:
             for host in self._pool.processes():

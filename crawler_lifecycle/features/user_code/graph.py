@@ -1,10 +1,10 @@
-"""Writes a graph as JSON to standard output, or with exit code 1 why there is none.
+"""Writes a graph as JSON to standard output, or the reason why there is none with exit code 1.
 
 ``python -m crawler_lifecycle.features.user_code.graph module:object [word …]``
 
-``crawlctl graph start`` builds a graph with it, in a separate process and with the user's folder on
-the import path. The object is a ``Workflow``, or a callable that gets the words and returns a
-``Workflow``. Output of the module goes to standard error.
+``crawlctl graph start`` runs this in a separate process with the user's folder on the import path.
+The object is a ``Workflow``, or a callable that gets the words and returns a ``Workflow``. Output
+of the module goes to standard error.
 """
 
 from __future__ import annotations
@@ -73,6 +73,6 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # A module without a main guard must not read the words as its options.
+    # A module without a main guard must not parse the words as its options.
     given, sys.argv[1:] = sys.argv[1:], []
     sys.exit(main(given))

@@ -2,11 +2,11 @@
 
 ``python -m crawler_lifecycle.features.user_code.host PARENT IN OUT MEMORY [GIVEN RESULT]``
 
-It contains the object of one manager, or calls functions of graphs one after another. GIVEN and
+It contains the object of one manager, or calls functions of graphs one after the other. GIVEN and
 RESULT are two open files for values of functions. It reads calls from one pipe and writes replies
-to another pipe (``wire.py``). Standard input is empty, and standard output is for the user's code.
-Only ``process.py`` starts it. Users' code can change anything in this process, so the worker checks
-every message.
+to another pipe (``wire.py``). Standard input is empty, and only the user's code writes to standard
+output. Only ``process.py`` starts it. Users' code can change anything in this process, so the
+worker checks every message.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HostPlatform(AskedFiles):
         self._pipes = pipes
         self._start = start
         self.limit_s = 0.0
-        """Most seconds for each method of the class, set by the current call."""
+        """The time limit in seconds for each method of the class, set by the current call."""
         self._until = 0.0
 
     def start(self) -> Start:
@@ -104,7 +104,7 @@ class HostPlatform(AskedFiles):
 
 
 class Host:
-    """Answers the calls of a worker: a call ``name`` is the method ``do_name``.
+    """Answers the calls of a worker. A call ``name`` executes the method ``do_name``.
 
     It has at most one class and one object of the class.
     """
@@ -123,10 +123,10 @@ class Host:
         while (message := self._pipes.receive()) is not None and message["call"] != "end":
             self._pipes.open = True
             reply = self._reply(message)
-            if os.getpid() != me:  # the user's code forked, and this process is the copy
+            if os.getpid() != me:  # the user's code has forked, and this process is the copy
                 os._exit(0)
             with contextlib.suppress(Exception):  # the user's code may have closed them
-                # Before the reply, because later output belongs to the next call.
+                # This is done before the reply, because later output belongs to the next call.
                 sys.stdout.flush()
                 sys.stderr.flush()
             try:
@@ -190,7 +190,7 @@ class Host:
             )
 
             self._caller = Caller(self._pipes, *self._files)
-            # Then orphaned grandchildren become our children, and we can find them.
+            # Orphaned grandchildren become our children, so that we can find them.
             become_subreaper()
         before = _shared()
         return {**self._caller.call(message), "left": _shared() != before or _has_children()}
@@ -210,7 +210,7 @@ class Host:
 
 
 def _shared() -> list[object]:
-    """Return the state of the process that a function may change for all later calls."""
+    """Return the state of the process that a function can change for all later calls."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     timers = [
         signal.getitimer(timer)[0] > 0
@@ -248,7 +248,7 @@ def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:
     """
 
     def die_with_parent() -> None:
-        # Not on Linux; there the end of the pipe ends the process.
+        # On other systems than Linux, the end of the pipe ends the process.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
@@ -273,7 +273,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     Host(pipes, files).serve()
     logging.shutdown()
-    os._exit(0)  # do not wait for threads of the user's code
+    os._exit(0)  # do not wait for the threads of the user's code
 
 
 if __name__ == "__main__":

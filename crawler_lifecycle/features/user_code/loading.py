@@ -23,9 +23,9 @@ from crawler_lifecycle.managers.driver import parser_of
 from .wire import NAME_MAX, TEXT_MAX
 
 _OURS = "crawler_lifecycle"
-#: A class, or one of its options, as ``UserCodeRow`` holds it.
+#: A class, or one of its options, in the form of ``UserCodeRow``.
 Described = dict[str, Any]
-#: Most source files to watch for changes of a class.
+#: The maximum number of source files to watch for changes of a class.
 FILES_MAX = 500
 _DESCRIPTION_MAX = 500
 _HELP_MAX = 300
@@ -55,7 +55,7 @@ def load(plan: str) -> type[BaseLoopScript]:
         )
     if not _is_plan(found):
         raise NotUsable(
-            f"{plan}: the class is no manager; derive it from a class of crawler_lifecycle.managers"
+            f"{plan}: the class is not a manager; derive it from one in crawler_lifecycle.managers"
         )
     return cast(type[BaseLoopScript], found)
 
@@ -142,7 +142,9 @@ def options(cls: type[BaseLoopScript]) -> list[Described]:
             found[-1]["choices"] = [str(choice) for choice in action.choices]
         if several := _several(action):
             found[-1]["several"] = several
-        if action.dest == "program":  # the flow id must be known before the class reads its options
+        if (
+            action.dest == "program"
+        ):  # the flow id must be known before the class parses its options
             lines = {
                 name: [str(word) for word in program["command_line"]]
                 for name, program in cls.PROGRAMS.items()
@@ -153,9 +155,8 @@ def options(cls: type[BaseLoopScript]) -> list[Described]:
 
 
 def _several(action: Action) -> str | None:
-    """Return how an option takes several values: ``repeated``, or ``together`` after one name.
-
-    ``None``: only one.
+    """Return how an option takes several values: ``repeated``, ``together`` after one name, or
+    ``None`` if it takes only one.
     """
     if (isinstance(action.nargs, int) and action.nargs > 1) or action.nargs in (
         ONE_OR_MORE,
@@ -166,12 +167,12 @@ def _several(action: Action) -> str | None:
 
 
 def _builds(found: Callable[..., Any]) -> bool:
-    """Return whether a function builds a whole graph: it is annotated ``-> Workflow``, and gets no
-    context of a graph.
+    """Return whether a function builds a whole graph: it is annotated ``-> Workflow``, and does not
+    take the context of a graph.
     """
     try:
         signature = inspect.signature(found)
-    except (TypeError, ValueError):  # it has a signature of its own making
+    except (TypeError, ValueError):  # it defines its signature itself
         return False
     says = signature.return_annotation
     name = str(says if isinstance(says, str) else getattr(says, "__name__", ""))
@@ -189,7 +190,7 @@ def _builds(found: Callable[..., Any]) -> bool:
 def _graph(plan: str, build: Callable[..., Any], digest: str) -> Described:
     """Return the description of a function that builds a graph. Its parameters are its options."""
     hints = dict[str, Any]()
-    with contextlib.suppress(Exception):  # a name in an annotation may exist for type checkers only
+    with contextlib.suppress(Exception):  # a name in an annotation may exist only for type checkers
         hints = get_type_hints(build)
     known = inspect.signature(build).parameters.values()
     return {
@@ -208,7 +209,9 @@ def _graph(plan: str, build: Callable[..., Any], digest: str) -> Described:
 
 
 def _parameter(one: inspect.Parameter, hint: Any) -> Described:
-    """Return the description of a parameter. A type that no field of a form has is ``json``."""
+    """Return the description of a parameter. A type without a form field of its own becomes
+    ``json``.
+    """
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     if NoneType in get_args(hint) and len(kinds) == 1:
         hint, kinds = kinds[0], list(get_args(kinds[0]))
@@ -225,7 +228,7 @@ def _parameter(one: inspect.Parameter, hint: Any) -> Described:
     if not isinstance(default, str | int | bool | None):
         default = json.dumps(default, default=str)
     if isinstance(default, str) and len(default) > _DEFAULT_MAX:
-        default = None  # it holds all the same, when nobody gives another
+        default = None  # the default applies nevertheless if no other value is given
     described: Described = {
         "name": one.name,
         "aliases": [],
@@ -290,7 +293,7 @@ def _apart() -> tuple[str, ...]:
 
 
 def reported(error: BaseException) -> str:
-    """Return the error as ``told`` does, and print the whole stack to the output."""
+    """Return the error as ``told`` does, and print the whole traceback to the output."""
     with contextlib.suppress(Exception):
         traceback.print_exception(error)
     return told(error)

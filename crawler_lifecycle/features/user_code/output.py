@@ -1,4 +1,4 @@
-"""Reads the output of users' code at once, so that no full pipe blocks it; logs it within limits
+"""Reads the output of users' code at once, so that no full pipe blocks it, logs it within limits,
 and keeps its end.
 """
 
@@ -15,16 +15,16 @@ from crawler_lifecycle.features.managers.domain.manager import OUTPUT_BYTES
 
 log = logging.getLogger(__name__)
 
-#: Characters of the newest output that an error message shows.
+#: The number of characters of the newest output that an error message shows.
 SHOWN = 1000
-#: Most lines to log in a second, and most characters of each line.
+#: The maximum number of lines to log per second, and of characters in each line.
 LINES_A_SECOND = 50
 LINE_MAX = 2000
-#: Most bytes to read in a second. A process that prints more must wait, so it cannot use up the
-#: worker's processor.
+#: The maximum number of bytes to read per second. A process that prints more must wait, so that it
+#: cannot use up the worker's CPU.
 BYTES_A_SECOND = 8 * 1024 * 1024
 _CHUNK = 65_536
-#: Most bytes in a pipe of Linux without extra rights.
+#: The maximum number of bytes in a Linux pipe without special privileges.
 _PIPE = 1024 * 1024
 _TURN_S = 0.5
 
@@ -37,7 +37,7 @@ class Output:
         self._handle = handle
         self._kept = bytearray()
         self._fresh = 0
-        """Number of bytes at the end of ``_kept`` that ``take`` has not returned yet."""
+        """The number of bytes at the end of ``_kept`` that ``take`` has not returned yet."""
         self._line = bytearray()
         self._over = threading.Event()
         self._reading = threading.Lock()
@@ -50,11 +50,9 @@ class Output:
         self._thread.start()
 
     def take(self, *, whole: bool = False) -> str:
-        """Return the output since the last call, for people: without secrets, and only its end if
-        it is too long.
-
-        While the process lives, an incomplete last line is kept for the next call. With ``whole``
-        it is returned now, because the next call is for somebody else.
+        """Return the output since the last call for people, without secrets, and only its end if it
+        is too long. While the process lives, an incomplete last line is kept for the next call.
+        With ``whole``, it is returned now, because the next call has another owner.
         """
         with self._reading:
             lives = self._thread.is_alive()
@@ -70,8 +68,8 @@ class Output:
         return _shown(fresh, end)
 
     def newest(self) -> str:
-        """Return the end of the new output as a sentence for an error message; empty if there is no
-        output.
+        """Return the end of the new output as a sentence for an error message, or an empty text if
+        there is none.
         """
         with self._reading:
             fresh = bytes(self._kept[len(self._kept) - self._fresh :])
@@ -88,7 +86,7 @@ class Output:
             leaving = self._over.is_set()
             ready, _, _ = select.select([self._handle], [], [], 0 if leaving else _TURN_S)
             if not ready:
-                if leaving:  # a process that left the group still has the pipe open
+                if leaving:  # a process that left the group may still have the pipe open
                     break
                 continue
             with self._reading:
@@ -105,7 +103,7 @@ class Output:
         self._flush()
 
     def _drain(self) -> None:
-        """Read the present content of the pipe, at most its capacity, because the thread may be
+        """Read the current content of the pipe, at most its capacity, because the thread may be
         late.
         """
         for _ in range(_PIPE // _CHUNK):
@@ -163,8 +161,8 @@ def for_people(text: str, most: int) -> str:
 
 
 def _shown(fresh: bytes, end: int) -> str:
-    # The first line may have lost its beginning and show the end of a secret: drop it, unless it is
-    # the only line.
+    # The first line may have lost its beginning and show the end of a secret, so drop it unless it
+    # is the only line.
     begin = fresh.find(b"\n", 0, end - 1) + 1 if len(fresh) == OUTPUT_BYTES else 0
     text = fresh[begin:end].decode("utf-8", "replace")
     return for_people(text, len(text))

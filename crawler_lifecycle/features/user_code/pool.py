@@ -31,7 +31,7 @@ from .wire import Message
 T = TypeVar("T")
 P = TypeVar("P", bound="PooledProcess")
 
-#: Seconds between two checks of a caller that waits for a process; at each check it also reports
+#: Seconds between two checks of a caller that waits for a process. At each check, it also reports
 #: that it is alive.
 _TURN_S = 0.5
 
@@ -41,7 +41,7 @@ class PooledProcess:
 
     process: HostProcess
     key: int | None = None
-    """The key of its owner, who has one process at a time. ``None``: no owner."""
+    """The key of its owner, who has one process at a time, or ``None`` without an owner."""
     outdated = False
     """True if its source code has changed since it was loaded."""
 
@@ -65,7 +65,7 @@ class Pool(Generic[P]):
         self._most = most
         self._changed = threading.Condition()
         self._idle: list[P] = []
-        """Idle processes; the one that has been idle longest is first."""
+        """Idle processes, the longest idle first."""
         self._taken: dict[object, P | None] = {}
         """Processes in use, by key; ``None`` while the process is starting."""
 
@@ -75,7 +75,7 @@ class Pool(Generic[P]):
     ) -> Iterator[P]:
         """Yield an idle process with this key that ``fits``, or a new one from ``start``.
 
-        Wait while another thread uses the process with this key, or while all processes are in use.
+        Wait while another thread uses the process with this key, or all processes are in use.
         ``alive`` is called regularly during the wait. Raises ``WorkerLeaves``, and the errors of
         ``start`` and ``alive``.
         """
@@ -128,7 +128,7 @@ class Pool(Generic[P]):
     def _take(
         self, slot: object, key: int | None, fits: Callable[[P], bool], alive: Alive
     ) -> tuple[P | None, list[P]]:
-        """Return a matching process (``None``: start one), and the processes to end first."""
+        """Return a matching process, or ``None`` to start one, and the processes to end first."""
         while True:
             with self._changed:
                 if self.over.is_set():
@@ -140,9 +140,8 @@ class Pool(Generic[P]):
             alive()
 
     def _found(self, key: int | None, fits: Callable[[P], bool]) -> tuple[P | None, list[P]] | None:
-        """Return the same as ``_take``, or ``None`` if all processes are in use.
-
-        The caller has the lock.
+        """Return the same as ``_take``, or ``None`` if all processes are in use. The caller holds
+        the lock.
         """
         gone: list[P] = []
         for process in [host for host in reversed(self._idle) if host.key == key]:
@@ -291,14 +290,13 @@ class Host(PooledProcess):
 
 
 class Hosts:
-    """``UserCodeProcesses`` of one worker. The threads of its activities use it."""
+    """``UserCodeProcesses`` of one worker. It is used by the threads of activities."""
 
     def __init__(
         self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits
     ) -> None:
-        """Take the rules for the processes.
-
-        ``modules`` may change: only classes of these modules are loaded.
+        """Set the rules for the processes. Only classes of ``modules``, which may change, are
+        loaded.
         """
         self.own_queue = user_code_queue(worker_id)
         self._modules = modules
@@ -315,7 +313,7 @@ class Hosts:
 
     @property
     def queue(self) -> str | None:
-        """The task queue of this worker (``UserCodeProcesses``); ``None`` after ``leave``."""
+        """The task queue of this worker (``UserCodeProcesses``), or ``None`` after ``leave``."""
         return None if self._leaving else self.own_queue
 
     def leave(self) -> list[int]:
@@ -373,8 +371,8 @@ class Hosts:
             return self._printed.pop(manager_id, "")
 
     def retire(self, fingerprints: Mapping[str, str]) -> None:
-        """Mark processes that loaded another fingerprint as outdated; they are replaced after their
-        current call.
+        """Mark processes that loaded another fingerprint as outdated, so that they are replaced
+        after their current call.
         """
         for host in self._pool.processes():
             host.outdated |= fingerprints.get(host.plan, host.fingerprint) != host.fingerprint

@@ -25,7 +25,7 @@ _WAITS = (JobState.QUEUED, JobState.DELAYED, JobState.BUFFERED)
 def main(words: Sequence[str]) -> int:
     """Write the preview of one class and return the exit code.
 
-    ``words``: the limit of jobs, the class, its options.
+    ``words`` are the limit of jobs, the class and its options.
     """
     limit, plan, *argv = int(words[0]), *words[1:]
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -34,7 +34,9 @@ def main(words: Sequence[str]) -> int:
     try:
         simulation = Simulation(loading.load(plan), argv)
         simulation.buffer = limit
-        simulation.read_clock = time.monotonic  # with a clock, a slow source is limited
+        simulation.read_clock = (
+            time.monotonic
+        )  # with a clock, the time for a slow source is limited
         record = simulation.run(until=lambda record: len(record.scheduled) >= limit)
         jobs = list(_jobs(simulation, limit))
         end = _end(record, limit)
@@ -46,7 +48,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _jobs(simulation: Simulation, limit: int) -> Iterator[dict[str, Any]]:
-    """Yield scheduled jobs in their order, then skipped items, then waiting jobs."""
+    """Yield scheduled jobs in order, then skipped items, then waiting jobs."""
     record = simulation.record
     for job in record.scheduled[:limit]:
         shown = {name: getattr(job, name) for name in ("seq", *_OF_JOB, "tags", "units")}
@@ -84,6 +86,6 @@ def _end(record: Record, limit: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # A module without a main guard must not read the words as its options.
+    # A module without a main guard must not parse the words as its options.
     given, sys.argv[1:] = sys.argv[1:], []
     raise SystemExit(main(given))

@@ -1,5 +1,5 @@
-"""The worker's side of one process with users' code: starts it, calls it with a time limit, and
-kills it.
+"""The worker's side of one process with users' code, which starts it, calls it with a time limit,
+and kills it.
 
 The process cannot delay the worker: every wait has a time limit, and every message and output has a
 maximum size. The process leads its own process group, and the whole group is killed. Processes that
@@ -43,7 +43,7 @@ from .wire import MESSAGE_MAX, TEXT_MAX, Message, encode
 
 log = logging.getLogger(__name__)
 
-#: Errors of an ``Answer`` that users' code gets. Any other error ends the call.
+#: Errors of an ``Answer`` that are passed to users' code. Any other error ends the call.
 PASS = (
     InvalidRequest,
     DuplicateRequest,
@@ -59,25 +59,26 @@ Answer = Callable[[str, Message], Any]
 #: Called regularly during a call. An exception ends the call.
 Alive = Callable[[], None]
 
-#: Most seconds that answers to questions may add to the limit of a call, and the most questions of
-#: a call.
+#: The maximum number of seconds that answers to questions add to the limit of a call, and the
+#: maximum number of questions in a call.
 ANSWERS_S = 60.0
 ASKS_MAX = 20_000
-#: Questions for each second of a call's limit; a long call may ask this many, even above
+#: The number of questions per second of a call's limit. A long call may ask this many, even above
 #: ``ASKS_MAX``.
 ASKS_A_SECOND = 10
 #: The setting that gives a call of a manager more time.
 SETTING = "LIFECYCLE_USER_CODE__HOOK_TIMEOUT_S (LIFECYCLE_USER_CODE__PAGE_TIMEOUT_S for its source)"
-#: Most seconds that a process gets to end on its own.
+#: The maximum number of seconds that a process gets to end on its own.
 POLITE_S = 2.0
-#: Most seconds from the start of a process to its first reply, including our imports.
+#: The maximum number of seconds from the start of a process to its first reply, including our
+#: imports.
 START_S = 30.0
 #: Environment variable of the process; processes that it starts inherit it.
 _MARK = "CRAWL_PLANS_PROCESS"
-#: Number of searches for processes outside of the group, because they may start more processes
-#: meanwhile.
+#: The number of searches for processes outside of the group. They may start more processes during a
+#: search.
 _ROUNDS = 5
-#: Most seconds to wait for the end of a process that has closed its pipe.
+#: The maximum number of seconds to wait for the end of a process that has closed its pipe.
 _LEAVING_S = 1.0
 _TURN_S = 0.5
 _CHUNK = 65_536
@@ -88,14 +89,16 @@ class Rules:
     """Rules for every process with users' code."""
 
     memory: int = 1024**3
-    """Most bytes of private memory of one process."""
+    """The maximum number of bytes of private memory of one process."""
     passed_on: tuple[str, ...] = ()
-    """More names of the worker's variables that users' code gets."""
+    """Names of further environment variables of the worker that users' code gets."""
     folder: Path = field(default_factory=Path.cwd)
-    """The first folder to search for users' modules. It is also the working directory."""
+    """The first folder to search for users' modules, and the working directory."""
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a process: the variables of ``ours`` that it may get."""
+        """Return the environment of a process, which has the variables of ``ours`` that it
+        may get.
+        """
         named = {*PASSED_ON, *self.passed_on, "PYTHONPATH", "LC_ALL", "LC_CTYPE"}
         return {name: value for name, value in ours.items() if name in named}
 
@@ -110,9 +113,9 @@ class HostProcess:
         """
         self.label = label
         self.at: tuple[str, int | None] | None = None
-        """Its last reported position: the name of a method, and the id of the method's job."""
+        """The last reported position: the name of a method, and the id of the method's job."""
         self.did: Any = None
-        """Its last reported work; not checked yet."""
+        """The last reported work, which is not checked yet."""
         ours_in, its_out = os.pipe()
         its_in, ours_out = os.pipe()
         mark = uuid.uuid4().hex
@@ -177,10 +180,10 @@ class HostProcess:
     ) -> Any:
         """Call the host and return its reply.
 
-        ``limit_s`` is the time limit in seconds. It begins again for each method that the host
+        ``limit_s`` is the time limit in seconds. It restarts for each method that the host
         enters within ``whole_s`` seconds. ``setting`` names the setting with the time limit, for
-        error messages. After any error but one of the user's class, the process is killed. Raises
-        ``UserCodeFailed``, and any error of ``alive``.
+        error messages. After any error except one of the user's class, the process is killed.
+        Raises ``UserCodeFailed``, and any error of ``alive``.
         """
         self.at = None
         self._calls += 1
@@ -200,7 +203,7 @@ class HostProcess:
     def failed(self, text: str, lives: bool = False) -> UserCodeFailed:
         """Return the error of a call.
 
-        ``lives``: the user's class raised the error and the process still lives.
+        ``lives`` means that the user's class raised the error and the process still lives.
         """
         method, item_id = self.at or (None, None)
         position = f" in {method}" if method and not lives else ""
@@ -208,9 +211,8 @@ class HostProcess:
         return UserCodeFailed(shown, item_id=item_id, lives=lives, struck=self._struck)
 
     def end(self) -> None:
-        """Let the process end on its own for ``POLITE_S``, then kill it.
-
-        No other thread may be in a call.
+        """Let the process end on its own within ``POLITE_S``, and otherwise kill it. No other
+        thread may be in a call.
         """
         if self._gone is not None:
             return
@@ -266,7 +268,7 @@ class HostProcess:
 
     def _end_what_left_it(self) -> None:
         """Kill processes that have left the process group."""
-        with contextlib.suppress(OSError):  # other systems than Linux have no /proc
+        with contextlib.suppress(OSError):  # systems other than Linux have no /proc
             for _ in range(_ROUNDS):
                 if not identity.kill_all(identity.members(None, [self._mark])):
                     return
@@ -312,7 +314,7 @@ class HostProcess:
         return found
 
     def wait_for(self, writing: bool, seconds: float) -> bool:
-        """Wait up to ``seconds`` until the pipe can be read (or has ended) or written; return
+        """Wait up to ``seconds`` until the pipe can be written, or read or has ended. Return
         whether it can.
         """
         reading, ready = ([], [self._out]) if writing else ([self._in], [])
@@ -322,11 +324,11 @@ class HostProcess:
 class _Over(Exception):
     """Raised if the call gets no reply and the process must end.
 
-    ``{how}`` in the text is replaced by words about the end of the process.
+    ``{how}`` in the text is replaced by a description of the end of the process.
     """
 
     def __init__(self, text: str, *, ended: bool = False) -> None:
-        """Take the text. ``ended``: the process seems to have ended on its own."""
+        """Store the text. ``ended`` means that the process seems to have ended on its own."""
         self.text = text
         self.ended = ended
 
@@ -362,7 +364,8 @@ class _Call:
                 self.process.at = (for_people(name, TEXT_MAX), item if type(item) is int else None)
                 entered = min(time.monotonic(), self._began + self._answered_s + self.whole_s)
                 self._until = max(self._until, entered + self.limit_s)
-                # Also check here: while a process sends without a pause, we never wait.
+                # Check the limit here too, because we never wait while a process sends without a
+                # pause.
                 self._left()
             elif "did" in found:
                 self.process.did = found["did"]
@@ -389,7 +392,7 @@ class _Call:
         self.process.wait_for(writing, min(self._left(), _TURN_S))
 
     def _left(self) -> float:
-        """Return the seconds that are left, and call ``alive`` regularly.
+        """Return the remaining seconds, and call ``alive`` regularly.
 
         Raises ``_Over`` after the time limit.
         """

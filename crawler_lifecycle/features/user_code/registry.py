@@ -1,4 +1,4 @@
-"""The registry of a worker's user code: reads the modules of its settings and records their
+"""The registry of a worker's user code, which reads the modules in its settings and records their
 managers in the database.
 
 Each module is loaded in a separate process with a time limit. A module that fails, ends its process
@@ -41,25 +41,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two records of the user code, and between two checks for changed files.
+#: Seconds between two writes of the user code, and between two checks for changed files.
 RECORD_S = 60.0
 CHECK_S = 2.0
-#: Most seconds that the first read of the modules keeps a worker from being ready.
+#: The maximum number of seconds for which the first read of the modules keeps a worker from being
+#: ready.
 FIRST_S = 60.0
 #: The module of the built-in manager.
 _OURS = BUILT_IN.partition(":")[0]
-#: Means every module of ``modules_in`` the folder, including new ones.
+#: Stands for every module in the folder (``modules_in``), including new ones.
 ALL = "*"
-#: The import line of such a module. A file that only mentions our packages elsewhere may be another
-#: kind of file.
+#: The import line of such a module. A file that mentions our packages only elsewhere may be
+#: unrelated.
 _USES = re.compile(r"^(from|import) crawler_lifecycle\.(managers|graphs)\b", re.M)
 #: Files of this kind are served only if they import our packages.
 _TESTS = ("test_", "conftest")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-#: The statements of a module of plain functions. A module with other statements may be a program,
+#: The statements in a module of plain functions. A module with other statements may be a program,
 #: such as a crawler.
 _PLAIN = (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
-#: Most source files to watch in the folder of users' modules.
+#: The maximum number of source files to watch in the folder of users' modules.
 FILES_MAX = 500
 
 
@@ -78,9 +79,8 @@ class _Module:
 
 
 class Registry:
-    """Keeps the user code of one worker recorded.
-
-    ``notify`` gets class -> fingerprint after each record.
+    """Keeps the user code of one worker recorded. After each write, ``notify`` gets the
+    fingerprints by class.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Registry:
         self._queue = queue
         self._limit_s = limit_s
         self._recorded: float | None = None
-        """Time of the last record of the user code; ``None`` if a new record is due."""
+        """The time of the last write of the user code, or ``None`` if a new one is due."""
         self._began = time.monotonic()
         self._leaving = threading.Event()
 
     def run(self) -> None:
-        """Keep the user code recorded in the caller's thread until ``leave``; then remove the
+        """Keep the user code recorded in the caller's thread until ``leave``, and then remove the
         record.
         """
         loop = Loop(
@@ -133,7 +133,7 @@ class Registry:
     def turn(self) -> None:
         """Read changed modules.
 
-        Record the user code after a change, or a minute after the last record.
+        Record the user code after a change, or a minute after the last write.
         """
         found = {*self._named, *(modules_in(self._rules.folder) if self._all else ())}
         for name in found ^ self.modules.keys():
@@ -144,7 +144,7 @@ class Registry:
             all(module.at is None for module in self.modules.values())
             and not self._leaving.is_set()
         ):
-            # Until the modules are read, nobody knows which classes they have.
+            # Until the modules have been read, nobody knows which classes they contain.
             reading = [self._row(name, CODE_READING) for name in self.modules if name != _OURS]
             self._user_code.register_user_code(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
@@ -169,8 +169,8 @@ class Registry:
         """Return the reasons why this worker is not ready, by name.
 
         Before the first record, starts would be refused because their class is unknown. After
-        ``FIRST_S`` the worker is ready anyway: a module whose import never ends must not delay the
-        other modules.
+        ``FIRST_S``, the worker is ready anyway, because a module whose import never ends must not
+        delay the other modules.
         """
         late = time.monotonic() - self._began > FIRST_S
         return (
@@ -219,8 +219,8 @@ class Registry:
         if name != _OURS:
             rows.append(self._row(name, fingerprint=found.fingerprint))
         files = frozenset(found.files)
-        # The times from before the read: a file that changed during the read makes the module stale
-        # again.
+        # These are the times before the read, so that a file that changed during the read makes the
+        # module stale again.
         stamps = {**_stamps(self._watched(files)), **before}
         log.info("module %s has %d managers and graphs", name, len(found.user_code))
         return _Module(rows, files, stamps, time.monotonic())
@@ -239,7 +239,7 @@ def modules_in(folder: Path) -> list[str]:
     """Return the modules in this folder that import our managers or graphs, or only define
     functions.
 
-    The files are only read. Separate processes import them later.
+    The files are only read here, and imported later in separate processes.
     """
     found = []
     for file in sorted(folder.glob("*.py")):
@@ -253,10 +253,10 @@ def modules_in(folder: Path) -> list[str]:
 
 @functools.lru_cache(FILES_MAX)
 def _only_defines(text: str) -> bool:
-    """Return whether a module of this text only defines, among other things functions."""
+    """Return whether a module with this text contains only definitions, including functions."""
     try:
         body = ast.parse(text).body
-    except Exception:  # it is no Python, or is nested too deeply for the parser
+    except Exception:  # it is not Python, or is nested too deeply for the parser
         return False
     quiet = (
         isinstance(node, _PLAIN) or isinstance(getattr(node, "value", None), ast.Constant)
@@ -266,9 +266,7 @@ def _only_defines(text: str) -> bool:
 
 
 def _stamps(files: set[str]) -> dict[str, int]:
-    """Return the time of the last change of each file in nanoseconds; missing files are left
-    out.
-    """
+    """Return the time of the last change of each file in nanoseconds, without missing files."""
     found = {}
     for file in files:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Users' code of one worker: the processes that execute it, and the registry of its user code."""
+"""The user code of one worker: the processes that execute it, and its registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class UsersCode:
-    """Processes and registry of a worker of the role ``user-code``. The owner must call
+    """The processes and the registry of a worker of the role ``user-code``. The owner must call
     ``close``.
     """
 
@@ -59,8 +59,7 @@ class UsersCode:
         }
 
     async def leave(self, moved: Callable[[str], Awaitable[bool]]) -> None:
-        """Notify the managers of this worker that another worker must create their object again.
-
+        """Notify the managers of this worker that another worker must recreate their object.
         Managers that are not notified find out when their next call here gets no answer. Raises
         ``LifecycleError``.
         """

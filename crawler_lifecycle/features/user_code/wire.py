@@ -1,4 +1,4 @@
-"""JSON lines between a worker and a host process with users' code; both sides use this module.
+"""JSON lines between a worker and a host process with users' code. Both sides use this module.
 
 The worker sends calls ``{"call": name, ...}``. During a call it sends answers to questions:
 ``{"answer": ...}`` or ``{"refused": text, "error": code}``. The host sends questions
@@ -23,17 +23,18 @@ from crawler_lifecycle.domain import errors
 from crawler_lifecycle.features.managers.domain.manager import EndedJob, Facts, Job, Live, Waiting
 
 W = TypeVar("W", Live, Waiting)
-#: A message between a worker and its process, or a part of one.
+#: A message between a worker and its process, or a part of such a message.
 Message = Mapping[str, Any]
 
-#: Most bytes of one message of a host: enough for a decision with a thousand picks, or a page.
+#: The maximum number of bytes in one message of a host, enough for a decision with a thousand
+#: picks, or for a page.
 MESSAGE_MAX = 4 * 1024 * 1024
-#: Most characters of a text about an error, and of a name.
+#: The maximum number of characters in a text about an error, and in a name.
 TEXT_MAX = 4000
 NAME_MAX = 200
 
 
-#: Most bytes of a frame's head, and of one chunk of its value.
+#: The maximum number of bytes in a frame's head, and in one chunk of its value.
 HEAD_MAX = 64 * 1024
 _CHUNK = 1024 * 1024
 
@@ -85,7 +86,7 @@ class Pipes:
         """True during a call. The worker answers questions only then."""
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message; ``None`` if the worker has ended."""
+        """Return the next message, or ``None`` if the worker has ended."""
         line = self._read.readline()
         return json.loads(line) if line else None
 
@@ -98,7 +99,7 @@ class Pipes:
         self._write.flush()
 
     def reply(self, message: Message) -> None:
-        """Send the end of the call, after any question of another thread has its answer."""
+        """Send the end of the call after any question of another thread has been answered."""
         with self._asking:
             self.send(message)
             self.open = False
@@ -132,7 +133,7 @@ class Pipes:
 
 
 def write_frames(file: int, frames: Iterable[tuple[Message, Iterable[bytes]]], limit: int) -> int:
-    """Replace the content of an open file by frames, and return its size in bytes.
+    """Replace the content of an open file with frames, and return its size in bytes.
 
     A frame is a head (a JSON line that describes the value) and the chunks of the value, which may
     have any size. Raises ``OverflowError`` above ``limit`` bytes.
@@ -154,8 +155,8 @@ def read_frames(file: int, size: int) -> Iterator[tuple[bytes, Iterator[bytes]]]
     """Yield the frames that ``write_frames`` has written: the head as JSON, and the chunks of the
     value.
 
-    Read all chunks of a frame before the next frame. The file may have any content: raises
-    ``FrameError`` if it is wrong.
+    Read all chunks of a frame before the next frame. The file may have any content; invalid content
+    raises ``FrameError``.
     """
     with _at_its_beginning(file, "rb") as found:
         while found.tell() < size:

@@ -79,7 +79,7 @@ def test_a_name_that_several_classes_end_with_is_refused(
         (("a:B", "--wtach"), "Unknown option"),
         (("--crawler", "c", "--max-per-key", "domain"), "such as domain=2"),
         (("--crawler", "c", "--max-per-key", "domain=0"), "such as domain=2"),
-        (("--crawler", "c", "--request-id", "x" * 101), "1 to 100 characters"),
+        (("--crawler", "c", "--request-id", "x" * 101), "1 to 100 ASCII characters"),
     ],
 )
 def test_a_call_that_cannot_be_meant_asks_nobody(

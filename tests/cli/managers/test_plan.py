@@ -106,7 +106,7 @@ def test_without_a_gateway_the_catalogue_is_not_asked(
         "manager", "plan", "shops:Shops", "--limit", "3", "-o", "json", "--", "--category", "books"
     )
     assert result.code == 0, result.err
-    assert "the catalogue was not asked: " in result.err
+    assert "the catalogue was not checked: " in result.err
 
 
 def test_what_would_be_scheduled_in_order_and_why_the_rest_is_not(

@@ -105,10 +105,10 @@ for _ in range(100_000):
         ),
         (
             [step("a"), step("a")],
-            r'step "a": this name exists already; use each name only once in a level',
+            r'step "a": this name already exists; use each name only once per level',
         ),
         ([step("g/x")], r'step "g/x": there is no graph "g" before it'),
-        ([step("a"), step("a/b")], r'step "a/b": "a" is no graph'),
+        ([step("a"), step("a/b")], r'step "a/b": "a" is not a graph'),
         (deep(21), r"graphs may be 20 levels deep"),
         ([step("/".join(["d" * 200] * 5) + "/x")], r"at most 1000 characters"),
         (
@@ -131,9 +131,9 @@ for _ in range(100_000):
             r"not_before: '2026-01-01T00:00:00' is not allowed",
         ),
         ([step("a", queue="a b")], r"queue: 'a b'"),
-        ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it at a group"),
+        ([step("a", max_parallel=3)], r"max_parallel: 3 is not allowed; set it on a group"),
         ([group("g", max_parallel=0)], r"max_parallel: 0"),
-        ([group("g", resources=({"db": "1"},))], r"is not allowed; set it at the steps in it"),
+        ([group("g", resources=({"db": "1"},))], r"is not allowed; set it on the steps in it"),
         (
             [crawl("a", graft=True)],
             r"graft: True is not allowed; only a function or a worker may graft",
@@ -156,14 +156,14 @@ for _ in range(100_000):
             r"style: 'shell' is not allowed; give one of plain, worker, cascade, item",
         ),
         ([function(args=[1])], r"args: \[1\] is not allowed; give an object"),
-        ([function(argz={})], r"argz: {} is not allowed; there is no such field"),
-        ([function(item=float("nan"))], r'step "a": job: this is no JSON .*; give a JSON object'),
+        ([function(argz={})], r"argz: {} is not allowed; this field does not exist"),
+        ([function(item=float("nan"))], r'step "a": job: this is not JSON .*; give a JSON object'),
         ([function(item={1: 2})], r"JSON would change this value"),
         ([function(item=(1, 2))], r"JSON would change this value"),
-        ([function(item=b"x")], r"this is no JSON"),
-        ([function(item="\ud800")], r"this is no JSON"),
-        ([function(item=CIRCLE)], r"this is no JSON"),
-        ([function(item=NESTED)], r"this is no JSON"),
+        ([function(item=b"x")], r"this is not JSON"),
+        ([function(item="\ud800")], r"this is not JSON"),
+        ([function(item=CIRCLE)], r"this is not JSON"),
+        ([function(item=NESTED)], r"this is not JSON"),
         ([function(item="x" * 1024 * 1024)], r"bytes are too many; give at most 1048576"),
         ([StepSpec("a", StepKind.CRAWL, {})], r"crawler: None is not allowed"),
         (
@@ -180,7 +180,7 @@ for _ in range(100_000):
             r"options: \[\] is not allowed",
         ),
         ([approval("a", timeout_s=0)], r"timeout_s: 0 is not allowed; give a number above 0"),
-        ([approval("a", call="m:f")], r"call: 'm:f' is not allowed; there is no such field"),
+        ([approval("a", call="m:f")], r"call: 'm:f' is not allowed; this field does not exist"),
         (
             [replace(approval("a"), timeout_s=9.0)],
             r"timeout_s: 9.0 is not allowed; give its limit with the job",
@@ -219,7 +219,7 @@ def test_options_that_cannot_be() -> None:
 def test_no_step_takes_more_of_a_pool_than_was_declared() -> None:
     """Sent, appended or grafted: else the pool would be larger for all steps."""
     pools, two = {"db": "1", "gpu": "1/2"}, ({"other": "9"}, {"db": "2"})
-    text = r'resources: 2 of "db" are more than its graph has \(pools: 1\); give at most 1'
+    text = r'resources: 2 of "db" is more than its graph has \(pools: 1\); give at most 1'
     with pytest.raises(InvalidRequest, match=f'step "g/a": {text}'):
         check(GraphSpec([group("g"), step("g/a", resources=two)], GraphOptions(pools=pools)))
     one = graph(step("a", resources=({"db": "1"},)), step("grafts", graft=True), pools=pools)
@@ -228,7 +228,7 @@ def test_no_step_takes_more_of_a_pool_than_was_declared() -> None:
     for below, where in ((None, "late"), (grafts, "grafts/late")):
         with pytest.raises(InvalidRequest, match=f'step "{where}": {text}'):
             one.add([step("late", resources=two)], below)
-    with pytest.raises(InvalidRequest, match=r'2/3 of "gpu" are more'):
+    with pytest.raises(InvalidRequest, match=r'2/3 of "gpu" is more'):
         one.add([step("late", resources=({"gpu": "2/3"},))])
     one.add([step("late", resources=({"gpu": "0.5"},))], grafts)
 

@@ -185,9 +185,9 @@ def test_only_a_step_that_grafts_and_executes_takes_a_graft() -> None:
     with pytest.raises(InvalidRequest, match='there is no step "plain" in its level'):
         one.add([step("x", "plain")], below=below)
     one.add([step("x")], below=below)
-    with pytest.raises(InvalidRequest, match='step "notify/x": this name exists already'):
+    with pytest.raises(InvalidRequest, match='step "notify/x": this name already exists'):
         one.add([step("x")], below=below)
-    with pytest.raises(InvalidRequest, match='"notify" takes no new steps'):
+    with pytest.raises(InvalidRequest, match='"notify" accepts no new steps'):
         one.add([step("notify/y")])
 
 
@@ -209,7 +209,7 @@ def test_append_grows_what_has_not_ended() -> None:
     one = graph(group("g"), step("g/x"), step("after", "g"))
     one.add([step("g/y", "x")])
     assert run(one) == ["g/x", "g/y", "after"]
-    with pytest.raises(InvalidRequest, match='"g" takes no new steps'):
+    with pytest.raises(InvalidRequest, match='"g" accepts no new steps'):
         one.add([step("g/z")])
     one.add([step("again", "after")])
     assert one.state is GraphState.EXECUTING
@@ -239,7 +239,7 @@ def test_what_executes_is_cancelled_at_once_and_proved_later() -> None:
     assert one.cancel([0], "ann said so") == 1
     assert states(one) == {"fetch": "cancelled", "late": "cancelled", "always": "suspended"}
     assert one.steps[0].ending
-    assert one.waiting(0) == "it was cancelled, and waits for the proof that nothing of it runs"
+    assert one.waiting(0) == "it was cancelled, and waits for proof that nothing of it still runs"
     with pytest.raises(InvalidRequest, match='step "fetch": it was cancelled and may still run'):
         one.retry([0], cascade=True)
     end(one, "fetch", S.COMPLETED)
@@ -286,7 +286,7 @@ def test_retry_of_what_could_not_start_is_refused_with_its_reason() -> None:
     one = graph(step("a"), group("g", "a"), step("g/x"), step("b", "a"))
     run(one, discarded=["a"])
     with pytest.raises(
-        InvalidRequest, match=r'step "b": the dependency "a" was discarded; retry that as well'
+        InvalidRequest, match=r'step "b": the dependency "a" was discarded; retry that step as well'
     ):
         one.retry([at(one, "b")], cascade=True)
     with pytest.raises(
@@ -298,7 +298,8 @@ def test_retry_of_what_could_not_start_is_refused_with_its_reason() -> None:
     fast = graph(step("a"), step("b"), fail_fast=True)
     run(fast, discarded=["a"])
     with pytest.raises(
-        InvalidRequest, match=r': the graph fails fast, and "a" was discarded; retry that as well'
+        InvalidRequest,
+        match=r': the graph fails fast, and "a" was discarded; retry that step as well',
     ):
         fast.retry([1], cascade=False)
     assert fast.retry([0], cascade=True) == 2
@@ -491,9 +492,12 @@ def test_an_approval_that_nobody_decides_times_out() -> None:
     assert (again, one.steps[0].state) == (NOW + timedelta(seconds=60), S.EXECUTING)
     assert one.pick(NOW + timedelta(seconds=60), batches=9, begin=9).again_at is None
     assert states(one) == {"ask me": "discarded", "then": "cancelled"}
-    assert (one.steps[0].outcome, one.steps[0].reason) == ("timed_out", "nobody decided in 60 s")
+    assert (one.steps[0].outcome, one.steps[0].reason) == (
+        "timed_out",
+        "nobody decided within 60 s",
+    )
     with pytest.raises(
-        NotInThisState, match=r"it is discarded \(nobody decided in 60 s\); retry the step"
+        NotInThisState, match=r"it is discarded \(nobody decided within 60 s\); retry the step"
     ):
         ApproveStep(step="ask me").apply(one)
 
@@ -510,7 +514,7 @@ def test_a_cancelled_approval_has_ended_at_once() -> None:
         (
             "nobody",
             InvalidRequest,
-            'step "nobody": there is no such step in this graph; poll its steps',
+            'step "nobody": there is no such step in this graph; list its steps',
         ),
         (
             "a",
@@ -520,7 +524,7 @@ def test_a_cancelled_approval_has_ended_at_once() -> None:
         (
             "later",
             NotInThisState,
-            r'it is suspended \(it waits for "a" \(available\)\); decide when it waits',
+            r'it is suspended \(it waits for "a" \(available\)\); decide it when it waits',
         ),
     ],
 )

@@ -102,7 +102,7 @@ def test_whatever_comes_in_is_a_step_that_comes_back_or_is_refused(
         ),
         (
             {"path": "a", "kind": "function", "command": "x"},
-            r"command: 'x' is not allowed; there is no such field",
+            r"command: 'x' is not allowed; this field does not exist",
         ),
         (
             {"path": "a", "kind": "function", "deps": "b"},

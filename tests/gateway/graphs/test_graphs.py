@@ -132,9 +132,9 @@ def test_what_cannot_be_a_graph_is_refused_with_step_and_fix(
         (
             {"steps": STEPS, "pages": 1},
             "invalid_request",
-            "steps: give either steps, or the number of pages",
+            "steps: give either steps or the number of pages",
         ),
-        ({"pages": 1}, "invalid_request", "fingerprint: needs pages"),
+        ({"pages": 1}, "invalid_request", "fingerprint: give it together with pages"),
         ({"steps": STEPS, "options": {"speed": 1}}, "invalid_request", "options.speed: "),
         ({"steps": STEPS, "options": {"fail_fast": 1}}, "invalid_request", "options.fail_fast: "),
         ({"steps": [STEPS[0], STEPS[0]]}, "invalid_request", 'step "fetch"'),
@@ -465,7 +465,7 @@ def test_an_approval_is_decided_once(harness: Harness, client: TestClient) -> No
         (
             {"step": "late"},
             409,
-            'it is suspended (it waits for "a" (suspended)); decide when it waits',
+            'it is suspended (it waits for "a" (suspended)); decide it when it waits',
         ),
     ):
         refused = decide(**body)
@@ -514,7 +514,7 @@ def test_a_stop_that_a_spoilt_step_holds_up_names_it(harness: Harness, client: T
     assert graphed.states() == {"a": "cancelled", "b": "cancelled"}
     assert (
         client.get("/v1/graphs/g").json()["waiting"]
-        == "it is being stopped: waiting until its steps end"
+        == "it is being stopped, and is waiting for the end of its steps"
     )
 
 

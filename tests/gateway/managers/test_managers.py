@@ -677,7 +677,7 @@ def test_managers_are_listed_newest_first_page_by_page(
     assert listed(search="F-2") == [ids[2]]
     assert listed(sort="-flow_id", page_size="2") == [ids[4], ids[3]]
     wrong = client.get("/v1/managers", params={"name": "n0", "flow_id": "f-2", "search": "x"})
-    assert "flow_id: finds one manager" in wrong.json()["detail"]
+    assert "flow_id: selects one manager" in wrong.json()["detail"]
     assert "choose from name" in client.get("/v1/managers", params={"sort": "request"}).text
 
 

@@ -140,4 +140,4 @@ def test_the_end_is_told_from_the_pace_of_the_last_hour() -> None:
 def test_why_nobody_can_tell_its_end(more: dict[str, Any], ended: int, why: str | None) -> None:
     pace = Pace.of(manager(live=1, **more), ended, NOW)
     assert pace.left_s is None
-    assert pace.untold == (why and f"When it ends is unknown: {why}.")
+    assert pace.untold == (why and f"The time of its end is unknown: {why}.")

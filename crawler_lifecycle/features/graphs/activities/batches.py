@@ -1,5 +1,5 @@
-"""One call of functions of a graph: executes several steps, one after the other, in a process of
-users' code.
+"""One call of functions of a graph, which executes several steps in turn in a process of users'
+code.
 
 The effects of the functions are recorded before the activity returns. Several short functions share
 one transaction. If a step depends on the step before it, one transaction records the end of the
@@ -54,33 +54,34 @@ if TYPE_CHECKING:
     from ..store.graphs import GraphStore
 
 
-#: Seconds after which the slot of a call should be free for another graph. The first function is
-#: begun in any case, and each further one if it ends in time when it takes as long as the one
-#: before. A function that has begun is executed to its end.
+#: The number of seconds after which a call should free its slot for another graph. The first
+#: function always begins. Each further one begins only if it would end in time, were it to take as
+#: long as the one before. A function that has begun is always executed to its end.
 BEGIN_S = 1.0
-#: Limits of one transaction: seconds of its functions, number of its functions, bytes of their
+#: Limits of one transaction: seconds of its functions, number of its functions, and bytes of their
 #: results.
 TOGETHER_S = 0.1
 TOGETHER_MAX = 50
 TOGETHER_BYTES = 1024 * 1024
 #: Number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
-#: Seconds in which a cancelled function may end on its own, and further seconds after SIGTERM.
+#: The seconds that a cancelled function has to end on its own, and the further seconds after
+#: SIGTERM.
 GRACE_S = 15.0
 TERM_S = 5.0
-#: Seconds between two checks whether Temporal cancelled the call.
+#: Seconds between two checks for a cancellation of the call by Temporal.
 BEAT_S = 0.5
-#: Seconds between two checks whether a step was cancelled.
+#: Seconds between two checks for a cancellation of the step.
 POLLED_S = 1.0
-#: Seconds for which the ends of functions are kept while the database is unavailable. Without this,
-#: the functions would be executed again.
+#: The number of seconds for which the ends of functions are kept while the database is unavailable.
+#: Without this, the functions would be executed again.
 KEPT_S = 60.0
 REASON_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOrder:
-    """Input of ``run_graph_batch``: the batch of steps (``GraphStore.batch``), and the workflow
+    """The input of ``run_graph_batch``: the batch of steps (``GraphStore.batch``), and the workflow
     that owns the graph.
     """
 
@@ -103,7 +104,9 @@ class GraphBatchActivities:
     clock: Clock = utc_now
     grace_s: float = GRACE_S
     together: dict[str, int] = field(default_factory=dict, repr=False)
-    """For each function: how many executions fit into one transaction, as last measured."""
+    """For each function, the number of executions that fit into one transaction, as last
+    measured.
+    """
     start: Callable[..., bool] = starts_none
     """Starts a graph for a function: ``GraphStarts.start``."""
 
@@ -111,15 +114,16 @@ class GraphBatchActivities:
     def run_graph_batch(self, order: BatchOrder) -> None:
         """Call the functions of a batch.
 
-        After some seconds the activity returns, and the remaining steps are released.
+        The activity returns after some seconds and releases the remaining steps.
 
-        When Temporal cancels the activity, it kills the function: the graph is stopped by force.
-        Second execution: steps that had begun and not ended begin again as their next attempt.
+        If Temporal cancels the activity, because the graph is stopped by force, it kills the
+        function. A second execution begins the next attempt of each step that had begun and not
+        ended.
         """
         row = there(self.graphs.get_graph(order.fence.graph_id), f"graph {order.fence.graph_id}")
         batch = _Batch(self, row, order.fence)
         try:
-            with limited(row.project):  # users' code sees nothing of another project
+            with limited(row.project):  # users' code must not see another project
                 batch.run(self.graphs.batch(order.fence, order.batch))
         finally:
             keep_output(self.graphs.keep_output, row.graph_id, batch.printed)
@@ -150,15 +154,15 @@ class _Batch:
         self.printed = ""
 
     def alive(self, now: float) -> None:
-        """Send a heartbeat, at most once every ``BEAT_S`` seconds: each takes as long as a short
-        function.
+        """Send a heartbeat, at most once every ``BEAT_S`` seconds, because each takes as long as a
+        short function.
         """
         if now - self._beat_at >= BEAT_S:
             self._beat_at = now
             alive()
 
     def run(self, work: Sequence[StepWork]) -> None:
-        """Call the functions until the time is over.
+        """Call the functions until the time is up.
 
         Raises ``Fenced``, ``CancelledError``, and ``UserCodeFailed`` if only other workers can call
         the function.
@@ -172,12 +176,12 @@ class _Batch:
                 del left[: len(group)]
                 self._call([one for one in group if one.number in begun], until)
         finally:
-            if self._done:  # however this call ends, these functions have ended
+            if self._done:  # these functions have ended, however this call ends
                 self._record()
 
     def _group(self, left: Sequence[StepWork]) -> list[StepWork]:
-        """Return the steps that begin now: the next steps of one function, unless one depends on
-        another of them.
+        """Return the steps that begin now: the next steps of one function that do not depend on
+        each other.
         """
         group: list[StepWork] = []
         call = _called(left[0])
@@ -190,7 +194,7 @@ class _Batch:
     def _call(self, work: Sequence[StepWork], until: float) -> None:
         """Call the functions of the begun steps.
 
-        A step that is not called after all does not lose a try.
+        A step whose function is not called in the end does not lose a try.
         """
         began = time.monotonic()
         called = 0
@@ -215,10 +219,7 @@ class _Batch:
             self._learn(_called(work[0]), max(self._took, 1e-4))
 
     def _learn(self, call: str, took: float) -> None:
-        """Remember how many executions fit into one transaction.
-
-        ``took``: seconds of one execution.
-        """
+        """Remember how many executions fit into one transaction, if one takes ``took`` seconds."""
         together = self._owner.together
         if len(together) >= CALLS_MAX:
             together.clear()
@@ -252,8 +253,8 @@ class _Batch:
             except _FunctionKilled:
                 return watch.ended() or self._failed(work, UserCodeFailed("it was killed"), watch)
             except CancelledError:
-                # The process of the function has ended. A graph that was stopped by force waits for
-                # this record.
+                # The process of the function has ended, and a graph that was stopped by force waits
+                # for this record.
                 if watch.check():
                     self._done += filter(None, [watch.ended()])
                 raise
@@ -274,7 +275,7 @@ class _Batch:
         # The contexts of a graft step may include the context of the graph that it grafted before.
         # Other steps must not get that context.
         around = Around() if work.graft else self._around
-        # Not read before the function asks.
+        # Read only when the function asks for it.
         given = given_frames(self._graphs, self._row.graph_id, work, around)
         return FunctionCall(
             function=_called(work),
@@ -302,8 +303,7 @@ class _Batch:
         state = StepState.DISCARDED
         not_before = None
         if not failed.for_good:
-            # A process that was ended from outside counts as lost, like a process of a worker that
-            # died.
+            # A process that another process ended counts as lost, as if its worker had died.
             most = work.max_attempts + (LOST_MAX if failed.struck else 0)
             state, not_before = after_failure(work.tries, most, work.backoff_s, self._owner.clock())
         outcome = "timed_out" if watch.took() >= work.timeout_s and not failed.lives else "failed"
@@ -312,15 +312,17 @@ class _Batch:
         return ExecutionEnd(end, error=text)
 
     def _served(self, work: StepWork) -> bool:
-        """Return whether a worker of this pool reports now that it has the module of this step."""
+        """Return whether a worker of this pool currently reports that it has the module of this
+        step.
+        """
         pool = pool_of(activity.info().task_queue)
         plan = self._owner.user_code.get_user_code(_called(work).partition(":")[0], pool)
         return plan is not None and plan.error is None and plan.heard(self._owner.clock())
 
     def _record(self, begin: Sequence[StepWork] = ()) -> set[int]:
-        """Record finished steps, and begin these steps.
+        """Record finished steps and begin the given steps.
 
-        Returns the numbers of the steps that began.
+        Return the numbers of the steps that began.
         """
         record = functools.partial(self._graphs.record, self._fence, self._done, begin)
         begun = retry_while_unavailable(record, KEPT_S if self._done else 0.0)
@@ -334,7 +336,7 @@ def _called(work: StepWork) -> str:
 
 @dataclass
 class _Watch:
-    """Checks while a function executes whether its step was cancelled."""
+    """Checks whether a step was cancelled while its function executes."""
 
     _owner: GraphBatchActivities
     _fence: GraphFence
@@ -366,7 +368,7 @@ class _Watch:
     def alive(self) -> None:
         """Send a heartbeat, and check whether the step was cancelled.
 
-        Called regularly while the function executes.
+        This is called regularly while the function executes.
 
         Raises ``CancelledError``, and ``_FunctionKilled`` if the cancelled function did not end in
         time.

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from ..store.graphs import GraphStore
 
 
-#: What audits compare.
+#: The graphs that audits compare.
 SOURCES = (source("open_graphs", "graph", FindingKind.NO_RUN, FindingKind.UNREADABLE),)
 _REQUEST = TypeAdapter(RunRequest)
 
@@ -93,7 +93,7 @@ _OF_MANAGER = ("plan", "options", "tags")
 
 @dataclass(frozen=True, slots=True)
 class GraphOpened:
-    """Result of ``open_graph``: the claimed graph."""
+    """The result of ``open_graph``: the claimed graph."""
 
     key: str
     name: str | None
@@ -110,13 +110,13 @@ class AdvanceGraph:
 
     fence: GraphFence
     answered: list[int] = field(default_factory=list)
-    """Calls of functions that have returned, or never will."""
+    """The calls of functions that have returned, or never will."""
     seen: int = 0
     """The highest number of a call that the workflow knows."""
     room: int = 0
-    """Number of calls that may be started."""
+    """The number of calls that may be started."""
     ended: int = 0
-    """Number of steps that had ended at the last advance."""
+    """The number of steps that had ended at the last advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class AdvanceResult:
     begin: bool = False
     """True if crawls or managers must be begun."""
     ending: int = 0
-    """Number of cancelled crawls and managers that may still run."""
+    """The number of cancelled crawls and managers that may still run."""
     again_at: datetime | None = None
     stop: StopIntent | None = None
     cause: str | None = None
@@ -159,7 +159,7 @@ class CommandGraph:
 
 @dataclass(frozen=True, slots=True)
 class ClosedBatches:
-    """Input of ``closed_graph_batches``: calls that have their own workflow."""
+    """The input of ``closed_graph_batches``: calls that have their own workflow."""
 
     key: str
     batches: list[int]
@@ -194,9 +194,8 @@ class GraphActivities:
     def open_graph(self, order: Claim) -> GraphOpened:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
-        Its runs report to the workflow id that is made from its key, so no other workflow may own
-        the graph.
-        Second execution: the same owner gets the same answer.
+        Its runs report to the workflow id that is derived from its key, so no other workflow may
+        own the graph. A second execution returns the same answer to the same owner.
         """
         row = self._row(order.number)
         expected = graph_workflow_id(row.key)
@@ -213,7 +212,7 @@ class GraphActivities:
     def advance_graph(self, order: AdvanceGraph) -> AdvanceResult:
         """Record ended steps, and pick the steps that start now, in one transaction.
 
-        Second execution: returns the same picks again. It finds them by the call numbers that the
+        A second execution returns the same picks. It finds them by the call numbers that the
         workflow has not seen.
         """
         began = time.monotonic()
@@ -248,18 +247,18 @@ class GraphActivities:
 
     @activity_named("command_graph")
     def command_graph(self, order: CommandGraph) -> int:
-        """Carry out a command of a person. Returns the number of changed steps.
+        """Carry out a person's command. Returns the number of changed steps.
 
         Raises ``InvalidRequest``, and ``NotInThisState`` after a stop.
-        Second execution: returns the same number.
+        A second execution returns the same number.
         """
         return self.graphs.command(order.graph_id, order.request_id, order.command.apply)
 
     @activity_named("closed_graph_batches")
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
-        """Return the calls whose own workflow is closed: they will never return.
+        """Return the calls whose own workflow is closed, because they will never return.
 
-        Second execution: does the same.
+        A second execution repeats the check.
         """
         with beating():
             ids = {batch: graph_batch_workflow_id(order.key, batch) for batch in order.batches}
@@ -276,8 +275,8 @@ class GraphActivities:
         """Begin every picked crawl and manager, or resume the one that an earlier attempt of the
         step began.
 
-        If one can never be begun, its step ends. After a stop none is begun.
-        Second execution: finds the existing ones by their request ids, and begins the others.
+        If one can never be begun, its step ends. After a stop, none is begun. A second execution
+        finds the existing ones by their request ids, and begins the others.
         """
         row = self._row(fence.graph_id)
         with beating(), limited(row.project):
@@ -289,8 +288,8 @@ class GraphActivities:
 
         After a stop of the graph, do this for all steps.
 
-        Second execution: notifies workflows that have not acted on the stop again. A run knows the
-        stop by its id.
+        A second execution again notifies the workflows that have not acted on the stop. A run
+        recognizes the stop by its id.
         """
         graph_id = order.number
         stop = order.intent
@@ -305,12 +304,12 @@ class GraphActivities:
             return RunsLeft(sum(one.live for one in left), any(one.more for one in left), trouble)
 
     def stop_crawls(self, graph_id: int, intent: StopIntent, ending: bool) -> RunsLeft:
-        """Stop the live runs of crawls. ``ending``: only those whose step was cancelled."""
+        """Stop the live runs of crawls; with ``ending``, only those whose step was cancelled."""
         page = functools.partial(self.graphs.live_graph_runs, graph_id, ending=ending)
         return self.children.stop_all(f"graph/{graph_id}", page, intent)
 
     def stop_managers(self, graph_id: int, intent: StopIntent, ending: bool) -> RunsLeft:
-        """Stop the live managers. ``ending``: only those whose step was cancelled."""
+        """Stop the live managers; with ``ending``, only those whose step was cancelled."""
         live = self.graphs.live_graph_managers(graph_id, ending=ending)
         for manager in live:
             stop_manager(
@@ -324,7 +323,7 @@ class GraphActivities:
     def record_graph_stop(self, order: RecordParentStop) -> StopRecorded:
         """Record the stop, and cancel the steps that have not ended.
 
-        Second execution: the stop is recorded already, and nothing changes.
+        A second execution changes nothing.
         """
         try:
             return StopRecorded(self.graphs.record_graph_stop(order.number, order.intent).stop)
@@ -335,7 +334,7 @@ class GraphActivities:
     def end_graph(self, order: EndGraph) -> GraphEnded:
         """Record the end of the graph, once for each attempt, and start the delivery of its event.
 
-        Second execution: returns the recorded end. The same event may be delivered twice.
+        A second execution returns the recorded end, but may deliver the same event again.
         """
         row = self.graphs.end_graph(order.fence, order.cause)
         self.children.directory.deliver_event(
@@ -344,7 +343,7 @@ class GraphActivities:
         return GraphEnded(row.state, row.cause)
 
     def give_up(self, parent: LiveParent, why: str) -> str | None:
-        """End a graph that no workflow can carry (``ParentKind.give_up``)."""
+        """End a graph that no workflow can execute (``ParentKind.give_up``)."""
         number = parent.number
         own = owner_name(parent.owner_run_id)
         opened = self.open_graph(Claim(number, Owner(parent.workflow_id, own)))
@@ -369,7 +368,7 @@ class GraphActivities:
 
 
 def crawl_request(job: Mapping[str, Any]) -> RunRequest:
-    """Return the run request of a crawl step. Raises ``InvalidRequest`` that names the field."""
+    """Return the run request of a crawl step. Raises ``InvalidRequest``, which names the field."""
     sent = json.dumps(dict(job)).encode()
     check_values("crawl", sent, INPUT_VALUES_MAX)
     try:
@@ -389,7 +388,7 @@ def check_crawl(crawler: CrawlerDefinition, request: RunRequest) -> None:
 def checked_run(
     request: RunRequest, crawlers: Sequence[CrawlerDefinition], problem: str | None = None
 ) -> RunRequest:
-    """Return the request, completed by its crawler's entry.
+    """Return the request, completed from its crawler's entry.
 
     Raises ``InvalidRequest`` if the crawler refuses it, or with the ``problem`` of the catalogue if
     there is no such crawler."""
@@ -416,8 +415,8 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
     """Return the time of the next ``advance_graph`` without a signal.
 
-    No signal comes when a row was repaired, or when an archive was sent again by hand. So such
-    steps are checked regularly.
+    A repaired row or an archive that was sent again by hand causes no signal, so such steps are
+    checked regularly.
     """
     waits = (
         step.unreadable
@@ -495,9 +494,7 @@ class _Beginning:
         """Resume the run of an earlier attempt, unless that was already done."""
         run = self._children.runs.get_run(run_id)
         if run is None:
-            raise NeverBegun(
-                f"run {run_id} does not exist any more; retry the step with fresh=True"
-            )
+            raise NeverBegun(f"run {run_id} no longer exists; retry the step with fresh=True")
         if run.attempt <= job.run_attempt:
             request = begin_request(run, rerun=run.status is RunStatus.COMPLETED)
             run, _ = self._children.acceptance.resume_run(
@@ -529,8 +526,8 @@ class _Beginning:
             and self._children.directory.state(workflow_id).open
         ):
             raise Overtaken(
-                f"the workflow of manager {row.manager_id} still closes; the manager begins "
-                "after it"
+                f"the workflow of manager {row.manager_id} "
+                "is still closing; the manager begins afterwards"
             )
         if not row.status.terminal or row.attempt <= job.run_attempt:
             self._children.directory.begin_for(ManagerOrder(row.manager_id), workflow_id)
@@ -539,13 +536,13 @@ class _Beginning:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The beginning and the stop of runs or managers of one kind of steps."""
+    """Begins and stops the runs or managers of one kind of steps."""
 
     begin: Callable[[_Beginning, StepWork], int | None]
     stop: Callable[[GraphActivities, int, StopIntent, bool], RunsLeft]
 
 
-#: For each kind of steps that ``counts_as_run``.
+#: The entry of each kind of steps that ``counts_as_run``.
 RUN_STEPS: Mapping[StepKind, RunSteps] = {
     StepKind.CRAWL: RunSteps(_Beginning.begin_crawl, GraphActivities.stop_crawls),
     StepKind.MANAGER: RunSteps(_Beginning.begin_manager, GraphActivities.stop_managers),

@@ -38,8 +38,8 @@ _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepStat
 CRAWL = ("path", "run_id", "state", "outcome")
 #: Number of steps that one query reads.
 PAGE = 200
-#: Seconds for which a question waits while the database is unavailable. Otherwise the function
-#: would be executed again.
+#: The number of seconds for which a question waits while the database is unavailable. Without this,
+#: the function would be executed again.
 PATIENCE_S = 30.0
 
 
@@ -51,13 +51,15 @@ def unfit(work: StepWork) -> str | None:
     try:
         check_begin(work.path, work.kind, job, work.timeout_s, work.backoff_s)
     except InvalidRequest as error:
-        return f"{error}, in its row of graph_step, then retry it"
+        return f"{error}, in its row of graph_step, and then retry it"
     return None
 
 
 @dataclass
 class Around:
-    """Cache of the contexts and dependencies that one call has read, by the path of their graph."""
+    """A cache of the contexts and dependencies that one call has read, by the path of their
+    graph.
+    """
 
     contexts: dict[str, list[bytes]] = field(default_factory=dict)
     deps: dict[str, Sequence[int]] = field(default_factory=dict)
@@ -67,9 +69,10 @@ class Around:
 def given_frames(
     graphs: GraphStore, graph_id: int, work: StepWork, around: Around
 ) -> Iterator[Frame]:
-    """Yield the input of a function: the contexts, then the results of its direct dependencies.
+    """Yield the input of a function: first the contexts, then the results of its direct
+    dependencies.
 
-    The name of a result is the path of its step within the level. An item of a fan-out gets the
+    A result is named by the path of its step within the level. An item of a fan-out gets the
     results of the fan-out's dependencies. All rows that were read are added to ``around``.
     """
     above = work.path.rpartition("/")[0]
@@ -98,7 +101,7 @@ def _deps_of(graphs: GraphStore, graph_id: int, path: str) -> Sequence[int]:
 
 
 def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[StepRow]:
-    """Return these steps; each waiting step shows what it waits for.
+    """Return these steps, with the reason why each waiting step waits.
 
     Reads all steps of the graph.
     """
@@ -113,9 +116,8 @@ def explained(graphs: GraphStore, graph_id: int, rows: list[StepRow]) -> list[St
 def values_of(
     graphs: GraphStore, graph_id: int, steps: Sequence[StepFacts]
 ) -> Iterator[tuple[StepFacts, Iterable[bytes]]]:
-    """Yield what these steps give, each with the parts of its JSON, in their order.
-
-    A graph gives ``{}``, and a step that completed without a result ``null``. Steps that have not
+    """Yield the results of these steps in order, each as the parts of its JSON. The result of a
+    graph is ``{}``, and that of a step which completed without one is ``null``. Steps that have not
     completed and have no result are left out.
     """
     results = graphs.results(graph_id, [step.number for step in steps if step.recorded])
@@ -157,10 +159,10 @@ class Questions(FileQuestions):
     start: Callable[..., bool]
     """``GraphStarts.start``."""
     _request_id: str = ""
-    """The id of the present question. All tries to answer it use the same id."""
+    """The id of the current question, which all tries to answer it share."""
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Return the answer. Any error raised here goes to the function that asks."""
+        """Return the answer. Errors raised here are passed to the function that asks."""
         self._request_id = uuid.uuid4().hex
         return retry_while_unavailable(lambda: answered(self, name, arguments), PATIENCE_S)
 
@@ -216,7 +218,7 @@ class Questions(FileQuestions):
                 f"step {path!r:.200}: only the executing step may graft; it is {work.path!r}"
             )
         if not work.graft:
-            raise InvalidRequest(f"step {path!r:.200} is no graft; add it with add_graft")
+            raise InvalidRequest(f"step {path!r:.200} is not a graft; add it with add_graft")
         spec = self._spec(bytes)
         self.graphs.begin_graft(self._id, work.number, work.attempt, spec, fingerprint(spec))
         self._wake()
@@ -278,6 +280,6 @@ class Questions(FileQuestions):
         )
 
     def _inside(self, paths: list[str] | None) -> list[StepFacts]:
-        """Return these steps, and all steps inside them. ``None``: all steps."""
+        """Return these steps and all steps inside them; ``None`` means all steps."""
         rows = self._rows() if paths is None else self._named(paths)
         return self.graphs.given(self._id, [row.number for row in rows])

@@ -62,9 +62,8 @@ def check_steps(
     """Raise ``Unstartable`` for a step that cannot be started, and ``UserCodeUnknown`` while a
     worker reads its module.
 
-    ``rows``: the user code that workers have registered. Without ``crawlers`` they are not checked.
-        ``problem``:
-    the reason why the newest catalogue is not read.
+    ``rows`` are the user code that workers have registered. Without ``crawlers``, the crawlers are
+    not checked. ``problem`` is the reason why the newest catalogue is not read.
     """
     offered = _StepOffers(rows, crawlers, pools, project, now, problem)
     for step in steps:
@@ -81,7 +80,9 @@ def check_steps(
 
 @dataclass(frozen=True, slots=True)
 class _StepOffers:
-    """The offers of workers, the catalogue and the pools to the steps of a graph."""
+    """Workers' code, the catalogue and the pools, which the steps of a graph are checked
+    against.
+    """
 
     rows: Sequence[UserCodeRow]
     crawlers: Mapping[str, CrawlerDefinition]
@@ -119,8 +120,9 @@ class _StepOffers:
     def _check_served(
         self, step: StepSpec, field: str, name: str, known: Sequence[UserCodeRow]
     ) -> None:
-        """Raise ``Unstartable`` if no worker has registered this class, although workers are alive,
-        or if it cannot be used. Raise ``UserCodeUnknown`` while a worker still reads the module."""
+        """Raise ``Unstartable`` if workers are alive but none has registered this class, or if the
+        class cannot be used. Raise ``UserCodeUnknown`` while a worker still reads the module.
+        """
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(self.rows, name.partition(":")[0])
@@ -140,7 +142,8 @@ class _StepOffers:
             )
 
 
-#: Checks of steps against what is offered. Kinds without one need nothing.
+#: The checks of steps against the available code and crawlers. A kind without a check needs
+#: neither.
 OFFERED: Mapping[StepKind, Callable[[_StepOffers, StepSpec], None]] = {
     StepKind.FUNCTION: _StepOffers.check_function,
     StepKind.CRAWL: _StepOffers.check_crawl,
@@ -167,12 +170,11 @@ class GraphStarts:
         tags: Sequence[str],
         options: Mapping[str, Any],
     ) -> bool:
-        """Start a graph for ``by``, a step or a manager, in the present project.
+        """Start a graph for ``by``, a step or a manager, in the current project. Return whether it
+        is new.
 
-        Return whether it is new.
-
-        A second start of the same graph finds it, even if its steps have other times in
-        ``not_before``: code that is executed again computes them anew. Raises ``InvalidRequest``,
+        A second start finds the same graph, even if its steps have other times in ``not_before``,
+        because code that is executed again computes them anew. Raises ``InvalidRequest``,
         ``DuplicateRequest`` and ``TooManyOpen``.
         """
         check_key(key)
@@ -206,5 +208,5 @@ class GraphStarts:
                 self.directory.begin_for(GraphOrder(row.graph_id), row.workflow_id)
             # The gateway starts it as soon as Temporal is back.
             except TemporalUnavailable as error:
-                log.info("graph %s is recorded, and begins later: %s", row.key, error)
+                log.info("graph %s is recorded and will begin later: %s", row.key, error)
         return fresh

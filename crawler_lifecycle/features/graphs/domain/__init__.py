@@ -1,4 +1,3 @@
-"""Graphs: steps with dependencies.
-
-``spec`` has their definition, ``engine`` their rules. The code is pure.
+"""Graphs: steps with dependencies. ``spec`` defines them, and ``engine`` has their rules. The code
+is pure.
 """

@@ -44,10 +44,10 @@ NUMBERS: Mapping[str, Bound] = {
     "timeout_s": Bound(0, 7 * 86_400, "seconds", above=True),
     "max_attempts": Bound(1, 1000, whole=True),
     "backoff_s": Bound(0, 86_400, "seconds"),
-    "priority": Bound(0, 9, whole=True, fix=": 0 is first, 9 is last"),
+    "priority": Bound(0, 9, whole=True, fix=", where 0 is first and 9 is last"),
     "max_parallel": Bound(1, STEPS_MAX, whole=True, or_none=True, fix=", or leave it out for all"),
 }
-#: The most alternatives of a step, the most names in an alternative, and the most characters of a
+#: The maximum numbers of alternatives of a step, of names in an alternative, and of characters in a
 #: name.
 ALTERNATIVES_MAX = 5
 RESOURCES_MAX = 10
@@ -56,12 +56,12 @@ RESOURCE_NAME_MAX = 100
 _DEFAULTS = {field.name: field.default for field in fields(StepSpec)}
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
-#: The most names that an error lists. It counts the others.
+#: The maximum number of names that an error lists. The others are only counted.
 _SHOWN = 100
 
 
 def check(spec: GraphSpec) -> None:
-    """Raise ``InvalidRequest``, naming step, value and fix, unless the graph can be run."""
+    """Raise ``InvalidRequest`` with the step, the value and the fix unless the graph can be run."""
     check_options(spec.options)
     check_json("context", spec.context, CONTEXT_BYTES)
     check_objects("graph", {"context": dict(spec.context)}, ("context",))
@@ -80,7 +80,7 @@ def check_options(options: GraphOptions) -> None:
 def check_name(name: object, where: str = "name") -> None:
     """Raise ``InvalidRequest`` unless this may be the name of a step."""
     check_text(where, name, NAME_MAX, needed=True)
-    if "/" in str(name):  # in a path it separates a graph from its steps
+    if "/" in str(name):  # in a path, a slash separates a graph from its steps
         raise refusal(where, name, "leave out the /")
 
 
@@ -99,7 +99,7 @@ def check_key(key: str) -> None:
 
 
 def check_step(step: StepSpec) -> None:
-    """Raise ``InvalidRequest`` unless every field of the step is within its bounds."""
+    """Raise ``InvalidRequest`` unless all fields of the step are within their bounds."""
     _check_path(step.path)
     where = f"step {shown(step.path)}"
     for field, bound in NUMBERS.items():
@@ -129,9 +129,8 @@ def check_step(step: StepSpec) -> None:
 
 
 def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = "") -> None:
-    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has.
-
-    It could never start.
+    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has, because it
+    could never start.
     """
     pools = amounts(options.pools)
     for step in steps:
@@ -141,7 +140,7 @@ def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = 
             if need > pools.get(name, need):
                 fix = f"give at most {pools[name]}, or start a graph whose pools have more"
                 text = (
-                    f"{need} of {shown(name)} are more than its graph has (pools: "
+                    f"{need} of {shown(name)} is more than its graph has (pools: "
                     f"{pools[name]}); {fix}"
                 )
                 raise InvalidRequest(f"step {shown(prefix + step.path)}: resources: {text}")
@@ -153,7 +152,7 @@ def check_json(where: str, value: object, most: int) -> int:
     Raises ``InvalidRequest`` for a size above ``most``, and for a value that JSON cannot represent
     exactly.
     """
-    fix = "give a JSON object: text keys, no NaN, no value that contains itself"
+    fix = "give a JSON object: keys as text, no NaN, and no value that contains itself"
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
@@ -166,7 +165,7 @@ def check_json(where: str, value: object, most: int) -> int:
     except InvalidRequest:
         raise
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise InvalidRequest(f"{where}: this is no JSON ({error}); {fix}") from None
+        raise InvalidRequest(f"{where}: this is not JSON ({error}); {fix}") from None
     if not same:
         raise InvalidRequest(f"{where}: JSON would change this value; {fix}")
     return size
@@ -196,9 +195,9 @@ def link(
 ) -> list[Link]:
     """Number the steps, and find their parents and dependencies.
 
-    ``known``: the existing steps. ``may_hold``: whether an existing step may contain new ones.
-        ``below``: the path of
-    the grafting step; all paths are below it. ``check_deps``: every dependency must exist.
+    ``known`` are the existing steps, and ``may_hold`` returns whether one of them may contain new
+    ones. ``below`` is the path of the grafting step, and all paths are below it. With
+    ``check_deps``, every dependency must exist.
 
     Raises ``InvalidRequest`` for too many steps or dependencies, a path that exists already, a
     parent that does not exist or cannot contain steps, a step that depends on itself or on a
@@ -221,7 +220,7 @@ def link(
     for number, path in enumerate(paths, first):
         if path in numbers:
             raise InvalidRequest(
-                f"step {shown(path)}: this name exists already; use each name only once in a level"
+                f"step {shown(path)}: this name already exists; use each name only once per level"
             )
         if prefix:
             _check_path(path)
@@ -229,14 +228,12 @@ def link(
         parents.append(numbers.get(above))
         if above and parents[-1] is None:
             raise InvalidRequest(
-                f"step {shown(path)}: there is no graph {shown(above)} before it; send that first"
+                f"step {shown(path)}: there is no graph {shown(above)} before it; send it first"
             )
         if above and above != below and not holds(numbers[above]):
-            late = (
-                "takes no new steps, because it has ended or is no graph; append the step elsewhere"
-            )
+            late = "accepts no new steps: it has ended or is not a graph; append the step elsewhere"
             text = (
-                "is no graph; only a graph can contain other steps"
+                "is not a graph; only a graph can contain other steps"
                 if numbers[above] >= first
                 else late
             )
@@ -267,7 +264,7 @@ def _link(
         found = numbers.get(level + name)
         if level + name == path:
             raise InvalidRequest(
-                f"step {shown(path)}: it depends on itself; leave that dependency out"
+                f"step {shown(path)}: it depends on itself; leave out that dependency"
             )
         if found is not None:
             deps.append(found)
@@ -282,7 +279,7 @@ def _link(
 
 
 def check_cycle(deps: Sequence[Sequence[int]], path: Callable[[int], str]) -> None:
-    """Raise ``InvalidRequest`` naming the steps of a cycle.
+    """Raise ``InvalidRequest`` with the steps of a cycle.
 
     Dependencies on the graphs around a step need no check: a step depends only on steps of its own
     level.
@@ -308,7 +305,7 @@ def amounts(one: Mapping[str, str]) -> dict[str, Fraction]:
 
 
 def shown(path: str) -> str:
-    """Return a name or a path as messages show it: in quotes, and cut if it is too long."""
+    """Return a name or a path as messages show it, in quotes and truncated if it is too long."""
     return json.dumps(
         path if len(path) <= 2 * NAME_MAX else path[: 2 * NAME_MAX] + "…", ensure_ascii=False
     )
@@ -320,7 +317,9 @@ def _check_path(path: object) -> None:
         check_name(name, "step" if len(names) == 1 else f"step {str(path)[:NAME_MAX]!r}")
     if len(str(path)) > PATH_MAX:
         raise refusal(
-            "step", path, f"its path, with the graphs around it, has at most {PATH_MAX} characters"
+            "step",
+            path,
+            f"its path, including the graphs around it, has at most {PATH_MAX} characters",
         )
     if len(names) > DEPTH_MAX:
         raise refusal("step", path, f"graphs may be {DEPTH_MAX} levels deep; build fewer levels")
@@ -351,9 +350,8 @@ def _fraction(amount: str) -> Fraction | None:
 def check_begin(
     path: str, kind: StepKind, job: Mapping[str, Any], timeout_s: object, backoff_s: object
 ) -> None:
-    """Raise ``InvalidRequest`` unless a step can be executed with its row.
-
-    The row may have a manual edit.
+    """Raise ``InvalidRequest`` unless a step can be executed with its row, which may have been
+    edited by hand.
     """
     where = f"step {shown(path)}"
     check_number(f"{where}: timeout_s", timeout_s, NUMBERS["timeout_s"])

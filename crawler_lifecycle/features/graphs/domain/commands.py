@@ -1,4 +1,4 @@
-"""Messages to and from a graph's workflow: its order, people's commands, its snapshot and its
+"""Messages to and from a graph's workflow: its input, people's commands, its snapshot and its
 result.
 """
 
@@ -26,10 +26,10 @@ from .checks import check_step, shown
 from .engine import Graph, StepEnd
 from .spec import PATH_MAX, GraphState, StepKind, StepSpec, StepState
 
-#: The most steps that one command may name, and the most that it may append.
+#: The maximum number of steps that one command may name, and the maximum that it may append.
 NAMED_MAX = 1000
 APPENDED_MAX = 500
-#: The most characters of a command's reason.
+#: The maximum number of characters in a command's reason.
 TEXT_MAX = 255
 
 
@@ -53,9 +53,9 @@ class GraphOrder:
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The result of a graph's workflow.
+    """The result of a graph's workflow, which its parent also receives.
 
-    Its parent also receives it. The workflow succeeds even if the graph failed.
+    The workflow succeeds even if the graph failed.
     """
 
     graph_id: int
@@ -68,9 +68,8 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """The answer of the query ``status``: the state that the workflow itself knows.
-
-    The steps are in the database.
+    """The answer to the query ``status``: the state that the workflow itself has. The steps are in
+    the database.
     """
 
     graph_id: int
@@ -94,8 +93,7 @@ class StepsCommand:
     """The fields of every command about steps."""
 
     request_id: str | None = None
-    """A repeated command with the same id has no further effect. The default is the id of the
-    update.
+    """A repeated command with the same id has no effect. The default is the id of the update.
     """
     requested_by: str | None = None
 
@@ -110,14 +108,14 @@ class StepsCommand:
 
 @dataclass(frozen=True, slots=True)
 class CancelSteps(StepsCommand):
-    """Cancel steps, the steps in them and those that depend on them: the payload of the update
-    ``cancel_steps``.
+    """The payload of the update ``cancel_steps``, which cancels steps, the steps in them and their
+    dependents.
     """
 
     __pydantic_config__: ClassVar = STRICT
 
     names: list[str] | None = None
-    """Paths of steps; ``None``: all steps."""
+    """Paths of steps; ``None`` means all steps."""
     reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -135,18 +133,18 @@ class CancelSteps(StepsCommand):
 
 @dataclass(frozen=True, slots=True)
 class RetrySteps(StepsCommand):
-    """Begin steps again: the payload of the update ``retry_steps``."""
+    """The payload of the update ``retry_steps``: restart steps."""
 
     __pydantic_config__: ClassVar = STRICT
 
     names: list[str] | None = None
-    """Paths of steps; ``None``: all steps that were discarded or cancelled, or wait for their next
-    try.
+    """Paths of steps; ``None`` means all steps that were discarded or cancelled, or wait for their
+    next try.
     """
     cascade: bool = True
-    """True when the dependents that were cancelled because of these steps begin again too."""
+    """True to also begin the dependents again that were cancelled because of these steps."""
     fresh: bool = False
-    """True when crawls get a new run; otherwise the existing run is resumed."""
+    """True to give crawls a new run; otherwise the existing run is resumed."""
 
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)
@@ -158,7 +156,7 @@ class RetrySteps(StepsCommand):
 
 @dataclass(frozen=True, slots=True)
 class AppendSteps(StepsCommand):
-    """Append steps: the payload of the update ``append_steps``."""
+    """The payload of the update ``append_steps``: append steps."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -179,7 +177,7 @@ class AppendSteps(StepsCommand):
 
 @dataclass(frozen=True, slots=True)
 class ApproveStep(StepsCommand):
-    """Decide an approval: the payload of the signal ``approve_step``."""
+    """The payload of the signal ``approve_step``: decide an approval."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -188,7 +186,7 @@ class ApproveStep(StepsCommand):
     approved: bool = True
     note: str | None = None
     at: datetime | None = None
-    """The time of the decision. Who receives the command sets it."""
+    """The time of the decision, which is set by the receiver of the command."""
 
     def __post_init__(self) -> None:
         StepsCommand.__post_init__(self)
@@ -198,7 +196,8 @@ class ApproveStep(StepsCommand):
     def apply(self, graph: Graph) -> int:
         """End the step.
 
-        The same decision again changes nothing. Raises ``NotInThisState`` if it does not wait.
+        A repeat of the same decision changes nothing. Raises ``NotInThisState`` if the step does
+        not wait.
         """
         [number] = graph.numbers([self.step])
         step = graph.steps[number]
@@ -215,7 +214,7 @@ class ApproveStep(StepsCommand):
             fix = (
                 "retry the step to decide again"
                 if step.state.final
-                else "decide when it waits for an approval"
+                else "decide it when it waits for an approval"
             )
             why = step.reason or graph.waiting(number) or "it has not begun"
             raise NotInThisState(f"step {shown(self.step)}: it is {step.state} ({why}); {fix}")
@@ -229,8 +228,8 @@ class ApproveStep(StepsCommand):
 
 
 StepCommand = CancelSteps | RetrySteps | AppendSteps | ApproveStep
-#: The commands that a signal may bring -> the type of its payload. All others are updates, which
-#: are answered.
+#: The commands that a signal can carry, with the types of their payloads. All others are updates,
+#: which are answered.
 SIGNALLED: Mapping[str, type[ApproveStep]] = {"approve_step": ApproveStep}
 
 
@@ -246,7 +245,9 @@ def _numbers(graph: Graph, names: list[str] | None) -> list[int] | None:
 
 
 def cause_of(graph: Graph) -> str | None:
-    """Return a sentence about why a graph was discarded or cancelled; ``None``: it completed."""
+    """Return a sentence about why a graph was discarded or cancelled, or ``None`` if it
+    completed.
+    """
     state = {
         GraphState.DISCARDED: StepState.DISCARDED,
         GraphState.CANCELLED: StepState.CANCELLED,
@@ -262,7 +263,7 @@ def cause_of(graph: Graph) -> str | None:
 def step_request_id(key: str, path: str, attempt: int) -> str:
     """Return the request id of the run of a crawl step.
 
-    Every try to begin the run has the same id.
+    Every try to begin the run uses the same id.
     """
     whole = f"graph/{key}/{path}/{attempt}"
     if len(whole) <= REQUEST_ID_MAX and whole.isprintable():
@@ -271,20 +272,21 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
 
 
 def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the name and the flow id of a step's manager, the same for every try to begin it.
+    """Return the name and the flow id of a step's manager, which are the same for every try to
+    begin it.
 
-    They come from the step's job. If the job has none, they are made from the class, the graph and
-    the step's number.
+    They come from the step's job, or else are derived from the class, the graph and the step's
+    number.
     """
     name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
     return name, job.get("flow_id") or f"{graph_uid}.{number}"
 
 
 def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:
-    """Read the fingerprint of a step's path, and its attempt, from a request id of
+    """Return the fingerprint of a step's path, and its attempt, from a request id of
     ``step_request_id``.
 
-    ``None``: the request does not belong to a step of this graph.
+    Returns ``None`` if the request does not belong to a step of this graph.
     """
     whole, _, attempt = request_id.rpartition("/")
     if not (attempt.isascii() and attempt.isdigit()):

@@ -1,8 +1,8 @@
 """The engine of a graph: it receives events and commands, and changes the states of the steps.
 
-A step is identified by its number: the position in the order in which steps were added. A change
-visits each step at most once, and the dependencies of the visited steps (``propagation.py``). The
-engine uses no clock and no database. It is built from rows, and reports the changed rows.
+A step is identified by its number, which is its position in the order of addition. A change visits
+each step at most once, with its dependencies (``propagation.py``). The engine uses no clock and no
+database. It is built from rows, and reports the changed rows.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .spec import (
 
 __all__ = ["Batch", "Graph", "PickedSteps", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
-#: A retry begins steps in the first states again; steps in the second states only if they are
+#: A retry begins steps in the first states again, and steps in the second states only if they are
 #: named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
-#: The fields of a step on which the facts of other steps depend, and which never change while they
+#: The fields of a step that the facts of other steps depend on, and that never change while they
 #: are in a graph.
 _PLACE = (
     "path",
@@ -59,7 +59,7 @@ class Graph:
     ``changed`` collects the numbers of changed steps.
 
     When a function ends, its call records this in the row of the step. A graph that is built from
-    rows handles such ends first: dependent steps become free or are cancelled.
+    rows first handles such ends, which release or cancel dependent steps.
     """
 
     options: GraphOptions
@@ -69,9 +69,7 @@ class Graph:
     added: list[tuple[Step, StepSpec]] = field(default_factory=list, repr=False)
     """Steps that ``add`` has appended and that the caller has to store."""
     records: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """Results of ended crawls and approvals that the caller has to store, by the number of the
-    step.
-    """
+    """Results of ended crawls and approvals that the caller has to store, by step number."""
     key: str = ""
     """The id of the graph, for texts."""
 
@@ -92,9 +90,8 @@ class Graph:
     # --- what happened ---
 
     def moved(self, given: Collection[int]) -> list[int]:
-        """Return the steps that calls and runs may have changed, besides those that execute, or may
-        still run, now.
-        ``given``: the steps that are in calls now.
+        """Return the steps that calls and runs may have changed, besides those that currently
+        execute or may still run. ``given`` are the steps that are in calls now.
         """
         open_ = (step for step in self.steps if step.batch is not None or executes(step))
         return [
@@ -105,8 +102,8 @@ class Graph:
 
     def seen(self, rows: Iterable[Step]) -> bool:
         """Begin the next change: these rows may have changed since the last one, and no others
-        have. The graph is then as if it was built from all rows. Returns ``False``, and is of no
-        more use, when a row has another position in it.
+        have. Afterwards the graph is as if it had been built from all rows. Returns ``False`` if a
+        row has another position; the graph must then be discarded.
         """
         self.changed.clear()
         self.added.clear()
@@ -123,7 +120,7 @@ class Graph:
         return True
 
     def ended(self, ends: Iterable[StepEnd]) -> None:
-        """Handle the ends of steps: dependents become free or are cancelled.
+        """Handle the ends of steps, which release or cancel their dependents.
 
         A late end (of another attempt, or of a final step) has no effect. The end of a cancelled
         step only clears its ``ending``.
@@ -160,10 +157,10 @@ class Graph:
     def released(self, batches: Collection[int]) -> None:
         """Handle the end of calls that returned or died.
 
-        A step that its call did not begin waits again. A step that was begun and has not ended
+        A step that was not begun by its call waits again. A step that was begun and has not ended
         begins again as the next attempt, or is discarded after ``max_attempts + LOST_MAX`` tries.
-        The same applies to a function that executes in no call, for example after a manual edit of
-        its row.
+        The same applies to a function that executes without a call, for example after a manual edit
+        of its row.
         """
         given = frozenset(batches)
         for step in self.steps:
@@ -197,10 +194,10 @@ class Graph:
         """Pick the steps that start now, by priority and number, within ``max_parallel`` and the
         resources.
 
-        ``batches``: the most new calls. ``begin``: the most crawls and managers. ``answered``,
-            ``ended``: the numbers
-        of calls that have returned, and of steps that have ended, since the last pick. A picked
-        function gets the ``batch`` of its call. A picked crawl or manager becomes ``EXECUTING``.
+        ``batches`` limits the new calls, and ``begin`` the crawls and managers. ``answered`` and
+        ``ended`` are the numbers of calls that have returned, and of steps that have ended, since
+        the last pick. A picked function gets the ``batch`` of its call. A picked crawl or manager
+        becomes ``EXECUTING``.
         """
         self._end_late(now)
         picking = Picking(
@@ -220,14 +217,14 @@ class Graph:
         return picked
 
     def _end_late(self, now: datetime) -> None:
-        """Discard the steps whose limit is over."""
+        """Discard the steps whose time limit has passed."""
         late = [
             StepEnd(
                 step.number,
                 step.attempt,
                 StepState.DISCARDED,
                 "timed_out",
-                f"nobody decided in {step.limit_s:g} s",
+                f"nobody decided within {step.limit_s:g} s",
             )
             for step in self.steps
             if step.state is StepState.EXECUTING and step.limit_s is not None
@@ -239,9 +236,9 @@ class Graph:
     # --- commands ---
 
     def cancel(self, numbers: Collection[int] | None, reason: str) -> int:
-        """Cancel these steps (``None``: all), the steps in them, and their dependents.
+        """Cancel these steps, the steps in them, and their dependents; ``None`` means all steps.
 
-        An executing step becomes ``CANCELLED`` with ``ending``. Return how many of the steps and
+        An executing step becomes ``CANCELLED`` with ``ending``. Returns how many of the steps and
         the steps in them had not ended, without their dependents.
         """
         chosen = range(len(self.steps)) if numbers is None else self._spread.inside(numbers)
@@ -259,20 +256,20 @@ class Graph:
     def numbers(self, paths: Collection[str]) -> list[int]:
         """Return the numbers of the steps with these paths.
 
-        Raises ``InvalidRequest`` naming an unknown path.
+        Raises ``InvalidRequest`` with an unknown path.
         """
         known = {step.path: step.number for step in self.steps}
         for path in paths:
             if path not in known:
                 raise InvalidRequest(
-                    f"step {shown(path)}: there is no such step in this graph; poll its steps"
+                    f"step {shown(path)}: there is no such step in this graph; list its steps"
                 )
         return [known[path] for path in paths]
 
     def add(self, specs: Sequence[StepSpec], below: int | None = None) -> list[Step]:
         """Append steps to the graph, or graft them below the step with the number ``below``.
 
-        Raises ``InvalidRequest`` naming step, value and fix; the graph is then unchanged.
+        Raises ``InvalidRequest`` with the step, the value and the fix; the graph is then unchanged.
         """
         prefix = None
         if below is not None:
@@ -337,9 +334,8 @@ class Graph:
             check_cycle([*deps, *(link.deps for link in links)], lambda n: paths[n])
 
     def _find(self, new: dict[str, int], first: int) -> None:
-        """Replace missing dependencies of older steps that the new steps fulfil.
-
-        ``first``: the first new number.
+        """Replace the missing dependencies of older steps that are among the new steps. ``first``
+        is the first new number.
         """
         for step in self.steps[:first]:
             here = [path for path in step.missing if path in new]
@@ -349,13 +345,12 @@ class Graph:
                 self.changed.add(step.number)
 
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
-        """Begin these steps and the steps in them again. Return their number.
+        """Restart these steps and the steps in them. Return their number.
 
-        ``numbers``: ``None`` means all steps that were discarded or cancelled, or wait for their
-            next try. Completed
-        and scheduled steps begin again only if they are named. ``cascade``: the dependents that
-        were cancelled because of these steps begin again too. ``fresh``: crawls get a new run
-        instead of a resume.
+        If ``numbers`` is ``None``, these are all steps that were discarded or cancelled, or wait
+        for their next try. Completed and scheduled steps begin again only if they are named. With
+        ``cascade``, the dependents that were cancelled because of these steps begin again too. With
+        ``fresh``, crawls get a new run instead of a resume.
 
         Raises ``InvalidRequest`` for a step that may still execute (``ending``), and for a step
         that could not start because of another step that is not retried.
@@ -387,12 +382,14 @@ class Graph:
         return found
 
     def _check_retried(self, chosen: Sequence[int]) -> None:
-        """Raise ``InvalidRequest`` if one of these steps would be cancelled again at once."""
+        """Raise ``InvalidRequest`` if one of these steps would immediately be cancelled again."""
         trial = Graph(self.options, [replace(step) for step in self.steps])
         trial._begin_anew(chosen)
         for step in (trial.steps[number] for number in chosen):
             if step.state is StepState.CANCELLED:
-                raise InvalidRequest(f"step {shown(step.path)}: {step.reason}; retry that as well")
+                raise InvalidRequest(
+                    f"step {shown(step.path)}: {step.reason}; retry that step as well"
+                )
 
     def _begin_anew(self, chosen: Sequence[int], *, fresh: bool = False) -> None:
         for number in chosen:
@@ -447,7 +444,7 @@ class Graph:
 
     @property
     def state(self) -> GraphState:
-        """The state that follows from the steps; never ``DRAFT``. See ``GraphState``."""
+        """The state that follows from the steps (see ``GraphState``); it is never ``DRAFT``."""
         states = set()
         for step in self._spread.units():
             if step.ending or not step.state.final:
@@ -459,19 +456,19 @@ class Graph:
         return GraphState.COMPLETED
 
     def waiting(self, number: int) -> str | None:
-        """Return a sentence about what an unfinished step waits for; ``None``: it executes or has
-        ended.
+        """Return a sentence about what an unfinished step waits for, or ``None`` if it executes or
+        has ended.
         """
         if self._capacity is None:
             self._capacity = Capacity(self._spread, self.options)
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """Return a sentence about what the graph waits for; ``None``: a step executes.
+        """Return a sentence about what the graph waits for, or ``None`` if a step executes.
 
         An unreadable row comes first, because a person has to repair it. Otherwise the sentence is
-        about the first step that could be next. ``called``: a step that belongs to a call counts as
-        executing.
+        about the first step that could be next. With ``called``, a step that belongs to a call
+        counts as executing.
         """
         unreadable = next((step for step in self.steps if step.unreadable), None)
         if unreadable is not None:
@@ -498,7 +495,7 @@ class Graph:
 
 
 def may_begin_again(tries: int, max_attempts: int) -> bool:
-    """Return whether a step begins again after it was lost with its worker.
+    """Return whether a step begins again after its worker was lost.
 
     The number of tries is limited, because the step itself may have killed the worker.
     """
@@ -511,8 +508,8 @@ def after_failure(
     """Return the state of a failed step: ``RETRYABLE`` with the time of the next try, or
     ``DISCARDED`` after the last.
 
-    ``tries``: the number of tries, with the failed one. Each wait is twice as long as the wait
-        before it.
+    ``tries`` is the number of tries, including the failed one. Each wait is twice as long as the
+    wait before it.
     """
     if tries >= max_attempts:
         return StepState.DISCARDED, None

@@ -1,10 +1,9 @@
-"""The kinds of steps, and all in which they differ: a table.
+"""The kinds of steps, and a table with all their differences. All other code uses this table, and
+no other code names a kind.
 
-All other code asks this table, and names no kind.
-
-What a kind starts outside of the graph has two more tables, with the same keys:
-``store.unrecorded.RUNS`` and ``activities.graphs.RUN_STEPS``. ``activities.starting`` has checks
-against what workers and the catalogue offer.
+Two more tables have the same keys. They describe the work that a kind starts outside of the graph:
+``store.unrecorded.RUNS`` and ``activities.graphs.RUN_STEPS``. ``activities.starting`` checks steps
+against the workers' code and the catalogue.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from crawler_lifecycle.domain.values import NoValue, of_json
 from .spec import NAME_MAX, StepKind
 
 STYLES = ("plain", "worker", "cascade", "item")
-#: The bound of the seconds for which an approval waits.
+#: The maximum number of seconds for which an approval waits.
 APPROVAL_TIMEOUT = Bound(0, 366 * 86_400, "seconds", above=True, or_none=True)
 
 _CALL = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
@@ -37,7 +36,7 @@ _OF_MANAGER = (
     (
         "flow_id",
         re.compile(r"[!-.0-~]{1,120}"),
-        "at most 120 characters of ASCII without space and slash",
+        "at most 120 ASCII characters without spaces and slashes",
     ),
 )
 
@@ -45,21 +44,21 @@ Job = Mapping[str, Any]
 
 
 class StepBeginner(Protocol):
-    """A pick of the engine, as a kind sees it.
+    """The current pick of the engine, for the rules of a kind.
 
-    Each method begins the step with this number, if there is capacity.
+    Each method begins the step with this number if there is capacity.
     """
 
     def call(self, number: int) -> None:
         """Put the step into a call of functions."""
 
     def start(self, number: int) -> None:
-        """Let the step execute. The workflow starts its run or manager."""
+        """Let the step execute; the workflow then starts its run or manager."""
 
     def ask(self, number: int, what: str, verb: str) -> None:
         """Let the step execute until ``crawlctl graph VERB`` ends it.
 
-        ``what``: what it waits for.
+        ``what`` describes what it waits for.
         """
 
 
@@ -68,27 +67,29 @@ class StepRules:
     """The rules of one kind of steps."""
 
     check: Callable[[str, Job], None]
-    """Raises ``InvalidRequest`` unless a step may have this job. Its first argument begins the
-    messages.
+    """Raises ``InvalidRequest`` unless a step may have this job. Its first argument is put in front
+    of the messages.
     """
     label: Callable[[Job], str]
     """Returns the name of the work in pictures."""
     begin: Callable[[StepBeginner, int], None] | None = None
-    """Begins a step that may start; ``None``: it only contains other steps, and ends with them."""
+    """Begins a step that may start. ``None`` if it only contains other steps and ends with them."""
     refuses: Mapping[str, str] = field(default_factory=dict)
-    """Options of a step that this kind cannot have -> the fix."""
+    """The options that a step of this kind cannot have, with the fix for each."""
     called: bool = False
-    """True if workers of users' code execute it, in calls."""
+    """True if workers of users' code execute it in calls."""
     run: str | None = None
-    """What it starts outside of the graph, and waits for; ``None``: nothing."""
+    """The kind of work that it starts outside of the graph and waits for, or ``None``."""
     brings_items: bool = False
     """True if its run has items, counters and an archive, and a fresh retry starts a new run."""
     takes_slot: bool = True
-    """True if it takes a slot of ``max_parallel`` while it executes, and may execute still after it
+    """True if it takes a slot of ``max_parallel`` while it executes, and may still execute after it
     was cancelled.
     """
     limit: Callable[[Job], float | None] = lambda job: None
-    """Returns the seconds after which the graph itself ends the step; ``None``: it never does."""
+    """Returns the seconds after which the graph itself ends the step, or ``None`` if it never
+    does.
+    """
 
     @property
     def counts_as_run(self) -> bool:
@@ -107,7 +108,7 @@ def check_call(where: str, call: object) -> None:
         raise refusal(
             where,
             call,
-            "name a function of a module: lambdas and functions within functions have no name",
+            "name a function of a module; lambdas and nested functions have no name",
         )
     if not isinstance(call, str) or len(call) > 500 or not _CALL.fullmatch(call):
         raise refusal(where, call, 'give "module:function", such as "shop.steps:merge"')
@@ -119,7 +120,7 @@ def check_objects(where: str, job: Job, fields: Iterable[str]) -> None:
         if not isinstance(job.get(name, {}), dict) or not isinstance(
             _value(where, job, name), dict
         ):
-            raise refusal(f"{where}: {name}", job[name], "give an object: names and values")
+            raise refusal(f"{where}: {name}", job[name], "give an object with names and values")
 
 
 def _value(where: str, job: Job, name: str) -> Any:
@@ -134,7 +135,7 @@ def _check_fields(where: str, job: Job, fields: Sequence[str]) -> None:
     for name in job:
         if name not in fields:
             raise refusal(
-                f"{where}: {name}", job[name], f"there is no such field; {advise(name, fields)}"
+                f"{where}: {name}", job[name], f"this field does not exist; {advise(name, fields)}"
             )
 
 
@@ -147,7 +148,7 @@ def _check_function(where: str, job: Job) -> None:
         raise refusal(
             f"{where}: record",
             job["record"],
-            "give true or false: whether its return value is kept",
+            "give true to keep its return value, or false",
         )
     check_objects(where, job, ("args", "meta"))
     _value(where, job, "item")
@@ -192,12 +193,12 @@ def _last_name(job: Job, name: str) -> str:
     return str(job.get("label") or re.split(r"[:.]", str(job.get(name) or ""))[-1])
 
 
-_NO_GROUP = {"max_parallel": "set it at a group or a sub-graph"}
+_NO_GROUP = {"max_parallel": "set it on a group or a sub-graph"}
 _NO_GRAFT = {"graft": "only a function or a worker may graft"}
-_IN_IT = dict.fromkeys(("resources", "not_before"), "set it at the steps in it")
+_IN_IT = dict.fromkeys(("resources", "not_before"), "set it on the steps in it")
 _ASKED = {
-    "resources": "an approval executes nothing: set them at the steps after it",
-    "timeout_s": "give its limit with the job: approval(timeout=3600)",
+    "resources": "an approval executes nothing; set them on the steps after it",
+    "timeout_s": "give its limit with the job, as in approval(timeout=3600)",
     "max_attempts": "an approval is decided once; retry the step to ask again",
 }
 
@@ -245,7 +246,7 @@ CONTAINING = frozenset(kind for kind, rules in STEP_RULES.items() if rules.begin
 
 
 def asks_for(what: str, until: str, verb: str, key: str, path: str) -> str:
-    """Return the sentence about a step that waits until somebody enters a command."""
+    """Return the sentence about a step that waits for a person's command."""
     return (
         f"it waits for {what}{until}: crawlctl graph {verb} {shlex.quote(key)} {shlex.quote(path)}"
     )

@@ -1,5 +1,4 @@
-"""Graphs as they are sent: a step as JSON, a graph as pages of JSON, and the fingerprint of a
-graph.
+"""The form in which graphs are sent: a step as JSON, a graph as pages of JSON, and its fingerprint.
 
 Input is not trusted. An unknown or missing field, or a wrong type, is refused, and the error names
 the step.
@@ -28,7 +27,7 @@ from .spec import (
     StepSpec,
 )
 
-#: The most bytes of one page, and the most pages of one graph.
+#: The maximum number of bytes in one page, and the maximum number of pages of one graph.
 PAGE_BYTES = 2 * 1024 * 1024
 PAGES_MAX = 100
 
@@ -36,7 +35,7 @@ _FIELDS = {field.name: field for field in fields(StepSpec)}
 _DEFAULTS = {"job": {}} | {
     name: field.default for name, field in _FIELDS.items() if field.default is not MISSING
 }
-#: Fields whose type is checked first, with the allowed type and the fix.
+#: Fields whose type is checked first, each with the allowed type and the fix.
 _KINDS: Mapping[str, tuple[Any, str]] = {
     "ignore_cancelled": (bool, "give true or false"),
     "ignore_discarded": (bool, "give true or false"),
@@ -47,7 +46,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def step_to_json(step: StepSpec) -> dict[str, Any]:
-    """Return the step as JSON, without the fields that have their default."""
+    """Return the step as JSON, without fields that have their default."""
     found: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(step, name)
@@ -64,14 +63,18 @@ def step_to_json(step: StepSpec) -> dict[str, Any]:
 
 
 def step_from_json(value: object) -> StepSpec:
-    """Read a step from JSON. Raises ``InvalidRequest`` naming step, field, value and fix."""
+    """Read a step from JSON. Raises ``InvalidRequest`` with the step, the field, the value and the
+    fix.
+    """
     if not isinstance(value, dict):
         raise refusal("step", value, "give an object with path, kind and job")
     where = f"step {shown(value['path'])}" if isinstance(value.get("path"), str) else "step"
     for name in value:
         if name not in _FIELDS:
             raise refusal(
-                f"{where}: {name}", value[name], f"there is no such field; {advise(name, _FIELDS)}"
+                f"{where}: {name}",
+                value[name],
+                f"this field does not exist; {advise(name, _FIELDS)}",
             )
     for name in ("path", "kind"):
         if name not in value:
@@ -135,7 +138,7 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
 
     Each step is checked; ``checks.check`` checks the links between steps.
 
-    Raises ``InvalidRequest`` naming the page or the step.
+    Raises ``InvalidRequest`` with the page or the step.
     """
     context: Mapping[str, Any] = {}
     steps: list[StepSpec] = []
@@ -152,15 +155,13 @@ def decode_pages(pages: Iterable[bytes], options: GraphOptions) -> GraphSpec:
 def decode_page(number: int, data: bytes) -> list[StepSpec]:
     """Read the steps of one page of a draft.
 
-    Raises ``InvalidRequest`` naming the page or the step.
+    Raises ``InvalidRequest`` with the page or the step.
     """
     return [step_from_json(step) for step in _page(number, data)["steps"]]
 
 
 def fingerprint(spec: GraphSpec) -> str:
-    """Return a hash that identifies the graph: its steps in their order, its options and its
-    context.
-    """
+    """Return a hash of the graph: of its steps in order, its options and its context."""
     found = hashlib.sha256()
     for value in (asdict(spec.options), spec.context, *map(step_to_json, spec.steps)):
         found.update(_dump(value, sort_keys=True) + b"\n")
@@ -177,7 +178,7 @@ def _page(number: int, data: bytes) -> dict[str, Any]:
         page = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(
-            f"{where}: this is no JSON ({error}); send the bytes of encode_pages"
+            f"{where}: this is not JSON ({error}); send the bytes of encode_pages"
         ) from None
     allowed = {"steps", "context"} if number == 0 else {"steps"}
     if (
@@ -208,5 +209,5 @@ def _time(where: str, value: object) -> datetime:
         return datetime.fromisoformat(str(value)[:100])
     except ValueError:
         raise refusal(
-            where, value, "give a time with its zone, such as 2026-03-01T12:00:00Z"
+            where, value, "give a time with a time zone, such as 2026-03-01T12:00:00Z"
         ) from None

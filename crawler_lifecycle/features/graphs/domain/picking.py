@@ -1,7 +1,7 @@
 """The choice of the steps that start now, and the reasons why the other steps wait.
 
-Steps are picked by priority and number, within resources and caps. Functions are put into calls;
-one process carries out a call.
+Steps are picked by priority and number, within resources and caps. Functions are grouped into
+calls, each of which one process carries out.
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from .propagation import GIVEN, Gate, Propagation
 from .rows import Batch, PickedSteps, Step
 from .spec import GraphOptions, StepState
 
-#: The fewest and the most calls of one pool in advance: calls that no worker has taken.
+#: The minimum and maximum numbers of calls of one pool that are made in advance and that no worker
+#: has taken yet.
 LEAST = 4
 MOST = 200
-#: The part of the ready steps that each of the first calls gets, and the most steps of one call.
+#: The number of calls among which ready steps are divided at first, and the maximum number of steps
+#: in one call.
 SPREAD = 32
 BATCH_STEPS = 200
-#: Seconds until a pick is repeated because steps wait for calls to be taken: after a pick when none
-#: waited, and after any other. The graph is not notified when a worker takes a call.
+#: Seconds until the next pick while steps wait for workers to take calls. The second value applies
+#: if calls had already waited before this pick. The graph is not notified when a worker takes a
+#: call.
 TAKEN_S = 1.0
 BUSY_S = 15.0
 
-#: Stands for the whole graph instead of a step's number.
+#: A value that stands for the whole graph in place of a step's number.
 WHOLE = -1
 _TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
-#: The user of a slot under a cap (``max_parallel``): a call, or a step outside of a call.
+#: The user of a slot of a graph with a cap (``max_parallel``): a call, or a step outside of a call.
 _Holder = tuple[str, int]
 
 
@@ -50,7 +53,7 @@ class Capacity:
         for resources in {step.resources for step in needing}:
             for resource in _exact(resources):
                 for name, need in resource.items():
-                    # Without a declared amount, the largest need of a step counts.
+                    # Without a declared amount, the largest need of any step is used.
                     if name not in options.pools:
                         self.free[name] = max(self.free.get(name, need), need)
         self.holders: dict[int, set[_Holder]] = {}
@@ -67,10 +70,10 @@ class Capacity:
             self.holders.setdefault(graph, set()).add(_holder(step))
 
     def full(self, step: Step, batch: int | None = None) -> int | None:
-        """Return a graph around this step without a free slot (``WHOLE``: the whole graph);
-        ``None``: all have one.
+        """Return a graph around this step without a free slot (``WHOLE`` for the whole graph), or
+        ``None`` if all have one.
 
-        ``batch``: the call of the step, which may already use a slot.
+        ``batch`` is the call of the step, which may already use a slot.
         """
         holder = ("batch", batch) if batch is not None else ("step", step.number)
         for graph, cap in self._caps(step):
@@ -80,15 +83,13 @@ class Capacity:
         return None
 
     def cap(self, graph: int) -> int | None:
-        """Return the number of slots of a graph (``WHOLE``: of the whole graph); ``None``: no
-        cap.
+        """Return the number of slots of a graph (or of the ``WHOLE`` graph), or ``None`` if it has
+        no cap.
         """
         return self._graph_cap if graph == WHOLE else self._spread.steps[graph].max_parallel
 
     def alternative(self, step: Step) -> int | None:
-        """Return the index of the first alternative of resources that is free; ``None``: none
-        is.
-        """
+        """Return the index of the first alternative of resources that is free, or ``None``."""
         for n, resource in enumerate(_exact(step.resources)):
             if all(self.free[name] >= need for name, need in resource.items()):
                 return n
@@ -114,7 +115,7 @@ def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mappi
 def executes(step: Step) -> bool:
     """Return whether the step executes, is about to execute, or may still execute.
 
-    It is then counted by ``max_parallel``; a sub-graph and an approval never are.
+    Such a step counts towards ``max_parallel``; a sub-graph or an approval never does.
     """
     if not STEP_RULES[step.kind].takes_slot:
         return False
@@ -140,8 +141,8 @@ class _Filling:
 
 @dataclass
 class _Pool:
-    """A pool of workers: how many calls may be made for it, of how many steps each, and how many
-    waited before.
+    """The planned calls for one pool of workers: their number, the steps in each, and the calls
+    that waited before.
     """
 
     left: int = 2 * LEAST
@@ -151,7 +152,7 @@ class _Pool:
 
 @dataclass
 class Picking:
-    """One pick. ``run`` uses slots and resources while it picks, and may be called once."""
+    """One pick. ``run`` uses slots and resources while it picks, and may only be called once."""
 
     spread: Propagation
     options: GraphOptions
@@ -169,7 +170,7 @@ class Picking:
     _batches: list[Batch] = field(default_factory=list)
     _begin: list[int] = field(default_factory=list)
     _busy: list[bool] = field(default_factory=list)
-    """For each step that waits until workers take calls of its pool: whether calls waited already
+    """For each step that waits until workers take calls of its pool: True if calls already waited
     before this pick.
     """
 
@@ -256,10 +257,7 @@ class Picking:
         self.spread.set(step.number, StepState.EXECUTING, reason=reason)
 
     def _reserve(self, step: Step, batch: int | None) -> bool:
-        """Use resources and slots for a step, if there are enough of them.
-
-        Return whether there were.
-        """
+        """Use resources and slots for a step, and return whether there were enough of them."""
         alternative = self._capacity.alternative(step) if step.resources else None
         if (step.resources and alternative is None) or self._capacity.full(step, batch) is not None:
             return False
@@ -270,7 +268,7 @@ class Picking:
         return True
 
     def _close(self, queue: str | None, filling: _Filling) -> None:
-        """Close a call, after adding the chains of steps behind its steps.
+        """Close a call, after adding the chains of steps that follow its steps.
 
         A step is added if it is the only dependent of each of its open dependencies, and all of
         these are in the call. A fan-out is not added, because several calls should carry it out.
@@ -314,14 +312,13 @@ def turn(step: Step) -> int:
 
 
 def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None, _Pool]:
-    """Return how many calls may be made for each pool, and how many steps each gets.
+    """Return how many calls may be made for each pool, and how many steps each call gets.
 
-    A graph does not know how many slots the workers of a pool have for it. It knows how many calls
-    they took: those that execute, and those that returned since the last pick. So many calls may
-    wait, and twice as many if none waits.
-
-    A call gets twice as many steps as calls ended of late, at most its share of all that are ready
-    or in calls. If functions are slow, enough steps are left for calls that other workers take.
+    A graph does not know how many slots the workers of a pool have for it. It only knows how many
+    calls they took: those that execute, and those that returned since the last pick. The same
+    number of calls may wait, and twice as many if none waits. A call gets twice the average number
+    of steps that recently ended per call, but at most its share of the steps that are ready or in
+    calls. If functions are slow, this leaves enough steps for calls that other workers take.
     """
     counts = Counter[str | None]()
     calls = dict[str | None, dict[int, bool]]()
@@ -352,22 +349,20 @@ def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None,
 
 # --- what an unfinished step waits for ------------------------------------------------------------
 
-#: The most names that a sentence lists. It counts the others.
+#: The maximum number of names that a sentence lists. The others are only counted.
 _SHOWN = 3
 
 
 def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
-    """Return what this step waits for; ``None``: it executes, or the step and all steps in it have
-    ended.
-
-    For an executing step it returns the recorded reason, if there is one: for example that of a
-    crawl that waits.
+    """Return what this step waits for, or ``None`` if it executes, or if it and all steps in it
+    have ended. For an executing step, return the recorded reason if there is one, for example the
+    reason why a crawl waits.
     """
     step = spread.steps[number]
     if step.unreadable is not None:
         return step.unreadable
     if step.ending:
-        return "it was cancelled, and waits for the proof that nothing of it runs"
+        return "it was cancelled, and waits for proof that nothing of it still runs"
     if step.state is StepState.EXECUTING and not spread.children[number]:
         return step.reason
     if step.state.final or step.state is StepState.EXECUTING:

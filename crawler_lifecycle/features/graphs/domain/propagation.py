@@ -1,14 +1,14 @@
-"""The effects of a step's end on other steps: they become free or are cancelled, and graphs change
-their states.
+"""The effects of a step's end on other steps, which are released or cancelled, and on the states of
+graphs.
 
 Each step has a *gate*. It is open when the dependencies of the step, and of the graphs around it,
-let the step start. It is doomed when one of these dependencies ended in a way that never lets it
-start.
+let the step start. It is doomed when one of these dependencies ended in a way that prevents the
+start for good.
 
 Each step also has *facts* for its dependents and for the graph around it: its end, once the step
-and all steps in it have ended, and whether it is proved that nothing of it runs. ``settle`` derives
-all this from the states of the steps, in one pass in the order of dependencies. It skips steps
-without a change.
+and all steps in it have ended, and whether it is certain that nothing of it runs. ``settle``
+derives all this from the states of the steps, in one pass in the order of dependencies. It skips
+steps without a change.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ UNSTARTED = frozenset(
 #: States in which a call may contain the step.
 GIVEN = (StepState.AVAILABLE, StepState.EXECUTING)
 _RANK = {StepState.COMPLETED: 0, StepState.CANCELLED: 1, StepState.DISCARDED: 2}
-#: Outcomes of cancelled steps: because of a dependency, because the graph fails fast, by a person.
+#: Outcomes of steps that were cancelled because of a dependency, because the graph fails fast, or
+#: by a person.
 UPSTREAM = "upstream"
 FAIL_FAST = "fail_fast"
 CANCELLED = "cancelled"
 
 
 class Gate(Enum):
-    """The gate of a step: whether other steps let it start."""
+    """The gate of a step, which shows whether other steps let it start."""
 
     OPEN = 0
     SHUT = 1
@@ -57,7 +58,7 @@ class Propagation:
         self.grow()
 
     def grow(self) -> None:
-        """Build all lists again after steps or dependencies were added."""
+        """Rebuild all lists after steps or dependencies were added."""
         count = len(self.steps)
         self.dependents: list[list[int]] = [[] for _ in range(count)]
         self.children: list[list[int]] = [[] for _ in range(count)]
@@ -66,12 +67,14 @@ class Propagation:
         included.
         """
         self.bad = [False] * count
-        """True if a dependency ended in a way that never lets the step start."""
+        """True if a dependency ended in a way that prevents the start of the step for good."""
         self.gate = [Gate.SHUT] * count
         self.end: list[StepState | None] = [None] * count
-        """The final state of the step and all steps in it; ``None``: one of them has not ended."""
+        """The final state of the step and all steps in it, or ``None`` if one of them has not
+        ended.
+        """
         self.calm = [True] * count
-        """True if it is proved that nothing of the step runs."""
+        """True if it is certain that nothing of the step runs."""
         for step in self.steps:
             for dep in step.deps:
                 self.dependents[dep].append(step.number)
@@ -79,13 +82,13 @@ class Propagation:
                 self.children[step.parent].append(step.number)
         self._order = self._ordered()
         self._news = bytearray(b"\1" * (2 * count))
-        """For each entry of ``_order``: whether something that it depends on has changed."""
+        """For each entry of ``_order``, whether something that it depends on has changed."""
         self.settle()
 
     def _ordered(self) -> list[int]:
         """Return the order in which ``settle`` visits the steps. Each step is visited twice.
 
-        ``number`` stands after the graph around the step and its dependencies, ``~number`` after
+        ``number`` comes after the graph around the step and its dependencies, and ``~number`` after
         all steps in it.
         """
         waits = [len(step.deps) + (step.parent is not None) for step in self.steps]
@@ -108,7 +111,7 @@ class Propagation:
                     found.append(other)
         return found
 
-    # --- what others read ---
+    # --- queries for other modules ---
 
     def holds(self, number: int) -> bool:
         """Return whether the step is a graph with steps in it.
@@ -133,17 +136,16 @@ class Propagation:
         return found
 
     def around(self, number: int) -> Iterable[int]:
-        """Yield the graphs around a step, the innermost first."""
+        """Yield the graphs around a step, innermost first."""
         parent = self.steps[number].parent
         while parent is not None:
             yield parent
             parent = self.steps[parent].parent
 
     def gated_by(self, number: int) -> Iterable[int]:
-        """Yield the graphs around a step for whose dependencies the step waits too.
-
-        A grafted step does not wait for those of the graphs around its grafting step, because that
-        step has already run.
+        """Yield the graphs around a step whose dependencies the step waits for too. A grafted step
+        does not wait for those of the graphs around its grafting step, because that step has
+        already run.
         """
         for graph in self.around(number):
             if self.steps[graph].graft:
@@ -164,9 +166,7 @@ class Propagation:
     # --- changes ---
 
     def settle(self) -> None:
-        """Apply the effects of all changed states, and compute the facts of the affected steps
-        again.
-        """
+        """Apply the effects of all changed states, and recompute the affected facts."""
         if self.fail_fast:
             self.discarded = next(
                 (step for step in self.units() if step.state is StepState.DISCARDED), None
@@ -208,7 +208,7 @@ class Propagation:
         if step.batch is not None:
             step.batch = None
             self.changed.add(step.number)
-            self.touch(self.dependents[step.number])  # the same call may contain them
+            self.touch(self.dependents[step.number])  # the same call may contain its dependents
         step.alternative = None
 
     # --- one step ---
@@ -255,7 +255,7 @@ class Propagation:
                 self.set(number, StepState.SCHEDULED if step.not_before else StepState.AVAILABLE)
 
     def _waits_well(self, step: Step) -> bool:
-        """Return whether a step with a shut gate may keep its state.
+        """Return whether a step with a closed gate may keep its state.
 
         It must be suspended. It may belong to a call only if that call first executes the steps it
         waits for.
@@ -313,7 +313,7 @@ class Propagation:
 
 
 def _worst(ends: Sequence[StepState | None]) -> StepState | None:
-    """Return the worst of these ends; ``None``: one of them is still missing."""
+    """Return the worst of these ends, or ``None`` if one of them is still missing."""
     worst: StepState = StepState.COMPLETED
     for end in ends:
         if end is None:

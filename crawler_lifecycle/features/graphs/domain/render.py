@@ -1,4 +1,4 @@
-"""Graphs as text for Graphviz and Mermaid, and as nodes and edges for a page.
+"""Renders graphs as text for Graphviz and Mermaid, and as nodes and edges for the web UI.
 
 Equal steps give equal text. Steps are drawn in the order in which they were added. A sub-graph with
 many steps is one box with the number of steps. Names are escaped.
@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from .kinds import CONTAINING, STEP_RULES
 from .spec import StepKind, StepState
 
-#: A sub-graph with more direct steps than ``FOLD_ABOVE`` is one box. The others are the most nodes
-#: and edges of a picture.
+#: A sub-graph with more direct steps than ``FOLD_ABOVE`` is one box. The other two numbers are the
+#: maximum numbers of nodes and edges in a picture.
 FOLD_ABOVE = 50
 NODES_MAX = 20_000
 EDGES_MAX = 200_000
 #: A fan-out is a set of steps with the same work, the same dependencies and the same dependents.
-#: With more steps than this it is one node, if its graph has more than ``FOLD_ABOVE`` nodes.
+#: A fan-out with more steps than this is one node, if its graph has more than ``FOLD_ABOVE`` nodes.
 FAN_ABOVE = 10
 
 _COLOURS: Mapping[str, str] = {
@@ -60,21 +60,22 @@ class Node:
     name: str
     kind: str
     label: str
-    """The name of its work: worker, function, crawler, manager; empty for a graph."""
+    """The name of its worker, function, crawler or manager; empty for a graph."""
     state: str | None
     parent: str | None
-    """The graph in which it is drawn."""
+    """The graph inside which it is drawn."""
     steps: int | None = None
-    """The number of steps in a box; ``None``: the node is no box. A box of a fan-out has the kind
-    and the path of its first step. If ``expand`` contains this path, the steps of the fan-out are
-    drawn one by one."""
+    """The number of steps in a box, or ``None`` if the node is not a box. A box of a fan-out has
+    the kind and the path of its first step. If ``expand`` contains this path, the steps of the
+    fan-out are drawn one by one.
+    """
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of these steps in each state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Nodes and edges of a graph, without a layout. An edge is a pair of paths: from, to."""
+    """Nodes and edges of a graph, without a layout. An edge is a pair of paths, from and to."""
 
     nodes: Sequence[Node]
     edges: Sequence[tuple[str, str]]
@@ -85,8 +86,9 @@ class Picture:
 
 
 def label(step: DrawnStep) -> str:
-    """Return the name of a step's work: its worker, function, crawler or manager; empty for a
-    graph, and for a kind of another version."""
+    """Return the name of a step's worker, function, crawler or manager. It is empty for a graph and
+    for a kind that this version does not know.
+    """
     return STEP_RULES[StepKind(step.kind)].label(step.job) if step.kind in STEP_RULES else ""
 
 
@@ -98,8 +100,8 @@ def picture(
 ) -> Picture:
     """Return the nodes and edges of a graph.
 
-    ``expand``: true draws all steps of all sub-graphs and fan-outs; a list of paths does so for
-        these.
+    ``expand`` is true to draw all steps of all sub-graphs and fan-outs, or a list of the paths to
+    expand.
     """
     tree = _Tree(steps, states or {}, expand)
     drawn, all_edges = (
@@ -120,7 +122,7 @@ def to_dot(
     *,
     expand: bool | Collection[str] = False,
 ) -> str:
-    """Return a graph as text for Graphviz. ``states``: path -> state, which is shown."""
+    """Return a graph as text for Graphviz. ``states`` maps paths to the states that are shown."""
     tree = _Tree(steps, states or {}, expand)
     lines = [f"digraph {_quoted(name)} {{" if name else "digraph {"]
     lines.append("  rankdir=TB;")
@@ -163,9 +165,8 @@ def to_mermaid(
 
 
 class _Tree:
-    """The nodes and edges of a drawing, in order.
-
-    A box replaces a sub-graph with too many steps.
+    """The nodes and edges of a drawing, in order. A sub-graph with too many steps is replaced by a
+    box.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class _Tree:
         self.nodes: list[Node] = []
         self.edges: list[tuple[str, str]] = []
         self.inner: dict[str | None, list[Node]] = {}
-        """Path of a sub-graph -> the nodes that are drawn in it; ``None``: the nodes of the whole
+        """The nodes that are drawn in each sub-graph, by its path; ``None`` has those of the whole
         graph.
         """
         self._folded = self._which_fold(steps, expand)
@@ -236,10 +237,10 @@ class _Tree:
 
 
 def _without_fans(tree: _Tree, expand: Collection[str]) -> tuple[list[Node], list[tuple[str, str]]]:
-    """Return the nodes and edges with one node instead of each large fan-out.
+    """Return the nodes and edges with one node in place of each large fan-out.
 
-    Only fan-outs at the top level of a large graph are replaced, and none whose first path is in
-    ``expand``.
+    Only fan-outs at the top level of a large graph are replaced, except those whose first path is
+    in ``expand``.
     """
     before: dict[str, set[str]] = defaultdict(set)
     after: dict[str, set[str]] = defaultdict(set)
@@ -313,8 +314,8 @@ def _dot_level(tree: _Tree, parent: str | None, indent: str) -> list[str]:
             continue
         lines.append(f"{indent}subgraph {_quoted('cluster_' + node.path)} {{")
         lines.append(f"{indent}  label={_dot_label(node)};")
-        # An edge cannot end at a subgraph, so a graph gets an invisible node. A grafting step has a
-        # visible one.
+        # An edge cannot end at a subgraph, so each graph gets an invisible node. A grafting step
+        # has a visible node.
         attributes = "shape=point, style=invis" if node.kind in CONTAINING else attributes
         lines.append(f"{indent}  {_quoted(node.path)} [{attributes}];")
         lines += _dot_level(tree, node.path, indent + "  ")

@@ -1,4 +1,4 @@
-"""The data types of the engine (its state, input and output), and the progress of a graph."""
+"""The data types of the engine for its state, input and output, and the progress of a graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .kinds import CONTAINING
 from .render import NamedStep
 from .spec import GraphState, StepKind, StepState
 
-#: A sub-graph takes the first of these states that one of its steps has, else ``COMPLETED``.
+#: A sub-graph takes the first of these states that one of its steps has, or else ``COMPLETED``.
 _WORST_FIRST = (StepState.DISCARDED, StepState.CANCELLED)
 
 
@@ -27,7 +27,7 @@ class Step:
     """The number of the graph or grafting step around it."""
     deps: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
-    """Paths of dependencies that are not appended yet (``check_deps=False``)."""
+    """Paths of dependencies that have not been appended yet (``check_deps=False``)."""
     ignore_cancelled: bool = False
     ignore_discarded: bool = False
     graft: bool = False
@@ -39,7 +39,7 @@ class Step:
     queue: str | None = None
     resources: tuple[tuple[tuple[str, str], ...], ...] = ()
     alternative: int | None = None
-    """The index of the alternative of resources that it uses, from the pick to its end."""
+    """The index of the alternative of resources that it uses from its pick to its end."""
     max_parallel: int | None = None
     max_attempts: int = 1
     state: StepState = StepState.SUSPENDED
@@ -50,13 +50,16 @@ class Step:
     0.
     """
     not_before: datetime | None = None
-    """The time before which it does not start. While an approval waits: the end of its wait."""
+    """The time before which it does not start. For a waiting approval, it is the end of the
+    wait.
+    """
     batch: int | None = None
     """The number of the call that alone may begin the step, until the step ends or the call has
-    answered. ``None`` again if the step is cancelled, or has to wait again, before it was begun."""
+    answered. It becomes ``None`` again if the step is cancelled or has to wait again before it was
+    begun.
+    """
     run_id: int | None = None
-    """For a crawl: its run. For a manager: the manager's number. A retry resumes this run or
-    manager.
+    """The run of a crawl, or the number of a manager. A retry resumes this run or manager.
     """
     run_attempt: int = 0
     """The attempt of the run or manager whose end was handled last. Only the end of a later attempt
@@ -66,19 +69,17 @@ class Step:
     """True if it was cancelled and may still run."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence: what the step waits for, who cancelled it and why, or how it failed."""
+    """One sentence about what the step waits for, who cancelled it and why, or how it failed."""
     unreadable: str | None = None
-    """The error in its row, which a manual edit caused. Until the repair the step counts as
-    ``EXECUTING``, and only its call is cleared in the row.
+    """The error in its row, which a manual edit caused. Until the row is repaired, the step counts
+    as ``EXECUTING``, and only its call is cleared in the row.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The steps of one call, which runs them one after the other. All are functions of one pool.
-
-    A step may depend on earlier steps of the same call. So a chain of steps needs one call instead
-    of one for each step.
+    """The steps of one call, which runs them one after the other. All are functions of one pool. A
+    step may depend on earlier steps of the same call, so a chain of steps needs only one call.
     """
 
     number: int
@@ -95,8 +96,8 @@ class PickedSteps:
     begin: Sequence[int] = ()
     """The numbers of crawls and managers."""
     again_at: datetime | None = None
-    """The next time at which a scheduled step becomes available, or the wait of an approval ends;
-    ``None``: never.
+    """The next time at which a scheduled step becomes available or the wait of an approval ends, if
+    any.
     """
 
 
@@ -107,7 +108,7 @@ class StepEnd:
     number: int
     attempt: int
     state: StepState
-    """The new state of the step:
+    """The new state of the step is one of these:
 
     - A final state.
     - ``RETRYABLE``, with ``not_before``.
@@ -119,10 +120,10 @@ class StepEnd:
     reason: str | None = None
     not_before: datetime | None = None
     run_attempt: int = 0
-    """For a crawl or manager: the attempt that has ended. The step keeps this number."""
+    """The attempt of the crawl or manager that has ended. The step keeps this number."""
     record: Mapping[str, Any] | None = None
-    """For a crawl or an approval: the value that its dependents receive. It is stored together with
-    the end.
+    """The value that the dependents of a crawl or approval receive. It is stored together with the
+    end.
     """
 
 
@@ -131,9 +132,7 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class StepFacts:
-    """The facts about a step that decide what its dependents, and those who ask for its result,
-    get.
-    """
+    """The facts about a step that decide what its dependents and readers of its result receive."""
 
     number: int
     path: str
@@ -143,18 +142,18 @@ class StepFacts:
     attached: bool = False
     """True for a graft that has attached a graph. The results in that graph replace its own."""
     result_bytes: int | None = None
-    """The size of its recorded result in bytes; ``None``: it has no recorded result. A crawl
+    """The size of its recorded result in bytes, or ``None`` if it has none. A crawl
     records ``run_id``, ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive``
     when it ends."""
 
     @property
     def recorded(self) -> bool:
-        """Return whether it gives its recorded result."""
+        """Return whether the step gives its recorded result."""
         return self.result_bytes is not None and not self.attached
 
     @property
     def instead(self) -> bytes | None:
-        """Return the JSON that it gives if it gives no recorded result; ``None``: it gives
+        """Return the JSON that the step gives instead of a recorded result, or ``None`` if it gives
         nothing.
         """
         if self.kind in CONTAINING or self.attached:

@@ -14,23 +14,23 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-#: The most steps of one graph, with its grafted and appended steps.
+#: The maximum number of steps in one graph, including grafted and appended steps.
 STEPS_MAX = 20_000
-#: The most dependencies of all steps together. A dependency on a group counts once, whatever its
-#: size.
+#: The maximum number of dependencies of all steps together. A dependency on a group counts once,
+#: whatever its size.
 DEPS_MAX = 200_000
-#: The most characters of a name and of a path, and the most levels of nested graphs.
+#: The maximum numbers of characters in a name and in a path, and of levels of nested graphs.
 NAME_MAX = 200
 PATH_MAX = 1000
 DEPTH_MAX = 20
-#: The most bytes of JSON of a job, and of the context of a graph.
+#: The maximum numbers of bytes of JSON for a job, and for the context of a graph.
 JOB_BYTES = 1024 * 1024
 CONTEXT_BYTES = 1024 * 1024
 #: The default time limit of a function, in seconds. A function with a longer limit runs in its own
 #: workflow.
 SHORT_S = 60.0
-#: How many executions a step may lose with their worker, beyond ``max_attempts``, before it is
-#: discarded.
+#: The number of executions that a step may lose with their workers, beyond ``max_attempts``, before
+#: it is discarded.
 LOST_MAX = 10
 
 
@@ -42,8 +42,8 @@ class StepKind(StrEnum):
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"
-    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them; if
-    empty, at once.
+    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them, or at
+    once if it is empty.
     """
     APPROVAL = "approval"
     """Waits until somebody approves or rejects it."""
@@ -55,7 +55,7 @@ class StepState(StrEnum):
     SUSPENDED = "suspended"
     """Waits for its dependencies."""
     SCHEDULED = "scheduled"
-    """Waits for a time: its ``not_before``, or the end of a ``Snooze``."""
+    """Waits until a time: its ``not_before`` or the end of a ``Snooze``."""
     AVAILABLE = "available"
     """May start, and waits for capacity."""
     EXECUTING = "executing"
@@ -74,8 +74,9 @@ class StepState(StrEnum):
 class GraphState(StrEnum):
     """States of a graph, which follow from its steps.
 
-    The graph is executing while a step is not final or may still run (``ending``). After that it is
-    discarded if a step was discarded, else cancelled if a step was cancelled, else completed.
+    The graph is executing while a step is not final or may still run (``ending``). After that, it
+    is discarded if a step was discarded, or else cancelled if a step was cancelled, or else
+    completed.
     """
 
     DRAFT = "draft"
@@ -107,8 +108,8 @@ class StepSpec:
     - ``graph``: ``context`` and ``name``.
     - ``approval``: ``timeout_s``.
 
-    ``style`` defines how the function is called. ``plain``: with ``args`` by name. ``worker``: by
-    ``process(job)`` of a class. ``cascade``: with the context. ``item``: with ``item`` and the
+    ``style`` defines how the function is called: ``plain`` with ``args`` by name, ``worker`` as
+    ``process(job)`` of a class, ``cascade`` with the context, and ``item`` with ``item`` and the
     context.
 
     ``domain.values.to_json`` encodes args, items, meta and contexts.
@@ -116,27 +117,27 @@ class StepSpec:
     deps: tuple[str, ...] = ()
     """Names of steps of the same level."""
     ignore_cancelled: bool = False
-    """True when a cancelled dependency counts as completed."""
+    """True if a cancelled dependency counts as completed."""
     ignore_discarded: bool = False
     graft: bool = False
-    """True when the step may add steps below its own path while it runs. Its dependents wait for
+    """True if the step may add steps below its own path while it runs. Its dependents wait for
     these steps too.
     """
     timeout_s: float = SHORT_S
     max_attempts: int = 1
     backoff_s: float = 1.0
-    """Seconds to wait before the second try. Each later wait is twice as long, at most an hour."""
+    """Seconds to wait before the second try. Each later wait is twice as long, up to an hour."""
     priority: int = 0
     """0 to 9; a step with a lower number starts first."""
     not_before: datetime | None = None
     queue: str | None = None
-    """A pool of user-code workers; ``None``: the common pool."""
+    """The pool of user-code workers that execute the step, or ``None`` for the common pool."""
     resources: tuple[Mapping[str, str], ...] = ()
-    """Alternatives, of which the step needs one: name -> amount as an exact fraction
-    (``"1/3"``).
+    """Alternatives, of which the step needs one. Each has the amounts by resource name, as exact
+    fractions (``"1/3"``).
     """
     max_parallel: int | None = None
-    """For the kind ``graph``: the most of its steps that may execute at once."""
+    """The maximum number of steps of a graph (``graph``) that may execute at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +147,13 @@ class GraphOptions:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     check_deps: bool = True
-    """True when every dependency must exist from the beginning. Otherwise it may be appended
-    later.
+    """True if every dependency must exist from the beginning. Otherwise they may be appended later.
     """
     fail_fast: bool = False
-    """True when no further step starts after a step was discarded."""
+    """True if no further step starts after a step was discarded."""
     max_parallel: int | None = None
     pools: Mapping[str, str] = field(default_factory=dict)
-    """Resource -> its amount, which must be at least the largest need of one step."""
+    """The amount of each resource, which must be at least the largest need of one step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""Answers about graphs: filters of lists, bodies of answers, and the class that reads graphs for
-them.
+"""Answers about graphs: filters of lists, bodies of answers, and the class that reads the
+graphs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Path = Annotated[str, Field(min_length=1, max_length=PATH_MAX)]
 
 
 def _states(kind: type[StrEnum]) -> BeforeValidator:
-    """Return a check of a state: the word that people see, or the name that the API has."""
+    """Return a check of a state, given by the word that people see or by its name in the API."""
     return one_of({state_word(state): state for state in kind} | {state: state for state in kind})
 
 
@@ -53,7 +53,7 @@ class GraphFilters(_Pages, SearchParameters):
     def check(self) -> None:
         """Raise ``InvalidRequest`` for ids together with a search or an order."""
         if self.id and (self.search or self.sort):
-            raise InvalidRequest("id: finds these graphs; leave search and sort out")
+            raise InvalidRequest("id: selects these graphs; leave out search and sort")
 
 
 class StepFilters(_Pages):
@@ -78,16 +78,18 @@ class Graph(OfRow):
     name: str | None
     project: str
     workflow_id: str
-    """The id of its workflow. Its runs have it as their ``parent``."""
+    """The id of its workflow. It is the ``parent`` of the runs."""
     state: GraphState
     attempt: int
-    """The number of its attempt: 1, and one more after each retry of an ended graph."""
+    """The number of its attempt. It begins at 1 and increases after each retry of an ended
+    graph.
+    """
     total: int
-    """The number of its jobs: all steps except those that only contain other steps."""
+    """The number of its jobs, which are all steps except those that only contain other steps."""
     counts: dict[str, int]
     """The number of jobs in each state."""
     waiting: str | None
-    """A sentence about why no step executes."""
+    """A sentence about the reason why no step executes."""
     cause: str | None
     """The reason why it was discarded or cancelled."""
     stop: Stop | None
@@ -103,15 +105,15 @@ class Graph(OfRow):
     ended_at: datetime | None
     updated_at: datetime
     pruned_at: datetime | None
-    """The time at which its steps and results were removed, long after its end."""
+    """The time when its steps and results were removed, long after its end."""
     unreadable: str | None
-    """The error in the graph's row, which another program wrote, and the fix."""
+    """The error in the graph's row that another program wrote, and the fix."""
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
         """Build it from a row.
 
-        ``why``: the reason why its workflow cannot continue. ``more``: further fields.
+        ``why`` is the reason why its workflow cannot continue, and ``more`` are further fields.
         """
         return cls.from_row(
             row,
@@ -135,13 +137,13 @@ def waiting(row: GraphRow) -> str | None:
     if row.owner_run_id is None:
         return f"waiting for a worker{ASK_DOCTOR}"
     if row.stop:
-        return row.waiting_for or "it is being stopped: waiting until its steps end"
+        return row.waiting_for or "it is being stopped, and is waiting for the end of its steps"
     given = row.counts.get(StepState.AVAILABLE, 0)
     if row.waiting_for is None and given and not row.counts.get(StepState.EXECUTING):
         what = "1 function is" if given == 1 else f"{given:,} functions are"
         return (
-            f"{what} offered to workers, but no worker has begun; open such a step to see which "
-            "workers"
+            f"{what} offered to workers, but no worker has begun; "
+            "open one of these steps to see which workers"
         )
     return row.waiting_for
 
@@ -150,7 +152,7 @@ class AcceptedGraph(Graph):
     """A graph after a command."""
 
     note: str | None = None
-    """A note for the caller, such as that it takes effect later."""
+    """A note for the caller, for example that the command takes effect later."""
 
 
 class GraphPage(ResultPage):
@@ -192,7 +194,7 @@ class GraphStatus(Level):
     def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
         """Build it from the steps.
 
-        The state, and the counts and times of a pruned graph, come from the row.
+        The state always comes from the row, and so do the counts and times of a pruned graph.
         """
         counts = {state.value: count for state, count in row.counts.items() if count}
         left = {
@@ -215,21 +217,20 @@ class PictureFormat(StrEnum):
 
 
 class ContextAnswer(BaseModel):
-    """The context of a cascade: values that it gets in addition to results.
-
-    Null if nothing was set.
+    """The context of a cascade: values that it receives in addition to results. It is null if none
+    was set.
     """
 
     context: dict[str, Any] | None
 
 
 def step_token(last: int | None) -> str | None:
-    """Return the token of the next page of steps; ``None`` without a next page."""
+    """Return the token of the next page of steps, or ``None`` if there is no next page."""
     return None if last is None else encode("step", last + 1)
 
 
 class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
-    """Reads graphs for answers: a page of graphs, one graph, and its steps."""
+    """Reads a page of graphs, one graph or its steps for answers."""
 
     store: GraphStore
     subject = GRAPH
@@ -250,7 +251,7 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
         return sorted(fitting, key=lambda row: -row.graph_id)[: filters.page_size]
 
     def steps(self, graph_id: int, filters: StepFilters) -> tuple[list[StepRow], int | None]:
-        """Return a page of steps, and the number after which the next page begins. Blocks."""
+        """Return a page of steps, and the number after which the next page begins. This blocks."""
         graphs = self.store
         place = decode("step", filters.page_token)
         size = filters.page_size
@@ -268,7 +269,7 @@ class GraphViews(OwnedViews[GraphFilters, GraphPage, Graph]):
         return rows, inside[size - 1].number if len(inside) > size else None
 
     def step(self, row: GraphRow, path: str) -> StepRow:
-        """Return one step. Blocks. Raises ``Problem`` 404."""
+        """Return one step. This blocks. Raises ``Problem`` 404."""
         named = self.store.list_steps(row.graph_id, limit=1, paths=[path])
         if not named:
             detail = (

@@ -1,5 +1,5 @@
-"""The form that starts a graph: a function that builds one, with a field for each parameter, or
-steps as JSON.
+"""The form that starts a graph, with a field for each parameter of a function that builds it, or
+with its steps as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .commands import GraphCommands, StartGraph
 
 @dataclass(frozen=True)
 class GraphBeginning(Beginning):
-    """The form that starts a graph. Its only step calls the function that builds the rest."""
+    """The form that starts a graph whose only step calls the function that builds the rest."""
 
     kind = CODE_GRAPH
     own = ("id", "max_parallel", "fail_fast", "steps", "context")

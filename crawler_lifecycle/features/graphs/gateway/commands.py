@@ -1,4 +1,4 @@
-"""Graphs: bodies of requests, and the commands start, page, cancel, retry, approve, append and
+"""Bodies of requests about graphs, and the commands start, page, cancel, retry, approve, append and
 stop.
 """
 
@@ -66,8 +66,8 @@ from ..store.graphs import GraphStore, PageMissing
 
 GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
-#: If the row of a graph was not written for so long, its workflow is woken, or started again if it
-#: was ended.
+#: The time without a write to a graph's row after which its workflow is woken, or started again if
+#: it was ended.
 SILENT = timedelta(minutes=15)
 FINGERPRINT = r"^[0-9a-f]{64}$"
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
@@ -91,25 +91,23 @@ class StartGraph(StrictBody):
     requested_by: Person | None = None
     parent: Person | None = None
     project: str | None = None
-    """Only a caller of all projects may name another one than its own."""
+    """Only a caller with access to all projects may name a project other than its own."""
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an id that is not allowed, and for fields that exclude each
-        other.
-        """
+        """Raise ``InvalidRequest`` for an invalid id, and for fields that exclude each other."""
         if self.id is not None:
             check_key(self.id)
         if (self.steps is None) == (self.pages is None):
             raise InvalidRequest(
-                "steps: give either steps, or the number of pages that will follow, but not both"
+                "steps: give either steps or the number of pages that will follow, but not both"
             )
         if (self.pages is None) != (self.fingerprint is None):
             raise InvalidRequest(
-                "fingerprint: needs pages, and pages need it; give both, or give steps"
+                "fingerprint: give it together with pages, or give steps instead of both"
             )
         if self.pages is not None and self.context:
-            raise InvalidRequest("context: must be in the first page; leave it out here")
+            raise InvalidRequest("context: send it in the first page; leave it out here")
 
     def spec(self) -> GraphSpec:
         """Return the whole graph after all checks. Raises ``InvalidRequest``."""
@@ -200,9 +198,8 @@ class GraphCommands:
     # --- start ------------------------------------------------------------------------------------
 
     async def start(self, body: StartGraph, request_id: str | None) -> CommandResult[GraphRow]:
-        """Start a whole graph, or create a draft that waits for its pages.
-
-        A repeat with the id finds the graph.
+        """Start a whole graph, or create a draft that waits for its pages. A repeat with the same
+        id finds the graph.
         """
         body.check()
         check_foreign("parent", body.parent)
@@ -217,7 +214,7 @@ class GraphCommands:
         new = _new(body, key, await run_in_threadpool(fingerprint, spec))
         project = chosen(body.project)
         known = await run_in_threadpool(self.graphs.find_graph, key)
-        # It is not checked again: what it needs may be gone.
+        # It is not checked again, because the code or crawlers that it needs may be gone.
         if known is not None and new.begun_as(known):
             return CommandResult(known, False, await self._notified(known))
         note = await self.check_steps(spec.steps, project)
@@ -231,8 +228,9 @@ class GraphCommands:
     ) -> CommandResult[GraphRow]:
         """Store one page of a draft.
 
-        A repeat with the same page changes nothing, and with the fingerprint of the graph
-        (``whose``) not even after the start. If a step is refused, the draft is removed."""
+        A repeat with the same page changes nothing. With the fingerprint of the graph (``whose``),
+        the same holds after the start. If a step is refused, the draft is removed.
+        """
         row = await self._draft(key, whose)
         if whose is not None and row.state is not GraphState.DRAFT:
             return CommandResult(row, fresh=False)
@@ -267,7 +265,9 @@ class GraphCommands:
 
     @asynccontextmanager
     async def _removed_if_refused(self, draft: GraphRow) -> AsyncIterator[None]:
-        """Remove the draft if the block refuses its steps: a refusal leaves nothing behind."""
+        """Remove the draft if the block refuses its steps, so that a refusal leaves nothing
+        behind.
+        """
         try:
             yield
         except (InvalidRequest, Problem) as error:
@@ -298,7 +298,7 @@ class GraphCommands:
         return NO_WORKER if functions and not any(row.kind == CODE_MODULE for row in rows) else None
 
     async def notify(self, row: GraphRow) -> None:
-        """Wake the workflow of a graph after a change of its rows, or start it.
+        """Wake or start the workflow of a graph after a change of its rows.
 
         Raises ``TemporalUnavailable``.
         """
@@ -307,7 +307,8 @@ class GraphCommands:
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:
         """Yield the stops and wake-ups from before ``due`` that did not reach Temporal, and
-        wake-ups of graphs that are silent for long. Removes old drafts before. Blocks."""
+        wake-ups of graphs that have long been silent. First remove old drafts. This blocks.
+        """
         self.graphs.drop_old_drafts()
         for row in self.graphs.untold_graphs(due, self.clock() - SILENT):
             what = "stop" if row.stop else "wake-up"
@@ -321,7 +322,7 @@ class GraphCommands:
     async def cancel(self, key: str, body: CancelGraph, request_id: str | None) -> ChangedSteps:
         """Cancel steps and the steps that depend on them.
 
-        The count has only steps that had not ended.
+        Only steps that had not ended are counted.
         """
         order = CancelSteps(requested_by=body.requested_by, names=body.names, reason=body.reason)
         return await self._command(key, "cancel", request_id, order.apply)
@@ -350,10 +351,7 @@ class GraphCommands:
     async def append(
         self, key: str, data: bytes, request_id: str | None, draft: str | None = None
     ) -> ChangedSteps:
-        """Add the steps of a page, or those of a draft, which is removed then.
-
-        Return their number.
-        """
+        """Add the steps of a page, or of a draft, which is then removed. Return their number."""
         row = await self.find(key)
         parts = None
         if draft is not None:
@@ -362,7 +360,7 @@ class GraphCommands:
             spec = await run_in_threadpool(decode_pages, [data], GraphOptions())
         elif parts is not None and parts.state is GraphState.DRAFT:
             spec = await run_in_threadpool(self.graphs.draft_spec, parts.graph_id)
-        else:  # a repeat finds no draft any more, but its recorded answer
+        else:  # a repeat finds the recorded answer instead of the draft
             spec = GraphSpec([])
         if spec.context:
             raise InvalidRequest(

@@ -71,8 +71,8 @@ _Approve = Annotated[ApproveGraphStep, Depends(JsonBody(ApproveGraphStep))]
 _Retry = Annotated[RetryGraph, Depends(JsonBody(RetryGraph, optional=True))]
 _Stop = Annotated[StopGraphBody, Depends(JsonBody(StopGraphBody, optional=True))]
 
-#: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested more
-#: deeply.
+#: The body of a page of steps. ``JsonBody`` does not read it, because its values may be nested too
+#: deeply for it.
 _FIELDS = {"context": {"type": "object"}, "steps": {"type": "array", "items": {"type": "object"}}}
 _SCHEMA = {
     "type": "object",
@@ -85,10 +85,11 @@ _PAGE: dict[str, Any] = {
 }
 #: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
-#: Two senders of different graphs may use one id at once: each names the graph that it means.
+#: Senders of different graphs may use one id at once, so each names the graph that it means.
 _Whose = Annotated[str | None, Query(alias="fingerprint", pattern=FINGERPRINT)]
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-#: The most bytes in one page: of results before compression, and of jobs in a page of steps.
+#: The maximum number of bytes in one page of results (before compression), and of jobs in a page of
+#: steps.
 RESULTS_BYTES = 8 * 1024 * 1024
 STEPS_BYTES = 8 * 1024 * 1024
 
@@ -104,7 +105,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     same: dict[int | str, dict[str, Any]] = {
         200: {
             "model": AcceptedGraph,
-            "description": "A repeat of an earlier request; nothing was changed",
+            "description": "This repeats an earlier request; nothing was changed",
         }
     }
 
@@ -112,15 +113,13 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     async def start_graph(
         body: _Start, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedGraph:
-        """Start a graph, or create a draft of a large graph.
+        """Start a graph, or create a draft of a large graph. Then send the pages of the draft, and
+        `start` it. A draft that nobody starts is removed after a day.
 
-        Send the pages of a draft after that, and then `start` it. A draft that nobody starts is
-        removed after a day.
-
-        `id` identifies the graph. A repeat with the same id and content finds the graph; other
+        `id` identifies the graph. A repeat with the same id and content finds the graph; different
         content is refused. The default of `id` is the `Idempotency-Key`.
         """
-        async with turn():  # its steps take the database long to store
+        async with turn():  # the database takes long to store its steps
             done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/graphs/{quote(done.row.key, safe='')}")
         return AcceptedGraph.of(done.row, note=done.note)
@@ -134,8 +133,8 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     async def add_page(id: str, page: int, request: Request, whose: _Whose = None) -> AcceptedGraph:
         """Send one page of a draft, at most 2 MiB: steps, and in page 0 also the context.
 
-        A repeat changes nothing, with `fingerprint` not even after the start. If a step is refused,
-        the draft is removed.
+        A repeat changes nothing; with `fingerprint`, it is also allowed after the start. If a step
+        is refused, the draft is removed.
         """
         if not 0 <= page < PAGES_MAX:
             raise InvalidRequest(f"page: {page} is not allowed; give 0 to {PAGES_MAX - 1}")
@@ -168,9 +167,8 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     @app.post("/v1/graphs/{id}/retry", operation_id="retrySteps")
     async def retry(id: str, body: _Retry, idempotency_key: IdempotencyKey = None) -> ChangedSteps:
         """Execute steps again that were discarded or cancelled, or that wait for their next try.
-
-        Completed steps are repeated only by name. `cascade` also repeats the cancelled steps that
-        depend on them. `fresh` starts new runs instead of resuming the old ones.
+        Completed steps are repeated only if they are named. `cascade` also repeats the cancelled
+        steps that depend on them. `fresh` starts new runs instead of resuming the old ones.
 
         A graph that has ended continues as its next attempt.
         """
@@ -184,8 +182,9 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
         With `approved: false` the step is discarded.
 
-        The step records who decided, when and with which `note`. The same decision again has the
-        `count` 0. Another decision is refused: retry the step first, and it asks again.
+        The step records who decided, when and with which `note`. A repeat of the same decision
+        returns the `count` 0. A different decision is refused: retry the step first, so that it
+        asks again.
         """
         return await commands.approve(id, signed(body), same_id(body.request_id, idempotency_key))
 
@@ -195,8 +194,9 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
     ) -> ChangedSteps:
         """Add steps to a graph, even if it has ended.
 
-        The body is a page as for a draft, but without a context. More steps are sent as the pages
-        of a draft, whose id `draft` names: all are added at once, or none.
+        The body is a page as for a draft, but without a context. To add more steps than fit into a
+        page, send them as the pages of a draft, and give its id as `draft`: either all are added or
+        none.
         """
         data = await request.body()
         async with turn():
@@ -208,7 +208,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
 
         A draft is removed.
 
-        The answer comes after the stop is recorded. From then on, no step starts.
+        The answer comes after the stop has been recorded. From then on, no step starts.
         """
         return answer(await commands.stop(id, signed(body)), response)
 
@@ -221,25 +221,25 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs", **documents(GraphPage))
     def list_graphs(filters: Annotated[GraphFilters, Query()], request: Request) -> Response:
-        """The graphs that fit all given filters, newest first.
+        """The graphs that match all given filters, newest first.
 
         Drafts are listed only if `state` asks for them.
 
-        ``search`` selects graphs that contain this text in their id, name or tags; upper and lower
-        case are the same. ``sort`` is another order: id, name, state or took, with a ``-`` in front
-        for the largest first. Both read the newest 2,000 graphs that meet the other filters. A
-        search continues among older ones by name; ``note`` names what it left out.
+        ``search`` selects graphs that contain this text in their id, name or tags; case is ignored.
+        ``sort`` selects another order: id, name, state or took, with a ``-`` in front for the
+        largest first. Both read the newest 2,000 graphs that meet the other filters. A search also
+        finds older ones by their name; ``note`` describes what was left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/graphs/{id}", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
-        """One graph: its state, the number of jobs in each state, the reason why it waits, and the
-        cause of its end.
+        """One graph, with its state, the number of jobs in each state, the reason why it waits, and
+        the cause of its end.
 
-        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match``
-        names, or after ``wait`` seconds with status 304. Without that header, the answer comes
-        after the next change, or at once if the graph has ended.
+        With ``wait``, the answer comes as soon as it differs from the one in ``If-None-Match``, or
+        after ``wait`` seconds with status 304. Without that header, the answer comes after the next
+        change, or at once if the graph has ended.
         """
         read, ended = partial(views.one, id), lambda graph: graph.state not in OPEN
         return await next_answer(request, feed, graph_subject(id), wait, read, ended)
@@ -299,8 +299,8 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _drawn(graphs: GraphStore, graph_id: int) -> Iterator[StepRow]:
-    """Yield all steps, with only those fields of their jobs that pictures show: a whole job may be
-    large.
+    """Yield all steps, with only those fields of their jobs that pictures show, because a whole job
+    may be large.
     """
     after = -1
     while rows := graphs.list_steps(graph_id, after):
@@ -317,9 +317,8 @@ def add_steps(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/steps", **documents(StepPage))
     def list_steps(id: str, filters: Annotated[StepFilters, Query()], request: Request) -> Response:
-        """The steps of a graph in the order in which they were added, with their job and their end.
-
-        For steps that `path` names, the answer also shows what they wait for.
+        """The steps of a graph in the order in which they were added, each with its job and its
+        end. With `path`, the answer also shows what the steps wait for.
         """
         graph = views.found(id)
         rows, last = views.steps(graph.graph_id, filters)
@@ -336,7 +335,9 @@ def add_steps(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/step", **documents(StepRow))
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
-        """One step: its job, the reason why it waits, the errors of its executions, and its end."""
+        """One step, with its job, the reason why it waits, the errors of its executions, and its
+        end.
+        """
         graph = views.found(id)
         [row] = explained(graphs, graph.graph_id, [views.step(graph, path)])
         return conditional(request, RootModel(as_sent(row)))
@@ -349,10 +350,9 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> StreamedResponse:
-        """The result of a step as JSON.
-
-        The result of a crawl is the end of its run. A value of a type that JSON does not have gets
-        a tag: `{"$date": "2026-11-22"}`."""
+        """The result of a step as JSON. The result of a crawl is the end of its run. A value whose
+        type JSON does not have is tagged: `{"$date": "2026-11-22"}`.
+        """
 
         def value() -> Iterator[bytes]:
             graph = views.found(id)
@@ -369,8 +369,9 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> StreamedResponse:
         """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of
         some megabytes each, in the order in which the steps were added. The value of a graph is
-        `{}`, that of a step which completed without a result `null`. Steps that have not completed
-        are left out."""
+        `{}`, and that of a step which completed without a result is `null`. Steps that have not
+        completed are left out.
+        """
 
         def recorded() -> tuple[int, list[StepFacts], int | None]:
             graph = views.found(id)
@@ -393,8 +394,9 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/context")
     def get_context(id: str, path: Annotated[str, Query(max_length=1000)] = "") -> ContextAnswer:
-        """The context of a graph, or of the sub-graph that ``path`` names: values that its cascades
-        get in addition to results."""
+        """The context of a graph, or of the sub-graph at ``path``: values that its cascades receive
+        in addition to results.
+        """
         graph = views.found(id)
         number = views.step(graph, path).number if path else None
         levels = [json.loads(one) for one in graphs.context(graph.graph_id, number)]

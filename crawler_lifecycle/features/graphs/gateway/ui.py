@@ -1,4 +1,4 @@
-"""The web pages of graphs: a list, and a page for each graph with its drawing, steps and
+"""The web pages of graphs: a list, and for each graph a page with its drawing, steps and
 buttons.
 """
 
@@ -47,7 +47,7 @@ CHOOSER = Chooser(
 
 
 class GraphsForm(ChosenForm):
-    """The form of chosen graphs."""
+    """The form with actions on selected graphs."""
 
     subject: ClassVar[Subject] = GRAPH
     acts = ("stop", "retry", "force")
@@ -59,7 +59,7 @@ class GraphsForm(ChosenForm):
 
 
 class GraphForm(ActionForm):
-    """The form of a graph. Without steps, the action is for the whole graph."""
+    """The form with actions on a graph. Without steps, the action applies to the whole graph."""
 
     subject: ClassVar[Subject] = GRAPH
     attempt: int

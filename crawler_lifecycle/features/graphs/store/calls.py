@@ -1,5 +1,4 @@
-"""Execution of steps of graphs: calls of functions, crawls and managers, from their start to their
-end.
+"""The execution of steps: calls of functions, crawls and managers, from their start to their end.
 
 Workers record ends at the same time, so they share the lock of the graph's row. A change of the
 whole graph (``graphs.py``) waits for them.
@@ -86,7 +85,7 @@ class GraphCalls(GraphPart):
 
     @contextmanager
     def _recording(self, fence: GraphFence) -> Iterator[tuple[Connection, Row, datetime]]:
-        """Open a transaction that records ends, also at the same time as others.
+        """Open a transaction that records ends, possibly in parallel with others.
 
         Yields its connection, the graph's row and the time. Raises ``Fenced``.
         """
@@ -125,7 +124,7 @@ class GraphCalls(GraphPart):
         was cancelled, when its row does not name this call (``Step.batch``), when a dependency is
         not completed, when a later attempt began, or when a stop is recorded.
 
-        An end of an attempt that does not execute any more changes only ``ending``. An end with the
+        The end of an attempt that no longer executes changes only ``ending``. An end with the
         state ``AVAILABLE`` means that the function was not called: this attempt does not count as a
         try.
         """
@@ -143,9 +142,8 @@ class GraphCalls(GraphPart):
             return begun
 
     def cancelled(self, fence: GraphFence, numbers: Collection[int]) -> set[int]:
-        """Return the steps among these that must not continue.
-
-        After a stop or a takeover of the graph these are all.
+        """Return the steps among these that must not continue. After a stop or a takeover of the
+        graph, return all of them.
 
         Raises ``RunNotFound``.
         """
@@ -162,7 +160,7 @@ class GraphCalls(GraphPart):
     # --- crawls and managers ---
 
     def to_begin(self, fence: GraphFence, limit: int = 100) -> list[StepWork]:
-        """Return executing steps whose run or manager has not been started yet in the present
+        """Return executing steps whose run or manager has not been started yet in the current
         attempt.
         """
         query = (
@@ -186,13 +184,13 @@ class GraphCalls(GraphPart):
     ) -> bool:
         """Record that the run or manager of a step exists, or that it can never be started.
 
-        Give either ``run_id`` or ``error``. With ``error`` the step is discarded
+        Give either ``run_id`` or ``error``. With ``error``, the step is discarded
         (``deploy_failed``). ``run_attempt`` stays as it is, so that only a later end counts.
-        Returns ``False`` when the step was cancelled meanwhile; the step then keeps the run and is
-        ``ending``. A second call changes nothing.
+        Returns ``False`` if the step was cancelled in the meantime; the step then keeps the run and
+        is ``ending``. A second call changes nothing.
         """
         if (run_id is None) == (error is None):
-            raise InvalidRequest("run_id: give either run_id, or the error that prevents the start")
+            raise InvalidRequest("run_id: give either run_id or the error that prevents the start")
         with self._recording(fence) as (conn, _, now):
             steps = _Steps(conn, fence.graph_id, [number], now)
             step = steps.rows.get(number)
@@ -208,8 +206,8 @@ class GraphCalls(GraphPart):
                 step["attempt"],
                 run_id,
             ):
-                # A step that was cancelled meanwhile keeps its run, because the run must be
-                # stopped. A step whose former run was removed has a new run. Every end of the new
+                # A step that was cancelled in the meantime keeps its run, because the run must be
+                # stopped. A step whose former run was removed gets a new run. Every end of the new
                 # run counts, so run_attempt is reset.
                 other = {"run_attempt": 0} if step["run_id"] not in (None, run_id) else {}
                 steps.set(
@@ -223,8 +221,7 @@ class GraphCalls(GraphPart):
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        """Return the ends of runs and managers of executing or ending steps, as the database has
-        them now.
+        """Return the ends of runs and managers of executing or ending steps, as currently recorded.
 
         An end counts when its attempt is above ``run_attempt`` of the step. A step that was
         cancelled before its run was started has ended as well. After the end of its run, a crawl
@@ -278,9 +275,8 @@ class GraphCalls(GraphPart):
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        """Return runs of the graph that have not ended, by id.
-
-        ``ending``: only runs whose step was cancelled.
+        """Return the ids of runs of the graph that have not ended; with ``ending``, only of runs
+        whose step was cancelled.
         """
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
@@ -295,9 +291,8 @@ class GraphCalls(GraphPart):
             return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
-        """Return all managers of executing or ending steps that have not ended.
-
-        ``ending``: only managers whose step was cancelled.
+        """Return all managers of executing or ending steps that have not ended; with ``ending``,
+        only those whose step was cancelled.
         """
         m = manager.c
         live = select(manager).where(m.status.not_in(OVER_RUNS)).order_by(m.manager_id)
@@ -310,7 +305,7 @@ class GraphCalls(GraphPart):
 
 
 def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Select[tuple[int]]:
-    """Return the query of the runs (or managers) of these steps of the graph."""
+    """Return the query for the runs (or managers) of these steps of the graph."""
     return select(_s.run_id).where(_s.graph_id == graph_id, _s.kind == kind, which)
 
 
@@ -318,7 +313,7 @@ def _run_ids(graph_id: int, kind: StepKind, which: ColumnElement[bool]) -> Selec
 
 
 class _Steps:
-    """Locked steps of one graph. Changes are collected, and then written in few statements."""
+    """Locked steps of one graph. Changes are collected and then written in a few statements."""
 
     def __init__(
         self, conn: Connection, graph_id: int, numbers: Collection[int], now: datetime
@@ -341,7 +336,7 @@ class _Steps:
     def write(self) -> None:
         """Write the changes and the results.
 
-        One statement writes equal changes of several steps.
+        Equal changes of several steps share one statement.
         """
         alike = defaultdict[str, list[int]](list)
         for number, values in self._new.items():
@@ -366,7 +361,7 @@ class _Steps:
     def end(self, done: ExecutionEnd) -> None:
         """Record the end of an execution.
 
-        If the step does not execute any more, only ``ending`` is reset.
+        If the step no longer executes, only ``ending`` is reset.
 
         Raises ``InvalidRequest`` for an end with an invalid state, or without its ``not_before``.
         """
@@ -490,7 +485,7 @@ def _rules(step: Row) -> StepRules:
 
 
 def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
-    """Return the steps in their order, but each step after its dependencies."""
+    """Return the steps in their order, except that each step comes after its dependencies."""
     known = {one.number: one for one in work}
     order = TopologicalSorter(
         {one.number: [dep for dep in one.deps if dep in known] for one in work}
@@ -499,8 +494,8 @@ def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
 
 
 def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
-    """Return the end of a run; or that it still executes, while its archive, which dependents may
-    need, is not delivered.
+    """Return the end of a run. It counts as executing until its archive, which dependents may need,
+    is delivered.
     """
     if (
         not _rules(row).brings_items
@@ -523,12 +518,13 @@ def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
-    """Return the end of the run or manager of a step of this graph; ``None``: it has not ended."""
+    """Return the end of the run or manager of a step of this graph, or ``None`` if it has not
+    ended.
+    """
     number = row["number"]
     attempt = row["attempt"]
     if row["begun_attempt"] < attempt:
-        # The run was not started. A cancelled step will not start it any more; an executing step
-        # will.
+        # The run was not started. An executing step will start it, but a cancelled step will not.
         return StepEnd(number, attempt, StepState.CANCELLED) if row["ending"] else None
     if row["its_status"] is None or row["its_parent"] != whose:
         what = f"{_rules(row).run} {row['run_id']}"
@@ -537,8 +533,8 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else foreign
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
-        # The step waited for the archive, as its reason shows. A person has resumed the run, so the
-        # reason is removed.
+        # The reason shows that the step waited for the archive. It is removed, because a person has
+        # resumed the run.
         return (
             StepEnd(number, attempt, StepState.EXECUTING)
             if row["reason"] and not row["ending"]

@@ -1,4 +1,4 @@
-"""Writes of graphs: their rows from the reservation to the end, and changes of their steps."""
+"""Writes graphs: their rows from the reservation to the end, and the changes of their steps."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _IS_OPEN = graph.c.state == GraphState.EXECUTING
-#: Drafts that nobody starts leave after so many seconds.
+#: The number of seconds after which drafts that nobody has started are removed.
 DRAFT_S = 86_400.0
-#: The number of commands of a graph whose answers are kept; the latest ones are kept.
+#: The number of a graph's latest commands whose answers are kept.
 COMMANDS_MAX = 100
 
 
 class PageMissing(InvalidRequest):
-    """A draft has not all its pages yet."""
+    """Raised while a draft does not have all its pages yet."""
 
 
 class GraphStore(GraphCalls, GraphReads):
     """Graphs, their steps, and the inputs and results of steps.
 
-    A method with a fence raises ``Fenced`` and writes nothing when the graph has another attempt or
+    A method with a fence raises ``Fenced`` and writes nothing if the graph has another attempt or
     owner.
     """
 
@@ -66,14 +66,12 @@ class GraphStore(GraphCalls, GraphReads):
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph, spec: GraphSpec | None = None) -> tuple[GraphRow, bool]:
-        """Insert the graph, or find the graph with this key.
+        """Insert the graph, or find the graph with this key. Returns the row and whether it is new.
 
-        Returns the row, and whether it is new.
-
-        With ``spec`` the graph is started in the same transaction. Without, it is a draft, whose
-        pages follow. A draft with this key is replaced, unless it has the same fingerprint and its
-        pages still follow. Raises ``DuplicateRequest`` when the existing graph has another
-        fingerprint, ``InvalidRequest`` for an invalid spec, and ``TooManyOpen``.
+        With ``spec``, the graph is started in the same transaction. Without it, the graph is a
+        draft whose pages follow. A draft with this key is replaced, unless it has the same
+        fingerprint and its pages still follow. Raises ``DuplicateRequest`` when the existing graph
+        has another fingerprint, ``InvalidRequest`` for an invalid spec, and ``TooManyOpen``.
         """
 
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
@@ -111,10 +109,11 @@ class GraphStore(GraphCalls, GraphReads):
     def add_graph_page(self, graph_id: int, page: int, data: bytes, *, again: bool = False) -> None:
         """Store one page of a draft (``domain.graph.pages``). A second call with the same page
         changes nothing.
-        ``again``: a call after the start of the graph changes nothing either.
+        With ``again``, a call after the start of the graph changes nothing either.
 
-        Raises ``NotInThisState`` when the graph is no draft, ``InvalidRequest`` for an unexpected
-        page number, and ``DuplicateRequest`` when another page with this number is stored.
+        Raises ``NotInThisState`` when the graph is not a draft, ``InvalidRequest`` for an
+        unexpected page number, and ``DuplicateRequest`` when another page with this number is
+        stored.
         """
         decode_page(page, data)
         p = graph_page.c
@@ -161,8 +160,8 @@ class GraphStore(GraphCalls, GraphReads):
         insert_steps(unit, Graph.of(spec).added)
         context = dict(spec.context) or None
         unit.conn.execute(update(graph).where(graph.c.graph_id == unit.id).values(context=context))
-        # It comes last: all writers of events wait for it, and it must not wait for a row while it
-        # is held.
+        # This lock comes last: all writers of events wait for it, so its holder must not wait for a
+        # row.
         self._check_most(unit.conn, graph, _IS_OPEN, unit.row["project"])
         unit.set(state=GraphState.EXECUTING.value)
 
@@ -174,15 +173,12 @@ class GraphStore(GraphCalls, GraphReads):
             return _sent(unit)
 
     def drop_draft(self, graph_id: int) -> bool:
-        """Remove a draft with its pages, and return whether it was there.
-
-        A graph that was started stays.
-        """
+        """Remove a draft with its pages, and return whether it existed. A started graph is kept."""
         with self._db.writing() as conn:
             return _drop(conn, graph_id)
 
     def drop_old_drafts(self) -> None:
-        """Remove drafts that nobody has started for ``DRAFT_S`` seconds."""
+        """Remove drafts that nobody has started within ``DRAFT_S`` seconds."""
         old = (
             graph.c.state == GraphState.DRAFT,
             graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S),
@@ -199,8 +195,8 @@ class GraphStore(GraphCalls, GraphReads):
 
         A second call, or a call after the end, changes nothing.
 
-        If the graph had another owner, its next attempt begins. Steps that calls of the former
-        owner had not ended begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
+        If the graph had another owner, its next attempt begins. Unfinished steps in calls of the
+        former owner begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
         ``claim_manager`` does, and ``NotInThisState`` for a draft.
         """
         with self._unit(graph_id) as unit:
@@ -219,10 +215,10 @@ class GraphStore(GraphCalls, GraphReads):
         """Load the graph, call ``how`` to change it, and write the changes with the event
         ``graph.changed``.
 
-        This is one transaction, which an error of ``how`` rolls back. Returns the result of
+        All this is one transaction, which an error in ``how`` rolls back. Returns the result of
         ``how``. A step with an invalid row waits until the row is repaired (``Step.unreadable``).
-        Raises ``RowUnreadable`` when the position of such a step in the graph is unknown. Of a
-        large graph only the rows are read that may have changed since (``EngineCache``).
+        Raises ``RowUnreadable`` when the position of such a step in the graph is unknown. For a
+        large graph, only the rows that may have changed since are read (``EngineCache``).
         """
         with self._unit(fence.graph_id, fence) as unit:
             known, read_at = self._remembered.take(unit.conn, unit.row)
@@ -234,7 +230,7 @@ class GraphStore(GraphCalls, GraphReads):
         """Execute a command of a person as ``change`` does, once for each ``request_id``.
 
         A second call returns the stored answer. If an ended graph has open steps after the command,
-        it executes again, without an owner and without its former stop. Raises ``RunNotFound``, and
+        it executes again, without an owner or its former stop. Raises ``RunNotFound``, and
         ``RowUnreadable`` for any invalid step. Raises ``NotInThisState`` for a draft, a pruned
         graph and a graph that is stopping.
         """
@@ -307,8 +303,8 @@ class GraphStore(GraphCalls, GraphReads):
         """Record a stop, and cancel every step that has not ended (``Graph.cancel``), in one
         transaction.
 
-        No further step begins. A second stop is merged with the first. After the end of the graph
-        nothing changes. Raises ``NotInThisState`` for a draft.
+        No further step begins. A second stop is merged with the first. After the end of the graph,
+        a stop changes nothing. Raises ``NotInThisState`` for a draft.
         """
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
@@ -320,7 +316,8 @@ class GraphStore(GraphCalls, GraphReads):
                 try:
                     _change(unit, lambda _: None, load_graph(unit.conn, unit.row, strict=False))
                 except RowUnreadable as error:
-                    # The stop must be recorded even so. The next change of the steps cancels them.
+                    # The stop must be recorded nevertheless. The next change of the steps cancels
+                    # them.
                     log.error(
                         "graph %d is stopped, but its steps cannot be cancelled yet: %s",
                         graph_id,
@@ -370,7 +367,7 @@ def _shown(unit: GraphUnit) -> GraphRow:
 
 
 def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
-    """Call ``how`` with the engine, and write the changes."""
+    """Call ``how`` with the engine and write the changes."""
     before = states_of(known)
     if unit.stop is not None and not unit.over:
         known.cancel(None, _stopped(unit.stop))
@@ -395,7 +392,7 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
             state=GraphState.EXECUTING.value, attempt=unit.row["attempt"] + 1, **again, **NO_STOP
         )
         # The workflow of the former attempt may still be open and claim the graph again. Therefore
-        # the attempt is raised: it alone refuses late writes of calls from before.
+        # the attempt is increased, which alone makes late writes of earlier calls fail.
     return answer
 
 
@@ -459,14 +456,13 @@ def _sent(unit: GraphUnit) -> GraphSpec:
     lacks = next((page for page in range(unit.row["pages"]) if page not in pages), None)
     if lacks is not None:
         raise PageMissing(
-            f"page {lacks} of graph {unit.id} is missing; send it, then start the graph"
+            f"page {lacks} of graph {unit.id} is missing; send it, and then start the graph"
         )
     spec = decode_pages(pages.values(), load_options(unit.row))
     if fingerprint(spec) != unit.row["fingerprint"]:
         raise InvalidRequest(
-            f"fingerprint: the pages of graph {unit.id} do not match the announced fingerprint; "
-            "send all pages of one "
-            "graph under its own key"
+            f"fingerprint: the pages of graph {unit.id} do not match the announced "
+            "fingerprint; use a separate key for each graph"
         )
     return spec
 

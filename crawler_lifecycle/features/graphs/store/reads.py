@@ -24,7 +24,7 @@ from .rows import GRAPH, LISTED, STATES, graph_row, step_row
 from .tables import graph, graph_result, graph_step
 from .unit import PRIMARY, GraphPart, load_graph
 
-#: The most bytes of results (before compression) and the most steps that one query reads.
+#: The maximum number of bytes of results (before compression) and of steps that one query reads.
 PAGE_BYTES = 8 * 1024 * 1024
 PAGE_STEPS = 200
 _BY_PARENT = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_parent)", "mysql")
@@ -38,7 +38,7 @@ _LISTED = [
 
 
 class GraphReads(GraphPart):
-    """The reading methods of ``GraphStore``."""
+    """The methods of ``GraphStore`` that read."""
 
     def get_graph(self, graph_id: int) -> GraphRow | None:
         return self._one(_g.graph_id == graph_id) if 0 < graph_id <= ID_MAX else None
@@ -49,7 +49,7 @@ class GraphReads(GraphPart):
         return row if row is not None and row.key == key else None
 
     def untold_graphs(self, until: datetime, silent_until: datetime) -> list[GraphRow]:
-        """Return executing graphs whose workflow may not know of them.
+        """Return executing graphs that their workflow may not know about.
 
         First come graphs that have no owner or a recorded stop, and were last changed at ``until``
         or before. Then come graphs that were last changed at ``silent_until`` or before, because
@@ -127,7 +127,7 @@ class GraphReads(GraphPart):
         ]
 
     def load(self, graph_id: int) -> Graph:
-        """Return the engine with all steps as they are now, for reading.
+        """Return the engine with the current state of all steps, for reading.
 
         ``GraphStore.change`` gives the same engine to its function. Raises ``RunNotFound``.
         """
@@ -137,7 +137,7 @@ class GraphReads(GraphPart):
     # --- results and inputs of steps ---
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
-        """Return the parts of the recorded result of a step; empty when there is none."""
+        """Return the parts of the recorded result of a step, if it has one."""
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
@@ -161,9 +161,8 @@ class GraphReads(GraphPart):
     def _parts(
         self, graph_id: int, page: Sequence[int], sizes: Mapping[int, int]
     ) -> Iterator[tuple[int, bytes]]:
-        """Return the parts of a page of results.
-
-        One query reads them all, but several read one large result.
+        """Return the parts of a page of results. One query reads the whole page, except that a
+        large result needs several.
         """
         r = graph_result.c
         after = -1
@@ -195,7 +194,7 @@ class GraphReads(GraphPart):
 
         They are the input of a dependent step.
 
-        ``depth``: the most levels of contained steps.
+        ``depth`` is the maximum number of levels of contained steps.
         """
         columns = (
             _s.number,
@@ -223,7 +222,7 @@ class GraphReads(GraphPart):
         return [_given(found[number]) for number in sorted(found)]
 
     def context(self, graph_id: int, number: int | None) -> list[bytes]:
-        """Return the encoded contexts of a step, from the outermost graph inwards."""
+        """Return the encoded contexts of a step, from the outermost graph to the innermost."""
         with self._db.reading() as conn:
             row = read_row(conn, graph, graph_id, [_g.graph_id, _g.context])
             found = list[Any]()
@@ -253,9 +252,8 @@ def _deps(row: Row) -> Sequence[int]:
 
 
 def _pages(numbers: Sequence[int], sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """Return the numbers in pages of at most ``PAGE_BYTES`` and ``PAGE_STEPS``.
-
-    A larger result has its own page.
+    """Split the numbers into pages of at most ``PAGE_BYTES`` and ``PAGE_STEPS``. A larger result
+    has its own page.
     """
     page = list[int]()
     size = 0

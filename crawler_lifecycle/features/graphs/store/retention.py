@@ -1,6 +1,4 @@
-"""Retention of graphs: the removal of their steps and pages, and the deletion of a run that a graph
-began.
-"""
+"""Retention of graphs: removes their steps and pages, and deletes a run that a graph began."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _GRAPH = Owner(
     subject=graph_subject(""),
     mark="pruned_at",
 )
-#: A graph that was never started; its pages are removed.
+#: The state of a graph that was never started, whose pages are removed.
 _DRAFT = Owner(
     graph, state="state", words=GraphState, over=[GraphState.DRAFT.value], ended="updated_at"
 )

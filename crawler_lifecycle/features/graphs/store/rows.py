@@ -1,4 +1,4 @@
-"""Conversion of rows of graphs and steps to the values of the ports and of the engine, and back."""
+"""Converts rows of graphs and steps to the values of the ports and of the engine, and back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ _KINDS = {kind.value: kind for kind in StepKind}
 def load_options(row: Row) -> GraphOptions:
     """Return the options in a graph's row. Raises ``RowUnreadable``."""
     return validated(
-        _OPTIONS.validate_python, graph, row, "options", "options", "set the requested options"
+        _OPTIONS.validate_python,
+        graph,
+        row,
+        "options",
+        "options",
+        "set the options that were requested",
     )
 
 
@@ -72,8 +77,7 @@ def graph_row(row: Row) -> GraphRow:
 
 # --- steps ----------------------------------------------------------------------------------------
 
-#: The defaults of the fields that ``shape`` keeps: these fields do not change while the step
-#: executes.
+#: The defaults of the fields in ``shape``, which do not change while the step executes.
 _SHAPE: Mapping[str, Any] = {
     **{field.name: field.default for field in fields(Step) if field.default is not MISSING},
     **{
@@ -126,7 +130,7 @@ ENGINE = [
 def shape_of(
     step: Step, spec: StepSpec | None = None, before: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Return the ``shape`` of a step; ``None`` when all fields have their defaults.
+    """Return the ``shape`` of a step, or ``None`` if all fields have their defaults.
 
     Give ``spec`` for a new step, and the former shape as ``before`` for an existing step.
     """
@@ -165,7 +169,7 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool) 
 
     Raises ``RowUnreadable`` for an invalid row. Unless ``strict``, an invalid step whose position
     in the graph is known waits instead (``Step.unreadable``). Thousands of rows are read several
-    times a second, so valid rows are read only once.
+    times per second, so valid rows are parsed only once.
     """
     steps = list[Step]()
     size = len(rows)
@@ -181,8 +185,8 @@ def engine_steps(graph_id: int, rows: Sequence[Sequence[Any]], *, strict: bool) 
 
 
 def some_steps(rows: Sequence[Sequence[Any]], size: int) -> list[Step] | None:
-    """Return the steps of some rows of a graph with so many steps; ``None`` when one of these rows
-    is invalid.
+    """Return the steps of some rows of a graph of this size, or ``None`` if one of these rows is
+    invalid.
     """
     steps = list[Step]()
     try:
@@ -199,7 +203,7 @@ def _read(
 
     Raises an error at the first invalid row.
 
-    ``numbers``: the numbers of the rows; ``size``: the number of steps of the graph.
+    ``numbers`` are the numbers of the rows, and ``size`` is the number of steps in the graph.
     """
     loads = json.loads
     for number, path, kind, parent, shape, state, attempt, tries, not_before, batch, *rest in rows[
@@ -231,9 +235,8 @@ def _read(
 
 
 def _waiting_step(rows: Sequence[Sequence[Any]], position: int, wrong: str) -> Step | None:
-    """Return a step for an invalid row, so that its dependents wait.
-
-    ``None``: its position in the graph is unknown.
+    """Return a step for an invalid row, so that its dependents wait, or ``None`` if its position in
+    the graph is unknown.
     """
     number, path, _, parent, shape, *moving = rows[position]
     inside = parent is None or (type(parent) is int and 0 <= parent < len(rows))
@@ -292,7 +295,7 @@ def _unreadable_step(graph_id: int, rows: Sequence[Sequence[Any]], position: int
         )
         return unreadable(graph_step, row, fault)
     if row["kind"] not in _KINDS:
-        fix = "a newer version knows it: let its workers continue the graph"
+        fix = "a newer version knows it; let the workers of that version continue the graph"
         return unreadable(graph_step, row, Fault("kind", row["kind"], fix))
     shape = row.pop("shape")
     fix = "give the number of a step of this graph"

@@ -1,6 +1,5 @@
-"""Changes of many steps at once.
-
-The number of statements hardly depends on the number of steps (see ``bulk.py``).
+"""Changes many steps at once. The number of statements hardly depends on the number of steps (see
+``bulk.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .rows import MOVING, new_row, shape_of
 from .tables import graph_change, graph_result, graph_step
 from .unit import GraphUnit
 
-#: The most errors of a step that are kept, and the most characters of an error.
+#: The maximum number of errors of a step that are kept, and of characters in an error.
 ERRORS_MAX = 20
 ERROR_MAX = 4000
 
@@ -31,17 +30,17 @@ _FAILED = (StepState.RETRYABLE, StepState.DISCARDED, StepState.SUSPENDED, StepSt
 #: The error text of an execution that was lost.
 LOST = "the worker that executed the step ended or stopped reporting"
 
-#: The state and the missing dependencies of each step, from before a change.
+#: The state and the missing dependencies of each step before a change.
 Before = Sequence[tuple[StepState, tuple[str, ...]]]
 
 
 def states_of(graph: Graph) -> Before:
-    """Return the present states of the steps, for a later comparison in ``write_steps``."""
+    """Return the current states of the steps, for a later comparison in ``write_steps``."""
     return [(step.state, step.missing) for step in graph.steps]
 
 
 def insert_steps(unit: GraphUnit, added: Sequence[tuple[Step, StepSpec]]) -> None:
-    """Insert new steps in their present state."""
+    """Insert new steps in their current state."""
     rows = [new_row(step, spec) for step, spec in added]
     insert_mappings(unit.conn, graph_step, rows, graph_id=unit.id)
 
@@ -93,7 +92,7 @@ def _changed(
 def _apply(dialect: str) -> TextClause:
     """Return the UPDATE that copies columns from the worktable.
 
-    Its text has no input of users, only fixed names.
+    Its text consists of fixed names only, without user input.
     """
     values = {name: f"w.{name}" for name in MOVING}
     values |= {

@@ -26,12 +26,12 @@ from crawler_lifecycle.store.columns import (
 graph = new_table(
     "graph",
     counted_key("graph_id"),
-    # The uid identifies the graph. A restored database may give its number out again.
+    # The uid identifies the graph. A restored database may assign its number again.
     required("graph_uid", String(32)),
     project_column(),
     required("graph_key", String(200)),
     Column("name", Words(200)),
-    # The fingerprint of the whole spec. It identifies a repeated start.
+    # The fingerprint of the whole spec, which identifies a repeated start.
     required("fingerprint", String(64)),
     required("pages", Integer),
     required("options", Json),
@@ -41,7 +41,7 @@ graph = new_table(
     Column("counts", Json),
     Column("cause", Long),
     *owner_columns(),
-    # Former owners that lost the graph. Their late claims are refused.
+    # Former owners that lost the graph, whose late claims are refused.
     required("former_owners", Json),
     required("next_batch", BigInteger),
     # The latest commands of people, and their answers: [[request id, answer], ...].
@@ -77,10 +77,10 @@ graph_step = new_table(
     required("path", Text),
     required("path_hash", String(32)),
     required("kind", String(20)),
-    # The number of the step that contains it: a sub-graph or a grafting step.
+    # The number of the sub-graph or grafting step that contains the step.
     Column("parent", Integer),
-    # All other fields that do not change while the step executes: its dependencies, its options.
-    # Defaults are left out.
+    # All other fields that do not change while the step executes, such as its dependencies and
+    # options. Defaults are left out.
     Column("shape", Json),
     required("job", Json),
     required("state", String(20)),
@@ -92,8 +92,8 @@ graph_step = new_table(
     Column("batch", BigInteger),
     # The alternative of resources that the step uses now.
     Column("alternative", Integer),
-    # run_id: the run or the manager that the step started. run_attempt: the last attempt of that
-    # run whose end was handled. begun_attempt: the attempt of the step that started the run.
+    # run_id is the run or the manager that the step started. run_attempt is the last attempt of
+    # that run whose end was handled. begun_attempt is the attempt of the step that started the run.
     Column("run_id", BigInteger),
     required("run_attempt", Integer),
     required("begun_attempt", Integer),
@@ -110,14 +110,14 @@ graph_step = new_table(
     UniqueConstraint("graph_id", "path_hash"),
     Index(None, "graph_id", "parent"),
     Index(None, "graph_id", "batch"),
-    # The count of steps, and the search for executing or ending crawls, read only this index.
+    # Counts of steps, and searches for executing or ending crawls, read only this index.
     Index("ix_graph_step_states", "graph_id", "kind", "state", "ending"),
 )
 
 graph_change = new_table(
     "graph_change",
-    # A worktable: its rows exist only inside one transaction (see steps.py). Columns with the name
-    # of a column of graph_step have its type.
+    # A worktable, whose rows exist only inside one transaction (see steps.py). A column that is
+    # named like a column of graph_step has the same type.
     owner_key("graph.graph_id"),
     given_key("number", Integer),
     *same_columns(

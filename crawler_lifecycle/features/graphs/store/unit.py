@@ -1,6 +1,5 @@
-"""The unit of work of graphs: a write transaction on one locked graph.
-
-Also queries that several modules need.
+"""The unit of work of graphs, which is a write transaction on one locked graph, and queries that
+several modules need.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ BEGINNING = [kind.value for kind, rules in STEP_RULES.items() if rules.counts_as
 BY_STATE = (graph_step, "FORCE INDEX (ix_graph_step_states)", "mysql")
 BY_BATCH = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_batch)", "mysql")
 PRIMARY = (graph_step, "FORCE INDEX (PRIMARY)", "mysql")
-#: Steps that were cancelled and may still run; and those that execute, or may still run.
+#: Steps that were cancelled and may still run, and steps that execute or may still run.
 CANCELLED = and_(graph_step.c.state == StepState.CANCELLED, graph_step.c.ending)
 OPEN = or_(graph_step.c.state == StepState.EXECUTING, CANCELLED)
-#: Engines of graphs with at least so many steps are remembered, so many of them, until whole graphs
-#: are read again after so many seconds.
+#: The minimum number of steps of a graph whose engine is cached, the maximum number of cached
+#: engines, and the seconds after which whole graphs are read again.
 LARGE = 500
 REMEMBERED = 4
 AGE_S = 10.0
 
 _g = graph.c
-#: The columns by which graphs are put in order, and what is read for them.
+#: The columns by which graphs are sorted, each with the columns that are read for it.
 SORTS = {
     "id": (_g.graph_key.label("id"),),
     "name": (_g.name,),
@@ -65,9 +64,8 @@ SORTS = {
 
 
 def count_steps(conn: Connection, graph_ids: Collection[int]) -> Mapping[int, dict[StepState, int]]:
-    """Return the number of steps in each state, for each of these graphs.
-
-    Steps of the kind ``graph`` do not count.
+    """Return the number of steps in each state, for each of these graphs. Steps of the kind
+    ``graph`` are not counted.
     """
     s = graph_step.c
     found = defaultdict[int, dict[StepState, int]](dict)
@@ -100,12 +98,10 @@ def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
 
 
 class EngineCache:
-    """Engines of large graphs, as the last change in this process has left them.
-
-    The next change of a graph reads only the rows that calls have written since.
-
-    Every other change of steps changes the graph's row as well. A manual edit of a step may not: it
-    is seen when the engine is ``AGE_S`` old, and whole graphs are read again.
+    """A cache of engines of large graphs after the last change in this process. The next change of
+    a graph reads only the rows that calls have written since. Every other change of steps also
+    changes the graph's row, except a manual edit. Such an edit is noticed when the engine is
+    ``AGE_S`` old, and whole graphs are read again.
     """
 
     def __init__(self) -> None:
@@ -114,7 +110,7 @@ class EngineCache:
     def keep(self, row: Row, known: Graph, read_at: float) -> None:
         """Keep an engine after its change was committed.
 
-        ``row``: the graph's row, as it was written.
+        ``row`` is the graph's row as it was written.
         """
         large = len(known.steps) >= LARGE and known.state is GraphState.EXECUTING
         if large and all(step.unreadable is None for step in known.steps):
@@ -124,8 +120,8 @@ class EngineCache:
                 self._known.pop(graph_id, None)
 
     def take(self, conn: Connection, row: Row) -> tuple[Graph, float]:
-        """Return the engine of a graph, which the caller alone has then, and when all its rows were
-        read.
+        """Return the engine of a graph, and the time when all its rows were read. The engine is
+        removed from the cache.
         """
         before, known, read_at = self._known.pop(row["graph_id"], (None, None, 0.0))
         now = time.monotonic()
@@ -137,9 +133,7 @@ class EngineCache:
 
 
 def _touched(conn: Connection, graph_id: int, known: Graph) -> list[Any]:
-    """Return the rows of the steps that calls, and runs that were begun, may have changed since
-    ``known``.
-    """
+    """Return the rows of the steps that calls or started runs may have changed since ``known``."""
     s = graph_step.c
     query = select(*ENGINE).where(graph_step.c.graph_id == graph_id)
     open_ = query.where(s.kind.in_(WORKING), OPEN).with_hint(*BY_STATE)
@@ -162,7 +156,7 @@ class GraphUnit(RowUnit):
     told = ("graph_id", "graph_uid", "name", "attempt", "state", "cause", "requested_by")
 
     counts: Mapping[StepState, int] | None = None
-    """The number of steps in each state; ``None``: not counted yet (see ``counted``)."""
+    """The number of steps in each state, or ``None`` if not counted yet (see ``counted``)."""
 
     @property
     def state(self) -> GraphState:
@@ -183,7 +177,7 @@ class GraphUnit(RowUnit):
         return self.counts
 
     def began(self) -> datetime | None:
-        """Return the time when the first step began; ``None``: no step has begun."""
+        """Return the time when the first step began, or ``None`` if no step has begun."""
         query = select(func.min(graph_step.c.started_at)).where(graph_step.c.graph_id == self.id)
         first: datetime | None = self.conn.execute(query).scalar_one()
         return first

@@ -26,7 +26,7 @@ from .tables import graph_step
 from .unit import BY_STATE, CANCELLED
 
 _s = graph_step.c
-#: The most managers that one query searches by their names.
+#: The maximum number of managers that one query finds by their names.
 _NAMES = 100
 
 
@@ -79,7 +79,7 @@ def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tu
         try:
             check_job("step", StepKind.MANAGER, job)
         except InvalidRequest:
-            continue  # a manual edit made the job invalid, so no manager was started from it
+            continue  # a manual edit made the job invalid, so no manager was started for it
         asked[step_manager(graph["graph_uid"], row["number"], job)] = row["number"]
     for chunk in chunks(sorted(asked), _NAMES):
         named = or_(*(and_(m.name == name, m.flow_id == flow_id) for name, flow_id in chunk))
@@ -92,17 +92,16 @@ def _managers(conn: Connection, graph: Row, steps: Sequence[Row]) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True)
 class StartedRuns:
-    """The runs or managers that steps of a kind start."""
+    """The search for the runs or managers that steps of a kind start."""
 
     key: Column[int]
     """The key column of their table."""
     unrecorded: Callable[[Connection, Row, Sequence[Row]], Iterator[tuple[int, int]]]
-    """Finds those of a graph's steps that were started for the first time, by the number of the
-    step.
+    """Finds the runs or managers that a graph's steps started for the first time, by step number.
     """
 
 
-#: For each kind of steps that ``counts_as_run``.
+#: The search for each kind of steps that ``counts_as_run``.
 RUNS: Mapping[StepKind, StartedRuns] = {
     StepKind.CRAWL: StartedRuns(run_history.c.run_id, _runs),
     StepKind.MANAGER: StartedRuns(manager.c.manager_id, _managers),

@@ -1,18 +1,18 @@
 """``GraphWorkflow``: executes a graph.
 
 1. Claim the graph's row.
-2. In turns: advance the graph in the database (``advance_graph``), and start the picked steps.
+2. Repeatedly advance the graph in the database (``advance_graph``), and start the picked steps.
    Functions are called in workers of the role ``user-code``. Crawls and managers are begun in
    parallel.
 3. Wait for the answer of a call, for the end of a run, for a command, or for the time that a step
-   waits for. A signal only wakes the workflow, which then reads the rows. So a lost, repeated or
+   waits for. A signal only wakes the workflow, which then reads the rows, so a lost, repeated or
    foreign signal does no harm.
-4. End, when every step has ended. A recorded stop cancels every step, so it leads to the end.
+4. End when every step has ended. A recorded stop cancels every step, so it leads to the end.
 
-A call that is an activity ends with the execution that started it. So a call that may take long,
-and every call that starts while the history is full, has its own workflow. The execution continues
-as new after the short calls have answered. It then cannot see how a workflow closed that an earlier
-execution started. So it asks Temporal now and then.
+A call that is an activity ends with the execution that started it. Therefore a call that may take
+long, and every call that starts while the history is full, has its own workflow. The execution
+continues as new after the short calls have answered. It is not notified when a workflow closes that
+an earlier execution started, so it asks Temporal from time to time.
 """
 
 from __future__ import annotations
@@ -79,18 +79,19 @@ from ..domain.spec import GraphState
 from .graph_state import GAP_S, LEVEL_S, GraphWork
 
 #: The number of events after which the workflow continues as new. First the short calls must
-#: answer, which takes at most a minute and a half; new calls have their own workflows meanwhile. A
-#: worker without the workflow in its cache replays all events, at 0.1 to 0.2 ms each.
+#: answer, which takes at most a minute and a half. New calls get their own workflows in the
+#: meantime. A worker without the workflow in its cache replays all events, at 0.1 to 0.2 ms each.
 HISTORY_MAX = 1_000
 
-#: The most unanswered calls, and the most while the history is full.
+#: The maximum number of unanswered calls, and the maximum while the history is full.
 CALLS_MAX = 500
 CALLS_WHEN_FULL = 50
 #: Seconds until steps are picked again after their call failed.
 FAILED_S = 5.0
-#: Patch of 2026-11: a worker of the former build may have ignored a command that came as a signal.
+#: The patch of November 2026: a worker of the former build may have ignored a command that came as
+#: a signal.
 BY_SIGNAL = "commands-by-signal"
-#: The longest time of a call in its own workflow, in seconds. Each function has a shorter limit.
+#: The maximum duration in seconds of a call in its own workflow. Each function has a shorter limit.
 LONG_S = 8 * 86_400.0
 
 C = TypeVar("C", bound=StepCommand)
@@ -98,9 +99,8 @@ _STATE = TypeAdapter(GraphWork)
 
 
 class FunctionCalls:
-    """The calls of functions of one graph.
-
-    The numbers of answered calls are added to the inbox of ``GraphWork``.
+    """The calls of functions of one graph. The numbers of answered calls go to the inbox of
+    ``GraphWork``.
     """
 
     def __init__(self, work: GraphWork, beside: Beside) -> None:
@@ -116,9 +116,9 @@ class FunctionCalls:
         return len(self._short) + len(self._s.apart)
 
     def over(self) -> bool:
-        """Return whether calls have answered, and no more ends of functions come soon.
-
-        A call with its own workflow may take hours, so a cheap advance does not wait for it.
+        """Return whether calls have answered and no more ends of functions are expected soon. A
+        call with its own workflow may take hours, so an advance, which is cheap, does not wait for
+        it.
         """
         s = self._s
         ends = set(self._s.inbox.answered)
@@ -129,11 +129,13 @@ class FunctionCalls:
         return [*self._short, *self._starting]
 
     def capacity(self, full: bool) -> int:
-        """Return the number of calls that may still be started. ``full``: the history is full."""
+        """Return the number of calls that may still be started. ``full`` means that the history is
+        full.
+        """
         return max((CALLS_WHEN_FULL if full else CALLS_MAX) - self.count, 0)
 
     def begin(self, batch: BatchCall, apart: bool) -> None:
-        """Start a call. With ``apart``, or if it may take long, it gets its own workflow."""
+        """Start a call. It gets its own workflow with ``apart`` or if it may take long."""
         s = self._s
         order = BatchOrder(self._s.fence, batch.number, batch.turn)
         if apart or batch.long:
@@ -217,10 +219,8 @@ class FunctionCalls:
 
 
 def _priority(order: BatchOrder) -> Priority:
-    """Return the turn of a call among the calls of all graphs.
-
-    Where the server is fair, of equal priorities the graph is next that had the fewest:
-    docs/deployment.md.
+    """Return the priority of a call among the calls of all graphs. Where the server supports
+    fairness, the graph with the fewest calls of equal priority is next: docs/deployment.md.
     """
     return Priority(
         priority_key=order.turn, fairness_key=names.fairness_key(f"graph-{order.fence.graph_id}")
@@ -232,7 +232,7 @@ def call_batch(
 ) -> ActivityHandle[Any]:
     """Start the activity that calls functions in a pool of workers.
 
-    It is cancelled when the worker confirms it.
+    A cancellation waits until the worker confirms it.
     """
     options = config(GraphBatchActivities.run_graph_batch.__name__)
     options["task_queue"] = names.functions_queue(pool)
@@ -256,9 +256,8 @@ class GraphBatchWorkflow(WithoutSignals):
     ) -> None:
         """Make the call.
 
-        ``graph``: the id of the graph's workflow. ``pool``: the pool of workers, or nothing.
-
-        The workflow fails only for an invalid input.
+        ``graph`` is the id of the graph's workflow, and ``pool`` the pool of workers, if any. The
+        workflow fails only if its input is invalid.
         """
         order = workflow_input(BatchOrder, order)
         if surplus or not isinstance(graph, str) or not isinstance(pool, str | None):
@@ -297,7 +296,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> GraphResult:
         """Execute the graph to its end.
 
-        The workflow fails only for an invalid order, or for a graph that it may not own. Starters
+        The workflow fails only if its order is invalid or if it may not own the graph. Starters
         send only ``order``, a ``GraphOrder``.
         """
         order = workflow_input(GraphOrder, order)
@@ -313,10 +312,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             workflow.continue_as_new(args=[order, self._s])
         return result
 
-    # --- from outside -----------------------------------------------------------------------------
+    # --- queries, updates and signals -------------------------------------------------------------
 
     @workflow.update(
-        name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; nothing: all)"
+        name=names.UPDATE_CANCEL_STEPS, description="Cancel steps (CancelSteps; all steps if empty)"
     )
     async def cancel_steps(self, order: Any = None) -> int:
         """Cancel steps and their dependents. Return how many of the steps had not ended."""
@@ -324,10 +323,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
 
     @workflow.update(
         name=names.UPDATE_RETRY_STEPS,
-        description="Begin steps again (RetrySteps; nothing: all failed steps)",
+        description="Retry steps (RetrySteps; all failed steps if empty)",
     )
     async def retry_steps(self, order: Any = None) -> int:
-        """Begin steps again. Return their number."""
+        """Restart steps. Return their number."""
         return await self._change(self._read(RetrySteps, order))
 
     @workflow.update(name=names.UPDATE_APPEND_STEPS, description="Append steps (AppendSteps)")
@@ -368,7 +367,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return await self._command(order.request_id, carry_out)
 
     async def _keep_commanding(self) -> None:
-        """Carry out the commands that come as signals, one after the other."""
+        """Carry out the commands that arrived as signals, one after the other."""
         s = self._s
         inbox = self._s.inbox
         while True:
@@ -393,7 +392,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     # --- the loop ---------------------------------------------------------------------------------
 
     def _left(self) -> None:
-        # These calls end with this execution. The steps that they had begun are begun again.
+        # These calls end with this execution, and the steps that they had begun will begin again.
         self._s.inbox.answered = [*self._s.inbox.answered, *self._calls.ends_with_us()]
         self._s.next_at = None
 
@@ -418,10 +417,10 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     async def _step(self, order: GraphOrder) -> bool:
         """Do what comes next.
 
-        Return whether this execution is over: at the end of the graph, or to continue as new.
+        Return whether this execution is over, because the graph has ended or continues as new.
         """
         s = self._s
-        # A command may have come together with the end.
+        # A command may have arrived together with the end.
         if not s.attempt or (s.ended and s.inbox.woken):
             await self._open(order)
         elif s.ended and not s.parent_told:
@@ -444,9 +443,8 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         return history_full(HISTORY_MAX)
 
     def _may_leave(self) -> bool:
-        """Return whether to continue as new now.
-
-        It requires that no call would end with this execution.
+        """Return whether to continue as new now, which requires that no call would end with this
+        execution.
         """
         return may_leave(HISTORY_MAX) and not self._calls.ends_with_us()
 
@@ -509,7 +507,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
     async def _stop_pass(self, passes: int) -> int:
         """Stop the runs once, and wait for their ends.
 
-        Return the number of passes in a row without a change.
+        Return the number of successive passes without a change.
         """
         s = self._s
         known = self._s.ending
@@ -543,7 +541,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         recorded = await self._recorded(
             GraphActivities.record_graph_stop, RecordParentStop(s.graph_id, intent)
         )
-        # The row cannot be written yet, but executing steps have to end.
+        # The row cannot be written yet, but executing steps must end.
         if recorded.unreadable is not None:
             s.unrecorded = True
             self._calls.kill()
@@ -559,7 +557,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             self._calls.kill()
 
     async def _end(self) -> None:
-        """Record the end, unless a step was retried or a run became live meanwhile."""
+        """Record the end, unless a step was retried or a run became live in the meantime."""
         s = self._s
         order = EndGraph(s.fence, s.why())
         ended = await self._ended(GraphActivities.end_graph, order, self._stop_changed)

@@ -1,4 +1,4 @@
-"""The state of a graph's workflow: one value that continue-as-new passes on."""
+"""The state of a graph's workflow, which is one value that continue-as-new passes on."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ..domain.commands import SIGNALLED, GraphResult, GraphSnapshot, StepCommand
 from ..domain.spec import GraphState, StepState
 from ..ports import GraphFence
 
-#: The longest time between two advances of a graph, in seconds. An advance (``advance_graph``)
+#: The maximum time between two advances of a graph, in seconds. An advance (``advance_graph``)
 #: reads the rows, handles ends and picks steps.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two advances while more ends come soon: ``GAP_S``
-#: seconds, and ``GAP_FACTOR`` times the duration of the last one. So a large graph is not read all
-#: the time. If no more ends come soon, there is no such time: a timer of a Temporal server fires up
-#: to a second late, however short it is.
+#: The minimum time between the beginnings of two advances while more ends are expected soon:
+#: ``GAP_S`` seconds, and ``GAP_FACTOR`` times the duration of the last one. This keeps a large
+#: graph from being read all the time. If no more ends are expected soon, there is no minimum,
+#: because even a short timer of a Temporal server fires up to a second late.
 GAP_S = 0.2
 GAP_FACTOR = 3.0
-#: The most answered calls that are remembered until the next advance. Later answers only wake the
-#: workflow.
+#: The maximum number of answered calls that are remembered until the next advance. Later answers
+#: only wake the workflow.
 ANSWERED_MAX = 1_000
-#: The most commands that wait after they came as signals.
+#: The maximum number of waiting commands that arrived as signals.
 COMMANDS_MAX = 100
 #: Functions are killed if they have not ended this many seconds after a stop.
 STOP_S = 60.0
@@ -44,12 +44,12 @@ STOP_S = 60.0
 
 @dataclass
 class GraphInbox(ManagerInbox):
-    """The signals, stops and answers that reached the graph and are not handled yet."""
+    """The signals, stops and answers that reached the graph and have not been handled yet."""
 
     answered: list[int] = field(default_factory=list)
     """The numbers of calls of functions that have answered."""
     commands: list[StepCommand] = field(default_factory=list)
-    """Commands that came as signals and are not carried out yet."""
+    """Commands that arrived as signals and have not been carried out yet."""
 
     def signal(
         self,
@@ -79,7 +79,7 @@ class GraphInbox(ManagerInbox):
     def _take_command(
         self, name: str, args: Sequence[RawValue], converter: PayloadConverter, now: datetime
     ) -> None:
-        """Accept a command. Nobody is answered, so a note explains why one is dropped."""
+        """Accept a command. A signal has no answer, so a note explains why a command is dropped."""
         if len(self.commands) >= COMMANDS_MAX:
             self.note(f"signal {name!r} dropped: {COMMANDS_MAX} commands wait already")
             return
@@ -94,7 +94,7 @@ class GraphInbox(ManagerInbox):
 
 @dataclass
 class GraphWork(OwnedState):
-    """The state of a graph that its workflow knows."""
+    """The state of a graph as its workflow knows it."""
 
     graph_id: int = 0
     key: str = ""
@@ -116,17 +116,17 @@ class GraphWork(OwnedState):
     """
     begun: int = 0
     ending: int = 0
-    """The number of crawls and managers that were cancelled and may still run."""
+    """The number of cancelled crawls and managers that may still run."""
     stopping: str | None = None
     """A text about the last pass that stopped crawls and managers."""
     stop_at: datetime | None = None
     """The time at which a stop was recorded."""
     unrecorded: bool = False
-    """True while a stop is carried out that could not be recorded."""
+    """True while a stop that could not be recorded is carried out."""
     killed: bool = False
-    """True when calls of functions were cancelled after the stop."""
+    """True after calls of functions were cancelled because of the stop."""
     ended: bool = False
-    """True when the end is recorded."""
+    """True after the end was recorded."""
     inbox: GraphInbox = field(default_factory=GraphInbox)
 
     @property
@@ -139,7 +139,7 @@ class GraphWork(OwnedState):
         return sum(self.counts.get(state, 0) for state in StepState if state.final)
 
     def adopt(self, opened: GraphOpened) -> None:
-        """Take over the row of the graph that this workflow now owns."""
+        """Copy the row of the graph that this workflow now owns."""
         if self.ended and opened.state is GraphState.EXECUTING:  # a command reopened it
             self.inbox.stop = None
             self.inbox.changed = False
@@ -157,7 +157,7 @@ class GraphWork(OwnedState):
         self.inbox.recorded(opened.stop, False)
 
     def took(self, advanced: AdvanceResult, answered: Sequence[int], now: datetime) -> None:
-        """Take over the result of an advance. ``answered``: the calls that it has handled."""
+        """Apply the result of an advance. ``answered`` are the calls that it has handled."""
         handled = set(answered)
         self.inbox.answered = [number for number in self.inbox.answered if number not in handled]
         self.apart = [number for number in self.apart if number not in handled]
@@ -197,7 +197,7 @@ class GraphWork(OwnedState):
         return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
 
     def snapshot(self, calls: int) -> GraphSnapshot:
-        """Return the answer of the query ``status``."""
+        """Return the answer to the query ``status``."""
         known = (
             self.graph_id,
             self.key,

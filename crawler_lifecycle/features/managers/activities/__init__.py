@@ -1,1 +1,3 @@
-"""Activities of crawl managers: the cycles of users' classes, and the work around them."""
+"""Activities of crawl managers: the cycles of users' classes, and the work before and after
+them.
+"""

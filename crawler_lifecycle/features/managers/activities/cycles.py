@@ -1,9 +1,8 @@
-"""One cycle of a crawl manager: its class decides in a separate process, and the decision is
-recorded.
+"""One cycle of a crawl manager, in which its class decides in a separate process and the decision
+is recorded.
 
 Either the whole cycle is recorded, or only the effects of the hooks that had ended. If a decision
-was not recorded, its process is discarded. The next process builds the object again from the
-record.
+was not recorded, its process is discarded. The next process rebuilds the object from the record.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CycleOrder:
-    """Input of ``run_manager_cycle``: the manager, with the attempt and the execution of its
+    """The input of ``run_manager_cycle``: the manager, and the attempt and execution of its
     workflow.
     """
 
@@ -73,48 +72,48 @@ class CycleOrder:
 
 @dataclass(frozen=True, slots=True)
 class CycleAnswer:
-    """Result of one cycle of a manager."""
+    """The result of one cycle of a manager."""
 
     queue: str | None
     """The task queue of the worker that has the user's object. The next cycle is requested there.
 
-    If no worker polls it for 10 s, any worker of ``crawler-lifecycle-plans`` builds the object
-    again. ``None``: the object is gone, and any worker builds it at once.
+    If no worker polls it for 10 s, any worker of ``crawler-lifecycle-plans`` rebuilds the object.
+    It is ``None`` if the object is gone, so that any worker rebuilds it at once.
     """
     picked: int = 0
-    """Number of jobs whose run must be begun now, including jobs of earlier cycles."""
+    """The number of jobs whose run must be begun now, including jobs of earlier cycles."""
     live: int = 0
-    """Number of jobs that use a slot, including the picked ones."""
+    """The number of jobs that use a slot, including the picked ones."""
     ended: int = 0
-    """Number of ended runs whose hooks were called in this cycle."""
+    """The number of ended runs whose hooks were called in this cycle."""
     waiting: str | None = None
     """One sentence about why no more jobs were picked."""
     again_s: float | None = None
-    """The longest wait for the next cycle, in seconds. 0: start it at once. ``None``: wait until
-    something happens.
+    """The maximum wait for the next cycle, in seconds. 0 means to start it at once, and ``None`` to
+    wait until something happens.
     """
     over: bool = False
-    """True if no further cycle is wanted: the picked jobs begin, and the manager ends. Live jobs
-    then continue.
+    """True if no further cycle is wanted. The picked jobs then begin, the manager ends, and live
+    jobs continue.
     """
     close_reason: str | None = None
-    """With ``over``: the close reason that the class set; ``None`` when it set none."""
+    """With ``over``, the close reason that the class set, or ``None`` if it set none."""
     failed: bool = False
-    """With ``over``: true if the close reason is one of the class's failed outcomes. Then the
-    manager is FAILED.
+    """With ``over``, true if the close reason is one of the class's failed outcomes. The manager is
+    then FAILED.
     """
     unclosed: str | None = None
-    """With ``over``: the reason why ``on_close`` was not called, or its error."""
+    """With ``over``, the reason why ``on_close`` was not called, or its error."""
     hook_errors: int = 0
-    """With ``over``: number of hooks that failed permanently, including ``on_close``."""
+    """With ``over``, the number of hooks that failed permanently, including ``on_close``."""
     on_hook_error: str = "fail"
     """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
-    """The error of the class, its position, and the fix. With ``over``: the manager fails because
+    """The error of the class, its position, and the fix. With ``over``, the manager fails because
     of it.
     """
     stopped: bool = False
-    """True if a stop is recorded, so that no more jobs are picked."""
+    """True if a stop is recorded, after which no more jobs are picked."""
 
 
 #: The attributes that the object gets from the manager's row.
@@ -130,18 +129,19 @@ _OF_THE_ROW = (
     "stats",
     "close_reason",
 )
-#: The note about hooks that are not called again.
+#: The note about hooks that will not be called again.
 GIVEN_UP = f"given up after {TRIES} tries"
-#: Seconds until the next try, by the number of earlier tries. After that, always the last value.
+#: Seconds until the next try, by the number of earlier tries. The last value applies to all further
+#: tries.
 AGAIN_S = (1.0, 5.0, 60.0)
 #: Seconds for reading pages of a source in one cycle. A page that has begun is read to its end.
-#: Ended runs wait meanwhile, because a process makes one call at a time.
+#: Ended runs wait during this time, because a process makes one call at a time.
 READ_S = 1.0
-#: The most identities, jobs or rows that a class may request at once.
+#: The maximum number of identities, jobs or rows that a class may request at once.
 ASKED_MAX = 1000
 #: Seconds after which the web page shows what a class is working on.
 SLOW_S = 10.0
-#: Longest text about why a manager waits, in characters.
+#: The maximum length of the text about why a manager waits, in characters.
 WAITING_MAX = 1000
 
 
@@ -151,7 +151,7 @@ def _tried(times: int) -> str:
 
 @dataclass
 class ClassReport:
-    """The latest report that some worker has the class of a manager."""
+    """The latest report of a worker that has the class of a manager."""
 
     sent_at: datetime | None = None
     """The time of the report, by the clock of the worker that sent it."""
@@ -161,7 +161,7 @@ class ClassReport:
     def served(self, sent_at: datetime | None) -> bool:
         """Return whether a worker still reports that it has the class.
 
-        Its clock may differ much from ours.
+        Its clock may differ greatly from ours.
         """
         if sent_at != self.sent_at:
             self.sent_at = sent_at
@@ -181,9 +181,9 @@ class ManagerActivities:
     """Makes a reader for files of a manager's runs, for one cycle."""
     cloud: Cloud = field(default_factory=Cloud)
     buffer: int = 1000
-    """Maximum number of source items that wait for a slot."""
+    """The maximum number of source items that wait for a slot."""
     reports: dict[tuple[int, int], ClassReport] = field(default_factory=dict)
-    """The latest report for each manager and attempt."""
+    """The latest report of each manager and attempt."""
     start_graph: Callable[..., bool] = starts_none
     """Starts a graph for a class: ``GraphStarts.start``."""
 
@@ -192,15 +192,13 @@ class ManagerActivities:
         """Let the class of a manager decide once, and record its decision.
 
         Pages of its source are read first, while there is capacity. A class that fails is tried
-        again, and the manager's row shows the error. After three tries the manager ends, when its
-        live runs have ended. A class that cannot be loaded here is tried on other workers that
-        report it.
-
-        Second execution: decides again from the record. Handled ends and picked jobs stay as they
-        are.
+        again, and the manager's row shows the error. After three tries, the manager ends as soon as
+        its live runs have ended. A class that cannot be loaded here is tried on other workers that
+        report it. A second execution decides again from the record, but does not change handled
+        ends and picked jobs.
         """
         row = there(self.managers.get_manager(order.manager_id), f"manager {order.manager_id}")
-        with limited(row.project):  # users' code sees nothing of another project
+        with limited(row.project):  # users' code must not see another project
             return self._cycle(order, row)
 
     def _cycle(self, order: CycleOrder, row: ManagerRow) -> CycleAnswer:
@@ -239,13 +237,13 @@ class _Cycle(FileQuestions):
         self._slow_at = time.monotonic() + SLOW_S
         """The time after which the web page shows, once, what the class is working on."""
         self._ended: dict[int, int] = {}
-        """The jobs whose end this cycle handles, with the number of earlier failures of their
+        """The jobs whose ends this cycle handles, with the number of earlier failures of their
         hooks.
         """
         self._unfinished = False
-        """True if the time was over before enough of the source was read."""
+        """True if the time was up before enough of the source had been read."""
         self._gave_up = False
-        """True if some hooks are not called again."""
+        """True if some hooks will not be called again."""
 
     def run(self, host: UserCodeProcess) -> CycleAnswer:
         """Read the source, let the class decide, and record the decision. Raises
@@ -254,8 +252,8 @@ class _Cycle(FileQuestions):
         self._host = host
         self._begin(host)
         self._read(host)
-        # The ends are read after the source, because that may take long. So runs that end meanwhile
-        # need not wait for the next cycle.
+        # The ends are read after the source, because that may take long. Thus runs that end in the
+        # meantime need not wait for the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -266,7 +264,7 @@ class _Cycle(FileQuestions):
         except InvalidRequest as why:
             self._keep(host.done)
             raise UserCodeFailed(f"{self._row.plan}: its decision is not allowed: {why}") from None
-        except BaseException:  # also record after a stop or a lost connection
+        except BaseException:  # recorded even after a stop or a lost connection
             self._keep(host.done)
             raise
         host.settled = not decision.over  # after the last cycle, its process ends with this use
@@ -297,7 +295,7 @@ class _Cycle(FileQuestions):
     ) -> tuple[Decision, str | None, ManagerCommit]:
         """Let the class decide, and record its decision.
 
-        If ``on_close`` was called, its error is recorded, too.
+        If ``on_close`` was called, its error is recorded too.
         """
         decision = host.cycle(facts, self._answer)
         unclosed = None
@@ -305,7 +303,7 @@ class _Cycle(FileQuestions):
             decision, unclosed = self._close(host, decision, None)
         error = decision.error
         if decision.over and error is None and GIVEN_UP in (self._row.error or ""):
-            error = self._row.error  # the note stays visible, but the end is no failure
+            error = self._row.error  # the note stays visible, but the end is not a failure
         kept = replace(decision, error=error, hook_errors=int(unclosed is not None))
         return decision, unclosed, self._managers.commit_decision(self._fence, kept)
 
@@ -314,7 +312,7 @@ class _Cycle(FileQuestions):
         called again.
         """
         if done is not None:
-            with suppress(LifecycleError):  # effects that cannot be recorded are repeated
+            with suppress(LifecycleError):  # effects that cannot be recorded will be repeated
                 self._managers.commit_decision(
                     self._fence, replace(done, over=False, hook_errors=0)
                 )
@@ -322,21 +320,20 @@ class _Cycle(FileQuestions):
     def alive(self) -> None:
         """Send a heartbeat.
 
-        If the class is slow, show what it is working on, so that it does not seem to hang.
+        If the class is slow, show what it is working on, so that the manager does not seem to hang.
         """
         alive()
         at = None if self._host is None else self._host.at
         if at is not None and time.monotonic() >= self._slow_at:
             self._slow_at = float("inf")
             waiting = f"a cycle of its class has taken {SLOW_S:g} s so far, now in {at}"
-            with suppress(LifecycleError):  # the commit will get the same error
+            with suppress(LifecycleError):  # the commit will raise the same error
                 self._managers.note_error(self._fence, self._row.error, waiting)
 
     def end(self) -> CycleAnswer:
         """Call ``on_close`` after a stop, if an object ever existed. Return the answer for the end.
 
-        If the end is already recorded, ``on_close`` was called before, and only the answer was
-        lost.
+        If the end is already recorded, ``on_close`` has been called, and only the answer was lost.
         """
         row = self._row
         answer = CycleAnswer(
@@ -379,7 +376,7 @@ class _Cycle(FileQuestions):
         return answer
 
     def failed(self, failed: UserCodeFailed) -> CycleAnswer:
-        """Return the answer after the class failed in its cycle: try again later, or end the
+        """Return the answer after the class failed in its cycle: to try again later, or to end the
         manager.
 
         The process has ended. Only the effects of the ended hooks of this cycle are recorded.
@@ -393,15 +390,19 @@ class _Cycle(FileQuestions):
         late = self.reading.late
         # Such a failure does not count as a try.
         if late or (self._hosts.queue is None and failed.struck):
-            text += "; files of its jobs are not there yet" if late else "; its worker shuts down"
-        elif failed.item_id in self._ended:  # a try of these hooks, not of the whole class
+            text += (
+                "; files of its jobs have not arrived yet" if late else "; its worker shuts down"
+            )
+        elif (
+            failed.item_id in self._ended
+        ):  # counts as a try of these hooks, not of the whole class
             text = f"{text} ({_tried(self._managers.note_try(self._fence, failed.item_id))})"
         else:
             for_good = failed.for_good or (failed.missing and not elsewhere)
             tries = max(self._managers.note_try(self._fence), TRIES if for_good else 0)
         if tries >= TRIES and not elsewhere and not self._anything_lives(facts):
             if failed.missing:
-                text = f"{text}; no worker has this class: bring it back, and start this flow again"
+                text = f"{text}; no worker has this class: restore it, and start this flow again"
             # Includes the recorded effects of this cycle.
             now = self._managers.get_manager(row.manager_id) or row
             over = Decision(
@@ -467,7 +468,7 @@ class _Cycle(FileQuestions):
     ) -> tuple[Decision, str | None]:
         """Call ``on_close``.
 
-        Return its decision and its error. If it fails, the given decision stays.
+        Return its decision and its error. If it fails, return the given decision.
         """
         host.settled = False
         try:
@@ -483,8 +484,8 @@ class _Cycle(FileQuestions):
     # --- the source
 
     def _read(self, host: UserCodeProcess) -> None:
-        """Read pages of the source while there is capacity, for a short time, because ended runs
-        wait meanwhile.
+        """Read pages of the source while there is capacity, but only for a short time, because
+        ended runs have to wait.
         """
         row = self._row
         counts = self._row.counts.by_state
@@ -511,7 +512,7 @@ class _Cycle(FileQuestions):
     def _checked(self, host: UserCodeProcess, page: Page) -> Page:
         """Return the page after a check of its items.
 
-        An item that cannot become a run gets an error. With ``on_item_error`` ``stop``, the page
+        An item that cannot become a run gets an error. If ``on_item_error`` is ``stop``, the page
         ends before that item.
         """
         items: list[SourceItem] = []
@@ -532,9 +533,8 @@ class _Cycle(FileQuestions):
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
-        """Return why this job cannot become a run.
-
-        ``None``: it can, or this worker has no catalogue for the check.
+        """Return why this job cannot become a run, or ``None`` if it can or if this worker has no
+        catalogue.
         """
         catalogue = self._owner.catalogue
         crawlers = catalogue.all()
@@ -576,7 +576,7 @@ class _Cycle(FileQuestions):
     def _anything_lives(self, facts: Facts) -> bool:
         """Return whether a run of the manager is live or about to begin.
 
-        Unhandled ends are no reason to wait: a resume calls their hooks.
+        Unhandled ends are no reason to wait, because a resume calls their hooks.
         """
         if not facts.live:
             return False

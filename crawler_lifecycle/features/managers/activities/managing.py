@@ -43,13 +43,13 @@ from ..ports import ManagerFence, ManagerRow
 if TYPE_CHECKING:
     from ..store.managers import ManagerStore
 
-#: What audits compare.
+#: The managers that audits compare.
 SOURCES = (source("open_managers", "manager", FindingKind.UNREADABLE),)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerOpened:
-    """Result of ``open_manager``: the claimed manager."""
+    """The result of ``open_manager``: the claimed manager."""
 
     name: str
     flow_id: str
@@ -62,7 +62,9 @@ class ManagerOpened:
 
 @dataclass(frozen=True, slots=True)
 class NoteManager:
-    """Input of ``note_manager``: why the manager waits, and the error of its class."""
+    """The input of ``note_manager``: the reason why the manager waits, and the error of its
+    class.
+    """
 
     fence: ManagerFence
     waiting: str | None
@@ -81,7 +83,7 @@ class AddManagerJobs:
 
 @dataclass(frozen=True, slots=True)
 class EndManager:
-    """Input of ``end_manager``. ``leave``: live runs continue without the manager."""
+    """The input of ``end_manager``. With ``leave``, live runs continue without the manager."""
 
     fence: ManagerFence
     status: RunStatus
@@ -110,11 +112,10 @@ class ManagingActivities:
 
     @activity_named("open_manager")
     def open_manager(self, order: Claim) -> ManagerOpened:
-        """Claim a reserved manager. Claim an ended manager as its next attempt.
+        """Claim a reserved manager, or an ended manager as its next attempt.
 
-        Its runs report to the workflow id that is made from its name and flow id, so no other
-        workflow may own it.
-        Second execution: the same owner gets the same answer.
+        Its runs report to the workflow id that is derived from its name and flow id, so no other
+        workflow may own it. A second execution returns the same answer to the same owner.
         """
         row = self._row(order.number)
         if order.owner.workflow_id != row.workflow_id:
@@ -132,12 +133,11 @@ class ManagingActivities:
 
     @activity_named("begin_manager_runs")
     def begin_manager_runs(self, fence: ManagerFence) -> BegunRuns:
-        """Begin the run of every picked job, as the gateway begins runs: first the row, then the
-        workflow.
+        """Begin the run of every picked job as the gateway does: first the row, then the workflow.
 
-        A job that no crawler accepts ends at once. A job that a quota refuses waits: the activity
-        fails, and is repeated. After a stop no run is begun.
-        Second execution: finds the existing runs by their request ids, and begins the others.
+        A job that no crawler accepts ends at once. A job that a quota refuses waits, because the
+        activity fails and is repeated. After a stop, no run is begun. A second execution finds the
+        existing runs by their request ids, and begins the others.
         """
         row = self._row(fence.manager_id)
         crawlers = functools.cache(self.children.crawlers)
@@ -189,24 +189,24 @@ class ManagingActivities:
             except QuotaReached as error:
                 self.managers.note_error(fence, row.error, str(error))
                 raise
-            if (row.waiting_for or "").startswith(QUOTA):  # an earlier execution noted it
+            if (row.waiting_for or "").startswith(QUOTA):  # an earlier execution recorded it
                 self.managers.note_error(fence, row.error)
             return answer
 
     @activity_named("note_manager")
     def note_manager(self, order: NoteManager) -> None:
-        """Record what the manager waits for, so that people see it.
-
-        Second execution: records the same.
+        """Record what the manager waits for, so that people see it. A second execution records the
+        same.
         """
         self.managers.note_error(order.fence, order.error, order.waiting)
 
     @activity_named("add_manager_jobs")
     def add_manager_jobs(self, order: AddManagerJobs) -> int:
-        """Add jobs from outside, with the manager's own defaults. Returns the number of new jobs.
+        """Add jobs that users send, with the manager's own defaults. Returns the number of new
+        jobs.
 
         The built-in manager runs one crawler. A job for another crawler raises ``InvalidRequest``.
-        Second execution: the same key returns the same number.
+        A second execution with the same key returns the same number.
         """
         row = self._row(order.manager_id)
         base = base_of(row.plan, row.options)
@@ -229,7 +229,7 @@ class ManagingActivities:
     def record_manager_stop(self, order: RecordParentStop) -> StopRecorded:
         """Record the stop before any action.
 
-        Second execution: the stop is recorded already, and nothing changes.
+        A second execution changes nothing.
         """
         try:
             row = self.managers.record_manager_stop(order.number, order.intent, order.leave)
@@ -245,7 +245,7 @@ class ManagingActivities:
         a time.
 
         A run without a workflow gets one that carries out the stop.
-        Second execution: notifies again the runs that have not acted on the stop. A run recognizes
+        A second execution again notifies the runs that have not acted on the stop. A run recognizes
         the stop by its id.
         """
         intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
@@ -260,7 +260,7 @@ class ManagingActivities:
         """Record the end of the manager, once for each attempt, and start the delivery of its
         event.
 
-        Second execution: returns the recorded end. The same event may be delivered twice.
+        A second execution returns the recorded end, but may deliver the same event again.
         """
         row = self.managers.end_manager(
             order.fence, order.status, order.outcome, order.cause, leave=order.leave
@@ -270,7 +270,7 @@ class ManagingActivities:
         return ManagerEnded(row.status, row.outcome or "", row.cause or "")
 
     def give_up(self, parent: LiveParent, why: str) -> str | None:
-        """End a manager that no workflow can carry (``ParentKind.give_up``)."""
+        """End a manager that no workflow can run (``ParentKind.give_up``)."""
         number = parent.number
         own = owner_name(parent.owner_run_id)
         opened = self.open_manager(Claim(number, Owner(parent.workflow_id, own)))

@@ -1,4 +1,4 @@
-"""Users' code that workers have registered."""
+"""The user code that workers have registered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ NAME_MODULE = (
 
 
 def check_read(rows: Sequence[UserCodeRow], module: str | None) -> None:
-    """Raise ``UserCodeUnknown`` while a worker still reads this module (``None``: any module)."""
+    """Raise ``UserCodeUnknown`` while a worker still reads this module, or any module if it is
+    ``None``.
+    """
     read = next(
         (row.plan for row in rows if row.kind == CODE_READING and module in (None, row.plan)), None
     )
@@ -26,7 +28,7 @@ def check_read(rows: Sequence[UserCodeRow], module: str | None) -> None:
 
 
 def starts_none(*_: object, **__: object) -> bool:
-    """Refuse to start a graph, on a worker that cannot."""
+    """Refuse to start a graph on a worker that cannot do so."""
     raise InvalidRequest(
         "this worker starts no graphs; let a worker of the role user-code execute this"
     )

@@ -1,6 +1,6 @@
-"""Items of a file in JSON Lines or CSV, read line by line. Each line is one job.
+"""Reads items from a file in JSON Lines or CSV, line by line. Each line is one job.
 
-Every line is checked before its item is used. An error names the line.
+Every line is checked before its item is used, and errors name the line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..domain.manager import PAGE_ITEMS
 Format = Literal["jsonl", "csv"]
 Args = dict[str, Any]
 
-#: The most bytes of a line, and of a page of items as JSON. The gateway accepts more.
+#: The maximum number of bytes in a line, and in a page of items as JSON. The gateway accepts more.
 LINE_MAX = 64 * 1024
 PAGE_MAX = 200 * 1024
 
@@ -46,7 +46,7 @@ class Source:
     """Raises ``ValueError`` with the problem of an item."""
 
     def items(self) -> Iterator[Item]:
-        """Yield every item. Raises ``CommandFailed`` that names the line."""
+        """Yield every item. Raises ``CommandFailed``, which names the line."""
         with self._open() as file:
             lines = _csv(file, self.path.name) if self.form == "csv" else _json_lines(file)
             yield from self._checked(lines)
@@ -54,7 +54,7 @@ class Source:
     def all_checked(self) -> Iterator[Item]:
         """Return every item, after a check of the whole file. Raises ``CommandFailed``.
 
-        Standard input and pipes can only be read once: their items are checked one by one.
+        Standard input and pipes can only be read once, so their items are checked one by one.
         """
         if str(self.path) != "-" and self.path.is_file():
             for _ in self.items():
@@ -85,8 +85,8 @@ class Source:
 
 
 def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
-    """Yield pages of items that are small enough for the gateway, and for each page whether it is
-    the last one.
+    """Yield pages of items that are small enough for the gateway, each with a flag for the last
+    page.
     """
     page: list[Item] = []
     size = 0
@@ -105,7 +105,7 @@ def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
 def format_of(path: Path, given: Format | None) -> Format:
     """Return the given format.
 
-    Without one, return CSV for a file ``*.csv`` or ``*.tsv``, else JSON Lines.
+    Without one, return CSV for files ``*.csv`` and ``*.tsv``, and JSON Lines for all others.
     """
     return given or ("csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
 
@@ -152,8 +152,8 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> Args:
 def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
     """Yield the number of each line of a CSV file, with its item or the text of its error.
 
-    The header determines the delimiter, as in feeds of crawls. Blanks before a value are left out,
-    unless it is in quotes. An empty value is left out of the item.
+    The header determines the delimiter, as in feeds of crawls. Blanks before a value are ignored
+    unless it is quoted. An empty value is left out of the item.
     """
     head = file.readline(LINE_MAX + 1)
     lines = chain([head], iter(lambda: file.readline(LINE_MAX + 1), b""))
@@ -190,6 +190,8 @@ def _csv(file: BinaryIO, name: str) -> Iterator[tuple[int, Args | str]]:
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines as texts. Each is decoded alone, so that an error names the right line."""
+    """Yield the lines as text. Each is decoded separately, so that an error names the right
+    line.
+    """
     for number, raw in enumerate(lines):
         yield raw.decode("utf-8" if number else "utf-8-sig")

@@ -52,14 +52,14 @@ def plan(
     Nothing is started.
 
     The gateway's catalogue shows which jobs no crawler would accept. A separate process imports the
-    module from this folder. Every job is treated as successful at once.
+    module from this folder. Every job is treated as if it succeeded at once.
 
     Parameters
     ----------
     name
-        class to try, module:Class; default: list all classes
+        class to try, as module:Class; without it, all classes are listed
     argv
-        after --: options of the class
+        options of the class, given after --
     limit
         stop after this many scheduled jobs
     """
@@ -97,7 +97,7 @@ def plan(
 
 
 def _refused(rows: list[dict[str, Any]]) -> list[str]:
-    """Mark each job that no crawler of the catalogue accepts, and return the reasons."""
+    """Mark each job that no crawler in the catalogue accepts, and return the reasons."""
     jobs = [row for row in rows if row.get("spider")]
     if not jobs:
         return []
@@ -107,7 +107,7 @@ def _refused(rows: list[dict[str, Any]]) -> list[str]:
         with current().gateway() as gateway:
             crawlers = catalogue(gateway)
     except CommandFailed as failure:
-        say(f"the catalogue was not asked: {failure.what}")
+        say(f"the catalogue was not checked: {failure.what}")
         return []
     cloud = load_settings().user_code.cloud()
     reasons: list[str] = []

@@ -1,6 +1,6 @@
 """``crawlctl manager start`` and ``add``.
 
-Items are sent in pages, and each page has its own idempotency key.
+Items are sent in pages, each with its own idempotency key.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ ATTEMPT_S = 120.0
 REQUEST_ID_MAX = 100
 
 Each = Annotated[
-    Path | None, Parameter(help="JSON Lines or CSV file, each line is a job; - is standard input")
+    Path | None, Parameter(help="JSON Lines or CSV file with one job per line; - is standard input")
 ]
 FormatOption = Annotated[
-    Format | None, Parameter(name="--format", help="format of the items; default: by file name")
+    Format | None,
+    Parameter(name="--format", help="format of the items; the default depends on the file name"),
 ]
 
 
@@ -76,27 +77,27 @@ def start(
     Parameters
     ----------
     class
-        class of a user-code worker, module:Class (crawlctl manager plan)
+        class of a user-code worker, as module:Class (crawlctl manager plan)
     argv
-        after --: options of the class
+        options of the class, given after --
     crawler
-        instead of a class: run this crawler once for each item
+        run this crawler once for each item, instead of a class
     arg
-        argument of every run, name=value
+        argument of every run, as name=value
     max_running
         at most this many runs at once
     max_per_key
-        at most 2 with the same domain at once: domain=2
+        limit of runs with the same argument at once, for example domain=2
     retries
         retry a failed job at most this many times
     retry_delay
         seconds before each retry
     pool
-        pool of every run (crawlctl pools); default: its crawler's
+        pool of every run (crawlctl pools); the default is the crawler's pool
     keep_open
         more items come later (crawlctl manager add)
     name
-        name of the manager; default: name of the class or crawler
+        name of the manager; the default is the name of the class or crawler
     flow
         flow id; the same id continues a manager that has ended
     tag
@@ -144,8 +145,7 @@ def start(
         started, sent = _started(gateway, request, key, each, form, seal=not keep_open)
         manager_id = int(started["manager_id"])
         say_note(started, f"manager {manager_id}")
-    # With a flow, the answer may show the end of the previous attempt, which must not count as the
-    # end.
+    # With a flow, the answer may show the end of the previous attempt, which must be ignored.
     before = started if flow else None
     if watch or wait:
         return MANAGER.follow(manager_id, watch=watch, after=before)
@@ -173,7 +173,7 @@ def _started(
     *,
     seal: bool,
 ) -> tuple[dict[str, Any], Sender | None]:
-    """Start the manager, and send its items. The items of a file are all checked first."""
+    """Start the manager and send its items. All items of a file are checked first."""
     if each is None:
         return gateway.start(request, key, "manager"), None
     base = request.get("options", {}).get("args", {})
@@ -202,8 +202,7 @@ def _started(
 
 
 def await_attempt(gateway: Gateway, started: Document) -> None:
-    """Wait until a manager that had ended begins its next attempt. It accepts no items before.
-
+    """Wait until a manager that had ended begins its next attempt. It accepts no items before that.
     Raises ``CommandFailed``.
     """
     manager_id = int(started["manager_id"])
@@ -287,12 +286,12 @@ def add(
     seal: bool = False,
     request_id: str | None = None,
 ) -> None:
-    """Add jobs to a manager. A job that equals an earlier one is left out.
+    """Add jobs to a manager. Jobs that equal an earlier one are left out.
 
     Parameters
     ----------
     arg
-        argument of one job, name=value
+        argument of one job, as name=value
     spider
         spider of the job, for managers of a class
     tag
@@ -339,7 +338,7 @@ class Sender:
     def all(self, items: Iterable[Item], seal: bool) -> None:
         """Send all items.
 
-        With ``seal``, the last page informs the manager that no more items come.
+        With ``seal``, the last page informs the manager that no more items will come.
         """
         for page, last in pages(items):
             self.page(page, seal and last)
@@ -353,7 +352,7 @@ class Sender:
         }
         key = f"{self.request_id}/{self._pages}"
         try:
-            # A retry has the same key, which adds nothing twice.
+            # A retry has the same key, so nothing is added twice.
             answer = next(
                 Polling().answers(
                     lambda: self.gateway.post(MANAGER.path(self.manager_id, "/jobs"), body, key),
@@ -370,15 +369,13 @@ class Sender:
             say(f"manager {self.manager_id}: {clean(self._note)}")
 
     def _explained(self, failure: CommandFailed, page: list[Item]) -> CommandFailed:
-        """Return the error with the line that it is about, and with the next step for the other
-        lines.
-        """
+        """Return the error with its line, and with the next step for the other lines."""
         index = re.match(r"jobs\[(\d+)\]\.?", failure.what)
         what = failure.what
         if index and int(index[1]) < len(page):
             what = f"line {page[int(index[1])].line}: {what[index.end() :]}"
         added = f"{self.jobs} items were added before"
-        again = f"repeat the command with --request-id {self.request_id}: it adds no item twice"
+        again = f"repeat the command with --request-id {self.request_id}, which adds no item twice"
         return CommandFailed(
             failure.code, what, "; ".join(filter(None, (failure.why, added))), again
         )
@@ -391,7 +388,7 @@ def checked_id(request_id: str | None) -> str:
     ):
         raise WrongUsage(
             f"--request-id {request_id!r} is not allowed",
-            f"give 1 to {REQUEST_ID_MAX} characters of ASCII",
+            f"give 1 to {REQUEST_ID_MAX} ASCII characters",
         )
     return request_id or str(uuid.uuid4())
 
@@ -408,7 +405,7 @@ def catalogue(gateway: Gateway) -> list[CrawlerDefinition]:
 def checker(gateway: Gateway, crawler: object, base: Args | None = None) -> Callable[[Args], None]:
     """Return a check of items against the crawler's arguments in the catalogue.
 
-    Without a crawler it accepts all.
+    Without a crawler, the check accepts all items.
     """
     if not isinstance(crawler, str):
         return lambda args: None

@@ -90,7 +90,7 @@ def describe(
     Parameters
     ----------
     jobs
-        also list its jobs in this state
+        also list the jobs in this state
     """
     with current().gateway() as gateway:
         found = gateway.get(MANAGER.path(manager))
@@ -147,12 +147,12 @@ def stop(
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """Ask managers and their runs to end. They start and retry no more runs.
+    """Ask managers and their runs to end. The managers start and retry no more runs.
 
     Parameters
     ----------
     leave
-        do not stop its runs
+        do not stop the runs
     """
     body = {
         "force": force or None,
@@ -172,7 +172,7 @@ def force_stop(
     by: By = None,
     wait: Proof = False,
 ) -> int:
-    """End managers and their runs at once, and kill the crawlers."""
+    """End managers and their runs at once by killing the crawlers."""
     MANAGER.be_sure((manager, *managers), "every run of manager", yes=yes)
     return stop(manager, *managers, reason=reason, force=True, by=by, wait=wait)
 
@@ -180,7 +180,7 @@ def force_stop(
 def pause(manager: ManagerId, /, *managers: ManagerIds) -> int:
     """Pause managers: they start no more runs until they are resumed.
 
-    Their present runs continue.
+    Their current runs continue.
     """
     return MANAGER.each((manager, *managers), "pause")
 
@@ -197,7 +197,7 @@ def resume(
     Parameters
     ----------
     redo
-        also continue the runs that its stop ended
+        also continue the runs that the stop of the manager ended
     """
     with current().gateway() as gateway:
         answer = gateway.post(MANAGER.path(manager, "/resume"), {"redo": True} if redo else None)
@@ -209,12 +209,12 @@ def resume(
 
 
 def set_limit(manager: ManagerId, most: int, /) -> int:
-    """Set how many runs a manager may have at once. A lower limit ends no run.
+    """Set how many runs a manager may have at once. A lower limit does not end any runs.
 
     Parameters
     ----------
     most
-        number of runs; 0: by its class
+        number of runs; with 0, the class decides
     """
     return MANAGER.each((manager,), "limit", {"cap": most})
 
@@ -222,20 +222,20 @@ def set_limit(manager: ManagerId, most: int, /) -> int:
 def wait(
     manager: ManagerId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "completed"
 ) -> int:
-    """Wait for the end of a manager, at most for --timeout (exit code 7).
+    """Wait for the end of a manager, but not longer than --timeout (exit code 7).
 
-    With --for completed the exit code shows its outcome: 0 completed, 5 failed, 6 stopped.
+    With --for completed, the exit code shows its outcome: 0 completed, 5 failed, 6 stopped.
 
     Parameters
     ----------
     goal
-        what to wait for
+        the state to wait for
     """
     return MANAGER.await_end(manager, goal)
 
 
 def watch(manager: ManagerId, /) -> int:
-    """Watch a manager until its end.
+    """Watch a manager until it ends.
 
     The exit code shows its outcome: 0 completed, 5 failed, 6 stopped.
     """

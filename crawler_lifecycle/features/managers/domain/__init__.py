@@ -1,3 +1,3 @@
-"""The rules of crawl managers: jobs, their order, slots and numbers, and the terms of Scrapy
+"""The rules of crawl managers for jobs, their order, slots and numbers, and the terms of Scrapy
 Cloud.
 """

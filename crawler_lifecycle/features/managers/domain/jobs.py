@@ -1,8 +1,8 @@
-"""Jobs of a crawl manager: they are made from yields, overrides and the manager's options (S-31,
-S-50) and retried.
+"""Jobs of a crawl manager, which are made from yields, overrides and the manager's options (S-31,
+S-50), and their retries.
 
 A class gives a mapping of Python values; a ``Job`` contains only texts. The functions raise
-``InvalidRequest`` naming the field, the value and the fix.
+``InvalidRequest`` with the field, the value and the fix.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .scrapy_cloud import UNITS
 
 #: Keys of a yield or an override that are not arguments of the spider.
 PARAMS = ("units", "tags", "job_settings", "project_id", "spider_args", "priority", "pool")
-#: The most tags that a manager adds to a job itself: flow, parent, number, and the source of a
-#: retry.
+#: The maximum number of tags that a manager itself adds to a job: flow, parent, number, and the
+#: source of a retry.
 _OUR_TAGS = 4
 SPIDER_MAX = 200
-#: The most bytes of JSON of one job's arguments and settings.
+#: The maximum number of bytes of JSON for one job's arguments and settings.
 JOB_BYTES = 64 * 1024
 _DELAY_MAX_S = 366 * 86_400
 _JOBSEQ = re.compile(r"JOBSEQ=([0-9]{1,18})(?:\.r([0-9]{1,9}))?")
@@ -71,7 +71,7 @@ def params_of_yield(given: object) -> dict[str, Any]:
 
 
 def override_of(given: object) -> dict[str, Any]:
-    """Return a copy of an override that a class gave; ``None`` becomes an empty override."""
+    """Return a copy of an override that a class returned; ``None`` becomes an empty override."""
     if given is not None and not isinstance(given, Mapping):
         raise refusal(
             "job_args_override", given, "give a dictionary with spider_args, tags, units …, or None"
@@ -84,7 +84,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
 
     Arguments come from the manager's options, from the other keys of the override, and from its
     ``spider_args``; later sources override earlier ones. Settings of the override replace settings
-    of the options. Units of the options count only if the override has none.
+    of the options. Units of the options apply only if the override has none.
     """
     beside = {name: override[name] for name in override if name not in PARAMS and name != "spider"}
     spider_args = {
@@ -113,7 +113,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
     )
     if (size := len(json.dumps([job.spider_args, job.job_settings]))) > JOB_BYTES:
         raise InvalidRequest(
-            f"spider_args: {size} bytes of JSON with the settings are too much; give {JOB_BYTES}"
+            f"spider_args: {size} bytes of JSON with the settings are too many; give {JOB_BYTES}"
         )
     return job
 
@@ -121,7 +121,7 @@ def merged(override: Mapping[str, Any], spider: str | None, defaults: JobDefault
 def base_of(plan: str, options: Mapping[str, Any]) -> Job:
     """Return the common fields of jobs that users add, from the options of their manager.
 
-    Only the built-in manager has its spider among the options. With other classes, each job names
+    Only the built-in manager has its spider among the options. For other classes, each job names
     its spider.
     """
     argv = options.get("argv")
@@ -157,7 +157,7 @@ def laid_over(base: Job, job: Job) -> Job:
 
 
 def params_of(job: Job) -> dict[str, Any]:
-    """Return a copy of a job as hooks and predicates receive it, with the keys of
+    """Return a copy of a job in the form for hooks and predicates, with the keys of
     ``FullJobParams``.
     """
     return {name: value for name, value in asdict(job).items() if value is not None}
@@ -168,7 +168,7 @@ def retry_params(
 ) -> dict[str, Any]:
     """Return the parameters of a job's next try (S-58, S-59).
 
-    ``override``: the result of ``get_retry_override``.
+    ``override`` is the result of ``get_retry_override``.
     """
     if not isinstance(override, Mapping):
         raise refusal(
@@ -201,8 +201,8 @@ def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> flo
 
 
 def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
-    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57); ``None``: it has no
-    such tag.
+    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57), or ``None`` without
+    such a tag.
     """
     for tag in tags:
         if found := _JOBSEQ.fullmatch(tag):
@@ -213,9 +213,7 @@ def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
 def child_tags(
     own: Iterable[str], given: Iterable[str], flow_id: str | None, name: str | None
 ) -> list[str]:
-    """Return the tags of a job: its own tags and those of the manager, sorted and each once
-    (S-07).
-    """
+    """Return the tags of a job and of its manager, sorted and without duplicates (S-07)."""
     tags = {*own, *given}
     if flow_id:
         tags.add(f"FLOW_ID={flow_id}")
@@ -248,7 +246,7 @@ def _mapping(field_name: str, value: object) -> Mapping[str, Any]:
 
 
 def _texts(field_name: str, values: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the values as texts, by name. A value ``None`` is left out."""
+    """Return the values as texts, by name. Values of ``None`` are left out."""
     texts = {}
     for name, value in values.items():
         if not isinstance(name, str) or not name:
@@ -299,8 +297,8 @@ def _project(project_id: object) -> str | None:
 
 
 def options_of(argv: Sequence[str]) -> dict[str, str]:
-    """Return the options of a command line with their values, which follow after a space or an
-    equals sign.
+    """Return the options of a command line with their values, which follow a space or an equals
+    sign.
     """
     separate = {name: value for name, value in pairwise(argv) if name.startswith("--")}
     return separate | {
@@ -311,9 +309,8 @@ def options_of(argv: Sequence[str]) -> dict[str, str]:
 
 
 def _object(text: str | None) -> dict[str, str]:
-    """Return the values of a JSON object on a command line as texts.
-
-    Invalid JSON gives none: the class refuses it.
+    """Return the values of a JSON object on a command line as texts. Invalid JSON gives no values,
+    because the class refuses it.
     """
     try:
         found = json.loads(text or "{}")

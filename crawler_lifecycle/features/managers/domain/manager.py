@@ -1,9 +1,9 @@
 """A crawl manager: its jobs, the input and the decision of one cycle, and rules that need no
-database and no clock.
+database or clock.
 
 ``Facts`` and ``Decision`` are sent as JSON between a worker and the process with the user's class.
-So they contain only texts, numbers, lists and dictionaries. The user's code may do anything in that
-process, so a received ``Decision`` is always checked (``user_code/calls.py``).
+Therefore they contain only texts, numbers, lists and dictionaries. The user's code can do anything
+in that process, so a received ``Decision`` is always checked (``user_code/calls.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FAILED_OUTCOMES = (
     "diskusage_exceeded",
     "cancelled (stalled)",
 )
-#: The close reason of a manager whose class sets none.
+#: The close reason of a manager whose class does not set one.
 FINISHED = "finished"
 
 NAME_MAX = 63
@@ -45,31 +45,31 @@ FLOW_ID_MAX = 120
 #: The built-in class: it runs one crawler once for each job that a user adds. Every user-code
 #: worker has it.
 BUILT_IN = "crawler_lifecycle.managers.built_in:RunEach"
-#: The most jobs, and the most bytes of JSON, of one page of a source.
+#: The maximum number of jobs and of bytes of JSON in one page of a source.
 PAGE_ITEMS = 500
 PAGE_BYTES = 256 * 1024
-#: The highest cap of live jobs that may be set.
+#: The highest permitted cap of live jobs.
 CAP_MAX = 100_000
-#: The most ends that one cycle handles.
+#: The maximum number of ends that one cycle handles.
 CYCLE_ENDS = 100
-#: Seconds of a cycle in which methods of the class may begin. Further work waits for the next
+#: Seconds of a cycle during which methods of the class may begin. Further work waits for the next
 #: cycle.
 CYCLE_S = 30.0
-#: The most jobs that one cycle picks.
+#: The maximum number of jobs that one cycle picks.
 CYCLE_PICKS = 500
-#: The most jobs of a source that may be delayed at once. With this many, the source is read no
-#: further.
+#: The maximum number of jobs of a source that may be delayed at once. At this number, reading of
+#: the source pauses.
 DELAYED_MAX = 1000
-#: The most waiting jobs of each kind that one cycle checks.
+#: The maximum number of waiting jobs of each kind that one cycle checks.
 SCAN_MAX = 2000
-#: The output of a manager's class is kept up to this many bytes, the newest ones.
+#: The maximum number of bytes of a manager's output that are kept. The newest are kept.
 OUTPUT_BYTES = 16 * 1024
-#: The most bytes of JSON of a manager's durable ``state``.
+#: The maximum number of bytes of JSON for a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
-#: The most statistics of a manager, and the most characters of the name of a statistic.
+#: The maximum number of statistics of a manager, and of characters in the name of a statistic.
 STATS_MAX = 2000
 STAT_NAME_MAX = 200
-#: The most characters of a close reason, which becomes the outcome of the manager.
+#: The maximum number of characters in a close reason, which becomes the outcome of the manager.
 REASON_MAX = 200
 #: The allowed values of some attributes of a class. The first value is the default.
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -77,8 +77,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_code_change": ("replay", "continue", "fail"),
     "on_hook_error": ("fail", "complete"),
 }
-#: How often the hooks of an end, a cycle, or the creation of the object are tried before they are
-#: given up.
+#: The number of tries of the hooks of an end, of a cycle, or of the creation of the object.
 TRIES = 3
 
 
@@ -104,12 +103,13 @@ class JobState(StrEnum):
     """The state of a manager's job. Each job is one row of ``manager_item``."""
 
     BUFFERED = "buffered"
-    """Read from the source, and not checked yet."""
+    """Read from the source and not checked yet."""
     DELAYED = "delayed"
-    """Read from the source and checked; it could not start yet."""
+    """Read from the source and checked, but it could not start yet."""
     QUEUED = "queued"
-    """Added by ``add_job``, by a retry or by a user, and not started. It stays in this state even
-    if it may not start yet."""
+    """Added by ``add_job``, a retry or a user, and not started. It keeps this state even if it may
+    not start yet.
+    """
     STARTING = "starting"
     """Picked: the job has a number and uses a slot, and its run is about to begin."""
     STARTED = "started"
@@ -117,7 +117,8 @@ class JobState(StrEnum):
     ENDED = "ended"
     """Its run has ended, and the hooks of this end have run."""
     SKIPPED = "skipped"
-    """The yield is no valid job and was skipped (``on_item_error="skip"``). ``error`` explains why.
+    """The yield is not a valid job and was skipped (``on_item_error="skip"``). ``error`` explains
+    why.
     """
 
 
@@ -154,9 +155,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ManagerSnapshot:
-    """The answer of the query ``status``: the state that the workflow itself knows.
-
-    The jobs are in the database.
+    """The answer to the query ``status``: the state that the workflow itself has. The jobs are in
+    the database.
     """
 
     manager_id: int
@@ -164,14 +164,14 @@ class ManagerSnapshot:
     flow_id: str
     attempt: int
     status: RunStatus | None = None
-    """The status with which this attempt ended; ``None`` before the end: the database has the
-    status.
+    """The status with which this attempt ended. It is ``None`` before the end, when only the
+    database has the status.
     """
     outcome: str | None = None
     cause: str | None = None
     live: int = 0
-    """The number of jobs with a slot after the last cycle; after a stop, the number of runs that
-    have not ended.
+    """The number of jobs with a slot after the last cycle. After a stop, it is the number of runs
+    that have not ended.
     """
     cycles: int = 0
     stop: StopIntent | None = None
@@ -184,7 +184,7 @@ class ManagerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ManagerResult:
-    """The result of a manager's workflow, also for its parent.
+    """The result of a manager's workflow, which its parent also receives.
 
     The workflow succeeds even if the manager failed.
     """
@@ -200,8 +200,8 @@ class ManagerResult:
 
 @dataclass(frozen=True, slots=True)
 class AddJobs:
-    """Jobs that a user adds, with the manager's options as defaults: the payload of the update
-    ``add_job``.
+    """The payload of the update ``add_job``: jobs that a user adds, with the manager's options as
+    defaults.
 
     A repeated page with the same ``request_id`` adds nothing. Raises ``InvalidRequest`` for a page
     that is empty or too large.
@@ -210,13 +210,13 @@ class AddJobs:
     __pydantic_config__: ClassVar = STRICT
     ASKED: ClassVar = (
         "jobs",
-        'send some, for example {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}',
+        'send some, such as {"jobs": [{"spider": "shops", "spider_args": {"shop": "7"}}]}',
     )
 
     jobs: list[Job] = field(default_factory=list)
     request_id: str | None = None
     seal: bool = False
-    """True when no more jobs will be added. Only the built-in manager uses this."""
+    """True if no more jobs will be added. Only the built-in manager uses this."""
 
     def __post_init__(self) -> None:
         if not self.jobs and not self.seal:
@@ -235,7 +235,7 @@ class AddJobs:
 
 @dataclass(frozen=True, slots=True)
 class SourceItem:
-    """One yield of a source: a job, or the reason why it is no job.
+    """One yield of a source: a job, or the reason why it is not a job.
 
     The first yield has the position 1.
     """
@@ -246,26 +246,27 @@ class SourceItem:
     job: Job | None
     error: str | None = None
     known: bool = False
-    """True when a job of another flow has the same identity (``acquire_all_jobs``). The job is
+    """True if a job of another flow has the same identity (``acquire_all_jobs``). The job is
     skipped as known.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The next values that a source yielded, in their order."""
+    """The next values that a source yielded, in order."""
 
     __pydantic_config__: ClassVar = STRICT
 
     items: list[SourceItem] = field(default_factory=list)
     position: int = 0
-    """The number of yields that were read, with the earlier pages."""
+    """The number of yields that were read, including earlier pages."""
     exhausted: bool = False
-    """True when the source has no more yields."""
+    """True if the source has no more yields."""
     error: str | None = None
-    """The reason why the source stopped permanently: it raised an error, or a yield is no job and
-    ``on_item_error`` is ``stop``. No further job is picked. The manager fails with this text after
-    its live jobs have ended."""
+    """The reason why the source stopped permanently: it raised an error, or a yield is not a job
+    and ``on_item_error`` is ``stop``. No further job is picked. The manager fails with this text
+    after its live jobs have ended.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,8 +290,8 @@ class Start:
     close_reason: str | None = None
     next_seq: int = 1
     resumed: bool = False
-    """True when an earlier process had the class, in this attempt or before. The resume hooks then
-    run.
+    """True if an earlier process had the class, in this or an earlier attempt. The resume hooks
+    then run.
     """
     started_at: float = 0.0
     """The time at which this attempt began, in seconds since 1970."""
@@ -303,7 +304,7 @@ class Waiting:
     item_id: int
     job: Job
     seq: int | None = None
-    """The number that the job has since its first try; ``None``: it was never picked."""
+    """The number of the job since its first try, or ``None`` if it was never picked."""
     retry: int = 0
     retry_of: str | None = None
     """The job key of the previous try."""
@@ -317,7 +318,7 @@ class Live:
 
     item_id: int
     key: str
-    """The run id as text; before the run exists, the id of its request."""
+    """The run id as text, or the id of its request before the run exists."""
     job: Job
     seq: int
     retry: int = 0
@@ -327,13 +328,13 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job whose run has ended and whose hooks have to run now."""
+    """A job whose run has ended and whose hooks must run now."""
 
     live: Live
     attempt: int
     """The attempt of the run that ended. Hooks run once for each attempt."""
     bad: bool
-    """True when the run is FAILED. The class may count further outcomes as bad."""
+    """True if the run is FAILED. The class may count further outcomes as bad."""
     outcome: str
     retryable: bool
     """False if a retry cannot succeed (stopped by a person, refused, fatal exit code)."""
@@ -344,9 +345,8 @@ class EndedJob:
 
     @property
     def given_up(self) -> bool:
-        """Return whether its hooks failed too often.
-
-        The end then counts as handled, and no hook is called for it.
+        """Return whether its hooks failed too often, so that the end counts as handled without a
+        further call.
         """
         return self.tries >= TRIES
 
@@ -366,7 +366,7 @@ class Facts:
     """The number for the next job that is picked for the first time."""
     ended: list[EndedJob] = field(default_factory=list)
     live: int = 0
-    """The number of jobs that use a slot, without those in ``ended``."""
+    """The number of jobs that use a slot, excluding those in ``ended``."""
     live_by_spider: dict[str, int] = field(default_factory=dict)
     live_by_key: dict[str, int] = field(default_factory=dict)
     delayed: int = 0
@@ -374,22 +374,22 @@ class Facts:
     queued: int = 0
     buffered: int = 0
     exhausted: bool = False
-    """True when the source has no more yields."""
+    """True if the source has no more yields."""
     sealed: bool = False
-    """True when users add no more jobs (``ManagerStore.add_jobs``). Only the built-in manager reads
-    this.
+    """True if users will add no more jobs (``ManagerStore.add_jobs``). Only the built-in manager
+    reads this.
     """
     source_error: str | None = None
     """The reason why the source stopped permanently (``Page.error``)."""
     last_pick: float | None = None
     """The time of the last cycle that picked a job, in seconds since 1970."""
     cap: int | None = None
-    """The most live jobs, as a person set it (``crawlctl manager set-limit``); ``None``: the class
-    decides.
+    """The maximum number of live jobs that a person set (``crawlctl manager set-limit``), or
+    ``None`` if the class decides.
     """
     paused: bool = False
     more_ended: bool = False
-    """True when further ends wait for the next cycle."""
+    """True if further ends wait for the next cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +407,7 @@ class HookReport:
 class HookFailed:
     """A report that a hook of an end raised an error.
 
-    Its effects are undone, and the next cycle tries again.
+    The effects of the hook are undone, and the next cycle tries again.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -417,12 +417,12 @@ class HookFailed:
     error: str
     """The name of the hook, and its error."""
     later: bool = False
-    """True when files of the job were not delivered yet. This does not count as a try."""
+    """True if files of the job were not delivered yet. Such a failure does not count as a try."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedJob:
-    """A new job: from ``add_job``, a retry, or a direct call of ``schedule_spider_with_jobargs``.
+    """A new job from ``add_job``, a retry, or a direct call of ``schedule_spider_with_jobargs``.
 
     ``ref`` is a negative number that identifies the job in this decision, so the decision can also
     pick the job.
@@ -433,11 +433,11 @@ class AddedJob:
     ref: int
     job: Job
     unique: bool = True
-    """True when the job is skipped if its identity is known. Direct calls and periodic jobs are
+    """True if the job is skipped if its identity is known. Direct calls and periodic jobs are
     never skipped.
     """
     seq: int | None = None
-    """The number that the job keeps; ``None``: the job gets one when it is picked.
+    """The number that the job keeps, or ``None`` if the job gets one when it is picked.
 
     A retry keeps the number of its first try. If this number already has the same retry, the job is
     skipped. A job that was scheduled without a free slot uses the next number.
@@ -449,9 +449,8 @@ class AddedJob:
 
 @dataclass(frozen=True, slots=True)
 class PickedJob:
-    """A job that gets a slot.
-
-    ``item_id``: the id of its row, or the negative ``ref`` of an ``AddedJob``.
+    """A job that gets a slot. ``item_id`` is the id of its row, or the negative ``ref`` of an
+    ``AddedJob``.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -467,14 +466,16 @@ class PickedJob:
 class Decision:
     """The decision of one cycle.
 
-    It is stored completely or not at all, in the order of the fields.
+    It is stored completely or not at all, and in the order of the fields.
     """
 
     __pydantic_config__: ClassVar = STRICT
 
     hooked: list[HookReport] = field(default_factory=list)
     failed: list[HookFailed] = field(default_factory=list)
-    """Ends whose hooks failed. Each counts as one try; an end is given up after three."""
+    """Ends whose hooks failed. Each failure counts as one try; an end is given up after three
+    tries.
+    """
     added: list[AddedJob] = field(default_factory=list)
     delayed: list[int] = field(default_factory=list)
     """Ids of the rows that change from BUFFERED to DELAYED."""
@@ -482,26 +483,28 @@ class Decision:
     flow_tags: list[str] = field(default_factory=list)
     """New tags for the manager itself and all later jobs."""
     state: dict[str, Any] | None = None
-    """The new durable state; ``None``: unchanged."""
+    """The new durable state, or ``None`` if it is unchanged."""
     stats: dict[str, float] = field(default_factory=dict)
     """The manager's current statistics."""
     close_reason: str | None = None
-    """The current close reason; ``None``: not set."""
+    """The current close reason, or ``None`` if it is not set."""
     over: bool = False
-    """True when the class wants no further cycle. The manager ends after the runs of the jobs
+    """True if the class wants no further cycle. The manager ends after the runs of the jobs
     picked here have begun. Live jobs continue; they are not cancelled, and the manager does not
     wait for them (S-02, S-32).
     """
     error: str | None = None
-    """The error of the class in this cycle, and the fix. With ``over``: the manager fails because
+    """The error of the class in this cycle, and the fix. With ``over``, the manager fails because
     of it.
     """
     waiting: str | None = None
     """A sentence about why no further job was picked."""
     again_s: float | None = None
-    """The longest wait until the next cycle, in seconds; ``None``: until something happens."""
+    """The maximum wait until the next cycle, in seconds, or ``None`` to wait until something
+    happens.
+    """
     hook_errors: int = 0
-    """The number of errors in hooks that belong to no end and are not tried again: those of
+    """The number of errors in hooks that belong to no end and are not tried again, namely
     ``on_close``.
     """
 
@@ -511,8 +514,8 @@ def outcome_of(
 ) -> tuple[str, bool]:
     """Return the outcome of a manager that ends with this close reason, and whether it FAILED.
 
-    After errors in hooks the class decides by ``on_hook_error`` whether the manager failed.
-    ``failed``: the class counts the close reason as a failure.
+    After errors in hooks, ``on_hook_error`` of the class decides whether the manager failed.
+    ``failed`` means that the class counts the close reason as a failure.
     """
     if failed or close_reason in FAILED_OUTCOMES or not hook_errors:
         return close_reason or FINISHED, failed or close_reason in FAILED_OUTCOMES
@@ -525,23 +528,22 @@ def jobseq(seq: int, retry: int) -> str:
 
 
 def run_request_id(manager_id: int, seq: int, retry: int) -> str:
-    """Return the request id of a job's run. Every try to begin the run has the same id."""
+    """Return the request id of a job's run. Every try to begin the run uses the same id."""
     return f"manager/{manager_id}/{seq}" + (f".r{retry}" if retry else "")
 
 
 def job_of_request(request_id: str) -> tuple[int, int, int] | None:
-    """Return the manager, number and retry in the request id of a job's run; ``None``: it is no
-    such id.
+    """Return the manager, number and retry in the request id of a job's run, or ``None`` for any
+    other id.
     """
     found = _REQUEST.fullmatch(request_id)
     return (int(found[1]), int(found[2]), int(found[3] or 0)) if found is not None else None
 
 
 def job_text(field_name: str, value: object) -> str:
-    """Return an argument or setting as a process receives it.
-
-    Texts stay unchanged, numbers and booleans are converted by ``str()``, lists and objects become
-    JSON with sorted keys. Raises ``InvalidRequest`` for anything else.
+    """Return an argument or setting as a process receives it. Texts stay unchanged, numbers and
+    booleans are converted by ``str()``, and lists and objects become JSON with sorted keys. Raises
+    ``InvalidRequest`` for anything else.
     """
     if isinstance(value, str):
         return value
@@ -560,10 +562,10 @@ def job_text(field_name: str, value: object) -> str:
 def job_texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
     """Return arguments or settings of a job as a process receives them, without ``None``.
 
-    ``built_in``: the job is of the built-in manager. Raises ``InvalidRequest``.
+    ``built_in`` means that the job belongs to the built-in manager. Raises ``InvalidRequest``.
     """
     return {
-        # As for a run: crawlers expect booleans as JSON writes them.
+        # As for a run, because crawlers expect booleans in the notation of JSON.
         name: as_text(value)
         if built_in and isinstance(value, bool)
         else job_text(f"{where}.{name}", value)
@@ -572,7 +574,7 @@ def job_texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str,
     }
 
 
-# --- checks before a manager's rows are written, for the database and for tests in memory ---------
+# --- checks before a manager's rows are written, for the database and in-memory tests -------------
 
 #: The latest time that every database can store, in seconds since 1970: the end of the year 9999.
 _MOMENT_MAX = 253_402_300_799
@@ -596,9 +598,9 @@ def yields_behind(page: Page, position: int) -> list[SourceItem]:
 def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | None]) -> set[int]:
     """Return the numbers that a decision gives to new jobs.
 
-    They must continue from ``next_seq`` without a gap, and a job must keep its number. ``numbers``:
-    the numbers of the picked rows, by their ids. Raises ``InvalidRequest`` for an invalid decision,
-    and ``Overtaken`` if another cycle has used its numbers meanwhile.
+    They must continue from ``next_seq`` without a gap, and a job must keep its number. ``numbers``
+    are the numbers of the picked rows, by their ids. Raises ``InvalidRequest`` for an invalid
+    decision, and ``Overtaken`` if another cycle has used its numbers in the meantime.
     """
     _check_added(decision, next_seq)
     own = {**numbers, **{addition.ref: addition.seq for addition in decision.added}}

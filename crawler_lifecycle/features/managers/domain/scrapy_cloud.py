@@ -1,4 +1,4 @@
-"""Scrapy Cloud's terms in ours: spiders, projects, units, outcomes (table in
+"""Translates Scrapy Cloud's terms into ours: spiders, projects, units and outcomes (table in
 docs/managers.md).
 """
 
@@ -21,7 +21,7 @@ from .manager import FAILED_OUTCOMES, Job
 
 #: The bounds of a job's units.
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
-#: Who ended what is not retried: a person stopped the run, or we refused it.
+#: The causes of ends that are not retried: a person stopped the run, or we refused it.
 _FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
 #: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
 FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
@@ -34,7 +34,7 @@ FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
     "banned",
     "partial",
 }
-#: The most crawlers that an error names.
+#: The maximum number of crawlers that an error names.
 _NAMED_MAX = 5
 
 
@@ -42,17 +42,17 @@ _NAMED_MAX = 5
 class Cloud:
     """The settings of an installation for units and projects (``LIFECYCLE_USER_CODE__…``).
 
-    Raises ``InvalidRequest`` for a unit that is no quantity.
+    Raises ``InvalidRequest`` for a unit that is not a quantity.
     """
 
     unit: Resources = field(default_factory=lambda: Resources(memory="1Gi"))
     projects: Mapping[str, str] = field(default_factory=dict)
-    """Number or alias of a project -> prefix of the names of its crawlers."""
+    """The prefix of the names of a project's crawlers, by its number or alias."""
 
     def resources(self, units: int | None) -> Resources:
         """Return the resources for this many units. Raises ``InvalidRequest``.
 
-        ``None``: empty resources, so those of the crawler's entry count.
+        ``None`` gives empty resources, so that those of the crawler's entry apply.
         """
         if units is None:
             return Resources()
@@ -73,9 +73,9 @@ class Cloud:
     ) -> CrawlerDefinition:
         """Return the crawler with this name, or else the only crawler with this spider.
 
-        With a ``project_id`` only the crawlers of this project count. Raises ``InvalidRequest`` for
-        an unknown project, and for a spider that no crawler or several crawlers have, with the
-        ``problem`` of the catalogue.
+        With a ``project_id``, only the crawlers of this project are considered. Raises
+        ``InvalidRequest`` for an unknown project, and for a spider that no crawler or several
+        crawlers have, with the ``problem`` of the catalogue.
         """
         prefix = self._prefix(project_id)
         mine = [crawler for crawler in catalogue if crawler.name.startswith(prefix)]
@@ -117,9 +117,9 @@ class Cloud:
 def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: Any) -> RunRequest:
     """Return the request of a job's run, with the extra fields ``more``.
 
-    It is the same for every try to begin the run.
+    The request is the same for every try to begin the run.
 
-    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` naming the
+    ``crawler`` is the crawler of the job (``Cloud.crawler``). Raises ``InvalidRequest`` with the
     wrong field.
     """
     args = dict(job.spider_args)
@@ -136,7 +136,7 @@ def run_request_of(job: Job, crawler: CrawlerDefinition, cloud: Cloud, **more: A
 def never_retried(ended_by: str | None, notes: Iterable[str | None]) -> bool:
     """Return whether an end is never retried.
 
-    ``notes``: why the run's tasks were not tried again (``next_try``).
+    ``notes`` are the reasons why the run's tasks were not tried again (``next_try``).
     """
     return ended_by in _FINAL or any(note is not None and note.endswith(IS_FINAL) for note in notes)
 

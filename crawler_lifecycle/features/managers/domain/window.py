@@ -1,4 +1,4 @@
-"""The window of a crawl manager: it gives free slots to waiting jobs, and explains why the others
+"""The window of a crawl manager, which gives free slots to waiting jobs and explains why the others
 wait.
 
 A ``Window`` belongs to one cycle. It begins with the facts, handles ends and new jobs, and gives
@@ -27,25 +27,27 @@ from .manager import (
     Waiting,
 )
 
-#: Returns waiting jobs, oldest first. Its arguments: their state, the row id after which they come,
-#: the most jobs.
+#: A function that returns waiting jobs, oldest first. Its arguments are their state, the row id
+#: after which they come, and the maximum number of jobs.
 Pool = Callable[[JobState, int, int], Sequence[Waiting]]
 _POOL_PAGE = 100
 
 LATER = "can_schedule_job_with_params answered: later"
-NOT_DUE = "the delay of a retry is not over"
+NOT_DUE = "the delay of a retry is not over yet"
 NOT_STARTED = "schedule_spider_with_jobargs answered None"
 
 
 class Later(Exception):
-    """A rule cannot decide yet whether a job may start. The text explains why the job waits."""
+    """Raised if a rule cannot decide yet whether a job may start. The text explains why the job
+    waits.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of the class for slots.
 
-    Each may raise ``Later``. Caps count live jobs; ``None``: no cap.
+    Each may raise ``Later``. Caps limit live jobs; ``None`` means no cap.
     """
 
     cap: float
@@ -53,7 +55,7 @@ class Rules:
     """The method ``can_schedule_job_with_params`` of the class."""
     spider_cap: Callable[[str], float | None] = lambda spider: None
     key_of: Callable[[Job], str | None] = lambda job: None
-    """The key under which ``key_cap`` counts a job; ``None``: no key."""
+    """Returns the key under which ``key_cap`` counts a job, or ``None``."""
     key_cap: Callable[[str], float | None] = lambda key: None
 
 
@@ -92,11 +94,11 @@ class Window:
         self.delayed: list[int] = []
         """Ids of rows of the source that may not start yet."""
         self.refused: Counter[str] = Counter()
-        """The number of jobs that could not use a free slot, by reason."""
+        """The number of jobs that could not use a free slot, for each reason."""
         self.due_at: float | None = None
         """The time at which the next postponed job may start, in seconds since 1970."""
         self.delayed_full = False
-        """True when the source waits because too many of its jobs are delayed."""
+        """True if the source waits because too many of its jobs are delayed."""
         self._pool = pool
         self._now = _Tally(
             facts.next_seq, facts.live, Counter(facts.live_by_spider), Counter(facts.live_by_key)
@@ -149,7 +151,7 @@ class Window:
     def free(self, cap: float) -> int:
         """Return the number of free slots.
 
-        ``cap`` is that of the class; a cap that a person set replaces it.
+        ``cap`` is the cap of the class, which a cap set by a person overrides.
         """
         if self.facts.paused:
             return 0
@@ -171,11 +173,9 @@ class Window:
         return added
 
     def carry(self, before: Window, known: Collection[str]) -> None:
-        """Take over the new jobs of an earlier window, and its numbers.
-
-        ``known``: identities of jobs that were stored meanwhile. A job with such an identity is
-            left out unless it
-        already has a number; then it stays a separate job.
+        """Copy the new jobs of an earlier window, and its numbers. ``known`` are the identities of
+        jobs that were stored in the meantime. A job with such an identity is left out unless it
+        already has a number.
         """
         for added in before.added:
             if added.job.identity not in known:
@@ -200,8 +200,8 @@ class Window:
     # --- slots ------------------------------------------------------------------------------------
 
     def reserve(self, rules: Rules) -> Waiting | None:
-        """Return the next job that may start, and reserve a slot for it; ``None``: no slot is free
-        or no job may start.
+        """Return the next job that may start, and reserve a slot for it. Return ``None`` if no slot
+        is free or no job may start.
 
         The caller has to pick or release the job.
         """
@@ -215,7 +215,7 @@ class Window:
         return None
 
     def hold_for(self, spider: str) -> None:
-        """Count a job of another manager that uses a slot of this one."""
+        """Count a job of another manager that uses a slot of this manager."""
         self._count(spider, None, 1)
 
     def hold(self, waiting: Waiting, cap_key: str | None) -> None:
@@ -226,13 +226,13 @@ class Window:
     def release(self, waiting: Waiting) -> None:
         """Release the slot of a job that the class did not start.
 
-        It waits as before and uses no number (S-D12).
+        The job waits as before and uses no number (S-D12).
         """
         self._count(*self.reserved.pop(waiting.item_id), -1)
         self.refused[NOT_STARTED] += 1
 
     def pick(self, waiting: Waiting, seq: int, job: Job) -> PickedJob:
-        """Pick a reserved job: it starts with this number and the parameters of ``job``."""
+        """Pick a reserved job, which starts with this number and the parameters of ``job``."""
         spider, cap_key = self.reserved.pop(waiting.item_id)
         if spider != job.spider:
             self._now.spiders[spider] -= 1
@@ -286,7 +286,7 @@ class Window:
                 yield Waiting(new.ref, new.job, new.seq, new.retry, new.retry_of, new.not_before)
 
     def _slot(self, waiting: Waiting, rules: Rules) -> tuple[Waiting, str | None] | None:
-        """Return the job and its key if the job may start now; else ``None``."""
+        """Return the job and its key if the job may start now, or else ``None``."""
         try:
             key = rules.key_of(waiting.job)
             reason = self._reason(waiting, key, rules)
@@ -299,7 +299,7 @@ class Window:
         return None
 
     def _reason(self, waiting: Waiting, key: str | None, rules: Rules) -> str | None:
-        """Return the reason why a job may not start although a slot is free; ``None``: it may
+        """Return the reason why a job may not start although a slot is free, or ``None`` if it may
         start.
         """
         if waiting.not_before is not None and waiting.not_before > self.facts.now:
@@ -319,25 +319,25 @@ class Window:
 
     @property
     def over(self) -> bool:
-        """Return whether the work is done: no job is live or waits, and the source has no more
-        (S-61, S-D4).
+        """Return whether the work is done: no job is live or waits, and the source has ended (S-61,
+        S-D4).
         """
         return not self._now.live and not self.waiting and self.facts.exhausted
 
     def again_s(self, cap: float) -> float | None:
-        """Return the longest wait until the next cycle, in seconds; ``None``: until something
-        happens.
+        """Return the maximum wait until the next cycle, in seconds, or ``None`` to wait until
+        something happens.
         """
         if (self.facts.more_ended and self._handled) or len(self._now.picked) >= CYCLE_PICKS:
             return 0.0
         went_on = bool(self._now.picked or self.delayed)
         if went_on and self.free(cap) >= 1 and not self.facts.exhausted and not self.delayed_full:
-            return 0.0  # more of the source may fill the free slots
+            return 0.0  # further items of the source may fill the free slots
         return None if self.due_at is None else max(0.0, self.due_at - self.facts.now)
 
     def sentence(self, cap: float) -> str | None:
-        """Return a sentence about why no further job was picked; ``None``: there is nothing to wait
-        for.
+        """Return a sentence about why no further job was picked, or ``None`` if there is nothing to
+        wait for.
         """
         facts = self.facts
         live = self._now.live
@@ -358,7 +358,7 @@ class Window:
                 for why, count in self.refused.most_common(3)
             ]
             full = (
-                f"; with {DELAYED_MAX} delayed jobs its source is read no further"
+                f"; with {DELAYED_MAX} delayed jobs, reading of its source pauses"
                 if self.delayed_full
                 else ""
             )

@@ -1,5 +1,5 @@
 """Answers about crawl managers and user code: filters of lists, bodies, and the class that reads
-managers for them.
+the managers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ..store.managers import ManagerStore
 from ..store.unit import SORTS
 
 ManagerId = Id
-#: Workers report their user code every few seconds. If no worker reports a class for so long, no
-#: worker serves it.
+#: The time without a report after which a class counts as served by no worker. Workers report their
+#: user code every few seconds.
 SERVED = timedelta(minutes=2)
 
 
@@ -48,13 +48,13 @@ class ManagerFilters(SearchParameters):
     flow_id: str | None = Field(default=None, max_length=120)
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for a flow id without a name: only both together identify a
-        manager.
+        """Raise ``InvalidRequest`` for a flow id without a name, because only both together
+        identify a manager.
         """
         if self.flow_id is not None and self.name is None:
-            raise InvalidRequest("flow_id: needs name; give name too, or leave flow_id out")
+            raise InvalidRequest("flow_id: needs name; give name too, or leave out flow_id")
         if self.flow_id is not None and (self.search or self.sort):
-            raise InvalidRequest("flow_id: finds one manager; leave search and sort out")
+            raise InvalidRequest("flow_id: selects one manager; leave out search and sort")
 
 
 class JobFilters(Paging):
@@ -94,7 +94,7 @@ class Manager(OfRow):
     flow_id: str
     project: str
     workflow_id: str
-    """The id of its workflow. Its runs have it as their ``parent``."""
+    """The id of its workflow. It is the ``parent`` of the runs."""
     plan: str
     crawler: str | None
     """The crawler of the built-in manager, which runs once for each job; null for a class."""
@@ -102,15 +102,17 @@ class Manager(OfRow):
     status: RunStatus
     outcome: str | None
     ended_by: EndedBy | None
-    """Who ended it: ``person`` (a stop), ``crawler`` (its class) or ``service``; null: it lives."""
+    """Who ended it: ``person`` (a stop), ``crawler`` (its class) or ``service``; null while it
+    lives.
+    """
     cause: str | None
     attempt: int
     live: int
-    """The number of jobs that hold a slot. After its end: the number of its runs that still
+    """The number of jobs that hold a slot. After its end, it is the number of its runs that still
     continue.
     """
     cap: int | None
-    """The most live jobs, if a person set it; null: the number that the class sets."""
+    """The maximum number of live jobs that a person set; null if the class sets it."""
     paused: bool
     waiting: str | None
     """A sentence about why it starts no more jobs; null if it can start jobs."""
@@ -118,7 +120,7 @@ class Manager(OfRow):
     """The error of its class, with the position and the fix."""
     stop: Stop | None
     leave: bool
-    """True when its runs continue after a stop."""
+    """True if its runs continue after a stop."""
     jobs: Jobs
     position: int
     exhausted: bool
@@ -132,17 +134,17 @@ class Manager(OfRow):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
-    """The time of the last change of this row: by its newest cycle, or by a later command."""
+    """The time of the last change of this row by its newest cycle or a later command."""
     jobs_pruned_at: datetime | None
-    """The time at which its jobs were last removed, long after an end. Equal jobs can be added
-    again since then.
+    """The time at which its jobs were last removed, long after an end. Since then, equal jobs can
+    be added again.
     """
 
     @classmethod
     def of(cls, row: ManagerRow, why: str | None = None, **more: Any) -> Self:
         """Build it from a row.
 
-        ``why``: the reason why its workflow cannot continue. ``more``: further fields.
+        ``why`` is the reason why its workflow cannot continue, and ``more`` are further fields.
         """
         argv = row.options.get("argv")
         words = [str(word) for word in argv] if isinstance(argv, list) else []
@@ -186,9 +188,8 @@ class ManagerDetail(Manager):
 
 
 class AcceptedManager(Manager):
-    """The manager after a command.
-
-    ``note`` is for people: what happens next, or why nothing changed.
+    """The manager after a command. ``note`` states for people what happens next, or why nothing
+    changed.
     """
 
     note: str | None
@@ -209,12 +210,10 @@ class JobPage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class UserCodeAnswer(UserCodeRow):
-    """A class of which a manager can be started, or a module with functions that graphs may
-    call.
-    """
+    """A class that can be started as a manager, or a module with functions that graphs may call."""
 
     served: bool = False
-    """True if a worker reported lately that it serves this."""
+    """True if a worker recently reported that it serves this."""
 
     @classmethod
     def of(cls, row: UserCodeRow, now: datetime) -> Self:
@@ -229,7 +228,7 @@ class UserCodeList(BaseModel):
 
 
 class ManagerViews(OwnedViews[ManagerFilters, ManagerPage, ManagerDetail]):
-    """Reads managers for answers: a page of managers, one manager, and its jobs."""
+    """Reads a page of managers, one manager or its jobs for answers."""
 
     store: ManagerStore
     subject = MANAGER
@@ -250,7 +249,7 @@ class ManagerViews(OwnedViews[ManagerFilters, ManagerPage, ManagerDetail]):
         return [row] if words & set(filters.status or words) else []
 
     def jobs(self, manager_id: int, filters: JobFilters) -> JobPage:
-        """Return the jobs of a manager that fit the filters, oldest row first. Blocks."""
+        """Return the jobs of a manager that match the filters, oldest row first. This blocks."""
         after = decode("job", filters.page_token) or 0
         rows = self.store.list_jobs(manager_id, after, filters.page_size + 1, states=filters.state)
         page, token = cut("job", rows, filters.page_size, lambda row: row.item_id)

@@ -1,6 +1,5 @@
-"""The form that starts a manager: what a worker has registered, with a field for each option.
-
-Graphs have one too.
+"""The form that starts a manager from registered user code, with a field for each option. Graphs
+use it too.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .commands import NO_WORKER, ManagerCommands
 from .options import Option, command_line, options_of, values_of
 from .requests import AddJobs, StartManager
 
-#: Options of the built-in manager, with the fields of the API. It has no others.
+#: All options of the built-in manager, with their fields in the API.
 _EACH = {
     "spider": "crawler",
     "--spider-args": "args",
@@ -54,26 +53,26 @@ class Beginning(ABC):
     own: ClassVar[tuple[str, ...]]
     """The fields that only this form has, besides those of options."""
     places: ClassVar[Mapping[str, str]]
-    """For each field that an error of the API names, the field of this form."""
+    """The field of this form for each field in errors of the API."""
     unplanned: ClassVar[tuple[str, ...]] = ()
-    """Choices that start something without a class, from steps as JSON."""
+    """Choices without a class, which start something from steps as JSON."""
     user_code: UserCodeStore
 
     def registered(self) -> tuple[dict[str, UserCodeRow], list[UserCodeRow], str | None]:
-        """Return the user code that can be started by name, those that cannot, and a note about
-        workers. Blocks.
+        """Return the user code that can be started, by name, the code that cannot, and a note about
+        workers. This blocks.
         """
         rows = self.user_code.list_user_code()
         own = [row for row in rows if row.kind == self.kind]
         bad = [row for row in rows if row.error is not None and row.kind != CODE_GRAPH]
-        # Of several versions of a class, the newest is first.
+        # If a class has several versions, the newest comes first.
         good = {row.plan: row for row in reversed(own) if row.error is None}
         return dict(sorted(good.items())), bad, None if rows else NO_WORKER
 
     async def fields(self, plan: UserCodeRow) -> list[Option]:
         """Return the fields for the options of a class.
 
-        The form has another field for the flow id.
+        The form has a separate field for the flow id.
         """
         return [one for one in options_of(plan) if one.name != "--flow-id"]
 
@@ -84,7 +83,9 @@ class Beginning(ABC):
         """Start what the form describes, and return the address of its page."""
 
     def add(self, app: FastAPI, noun: str, **first: str) -> None:
-        """Add the routes that show and receive the form. ``first``: values of an empty form."""
+        """Add the routes that show and receive the form. ``first`` are the values of an empty
+        form.
+        """
 
         @app.get(f"/start/{noun}", operation_id=f"showStart{noun.capitalize()}")
         async def show(request: Request, plan: str = "") -> Response:
@@ -93,9 +94,8 @@ class Beginning(ABC):
 
         @app.post(f"/start/{noun}", operation_id=f"pressStart{noun.capitalize()}")
         async def press(request: Request) -> Response:
-            """Start what the form says, and redirect to its page.
-
-            A form that is sent again starts nothing twice.
+            """Start what the form describes, and redirect to its page. A form that is sent again
+            starts nothing twice.
             """
             return await self.pressed(request)
 
@@ -111,14 +111,15 @@ class Beginning(ABC):
             known, _, _ = await run_in_threadpool(self.registered)
             plan = known.get(given.get("plan", ""))
             if plan is None and given.get("plan") not in self.unplanned:
-                raise refused("plan", "no worker has registered this now; choose another one")
+                raise refused(
+                    "plan", "this is no longer registered by any worker; choose another one"
+                )
             own = await self.fields(plan) if plan is not None else []
             for name in filter(given.__contains__, options):
                 if name not in [one.field for one in own]:
                     raise refused(
                         name,
-                        f"{name.removeprefix('opt-')}: there is no such option any more; load the "
-                        "form again",
+                        f"{name.removeprefix('opt-')}: this option is gone; load the form again",
                     )
             return await self.start(plan, own, given)
 
@@ -148,9 +149,9 @@ class Beginning(ABC):
         places |= {value.field: value.field for value in values["options"]}
         rest = "steps" if values["as_json"] else "plan"
         values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
-        # A refused form keeps its key: it started nothing, and a double click still starts only
-        # one. But if the key has started something with other values, the next press is meant as a
-        # new start.
+        # A refused form keeps its key, because it started nothing, and a double click must still
+        # start only one. But if the key has started something with other values, the next click is
+        # meant as a new start.
         keep = (
             given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
         )
@@ -178,7 +179,7 @@ class ManagerBeginning(Beginning):
         options = [
             replace(option, choices=named) if option.name == "--pool" and named else option
             for option in await super().fields(plan)
-            if option.name != "name"  # the form has another field for it
+            if option.name != "name"  # the form has a separate field for it
         ]
         if plan.plan != BUILT_IN:
             return options
@@ -248,14 +249,14 @@ def add_beginning(app: FastAPI, gateway: Gateway) -> None:
 
 
 def common(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the part of a body that managers and graphs have alike."""
+    """Return the part of a body that managers and graphs have in common."""
     body = {name: given[name].strip() for name in ("name", "project") if name in given}
     return body | {"tags": fields.parts(given.get("tags", ""))}
 
 
 def _placed(problem: Problem, places: Sequence[str]) -> Problem:
     """Return the problem, in which each error about a word of the command line names the field of
-    this word.
+    that word.
     """
     for error in problem.errors:
         word = re.match(r"argv\[(\d+)\]", error.field)

@@ -1,4 +1,4 @@
-"""Commands on crawl managers: start, stop, pause, resume, cap, more jobs.
+"""Commands on crawl managers: start, stop, pause, resume, set the cap and add jobs.
 
 The order is the same as for runs: first the row is written, then a signal wakes the workflow. A
 recorded command is carried out even if this process dies or Temporal is unavailable. The outbox
@@ -79,16 +79,17 @@ UNKNOWN = (
 )
 NEXT_ATTEMPT = "The manager continues as its next attempt."
 CUT_OFF = (
-    "Its live runs are stopped. A resume does not repeat their jobs, unless it redoes them: "
+    "Its live runs are being stopped. A resume does not repeat their jobs, except with --redo: "
     "crawlctl manager resume {} --redo."
 )
 #: The number of runs that ``redo`` resumes at once.
 REDONE_AT_ONCE = 10
-#: The most managers of one status that the outbox retry reads. More are never open.
+#: The maximum number of managers of one status that the outbox retry reads. There are never more
+#: open ones.
 UNSENT_MAX = 100_000
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
-#: Seconds between the readings of its row until the workflow has recorded the next attempt.
+#: Seconds between two reads of its row until the workflow has recorded the next attempt.
 RECORDED_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 NO_WORKER = (
     "No user-code worker has registered yet, so the class is not checked. If it cannot be "
@@ -119,10 +120,10 @@ class ManagerCommands:
     # --- start ------------------------------------------------------------------------------------
 
     async def start(self, body: StartManager, key: str | None) -> CommandResult[ManagerRow]:
-        """Write the row of the manager, then start its workflow.
+        """Write the row of the manager, and then start its workflow.
 
         Name and flow id identify a manager. A repeat finds it while it is live, and resumes it as
-        its next attempt after its end. Without a flow id, one is made from ``key``; then a repeat
+        its next attempt after its end. Without a flow id, one is derived from ``key``, and a repeat
         after the end does not resume it.
         """
         body.check()
@@ -134,8 +135,8 @@ class ManagerCommands:
         )
         if name is None and plan is None:
             detail = (
-                "name: missing, and no user-code worker has registered the class yet; give a "
-                "name, or send this again"
+                "name: missing, and no user-code worker has registered the class yet; give a name, "
+                "or send this again later"
             )
             raise unavailable("user_code_unknown", detail)
         if name is None:
@@ -181,10 +182,9 @@ class ManagerCommands:
     async def check_user_code(
         self, body: StartManager, project: str
     ) -> tuple[UserCodeRow | None, str | None]:
-        """Check that this could be started.
-
-        Return the registered class and a note for the caller, each if any. Raises ``Problem`` 422,
-        or 503 while a worker still reads the module."""
+        """Check that this could be started. Return the registered class, if any, and a note for the
+        caller, if any. Raises ``Problem`` 422, or 503 while a worker still reads the module.
+        """
         rows = await run_in_threadpool(self.user_code.list_user_code)
         pool = options_of(body.command_line()).get("--pool")
         self.managers.known_pools.check(pool, project)
@@ -192,8 +192,7 @@ class ManagerCommands:
             crawler = await self.crawlers.get(body.crawler)
             if not pool:
                 self.managers.known_pools.check(crawler.pool, project)
-            # Each job may add required arguments later, so only the given names and values are
-            # checked.
+            # Jobs may add required arguments later, so only the given names and values are checked.
             for given, value in texts(body.options.args).items():
                 check_argument(crawler, "options.args", given, value)
             for given in body.options.max_per_key:
@@ -201,7 +200,8 @@ class ManagerCommands:
             effective_settings(crawler, body.options.settings)
             return None, sentences(self.crawlers.note(), None if rows else NO_WORKER)
         module = str(body.plan).partition(":")[0]
-        # Workers may have different versions of the class. The options must fit one of them.
+        # Workers may have different versions of the class. The options must be valid for one of
+        # them.
         codes = [row for row in rows if row.kind == CODE_MANAGER and row.plan == body.plan]
         codes = codes or [row for row in rows if row.plan == module and row.error is not None]
         found = next(iter(codes), None)
@@ -221,7 +221,7 @@ class ManagerCommands:
         if found is None and ":" not in str(body.plan):
             detail = (
                 "no user-code worker has registered its classes yet; give module:Class, or send "
-                "this again"
+                "this again later"
             )
             raise unavailable("user_code_unknown", f"plan: {body.plan!r}: {detail}")
         if found is not None and found.error is not None:
@@ -242,7 +242,7 @@ class ManagerCommands:
     async def _resume(self, row: ManagerRow) -> ManagerRow:
         """Start the workflow of the next attempt, which records it.
 
-        Return that row; the former one if it takes long.
+        Return its row, or the former row if the start takes long.
 
         Raises ``Problem`` 503 while Temporal is unavailable, because nothing has recorded the
         resume. Raises 409 while the workflow of the former attempt is still open.
@@ -260,8 +260,8 @@ class ManagerCommands:
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
     async def _next_attempt(self, row: ManagerRow) -> ManagerRow:
-        """Wait for the next attempt, so that nobody who asks after this answer reads the former
-        end.
+        """Wait for the next attempt, so that nobody who reads the row after this answer sees the
+        former end.
         """
         for pause_s in RECORDED_S:
             await asyncio.sleep(pause_s)
@@ -284,8 +284,7 @@ class ManagerCommands:
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:
         """Yield the starts and stops that were accepted before ``due`` and did not reach Temporal.
-
-        Blocks.
+        This blocks.
         """
         for status, what in ((RunStatus.INITIALIZING, "start"), (RunStatus.STOPPING, "stop")):
             for row in self.managers.newest(limit=UNSENT_MAX, states=[status]):
@@ -295,10 +294,11 @@ class ManagerCommands:
     async def _notified(self, row: ManagerRow, later: str = LATER) -> str | None:
         return await notify(self.notify(row), f"manager {row.manager_id}", later)
 
-    # --- stop and steer ---------------------------------------------------------------------------
+    # --- stop and control
+    # ---------------------------------------------------------------------------
 
     async def stop(self, manager_id: int, body: StopManager) -> CommandResult[ManagerRow]:
-        """Record the stop, then wake the workflow."""
+        """Record the stop, and then wake the workflow."""
         body.check()
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         before = await self.find(manager_id)
@@ -314,7 +314,7 @@ class ManagerCommands:
         return CommandResult(row, fresh, sentences(await self._notified(row), cut_off))
 
     async def pause(self, manager_id: int) -> CommandResult[ManagerRow]:
-        """Start no more jobs. Runs that execute continue."""
+        """Start no more jobs. Executing runs continue."""
         row = await self._live(manager_id)
         if row.paused:
             return CommandResult(row, fresh=False)
@@ -323,12 +323,9 @@ class ManagerCommands:
     async def resume(
         self, manager_id: int, body: ResumeManager | None = None
     ) -> CommandResult[ManagerRow]:
-        """Continue a paused manager, or one without a workflow.
-
-        An ended manager continues as its next attempt.
-
-        With ``redo`` the runs that a stop of the manager ended continue first. A repeat resumes
-        those that are left.
+        """Continue a paused manager, or one without a workflow. An ended manager continues as its
+        next attempt. With ``redo``, the runs that a stop of the manager ended are resumed first. A
+        repeat resumes the remaining runs.
         """
         row = await self.find(manager_id)
         if body is not None and body.redo and row.status is not RunStatus.STOPPING:
@@ -356,7 +353,7 @@ class ManagerCommands:
             last = runs[-1].run_id
 
     async def cap(self, manager_id: int, cap: int) -> CommandResult[ManagerRow]:
-        """Set the most jobs that may be live at once. 0: the number that the class sets."""
+        """Set the maximum number of live jobs. With 0, the class sets the number."""
         row = await self._live(manager_id)
         if (row.cap or 0) == cap:
             return CommandResult(row, fresh=False)
@@ -365,7 +362,7 @@ class ManagerCommands:
     async def _live(self, manager_id: int) -> ManagerRow:
         row = await self.find(manager_id)
         if row.status.terminal or row.status is RunStatus.STOPPING:
-            raise _not_now(row, "it cannot be paused or capped any more")
+            raise _not_now(row, "it can no longer be paused or capped")
         return row
 
     async def _steer(
@@ -376,7 +373,7 @@ class ManagerCommands:
         )
         return CommandResult(row, note=await self._notified(row, NEXT_CYCLE))
 
-    # --- jobs from outside ------------------------------------------------------------------------
+    # --- jobs that users add ----------------------------------------------------------------------
 
     async def add_jobs(self, manager_id: int, body: AddJobs, key: str | None) -> AddedJobs:
         """Add a page of jobs. A repeat with the same key adds nothing."""
@@ -413,10 +410,7 @@ class ManagerCommands:
     def _check_jobs(
         self, project: str, crawler: CrawlerDefinition | None, jobs: Sequence[Job]
     ) -> None:
-        """Raise ``InvalidRequest`` for a job that its pool or crawler would refuse.
-
-        The error names the job.
-        """
+        """Raise ``InvalidRequest`` with the first job that its pool or crawler would refuse."""
         for n, job in enumerate(jobs):
             try:
                 self.managers.known_pools.check(
@@ -430,8 +424,8 @@ class ManagerCommands:
 
 
 def _name_in(plan: UserCodeRow, argv: Sequence[str]) -> str | None:
-    """Return the name in a command line, for a class without a name: its options have an argument
-    ``name`` then.
+    """Return the name in a command line. A class without a name has an argument ``name`` in its
+    options.
     """
     arguments = [option["name"] for option in plan.options if not option["name"].startswith("-")]
     if "name" not in arguments:
@@ -463,9 +457,8 @@ def _flow_of_program(plan: UserCodeRow | None, argv: Sequence[str]) -> str | Non
 
 
 def check_options(plan: UserCodeRow, argv: Sequence[str]) -> None:
-    """Raise ``InvalidRequest`` for an option that the class does not have.
-
-    The error names the word.
+    """Raise ``InvalidRequest`` for an option that the class does not have. The error contains the
+    word.
     """
     names = [
         text for option in plan.options for text in (option["name"], *option.get("aliases", ()))
@@ -487,8 +480,8 @@ def check_options(plan: UserCodeRow, argv: Sequence[str]) -> None:
 def check_argument(
     crawler: CrawlerDefinition, where: str, name: str, value: str | None = None
 ) -> None:
-    """Raise ``InvalidRequest`` for an argument that the crawler does not have, or for a value that
-    does not fit it.
+    """Raise ``InvalidRequest`` for an argument that the crawler does not have, or for an invalid
+    value of an argument.
     """
     if name not in crawler.args:
         known = ", ".join(sorted(crawler.args)) or "none"

@@ -1,4 +1,4 @@
-"""Fields of a form for the options of a class, or for the parameters of a function that builds a
+"""Form fields for the options of a class, or for the parameters of a function that builds a
 graph.
 """
 
@@ -16,7 +16,7 @@ from crawler_lifecycle.web.problems import ERRORS_MAX, FieldError, Problem, chec
 from ..ports import UserCodeRow
 
 _BOOLEANS = {"true": True, "false": False}
-#: What a field of each kind takes, with an example.
+#: The fix for an invalid value of each kind, with an example.
 _FIXES = {
     "int": "give a whole number, such as 10",
     "float": "give a number, such as 0.5",
@@ -28,7 +28,7 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field. Another program wrote the description, so nothing of it is taken for granted."""
+    """One field. Another program wrote the description, so nothing in it is taken for granted."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class Option:
     required: bool
     choices: Sequence[str]
     several: str | None
-    """``repeated`` or ``together``, if it takes several values; then each line has one."""
+    """``repeated`` or ``together`` if it takes several values, one per line."""
 
     @property
     def field(self) -> str:
@@ -64,7 +64,7 @@ class Option:
         return found
 
     def _converted(self, text: str) -> Any:
-        """Return the value; ``None``, or any error of a parser: the text is no such value."""
+        """Return the value. ``None`` or any error of a parser means that the text is invalid."""
         match self.kind:
             case "int":
                 return number if isinstance(number := whole(text), int) else None
@@ -92,14 +92,14 @@ def _option(given: Mapping[str, Any]) -> Option:
     default = given.get("default")
     kind = str(given.get("type"))
     if isinstance(default, str) and default.startswith("{"):
-        kind = "object"  # an option whose default is a JSON object takes one
+        kind = "object"  # an option whose default is a JSON object takes a JSON object
     elif kind not in (*_FIXES, "flag"):
         number = (
             type(default).__name__
             if isinstance(default, int | float) and not isinstance(default, bool)
             else ""
         )
-        # A function of the class reads the value; its default shows what it is.
+        # A function of the class parses the value, so the default shows its type.
         kind = number or "str"
     shown = (
         None
@@ -146,7 +146,7 @@ def command_line(options: Sequence[Option], values: Mapping[str, Any]) -> list[t
     Raises ``Problem`` 422.
     """
     found = list[tuple[str, str]]()
-    # What has no name stands first.
+    # Values without a name come first.
     for option in sorted(options, key=lambda option: option.name.startswith("-")):
         if option.name in values:
             found += [(word, option.field) for word in _words(option, values[option.name])]

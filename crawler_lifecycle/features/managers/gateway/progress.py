@@ -1,5 +1,5 @@
-"""The progress of a manager, for its page: a sentence, a bar of its jobs, its pace, and its end if
-known.
+"""The progress of a manager for its web page: a sentence, a bar of its jobs, its pace, and its end
+if known.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from ..domain.manager import BUILT_IN, FINISHED
 from .answers import ManagerDetail
 
 HOUR = timedelta(hours=1)
-#: The width of the bar, and the least width of a part, so that one failed job among thousands is
-#: seen.
+#: The width of the bar, and the minimum width of a part, so that one failed job among thousands is
+#: visible.
 WIDTH = 1000
 LEAST = 8
-#: The fewest ends of an hour from which the time of the end is estimated.
+#: The minimum number of ends in an hour for an estimate of the time of the end.
 ENDS_MIN = 5
 LIVE = ("starting", "started")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The jobs in one kind of state: their number, their position in the bar, and the address of
-    their list.
+    """The jobs in one kind of state, with their number, their position in the bar, and the address
+    of their list.
     """
 
     kind: str
@@ -44,8 +44,8 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
     """Return the parts of the bar that have jobs.
 
     A job is counted once. The counters of good and bad ends also count each end of a run that a
-    person resumed, and no end that came after the manager's own: only as many are distinguished as
-    there are ended jobs.
+    person resumed, but no end after the end of the manager. So only as many ends are distinguished
+    as there are ended jobs.
     """
     jobs = manager.jobs
     good = min(jobs.good, jobs.ended)
@@ -91,20 +91,22 @@ def sentence(manager: ManagerDetail) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The number of jobs that end in an hour, and the time that the known ones will take."""
+    """The number of jobs that end per hour, and the time that the known jobs will take."""
 
     last_hour: int
     """The number of runs that ended in the last hour."""
     overall: float | None
-    """Ended jobs an hour since its first start, with its pauses; ``None``: nothing ended yet."""
+    """Ended jobs per hour since its first start, including pauses; ``None`` if nothing has ended
+    yet.
+    """
     left_s: float | None
     """Seconds until its last known job ends at the pace of the last hour."""
     untold: str | None
-    """A sentence that explains why that is unknown; ``None`` after its end."""
+    """A sentence that explains why this is unknown; ``None`` after its end."""
 
     @classmethod
     def of(cls, manager: ManagerDetail, ended: int, now: datetime) -> Self:
-        """``ended``: the number of runs that ended in the last hour."""
+        """``ended`` is the number of runs that ended in the last hour."""
         begun = (
             manager.started_at
             if manager.attempt == 1 and manager.started_at
@@ -130,7 +132,9 @@ def _untold(manager: ManagerDetail, ended: int) -> str | None:
         "more jobs may come": not known,
         f"only {number(ended)} of its runs ended in the last hour": ended < ENDS_MIN,
     }
-    return next((f"When it ends is unknown: {why}." for why, so in reasons.items() if so), None)
+    return next(
+        (f"The time of its end is unknown: {why}." for why, so in reasons.items() if so), None
+    )
 
 
 def _waits(manager: ManagerDetail) -> int:

@@ -34,13 +34,13 @@ from ..domain.manager import (
     job_texts,
 )
 
-#: The most retries of a job that a request may ask for.
+#: The maximum number of retries of a job that a request may ask for.
 RETRIES_MAX = 1000
-#: The most words of a command line, and the most characters of a word.
+#: The maximum number of words in a command line, and of characters in a word.
 ARGV_MAX = 100
 WORD_MAX = 8192
 FLOW_ID_PATTERN = r"^[!-.0-~]+$"
-#: The most bytes of JSON in a start.
+#: The maximum number of bytes of JSON in a start.
 START_BYTES = 128 * 1024
 
 Tag = Annotated[str, Field(min_length=1, max_length=TAG_MAX), Travels]
@@ -49,7 +49,11 @@ NAME_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 FlowId = Annotated[
     str,
-    Field(max_length=FLOW_ID_MAX, pattern=FLOW_ID_PATTERN, description="ASCII, no space, no slash"),
+    Field(
+        max_length=FLOW_ID_MAX,
+        pattern=FLOW_ID_PATTERN,
+        description="ASCII without spaces and slashes",
+    ),
 ]
 
 
@@ -84,7 +88,7 @@ class StartManager(StrictBody):
     requested_by: Person | None = None
     parent: Person | None = None
     project: str | None = None
-    """Only a caller of all projects may name another one than its own."""
+    """Only a caller with access to all projects may name a project other than its own."""
     tags: Tags = Field(default_factory=list)
 
     def check(self) -> None:
@@ -126,7 +130,7 @@ class StartManager(StrictBody):
                 f"flow_id: {self.flow_id!r} and --flow-id {found!r} differ; give one of them"
             )
         if len(found) > FLOW_ID_MAX or not re.fullmatch(FLOW_ID_PATTERN, found):
-            fix = f"give at most {FLOW_ID_MAX} characters of ASCII without space and slash"
+            fix = f"give at most {FLOW_ID_MAX} ASCII characters without spaces and slashes"
             raise refusal("argv: --flow-id", found, fix)
         return found
 
@@ -175,9 +179,8 @@ class NewJob(StrictBody):
 
 
 class AddJobs(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs.
-
-    ``seal`` states that it is the last page.
+    """Body of ``POST /v1/managers/{manager_id}/jobs``: a page of jobs. ``seal`` states that this is
+    the last page.
     """
 
     jobs: list[NewJob] = Field(default_factory=list, max_length=PAGE_ITEMS, fail_fast=True)
@@ -217,9 +220,8 @@ class ResumeManager(StrictBody):
 
 
 class SetLimit(StrictBody):
-    """Body of ``POST /v1/managers/{manager_id}/limit``: the most live jobs.
-
-    0 is the number that the class sets.
+    """Body of ``POST /v1/managers/{manager_id}/limit``: the maximum number of live jobs. With 0,
+    the class sets it.
     """
 
     cap: int = Field(ge=0, le=CAP_MAX)
@@ -239,9 +241,9 @@ class AddedJobs(BaseModel):
 
 
 def job_of(n: int, given: NewJob, base: Job, *, built_in: bool) -> Job:
-    """Return the job: ``given`` over ``base``, the parameters of the manager.
-
-    Raises ``InvalidRequest``, which names the field."""
+    """Return the job ``given`` with the parameters of the manager, ``base``, as defaults. Raises
+    ``InvalidRequest``, which names the field.
+    """
     where = f"jobs[{n}]"
     if built_in and not (given.spider is None and given.units is None and given.project_id is None):
         fix = "give only spider_args, job_settings, tags, priority and pool"

@@ -44,9 +44,7 @@ _Cap = Annotated[SetLimit, Depends(JsonBody(SetLimit))]
 
 
 def add_managers(app: FastAPI, gateway: Gateway) -> None:
-    """Add the routes of managers: first those of commands, then those that read; and the list of
-    user code.
-    """
+    """Add the routes of commands, the routes that read managers, and the list of user code."""
     commands = gateway.manager_commands
     views = gateway.manager_views
 
@@ -69,7 +67,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         for each job.
 
         Name and flow id identify a manager. The same start finds it while it is live, and resumes
-        it after its end. Without `flow_id`, one is made from the `Idempotency-Key`; then a repeat
+        it after its end. Without `flow_id`, one is derived from the `Idempotency-Key`, and a repeat
         never resumes it.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
@@ -82,16 +80,15 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     ) -> AcceptedManager:
         """Stop a manager and its runs, gracefully or by force. With `leave`, its runs continue.
 
-        The answer comes after the stop is recorded. From then on, no job is started and none is
+        The answer comes after the stop has been recorded. From then on, no job is started or
         retried.
         """
         return answer(await commands.stop(manager_id, signed(body)), response)
 
     @app.post("/v1/managers/{manager_id}/pause", status_code=202, responses=same)
     async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Pause a manager: it starts no more jobs until it is resumed.
-
-        Runs that execute continue.
+        """Pause a manager, so that it starts no more jobs until it is resumed. Executing runs
+        continue.
         """
         return answer(await commands.pause(manager_id), response)
 
@@ -109,9 +106,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     async def set_manager_limit(
         manager_id: ManagerId, body: _Cap, response: Response
     ) -> AcceptedManager:
-        """Set the most jobs that may be live at once.
-
-        0 is the number that the class sets. A lower cap ends no job.
+        """Set the maximum number of live jobs. With 0, the class sets the number. A lower cap does
+        not end any jobs.
         """
         return answer(await commands.cap(manager_id, body.cap), response)
 
@@ -123,28 +119,27 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
         A repeat with the same `Idempotency-Key` adds nothing.
 
-        A job with the spider and arguments of an earlier job is left out. `seal` states that no
-        more jobs will come: the built-in manager then ends after its last job.
+        A job with the same spider and arguments as an earlier job is left out. `seal` states that
+        no more jobs will come, so that the built-in manager ends after its last job.
         """
         return await commands.add_jobs(manager_id, body, same_id(body.request_id, idempotency_key))
 
     @app.get("/v1/managers", **documents(ManagerPage))
     def list_managers(filters: Annotated[ManagerFilters, Query()], request: Request) -> Response:
-        """The managers that fit all given filters, newest first. `flow_id` needs `name`.
+        """The managers that match all given filters, newest first. `flow_id` needs `name`.
 
         ``search`` selects managers that contain this text in their number, name, flow, class,
-        arguments or tags; upper and lower case are the same. ``sort`` is another order: name,
-        flow_id, status, outcome, live, wait, good, bad or skipped, with a ``-`` in front for the
-        largest first. Both read the newest 2,000 managers that meet the other filters. A search
-        continues among older ones by name and the beginning of the number; ``note`` names what it
-        left out.
+        arguments or tags; case is ignored. ``sort`` selects another order: name, flow_id, status,
+        outcome, live, wait, good, bad or skipped, with a ``-`` in front for the largest first. Both
+        read the newest 2,000 managers that meet the other filters. A search also finds older ones
+        by name and the beginning of the number; ``note`` describes what was left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/managers/{manager_id}", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
-        """One manager: its status, live jobs, jobs in each state, the reason why it waits, and the
-        class's error.
+        """One manager, with its status, live jobs, jobs in each state, the reason why it waits, and
+        the class's error.
         """
         return conditional(request, await views.one(manager_id))
 
@@ -161,8 +156,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/managers/{manager_id}/logs", response_class=PlainTextResponse)
     def get_manager_log(manager_id: ManagerId) -> Response:
-        """The last output of a manager's class, up to its newest cycle: at most 16 KiB for all its
-        processes.
+        """The last output of a manager's class up to its newest cycle, at most 16 KiB for all its
+        processes together.
         """
         views.found(manager_id)
         return PlainTextResponse(views.store.output(manager_id))

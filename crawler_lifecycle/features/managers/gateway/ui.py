@@ -1,4 +1,4 @@
-"""The web pages of crawl managers: a list, and a page for each manager with its jobs and
+"""The web pages of crawl managers: a list, and for each manager a page with its jobs and
 buttons.
 """
 
@@ -46,13 +46,13 @@ CHOOSER = Chooser(
     several=("status",),
     largest=("live", "wait", "good", "bad", "skipped"),
 )
-#: The number of next jobs on the page.
+#: The number of upcoming jobs on the page.
 NEXT = 20
 _WAITING = [JobState.DELAYED, JobState.BUFFERED, JobState.QUEUED]
 
 
 class ManagersForm(ChosenForm):
-    """The form of chosen managers."""
+    """The form with actions on selected managers."""
 
     subject: ClassVar[Subject] = MANAGER
     acts = ("stop", "leave", "pause", "resume", "force")
@@ -63,7 +63,7 @@ class ManagersForm(ChosenForm):
 
 
 class ManagerForm(ActionForm):
-    """The form of a manager."""
+    """The form with actions on a manager."""
 
     subject: ClassVar[Subject] = MANAGER
     attempt: int
@@ -86,7 +86,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/managers/{manager_id}")
     async def show_manager(manager_id: ManagerId, request: Request) -> Response:
-        """Show one manager: status, position in its source, counters, jobs in a state, and the next
+        """Show one manager: its status, position in its source, counters, jobs in a state, and next
         jobs.
         """
         filters = query_of(request, JobFilters)
@@ -114,7 +114,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/managers/{manager_id}")
     async def press_manager(manager_id: ManagerId, request: Request) -> Response:
-        """Stop, pause or resume a manager, or set the most jobs that may be live at once."""
+        """Stop, pause or resume a manager, or set its maximum number of live jobs."""
         return await press_one(request, ManagerForm, manager_id, find, do, once, clock())
 
 

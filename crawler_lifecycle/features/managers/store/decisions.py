@@ -1,4 +1,4 @@
-"""Cycles of managers: a cycle begins with facts and ends with a decision.
+"""Cycles of managers, which begin with facts and end with a decision.
 
 Ended runs are read from ``run_history``, not from signals. A decision is one transaction. It is
 compared with the rows, so a decision of a faulty or late process changes nothing.
@@ -88,13 +88,12 @@ class ManagerDecisions(ManagerPart):
         """Apply a decision in one transaction, with the event ``manager.changed``.
 
         The decision is compared with the rows. An end is handled once for each attempt of its run,
-        numbers have no gaps, a picked job must wait, and an added job with a known identity is left
-        out. Picks are dropped after a stop, during a pause, above a cap that a person set, and when
-        a person resumed runs after the facts were read. Jobs of dropped picks wait again. With
-        ``over`` the ``error`` of the row becomes the error of the decision.
-
-        Raises ``InvalidRequest`` when the decision is invalid, and ``Overtaken`` when another
-        decision was committed after its facts were read.
+        numbers have no gaps, a picked job must be waiting, and an added job with a known identity
+        is left out. Picks are dropped after a stop, during a pause, above a cap that a person set,
+        and when a person resumed runs after the facts were read. Jobs of dropped picks wait again.
+        With ``over``, the ``error`` of the row becomes the error of the decision. Raises
+        ``InvalidRequest`` if the decision is invalid, and ``Overtaken`` if another decision was
+        committed after its facts were read.
         """
         with self._unit(fence.manager_id, fence) as unit:
             resumed = _reopen(unit) if decision.picked else 0
@@ -125,7 +124,7 @@ class ManagerDecisions(ManagerPart):
 def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
     """Return columns of all jobs in these states.
 
-    The limits of a manager keep their number small.
+    Their number is small, because managers have limits.
     """
     i = manager_item.c
     query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
@@ -133,9 +132,8 @@ def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any
 
 
 def _reopen(unit: ManagerUnit) -> int:
-    """Give ended jobs their slot again if a person has resumed their run.
-
-    Returns the number of these jobs.
+    """Give the slot back to ended jobs whose run a person has resumed. Returns the number of these
+    jobs.
 
     A job keeps the slot until the hooks for the next end of its run were called.
     """
@@ -163,7 +161,7 @@ def _reopen(unit: ManagerUnit) -> int:
 def _adopt(unit: ManagerUnit) -> None:
     """Insert new jobs for resumed runs whose jobs were pruned.
 
-    A new job has no identity, so it equals no other job.
+    A new job has no identity, so it is never equal to another job.
     """
     r = run_history.c
     i = manager_item.c
@@ -173,7 +171,7 @@ def _adopt(unit: ManagerUnit) -> None:
     taken = _numbers(unit, [key[1] for key in runs if key is not None])
     rows = []
     for key, run in runs.items():
-        if key is None or key[1:] in taken:  # its job exists, and the run will be recorded in it
+        if key is None or key[1:] in taken:  # the run has a job, in which it will be recorded
             continue
         facts = job_metadata(run)
         job = Job(run.crawler, facts["spider_args"], facts["job_settings"], facts["tags"])
@@ -266,8 +264,8 @@ def _hook(unit: ManagerUnit, hooked: Sequence[HookReport]) -> int:
             raise _overtaken(unit, f"job {one.item_id} has handled attempt {one.attempt}")
         if one.attempt > attempt or (live and one.attempt == attempt):
             raise InvalidRequest(f"attempt: {one.attempt} of job {one.item_id} has not ended")
-        # The job of a run that was resumed meanwhile keeps its slot. The hooks are called again for
-        # the next end.
+        # The job of a run that was resumed in the meantime keeps its slot. The hooks are called
+        # again for the next end.
         state = JobState.STARTED if one.attempt < attempt or live else JobState.ENDED
         alike[one.attempt, job_outcome(row, runs.get(row["run_id"])), state].append(one.item_id)
     for (attempt, outcome, state), item_ids in alike.items():
@@ -281,7 +279,7 @@ def _hook(unit: ManagerUnit, hooked: Sequence[HookReport]) -> int:
 
 
 def hooks_failed(unit: ManagerUnit, item_ids: Sequence[int]) -> dict[int, int]:
-    """Record a failed try of the hooks for these jobs. Returns the number of tries of each."""
+    """Record a failed try of the hooks for these jobs. Returns the number of tries for each job."""
     tries = {item_id: row["hook_tries"] + 1 for item_id, row in _rows_of(unit, item_ids).items()}
     for item_id, number in tries.items():
         unit.conn.execute(
@@ -297,8 +295,8 @@ def _allowed(
 
     The last picks are dropped.
 
-    ``resumed`` is the number of jobs that hold a slot again. The class did not know of them, so it
-    has to decide again.
+    ``resumed`` is the number of jobs that hold a slot again. The class did not know about these
+    jobs, so it must decide again.
     """
     row = unit.row
     free = len(picked)
@@ -312,8 +310,8 @@ def _allowed(
 def _add(unit: ManagerUnit, added: Sequence[AddedJob], picks: Mapping[int, PickedJob]) -> int:
     """Insert new jobs: jobs that were picked at once as STARTING, others as QUEUED.
 
-    Returns the number of picked jobs that were dropped, because their identity or number is known
-    already.
+    Returns the number of picked jobs that were dropped, because their identity or number is already
+    known.
     """
     there = known(unit.conn, unit.manager_id, (one.job.identity for one in added if one.unique))
     numbers = _numbers(unit, [one.seq for one in added if one.seq is not None])
@@ -384,7 +382,7 @@ def _pick(unit: ManagerUnit, rows: Mapping[int, Row], picked: Sequence[PickedJob
             continue
         row = rows[pick.item_id]
         if row["state"] not in _WAITING:
-            raise _overtaken(unit, f"job {pick.item_id} does not wait any more")
+            raise _overtaken(unit, f"job {pick.item_id} is no longer waiting")
         unit.moved(JobState(row["state"]), JobState.STARTING, 1)
         unit.count(**{"retried" if row["retry"] else "scheduled": 1})
         values.append(

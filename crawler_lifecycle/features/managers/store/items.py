@@ -1,4 +1,4 @@
-"""Writes of jobs of managers: their insertion, and the records of their runs."""
+"""Inserts jobs of managers, and records their runs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class ManagerItems(ManagerPart):
         A yield with a new identity becomes BUFFERED, and an invalid one SKIPPED. A known identity
         is only counted. The position and the state of the source are taken from the page. A second
         call with the same page adds nothing. A yield counts once, even if the source is read
-        several times. Raises ``InvalidRequest`` when the page leaves positions out.
+        several times. Raises ``InvalidRequest`` if the page omits positions.
         """
         with self._unit(fence.manager_id, fence) as unit:
             row = unit.row
-            if page.position < row["position"]:  # a late retry; a later page is recorded already
+            if page.position < row["position"]:  # a late retry; a later page is already recorded
                 return int(row["jobs_buffered"])
             items = yields_behind(page, row["position"])
             added = _insert_new(unit, items)
@@ -58,13 +58,13 @@ class ManagerItems(ManagerPart):
     def add_jobs(
         self, manager_id: int, jobs: Sequence[Job], request_key: str | None, *, seal: bool = False
     ) -> int:
-        """Insert jobs from outside as QUEUED, without known identities.
+        """Insert jobs of users as QUEUED, except jobs with known identities.
 
         Returns the number of new jobs.
 
         A second call with the same ``request_key`` adds nothing and returns the same number.
-        ``seal``: no further jobs will come. Raises ``NotInThisState`` after a stop or the end, and
-        ``DuplicateRequest`` when the key belongs to other jobs.
+        ``seal`` means that no further jobs will come. Raises ``NotInThisState`` after a stop or the
+        end, and ``DuplicateRequest`` if the key belongs to other jobs.
         """
         if request_key is not None and not 0 < len(request_key) <= REQUEST_ID_MAX:
             raise InvalidRequest(
@@ -79,7 +79,7 @@ class ManagerItems(ManagerPart):
                 return before
             if unit.status.terminal or unit.row["stop_requested_at"] is not None:
                 raise NotInThisState(
-                    f"Manager {manager_id} is {unit.status} and takes no more jobs"
+                    f"Manager {manager_id} is {unit.status} and accepts no more jobs"
                 )
             fresh = _unknown(unit, ((job.identity, job) for job in jobs))
             rows = [
@@ -109,12 +109,12 @@ class ManagerItems(ManagerPart):
 
         A second call changes nothing.
 
-        Give either ``run_id`` or ``error``. With ``error`` the job has the outcome
+        Give either ``run_id`` or ``error``. With ``error``, the job has the outcome
         ``deploy_failed``, and its hooks are called as for any other bad end. Raises
-        ``NotInThisState`` when the job does not wait for its start.
+        ``NotInThisState`` unless the job waits for its start.
         """
         if (run_id is None) == (error is None):
-            raise InvalidRequest("run_id: give either run_id, or the error that prevents the start")
+            raise InvalidRequest("run_id: give either run_id or the error that prevents the start")
         i = manager_item.c
         with self._unit(fence.manager_id, fence) as unit:
             query = select(manager_item).where(
@@ -137,7 +137,7 @@ class ManagerItems(ManagerPart):
                 unit, [item_id], JobState.STARTED, run_id=run_id, error=error, outcome=outcome
             )
             unit.moved(JobState(row["state"]), JobState.STARTED, 1)
-            unit.changed = error is not None  # the events of the run report a start
+            unit.changed = error is not None  # the events of the run already report a start
 
 
 def set_items(unit: ManagerUnit, item_ids: Sequence[int], state: JobState, **values: Any) -> None:
@@ -171,12 +171,12 @@ def item_row(
 
 
 def moment(seconds: float | None) -> datetime | None:
-    """Return epoch seconds as a time; the seconds must be valid."""
+    """Return valid epoch seconds as a time."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _unknown(unit: ManagerUnit, jobs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the first job of each identity, without identities that the manager has already."""
+    """Return the first job of each identity that the manager does not have already."""
     first: dict[str, Any] = {}
     for identity, job in jobs:
         first.setdefault(identity, job)
@@ -200,8 +200,8 @@ def _insert_new(unit: ManagerUnit, items: Sequence[SourceItem]) -> set[int]:
 def _identity(item: SourceItem) -> str:
     """Return the identity of a yield.
 
-    An invalid yield has one from its position and its error, so it is listed once, even if the
-    source is read several times.
+    The identity of an invalid yield is derived from its position and error, so it is listed once,
+    even if the source is read several times.
     """
     if item.error is None and item.job is not None:
         return item.job.identity
@@ -210,7 +210,7 @@ def _identity(item: SourceItem) -> str:
 
 
 def _addition(unit: ManagerUnit, request_key: str, fingerprint: str) -> int | None:
-    """Return the number of jobs that this key added before; ``None``: the key is new.
+    """Return the number of jobs that this key added before, or ``None`` if the key is new.
 
     Raises ``DuplicateRequest``.
     """

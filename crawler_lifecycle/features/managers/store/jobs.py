@@ -21,7 +21,7 @@ from .rows import STATES, metadata_of
 from .tables import manager, manager_item
 from .unit import ManagerPart
 
-#: The most pages that one call reads to find enough jobs.
+#: The maximum number of pages that one call reads to find enough jobs.
 _ROUNDS = 20
 
 
@@ -29,7 +29,7 @@ class ManagerJobs(ManagerPart):
     """The methods of ``ManagerStore`` that answer questions of classes about jobs."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
-        """Return one job in the form of ``rows.metadata_of``; ``None``: there is no such job.
+        """Return one job in the form of ``rows.metadata_of``, or ``None`` if it does not exist.
 
         ``key`` is the number of its run (as text) or its request id. It may also name another run
         of the same project.
@@ -67,11 +67,11 @@ class ManagerJobs(ManagerPart):
         """Return a page of jobs of the manager whose run is in one of these states, and the
         position of the next page.
 
-        ``states`` are ``pending``, ``running`` or ``finished``. ``all_flows``: jobs of all managers
-        with the same name. The jobs have the form of ``rows.metadata_of``. Jobs that have not
-        finished come first, by run number. Finished jobs follow, the latest end first. The position
-        is ``None`` on the last page. Raises ``InvalidRequest`` for an unknown state or an invalid
-        ``after``.
+        ``states`` are ``pending``, ``running`` or ``finished``. With ``all_flows``, these are jobs
+        of all managers with the same name. The jobs have the form of ``rows.metadata_of``. Jobs
+        that have not finished come first, by run number. Finished jobs follow, latest end first.
+        The position is ``None`` on the last page. Raises ``InvalidRequest`` for an unknown state or
+        an invalid ``after``.
         """
         if not states or set(states) - STATES.keys():
             raise InvalidRequest(
@@ -163,7 +163,7 @@ def _jobs(of: ColumnElement[bool]) -> Select[Any]:
 def _position(after: str | None) -> tuple[str, datetime | None, int]:
     """Return the position where a page begins.
 
-    Raises ``InvalidRequest`` when ``after`` is no valid position.
+    Raises ``InvalidRequest`` if ``after`` is not a valid position.
     """
     if after is None:
         return "live", None, 0
@@ -181,5 +181,5 @@ def _position(after: str | None) -> tuple[str, datetime | None, int]:
     except ValueError:
         pass
     raise InvalidRequest(
-        f"after: {after[:100]!r} is not allowed; give the position that the page before returned"
+        f"after: {after[:100]!r} is not allowed; give the position that the previous page returned"
     )

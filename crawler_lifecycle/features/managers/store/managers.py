@@ -1,4 +1,4 @@
-"""Writes of managers: their rows from the reservation to the end, and the commands of people."""
+"""Writes managers: their rows from the reservation to the end, and the commands of people."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _NO_STOP: Mapping[str, Any] = {**NO_STOP, "leave_runs": False}
 class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     """Managers and their jobs: the queries for people, and the writes of workflows and workers.
 
-    A method with a fence raises ``Fenced`` and writes nothing when the attempt, owner or generation
+    A method with a fence raises ``Fenced`` and writes nothing if the attempt, owner or generation
     differs.
     """
 
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
         """Insert the manager, or find the manager with this name and flow id.
 
-        Returns the row, and whether it is new.
+        Returns the row and whether it is new.
 
         An ended manager gets the new class and options for its next attempt. Raises
         ``TooManyOpen``. Raises ``DuplicateRequest`` when the class or the options differ and the
@@ -58,7 +58,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     def _found(self, conn: Connection, new: NewManager) -> tuple[ManagerRow, bool] | None:
         m = manager.c
-        # The first read takes no lock. On MySQL a locking read of a missing key blocks inserts of
+        # The first read takes no lock. On MySQL, a locking read of a missing key blocks inserts of
         # neighbouring keys.
         query = select(m.manager_id, m.project).where(m.name == new.name, m.flow_id == new.flow_id)
         found = conn.execute(query).one_or_none()
@@ -93,9 +93,9 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
         """Make ``owner`` the owner of the manager. A second call changes nothing.
 
-        If the manager had another owner, its next attempt begins. After its end this is a resume. A
-        live manager is taken over only by an owner with the same workflow id, because its former
-        owner is closed then; a recorded stop stays. Raises ``RunIsLive`` for another workflow id,
+        If the manager had another owner, its next attempt begins. After its end, this is a resume.
+        A live manager is taken over only by an owner with the same workflow id, because its former
+        owner is then closed. A recorded stop is kept. Raises ``RunIsLive`` for another workflow id,
         ``Fenced`` for a former owner that has lost the manager, and ``RunNotFound``.
         """
         with self._unit(manager_id) as unit:
@@ -126,12 +126,11 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def new_generation(
         self, fence: ManagerFence, fingerprint: str, read_from: int | None
     ) -> ManagerRow:
-        """Raise the generation for a new process that runs the class, and record the fingerprint of
-        the class.
-
-        ``read_from`` is the position after which the source is read again; ``None``: it is not read
-        again. If new code reads the source from its beginning, items that nobody has started are
-        deleted. ``fence.generation`` is not compared. Raises ``NotInThisState`` after the end.
+        """Increase the generation for a new process that runs the class, and record the fingerprint
+        of the class. ``read_from`` is the position after which the source is read again, or
+        ``None`` if it is not. If new code reads the source from its beginning, items that nobody
+        has started are deleted. ``fence.generation`` is not compared. Raises ``NotInThisState``
+        after the end.
         """
         with self._unit(
             fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)
@@ -154,16 +153,14 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def note_error(
         self, fence: ManagerFence, error: str | None, waiting_for: str | None = None
     ) -> None:
-        """Record the error of the class (``None``: it has none), and the reason why the manager
-        waits.
-        """
+        """Record the error of the class, if any, and the reason why the manager waits."""
         with self._unit(fence.manager_id, fence) as unit:
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
         """Record a failed try of the hooks for this job, or, without ``item_id``, of a cycle.
 
-        Returns the number of failures in a row.
+        Returns the number of successive failures.
         """
         with self._unit(fence.manager_id, fence) as unit:
             if item_id is not None:
@@ -174,7 +171,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def steer_manager(
         self, manager_id: int, *, paused: bool | None = None, cap: int | None = None
     ) -> ManagerRow:
-        """Pause or resume the manager, or set its cap (0: the cap of the class counts again).
+        """Pause or resume the manager, or set its cap. With 0, the cap of the class applies again.
 
         Raises ``RunNotFound``, ``InvalidRequest`` for an invalid cap, and ``NotInThisState`` after
         the end.
@@ -194,16 +191,13 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def record_manager_stop(
         self, manager_id: int, intent: StopIntent, leave: bool = False
     ) -> ManagerRow:
-        """Record a stop: the manager becomes STOPPING, and starts no more jobs.
-
-        After its end nothing changes.
-
-        ``leave``: its runs continue.
+        """Record a stop: the manager becomes STOPPING and starts no more jobs. After its end,
+        nothing changes. With ``leave``, its runs continue.
         """
         with self._unit(manager_id) as unit:
             if unit.status.terminal:
                 return manager_row(unit.row)
-            # If one of several stops does not leave the runs, the runs are stopped.
+            # If one of several stops does not leave the runs alone, they are stopped.
             unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
             unit.ask_to_stop(intent)
             unit.move(RunStatus.STOPPING)
@@ -222,8 +216,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
         A second call changes nothing.
 
-        Picked jobs without a run wait again, and keep their numbers. After the end, lists show a
-        job as ended when its run has ended, even if its hooks did not run; a resume runs these
+        Picked jobs without a run wait again and keep their numbers. After the end, lists show a job
+        as ended as soon as its run has ended, even if its hooks did not run. A resume runs these
         hooks. Raises ``NotInThisState`` while runs of the manager live, unless ``leave`` or the
         stop allows them to continue.
         """
@@ -245,9 +239,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _count_anew(unit: ManagerUnit) -> None:
-        """Count the jobs of the manager again if jobs were pruned.
-
-        A pruning itself does not change the counters.
+        """Recount the jobs of the manager if jobs were pruned. Pruning itself does not change the
+        counters.
         """
         i = manager_item.c
         if unit.row["jobs_pruned_at"] is None:
@@ -274,7 +267,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def _settle_starting(unit: ManagerUnit) -> None:
         """Settle the picked jobs.
 
-        A job whose run exists becomes STARTED; the others wait again, and keep their numbers.
+        A job whose run exists becomes STARTED. The others wait again and keep their numbers.
         """
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)

@@ -59,8 +59,8 @@ def in_states(
 ) -> list[Row]:
     """Return a page of the jobs in these states, by id.
 
-    ``over``: the manager has ended. A started job then counts as ENDED when its run has ended. Each
-        state has its own
+    ``over`` means that the manager has ended. A started job then counts as ENDED if its run has
+    ended. Each state has its own
     query, so that an index gives the order.
     """
     i = manager_item.c
@@ -136,9 +136,7 @@ def _single(
 
 
 def _fatal(conn: Connection, run_ids: Sequence[int]) -> dict[int, list[JobTask]]:
-    """Return, for each of these multi-process runs, a task with an exit code that is final, if
-    there is one.
-    """
+    """Return a task with a fatal exit code for each of these multi-process runs that has one."""
     t = task_history.c
     found = defaultdict[int, list[JobTask]](list)
     for run_id in run_ids:

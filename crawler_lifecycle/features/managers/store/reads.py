@@ -32,14 +32,14 @@ _m = manager.c
 
 
 class ManagerReads(ManagerPart):
-    """The reading methods of ``ManagerStore`` for people and cycles."""
+    """The methods of ``ManagerStore`` that read for people and cycles."""
 
     def get_manager(self, manager_id: int) -> ManagerRow | None:
         return self._one(_m.manager_id == manager_id) if 0 < manager_id <= ID_MAX else None
 
     def find_manager(self, name: str | None, flow_id: str) -> ManagerRow | None:
-        """Return the manager with this flow id and name; without a name, the first manager of the
-        flow.
+        """Return the manager with this flow id and name, or without a name, the first manager of
+        the flow.
         """
         return self._one(_m.flow_id == flow_id, *wanted((_m.name, name)))
 
@@ -88,7 +88,7 @@ class ManagerReads(ManagerPart):
     def waiting_jobs(
         self, manager_id: int, state: JobState, after_id: int = 0, limit: int = 100
     ) -> list[Waiting]:
-        """Return jobs in this waiting state, the oldest first."""
+        """Return jobs in this waiting state, oldest first."""
         with self._db.reading() as conn:
             return [
                 waiting_row(row)
@@ -96,12 +96,12 @@ class ManagerReads(ManagerPart):
             ]
 
     def live_jobs(self, manager_id: int, after_id: int = 0, limit: int = 500) -> list[Live]:
-        """Return jobs that hold a slot, the oldest first."""
+        """Return jobs that hold a slot, oldest first."""
         with self._db.reading() as conn:
             return [live_row(row) for row in in_states(conn, manager_id, HOLDING, after_id, limit)]
 
     def starting_jobs(self, fence: ManagerFence, limit: int = 100) -> list[Live]:
-        """Return jobs whose run has to be started. Raises ``Fenced``."""
+        """Return jobs whose run must be started. Raises ``Fenced``."""
         with self._db.reading() as conn:
             check_owner(read_row(conn, manager, fence.manager_id), fence)
             rows = in_states(conn, fence.manager_id, [JobState.STARTING.value], 0, limit)
@@ -115,8 +115,8 @@ class ManagerReads(ManagerPart):
     def cut_off_runs(
         self, manager_id: int, after_run_id: int = 0, limit: int = 100
     ) -> list[RunRow]:
-        """Return runs of the manager that a stop of it has ended, and that nobody has resumed
-        since, by id.
+        """Return runs that a stop of the manager has ended and that nobody has resumed since, by
+        id.
 
         Raises ``RunNotFound``.
         """
@@ -124,8 +124,7 @@ class ManagerReads(ManagerPart):
         c = cancellation_log.c
         with self._db.reading() as conn:
             parent, mine = _children(conn, manager_id)
-            # The id of such a stop is that of the manager, and a resume begins an attempt without a
-            # stop.
+            # Such a stop has the id of the manager, and a resume begins an attempt without a stop.
             of_manager = select(c.id).where(
                 c.run_id == r.run_id, c.attempt == r.attempt, c.request_id.like(mine)
             )
@@ -147,7 +146,7 @@ class ManagerReads(ManagerPart):
 
 
 def _children(conn: Connection, manager_id: int) -> tuple[str, str]:
-    """Return the parent of the manager's runs, and the LIKE pattern of their requests.
+    """Return the parent of the manager's runs, and the LIKE pattern of their request ids.
 
     Raises ``RunNotFound``.
     """

@@ -1,6 +1,4 @@
-"""Retention of managers: the removal of their jobs, and the deletion of a run that a manager
-began.
-"""
+"""Retention of managers: removes their jobs, and deletes a run that a manager began."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def check_deletion(unit: Unit) -> None:
 
 
 def delete_texts(unit: Unit) -> None:
-    """Remove texts of persons and of crawlers from the jobs that began the run."""
+    """Remove texts by people and crawlers from the jobs that began the run."""
     mine = update(manager_item).where(_i.run_id == unit.run_id)
     unit.conn.execute(mine.values(params=None, error=None, outcome=known_outcome(_i.outcome)))
 

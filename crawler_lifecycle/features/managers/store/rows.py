@@ -1,4 +1,4 @@
-"""Conversion of rows of managers and jobs to the values of the ports, and back."""
+"""Converts rows of managers and jobs to the values of the ports, and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATES = {
     "finished": (RunStatus.COMPLETED, RunStatus.FAILED),
 }
 
-#: The Scrapy statistics that stand for the counters of a run, if its crawler reported no
+#: The Scrapy statistics that are derived from the counters of a run if its crawler reported no
 #: statistics.
 COUNTER_NAMES = {
     "pages": "response_received_count",
@@ -50,7 +50,7 @@ COUNTER_NAMES = {
 
 
 def manager_hash(new: NewManager) -> str:
-    """Return the fingerprint of class and options. A repeated start has the same fingerprint."""
+    """Return the fingerprint of class and options, which is the same for a repeated start."""
     return request_fingerprint(
         json.dumps([new.plan, dict(new.options)], sort_keys=True, ensure_ascii=True)
     )
@@ -71,10 +71,12 @@ def manager_row(row: Row) -> ManagerRow:
 
 
 def ended_by(row: Row) -> EndedBy | None:
-    """Return who ended the manager: a stop, its class, or we ourselves; ``None``: it lives."""
+    """Return who ended the manager: a stop, its class or the service, or ``None`` while it
+    lives.
+    """
     if not RunStatus(row["status"]).terminal:
         return None
-    # A close reason of its class may be any text, also this one.
+    # A close reason of its class may be any text, including this one.
     stopped = row["stop_requested_at"] is not None and row["outcome"] == "cancelled"
     return EndedBy.PERSON if stopped else EndedBy.CRAWLER if row["is_over"] else EndedBy.SERVICE
 
@@ -131,7 +133,7 @@ def live_row(row: Row) -> Live:
 
 
 def job_key(row: Row) -> str:
-    """Return the key of the job: the number of its run, or, before it has a run, its request id."""
+    """Return the key of the job: the number of its run, or its request id before it has a run."""
     if row["run_id"] is not None:
         return str(row["run_id"])
     return run_request_id(row["manager_id"], row["seq"], row["retry"])
@@ -157,7 +159,7 @@ class JobRun:
 
 
 def ended_row(row: Row, run: JobRun | None) -> EndedJob:
-    """Return the end of a job, for which hooks have to be called.
+    """Return the end of a job, for which hooks must be called.
 
     ``run`` is ``None`` when it could not be started.
     """
@@ -166,7 +168,7 @@ def ended_row(row: Row, run: JobRun | None) -> EndedJob:
     notes = [] if run is None else [task.retry_note for task in run.tasks]
     ended_by = EndedBy.SERVICE if run is None else run.row.ended_by
     if run is not None and run.row.lacks:
-        ended_by = None  # we judged it, and another try may bring more
+        ended_by = None  # the service judged it, and another try may yield more
     return EndedJob(
         live=live,
         attempt=1 if run is None else run.row.attempt,
@@ -189,7 +191,7 @@ def job_outcome(row: Row, run: JobRun | None) -> str:
 def metadata_of(row: Row | None, run: JobRun | None) -> dict[str, Any]:
     """Return a job in the form of Scrapy Cloud.
 
-    ``row`` is the manager's job; ``None`` for a run of another owner.
+    ``row`` is the manager's job, or ``None`` for a run of another owner.
     """
     job = None if row is None or row["params"] is None else load_job(row)
     if run is not None:
@@ -219,10 +221,10 @@ def state_of(status: RunStatus | str) -> str:
 
 
 def outcome_of(run: RunRow, tasks: Sequence[JobTask]) -> str | None:
-    """Return the outcome for Scrapy Cloud's ``close_reason``; ``None`` before the end.
+    """Return the outcome for Scrapy Cloud's ``close_reason``, or ``None`` before the end.
 
     A single-process run has the outcome of its task, which also shows how the crawler ended after a
-    stop. ``tasks`` are those of the run's present attempt.
+    stop. ``tasks`` are those of the run's current attempt.
     """
     if state_of(run.status) != "finished":
         return None
@@ -299,7 +301,8 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 def listed_job(row: Row, *, over: bool) -> JobRow:
     """Return a job of a list. An invalid job is reported in ``unreadable``.
 
-    ``over``: its manager has ended. A started job then counts as ended when its run has ended.
+    ``over`` means that its manager has ended. A started job then counts as ended if its run has
+    ended.
     """
     if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *OVER_RUNS):
         row = {

@@ -39,20 +39,20 @@ MANAGER_COUNTERS = ("yields", "duplicates", "scheduled", "retried", "good", "bad
 manager = new_table(
     "manager",
     counted_key("manager_id"),
-    # The uid identifies the manager. A restored database may give its number out again.
+    # The uid identifies the manager. A restored database may assign its number again.
     required("manager_uid", String(32)),
     project_column(),
     required("name", String(63)),
     required("flow_id", String(120)),
     required("plan", String(200)),
     required("options", Json),
-    # The fingerprint of class and options. It identifies a repeated start.
+    # The fingerprint of class and options, which identifies a repeated start.
     required("request_hash", String(32)),
     required("status", String(20)),
     Column("outcome", Words(200)),
     Column("cause", Long),
     *owner_columns(),
-    # Former owners that lost the manager. Their late claims are refused.
+    # Former owners that lost the manager, whose late claims are refused.
     required("former_owners", Json),
     # The generation of the process that runs the class. Writes of older processes are refused.
     required("generation", Integer),
@@ -61,7 +61,7 @@ manager = new_table(
     required("exhausted", Boolean),
     Column("source_error", Long),
     Column("last_pick_at", UtcTime),
-    # True when a decision of the class ended the manager, so that no further cycle begins.
+    # True if a decision of the class ended the manager, so that no further cycle begins.
     required("is_over", Boolean),
     required("sealed", Boolean),
     required("next_seq", BigInteger),
@@ -69,8 +69,8 @@ manager = new_table(
     required("paused", Boolean),
     required("leave_runs", Boolean),
     *stop_columns(),
-    # tries: the number of failed cycles in a row. hook_errors: the number of hooks of this attempt
-    # that failed finally.
+    # tries is the number of successive failed cycles. hook_errors is the number of hooks of this
+    # attempt that failed permanently.
     required("tries", Integer),
     required("hook_errors", Integer),
     required("state", Json),
@@ -82,7 +82,7 @@ manager = new_table(
     Column("error", Long),
     Column("requested_by", Words(255)),
     Column("parent", String(255)),
-    # Counters, which each change updates. Without them a page would have to count up to a million
+    # Counters, which each change updates. Without them, a page would have to count up to a million
     # jobs.
     *(required(f"jobs_{state.value}", BigInteger) for state in JobState),
     *(required(name, BigInteger) for name in MANAGER_COUNTERS),
@@ -112,7 +112,7 @@ manager_item = new_table(
     Column("not_before", UtcTime),
     # There is no foreign key, because it would need a further index.
     Column("run_id", BigInteger),
-    # The last attempt of its run for whose end hooks were called; 0: none.
+    # The last attempt of its run for whose end hooks were called, or 0.
     required("handled_attempt", Integer),
     # The number of failures of its hooks since their last success.
     required("hook_tries", Integer),
@@ -121,7 +121,7 @@ manager_item = new_table(
     required("created_at", UtcTime),
     required("updated_at", UtcTime),
     UniqueConstraint("manager_id", "identity"),
-    # Each number and retry has at most one job. Jobs without a number may be many.
+    # Each number and retry has at most one job. There may be many jobs without a number.
     UniqueConstraint("manager_id", "seq", "retry"),
     Index(None, "manager_id", "state", "item_id"),
     Index(None, "run_id"),
@@ -140,8 +140,8 @@ manager_addition = new_table(
 
 manager_log = new_table(
     "manager_log",
-    # The log has its own table, because every cycle locks and every list reads the row of the
-    # manager.
+    # The log has its own table, because every cycle locks the row of the manager and every list
+    # reads it.
     owner_key("manager.manager_id"),
     required("log_tail", Text),
 )
@@ -156,10 +156,10 @@ plan = new_table(
     required("fingerprint", String(100)),
     required("options", Json),
     Column("error", Long),
-    # The pool of workers that has a module; null: the common pool. Classes have no pool.
+    # The pool of workers that has a module, or null for the common pool. Classes have no pool.
     Column("queue", Words(50)),
-    # The worker that reports the class. since: the time of its first report of this code. seen_at:
-    # the time of its last report; null: it does not report the class any more.
+    # The worker that reports the class. since is the time of its first report of this code, and
+    # seen_at the time of its last report, or null if it no longer reports the class.
     Column("worker", Words(200), primary_key=True),
     required("since", UtcTime),
     Column("seen_at", UtcTime),

@@ -27,8 +27,7 @@ from .rows import counts_of, ended_by, manager_row
 from .tables import MANAGER_COUNTERS, manager, manager_log
 
 _m = manager.c
-#: The columns by which managers are put in order. Of the jobs of an ended manager none counts as
-#: live here.
+#: The columns by which managers are sorted. Here, no job of an ended manager counts as live.
 SORTS = {
     **{name: _m[name] for name in ("name", "flow_id", "status", "outcome", "good", "bad")},
     "live": case((_m.status.in_(LIVE_RUNS), _m.jobs_starting + _m.jobs_started), else_=0).label(
@@ -85,9 +84,8 @@ class ManagerUnit(RowUnit):
         self.set(**{name: self.row[name] + n for name, n in more.items()})
 
     def moved(self, before: JobState | None, after: JobState, jobs: int) -> None:
-        """Count ``jobs`` jobs that went from one state to another.
-
-        ``None`` as ``before``: the jobs are new.
+        """Count ``jobs`` jobs that went from one state to another. If ``before`` is ``None``, the
+        jobs are new.
         """
         if before is not None:
             self.count(**{f"jobs_{before}": -jobs})

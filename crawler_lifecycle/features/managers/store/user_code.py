@@ -1,6 +1,5 @@
-"""User code: the classes and modules that workers report.
-
-Each report of a worker about a class has one row.
+"""User code: the classes and modules that workers report. Each class of each worker has one
+row.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class UserCodeStore(StorePart):
     """The user code that workers have reported."""
 
     def register_user_code(self, worker: str, user_code: Sequence[UserCodeRow]) -> None:
-        """Replace the reports of this worker: ``user_code`` is all the code that it has.
+        """Replace the reports of this worker. ``user_code`` is all the code that it has.
 
         Reports of other workers that were silent for ``HEARD_S`` are removed if they are about the
         same user code or about unusable user code.
@@ -64,23 +63,21 @@ class UserCodeStore(StorePart):
         """Return the user code of each pool, by name.
 
         A class has one row for each version of its code that a worker can use and has reported
-        within ``HEARD_S``, the newest version first. A class without such a version has one row: a
-        worker is reading it, or cannot use it, or it was usable before. Errors of workers that are
-        gone are left out.
+        within ``HEARD_S``, the newest version first. A class without such a version has one row,
+        which shows that a worker is reading it or cannot use it, or that it was usable before.
+        Errors of workers that are gone are left out.
         """
         rows = self._rows(select(plan).order_by(plan.c.plan, func.coalesce(plan.c.queue, "")))
         groups = groupby(rows, key=lambda row: (row["plan"], row["queue"]))
         return [code for _, group in groups for code in self._codes(list(group))]
 
     def get_user_code(self, name: str, queue: str | None = None) -> UserCodeRow | None:
-        """Return the first row of ``list_user_code`` for this class and pool; ``None``: there is
-        none.
-        """
+        """Return the first row of ``list_user_code`` for this class and pool, or ``None``."""
         rows = self._rows(select(plan).where(plan.c.plan == name))
         return next(iter(self._codes([row for row in rows if row["queue"] == queue])), None)
 
     def _codes(self, rows: Sequence[Row]) -> list[UserCodeRow]:
-        """Return the rows of a class in one pool, as ``list_user_code`` shows them.
+        """Return the rows of a class in one pool in the form of ``list_user_code``.
 
         The newest version comes first, so that a rollout of new code changes the first row only
         once.

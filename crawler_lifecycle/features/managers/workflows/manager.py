@@ -1,13 +1,12 @@
 """``CrawlManagerWorkflow``: runs the cycles of a manager and begins the runs that they pick.
 
 1. Claim the manager's row.
-2. In turns: run one cycle of the class, in a worker of the role ``user-code``. Then begin the runs
-   that it picked.
+2. Repeatedly run one cycle of the class in a worker of the role ``user-code``, and then begin the
+  runs that it picked.
 3. Wait for the end of a run, for a command, or for the time that the class requested. A signal only
-   wakes the workflow, and the next cycle reads the rows. So a lost, repeated or foreign signal does
-   no harm.
-4. End, because the class wants it or because of a stop. A stop first needs the proof that no run is
-   live.
+  wakes the workflow, and the next cycle reads the rows, so a lost, repeated or foreign signal does
+  no harm.
+4. End because of the class or a stop. After a stop, first make sure that no run is live.
 
 Each step does one thing and returns. The next step depends only on the state, so continue-as-new is
 possible between any two steps.
@@ -51,13 +50,14 @@ from ..domain.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapsh
 from .manager_state import PASS_LEAST_S, ManagerState
 from .owned import OwnedWorkflow
 
-#: Seconds in which a worker must take a cycle. If the worker with the object does not, any worker
-#: may take it. If none does, the waiting reason shows this.
+#: Seconds within which a worker must take a cycle. If the worker with the object does not, any
+#: worker may take it. If none does, the waiting reason shows this.
 TAKEN_S = 10.0
-#: The number of events after which the workflow continues as new. It is low, because a manager
-#: lives long, and a worker that no longer has it in its cache replays all events.
+#: The number of events after which the workflow continues as new. It is low, because managers live
+#: long, and a worker without the workflow in its cache replays all events.
 HISTORY_MAX = 150
-#: The most seconds for ``on_close`` after a stop, including the time to build the object again.
+#: The maximum time for ``on_close`` after a stop, in seconds, including the time to rebuild the
+#: object.
 CLOSE_S = 180.0
 NO_WORKER = (
     f"no worker of the role user-code took the next cycle within {TAKEN_S:g} s: none is there, "
@@ -81,10 +81,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     @workflow.run
     async def run(self, order: Any = None, carried: Any = None, *surplus: Any) -> ManagerResult:
-        """Carry out the manager to its end.
-
-        The workflow fails only for an invalid order, or for a manager that it may not own. Starters
-        send only ``order``, a ``ManagerOrder``.
+        """Run the manager to its end. The workflow fails only if its order is invalid or if it may
+        not own the manager. Starters send only ``order``, a ``ManagerOrder``.
         """
         order = workflow_input(ManagerOrder, order)
         beside = (self._alarm.keep(lambda: self._s.outcome is not None), self._keep_reading())
@@ -190,11 +188,9 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             s.ends_by(answer)
 
     async def _own_still(self) -> None:
-        """Read the row after a refused cycle.
-
-        There are three cases. The manager is at another attempt: raise ``ApplicationError``. The
-        manager has ended: note that. Otherwise another process has the object: the next cycle may
-        use any worker.
+        """Read the row after a refused cycle. If the manager is at another attempt, raise
+        ``ApplicationError``. If it has ended, note that. Otherwise another process has the object,
+        so the next cycle may use any worker.
         """
         s = self._s
         row = await call(
@@ -214,16 +210,15 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.inbox.woken = True
 
     def _ended_before(self) -> None:
-        """Take over the recorded end.
-
-        It exists before this execution ends only if a person reset the workflow.
+        """Use the recorded end. It exists before this execution ends only if a person reset the
+        workflow.
         """
         s = self._s
         s.inbox.stop, s.inbox.closed, s.over = None, True, ManagerEnded(s.status, "", "")
 
     async def _keep_reading(self) -> None:
-        """Read the row after every wake-up, in parallel with all other work: it may contain a
-        stop.
+        """Read the row after every wake-up, in parallel with all other work, because it may contain
+        a stop.
         """
         s = self._s
         while s.outcome is None:
@@ -247,11 +242,11 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         return may_leave(HISTORY_MAX)
 
     async def _cycle(self, *, closing: bool = False) -> CycleAnswer:
-        """Run one cycle in the worker with the class's object, or else in any worker, which builds
-        the object again.
+        """Run one cycle in the worker with the class's object, or else in any worker, which
+        rebuilds the object.
 
         If no worker takes the cycle, the waiting reason shows this, and the cycle waits. With
-        ``closing`` it raises ``NotTaken`` instead.
+        ``closing``, it raises ``NotTaken`` instead.
         """
         s = self._s
         order = CycleOrder(s.manager_id, s.attempt, s.owner_run_id, closing)
@@ -302,9 +297,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await self._end(s.stopped_by())
 
     async def _record_stop(self, *, must: bool) -> None:
-        """Record the stop.
-
-        ``must``: all other steps are done, so this waits for the repair of an unreadable row.
+        """Record the stop. ``must`` means that all other steps are done, so this waits for the
+        repair of an unreadable row.
         """
         s = self._s
         intent = s.inbox.stop
@@ -322,7 +316,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.waiting = None
 
     async def _stop_runs(self) -> None:
-        """Stop the live runs. Then wait for a while, or until a run ends."""
+        """Stop the live runs. Then wait until a run ends, but only for a while."""
         s = self._s
         intent = self._s.inbox.stop
         assert intent is not None
@@ -345,7 +339,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
 
     async def _close(self) -> None:
         """Call ``on_close`` after a stop, if a cycle has run before and a worker of the role
-        ``user-code`` is there.
+        ``user-code`` is available.
         """
         s = self._s
         s.waiting = "on_close"
@@ -363,7 +357,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- end --------------------------------------------------------------------------------------
 
     async def _end(self, verdict: ManagerEnded) -> None:
-        """Record the end. If a run has become live meanwhile, go back to stopping the runs."""
+        """Record the end. If a run has become live in the meantime, stop the runs again."""
         s = self._s
         stopped = self._stop_wanted()
         leave = s.inbox.leave if stopped else True

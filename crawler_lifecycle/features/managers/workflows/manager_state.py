@@ -1,4 +1,4 @@
-"""The state of a manager's workflow: one value that continue-as-new passes on."""
+"""The state of a manager's workflow, which is one value that continue-as-new passes on."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ NAME = SearchAttributeKey.for_keyword("CrawlName")
 
 #: Signals after which the next cycle begins. Their payload is not read.
 WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
-#: The longest time between two cycles of a manager, in seconds. Its class may request an earlier
-#: one.
+#: The maximum time between two cycles of a manager, in seconds. Its class may request an earlier
+#: cycle.
 LEVEL_S = 300.0
-#: The shortest time between the beginnings of two cycles, in seconds. It grows with the number of
-#: live jobs, so that one cycle handles many ends. After a cycle without an end or a pick it is
+#: The minimum time between the beginnings of two cycles, in seconds. It grows with the number of
+#: live jobs, so that one cycle handles many ends. After a cycle without an end or a pick, it is
 #: ``IDLE_GAP_S``.
 GAP_S = 0.05
 GAP_PER_LIVE_S = 0.005
 GAP_MOST_S = 0.5
 IDLE_GAP_S = 1.0
-#: Seconds between two passes that stop runs: the first wait and the longest wait. Each wait has at
-#: least ``PASS_LEAST_S``, even if a run ends in this time.
+#: Seconds between two passes that stop runs, for the first wait and for the longest wait. Each wait
+#: takes at least ``PASS_LEAST_S``, even if a run ends in this time.
 PASS_S = 5.0
 PASS_MOST_S = 60.0
 PASS_LEAST_S = 1.0
@@ -41,12 +41,12 @@ PASS_LEAST_S = 1.0
 
 @dataclass
 class ManagerInbox(Inbox):
-    """The signals and stops that reached the manager and are not carried out yet."""
+    """The signals and stops that reached the manager and have not been carried out yet."""
 
     woken: bool = False
     asked: int = 0
-    """The number of wake-ups after which the row was not read yet. The row may contain a new
-    command or stop.
+    """The number of wake-ups since the row was last read. The row may contain a new command or
+    stop.
     """
     leave: bool = True
     """True if all stops so far let the runs continue."""
@@ -74,7 +74,7 @@ class ManagerInbox(Inbox):
             self.unheard(name, args, converter, *WAKING)
 
     def want(self, intent: StopIntent, *, leave: bool = False) -> None:
-        """Accept a stop that is not recorded yet."""
+        """Accept a stop that has not been recorded yet."""
         if self.late():
             return
         before, self.stop = self.stop, intent if self.stop is None else self.stop.merged(intent)
@@ -82,7 +82,7 @@ class ManagerInbox(Inbox):
         self.leave = self.leave and leave
 
     def recorded(self, stop: StopIntent | None, leave: bool) -> None:
-        """Take over a stop that is already in the database. The gateway may have recorded it."""
+        """Use a stop that is already in the database. The gateway may have recorded it."""
         if stop is not None:
             self.leave = leave and (self.leave or self.stop is None)
             self.recorded_stop(stop)
@@ -92,14 +92,14 @@ class ManagerInbox(Inbox):
 class OwnedState:
     """The state of a workflow about the row that it owns.
 
-    New fields need a default, and no field may be removed: old histories must load.
+    New fields need a default, and no field may be removed, because old histories must load.
     """
 
     attempt: int = 0
     owner_run_id: str = ""
     parent: str | None = None
     next_at: datetime | None = None
-    """The latest time of the next turn; ``None``: at once."""
+    """The latest time of the next turn; ``None`` means at once."""
     waiting: str | None = None
     cause: str | None = None
     parent_told: bool = False
@@ -114,33 +114,33 @@ class OwnedState:
 
 @dataclass
 class ManagerState(OwnedState):
-    """The state of a manager that its workflow knows."""
+    """The state of a manager as its workflow knows it."""
 
     manager_id: int = 0
     name: str = ""
     flow_id: str = ""
     status: RunStatus = RunStatus.INITIALIZING
     queue: str | None = None
-    """The task queue of the worker with the object of the class; ``None``: any worker may build the
-    object.
+    """The task queue of the worker with the object of the class, or ``None`` if any worker may
+    build the object.
     """
     cycles: int = 0
     cycle_at: datetime | None = None
     """The time at which the last cycle began."""
     idle: bool = False
-    """True when the last cycle handled no end and picked no job."""
+    """True if the last cycle handled no end and picked no job."""
     live: int = 0
     error: str | None = None
     over: ManagerEnded | None = None
-    """The end of the manager, when its class wants no further cycle."""
+    """The end of the manager, set if its class wants no further cycle."""
     passes: int = 0
     """The number of passes that stopped runs."""
     unrecorded: str | None = None
-    """The reason why the requested stop is not recorded yet."""
+    """The reason why the requested stop has not been recorded yet."""
     gone: bool = False
-    """True when a stop has found that no run is live."""
+    """True after a stop has found that no run is live."""
     closed: bool = False
-    """True when ``on_close`` was called after a stop, or could not be called."""
+    """True after ``on_close`` was called after a stop, or could not be called."""
     unclosed: str | None = None
     """The reason why ``on_close`` was not called, or its error."""
     outcome: str | None = None
@@ -150,7 +150,7 @@ class ManagerState(OwnedState):
         return ManagerFence(self.manager_id, self.attempt, self.owner_run_id)
 
     def adopt(self, opened: ManagerOpened) -> None:
-        """Take over the row of the manager that this workflow now owns."""
+        """Copy the row of the manager that this workflow now owns."""
         self.name = opened.name
         self.flow_id = opened.flow_id
         self.attempt = opened.attempt
@@ -159,7 +159,7 @@ class ManagerState(OwnedState):
         self.inbox.recorded(opened.stop, opened.leave)
 
     def took(self, answer: CycleAnswer, now: datetime) -> None:
-        """Take over the result of a cycle."""
+        """Apply the result of a cycle."""
         self.queue = answer.queue
         self.live = answer.live
         self.waiting = answer.waiting
@@ -208,7 +208,7 @@ class ManagerState(OwnedState):
         return ManagerResult(*identity, self.status, self.outcome or "", self.cause or "")
 
     def snapshot(self) -> ManagerSnapshot:
-        """Return the answer of the query ``status``."""
+        """Return the answer to the query ``status``."""
         return ManagerSnapshot(
             manager_id=self.manager_id,
             name=self.name,

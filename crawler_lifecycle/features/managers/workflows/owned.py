@@ -39,8 +39,8 @@ R = TypeVar("R")
 
 
 class OwnedWorkflow(Generic[S]):
-    """The workflow of one manager or graph: it claims the row, carries out its work, and records
-    stop and end.
+    """The workflow of one manager or graph. It claims the row, carries out its work, and records
+    the stop and the end.
     """
 
     _s: S
@@ -48,9 +48,8 @@ class OwnedWorkflow(Generic[S]):
     def _begin(
         self, state: TypeAdapter[S], new: S, carried: Any, surplus: Sequence[Any], wakes: str
     ) -> None:
-        """Take over the state of the previous execution.
-
-        ``wakes``: the purpose of the alarm, for Temporal's UI.
+        """Load the state of the previous execution. ``wakes`` is the purpose of the alarm, for
+        Temporal's UI.
         """
         self._s, self._refused = read_carried(state, new, carried, surplus)
         self._alarm = Alarm(lambda: self._s.next_at, wakes)
@@ -79,14 +78,14 @@ class OwnedWorkflow(Generic[S]):
         return self._s.inbox.stop is not None
 
     def _stop_changed(self) -> bool:
-        """Return whether a stop, or a stronger one, is not recorded yet."""
+        """Return whether a stop, or a stronger one, has not been recorded yet."""
         return self._s.inbox.changed
 
     def _claim(self, number: int) -> Claim:
         return Claim(number, Owner(workflow.info().workflow_id, self._s.owner_run_id))
 
     async def _live(self, steps: Coroutine[Any, Any, R]) -> R | None:
-        """Carry out the steps. Return the result; ``None``: continue as new."""
+        """Carry out the steps. Return the result, or ``None`` to continue as new."""
         try:
             return await steps
         except MustLeave:
@@ -111,7 +110,8 @@ class OwnedWorkflow(Generic[S]):
 
         Then wait a short time for more events, until ``soon()`` returns true.
 
-        Raises ``StepInterrupted`` if ``elsewhere()`` returns true: other work comes first.
+        Raises ``StepInterrupted`` if ``elsewhere()`` returns true, because other work then comes
+        first.
         """
         s = self._s
         self._alarm.rang = self._s.next_at is None
@@ -146,7 +146,7 @@ class OwnedWorkflow(Generic[S]):
         self.note(TOO_LATE)
 
     async def _ended(self, method: Callable[[Any, A], R], order: A, wake: Condition) -> R | None:
-        """Record the end. Return ``None`` if a run or step has become live meanwhile."""
+        """Record the end. Return ``None`` if a run or step has become live in the meantime."""
         try:
             return await call(method, order, control=self._stop_wanted(), wake=wake)
         except ApplicationError as error:

@@ -1,3 +1,3 @@
-"""The settings of the Scrapy project. Nothing in them is about crawler-lifecycle."""
+"""The settings of the Scrapy project. They need nothing for crawler-lifecycle."""
 
 SPIDER_MODULES = ["shop.spiders"]

@@ -17,7 +17,7 @@ class Shop(scrapy.Spider):
     start_urls = [(Path(__file__).parents[1] / "pages" / "index.html").as_uri()]  # noqa: RUF012
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Any]:
-        """One item for each article, then the pages that this one links to."""
+        """Yield one item for each article, and then the pages that this page links to."""
         for article in response.css("article"):
             yield {
                 "name": article.css("h2::text").get(),
