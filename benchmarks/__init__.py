@@ -1,6 +1,6 @@
-"""Figures, each beside a baseline measured in the same run.
+"""Benchmarks, each with a baseline that is measured in the same run.
 
 ``python -m benchmarks [history|throughput]``.
 
-These machines are noisy: medians and ratios are what to compare, never single seconds.
+These machines are noisy, so compare medians and ratios, and never single seconds.
 """

@@ -1,6 +1,7 @@
-"""``python -m benchmarks``: all figures but the long ones; with names, only those.
+"""``python -m benchmarks``: runs all short benchmarks, or those with the given names.
 
-``--each``: every one that needs no large installation."""
+``--each`` runs every benchmark that needs no large installation.
+"""
 
 from __future__ import annotations
 

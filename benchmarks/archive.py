@@ -1,11 +1,10 @@
-"""Zip and upload of supporting files to S3, against the same bytes sent in the same parts without
-being packed.
+"""Zip and upload of supporting files to S3, compared with an upload of the same bytes without
+packing.
 
-Server: `rclone serve s3` over a folder of this machine. Content: three quarters text of pages, one
-quarter random. The baseline is the standard library's zip, stored, into the same parts: no packing,
-no digests of files, no manifest. Each export is a process of its own; its memory is what its peak
-(VmHWM) grew by after everything was imported and connected. The parts alone are three buffers of 8
-MiB.
+The server is `rclone serve s3` over a local folder. The content is three quarters text of pages and
+one quarter random bytes. The baseline writes the standard library's uncompressed zip into the same
+parts, without digests or a manifest. Each export is a separate process; its memory is the growth of
+its peak (VmHWM) after all imports and connections. The parts alone are three buffers of 8 MiB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The figures of what stands beside runs: hooks of many ends at once, floods of signals, workflows
-that are gone.
+"""Work next to runs: hooks of many simultaneous ends, floods of signals, and lost workflows.
 
-All on the real stack with real processes.
+Everything runs on the real stack with real processes.
 """
 
 from __future__ import annotations

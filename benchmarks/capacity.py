@@ -1,12 +1,12 @@
-"""The cost of a task to each part, and what 1,000, 10,000 and 100,000 tasks a day need (task
-``capacity``).
+"""The cost of a task to each component, and the needs of 1,000, 10,000 and 100,000 tasks a day
+(task ``capacity``).
 
-The whole stack on MariaDB and on a real API server, whose nodes pretend to run pods that end at
-once. Runs of one task, or of ``BENCHMARK_EACH``, begin at the rate of a day's peak hour, 12,000
-tasks of 100,000, and each part's processor seconds, the bytes of the database, the API server's own
-count of requests, and the actions in the histories of some runs are divided by the tasks. What is
-computed from them is printed as a table; ``docs/capacity.md`` holds one, and the formula. With
-``BENCHMARK_STANDING=2000`` a run of so many tasks executes all the while, and its own cost is
+The whole stack runs on MariaDB and on a real API server whose nodes pretend to run pods that end at
+once. Runs of one task, or of ``BENCHMARK_EACH`` tasks, begin at the rate of a peak hour, 12,000 of
+100,000 tasks a day. The processor seconds of each component, the bytes in the database, the API
+server's own count of requests, and the actions in the histories of some runs are divided by the
+number of tasks. The results are printed as a table; ``docs/capacity.md`` has one, and the formula.
+With ``BENCHMARK_STANDING=2000``, a run of so many tasks executes in parallel, and its own cost is
 printed.
 """
 

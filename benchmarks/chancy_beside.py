@@ -1,8 +1,7 @@
-"""Chancy on PostgreSQL, beside which graphs are measured: neither is a dependency of anything of
-ours.
+"""Chancy on PostgreSQL, with which graphs are compared. Neither is a dependency of ours.
 
-PostgreSQL is Debian's (``apt-get install postgresql``), Chancy comes into an environment that is
-made for this run.
+PostgreSQL comes from Debian (``apt-get install postgresql``). Chancy is installed into an
+environment for this run.
 """
 
 from __future__ import annotations

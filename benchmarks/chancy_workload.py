@@ -1,7 +1,8 @@
 """The graphs of ``benchmarks.graphs`` in Chancy, for a Python that has Chancy: ``chancy_beside``
 calls it.
 
-It is copied to a folder and imported there by its own name, as Chancy's processes import its jobs.
+It is copied to a folder and imported under its own name, because Chancy's processes import its
+jobs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""No class of work starves: how long each waits while another is asked for at twice what the
-machine can do.
+"""Waiting times of each class of work while another class gets twice the load that the machine can
+handle: no class may starve.
 
-The classes are stops, ends, starts, polls, exports and audits. On the whole stack with real
-processes. The bounds are those of docs/truth.md.
+The classes are stops, ends, starts, polls, exports and audits. Everything runs on the real stack
+with real processes. The limits are those of docs/truth.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a person waits for the command line: help, and every kind of verb up to its first
+"""The time that people wait for the command line: help, and every kind of verb up to its first
 request.
 """
 

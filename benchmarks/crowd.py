@@ -1,11 +1,11 @@
-"""Very many runs on one worker: what they cost at rest; how soon a stop is carried out, then and in
-a burst of starts.
+"""Very many runs on one worker: their cost at rest, and the time to carry out a stop, at rest and
+in a burst of starts.
 
-The runs at rest are in the database and on the cluster as after their start, and their workflows
-begin with the state with which a run goes on after continue-as-new, so that ten thousand of them
-take minutes and not hours. Beside them: bare workflows that execute as many activities as often.
+The resting runs are put into the database and onto the cluster as if they had been started, and
+their workflows begin with the state after a continue-as-new, so that ten thousand of them take
+minutes and not hours. The baseline is bare workflows that execute as many activities as often.
 
-Sizes by the environment: ``BENCHMARK_OPEN_RUNS``, ``BENCHMARK_REST_S``, ``BENCHMARK_CACHE``,
+These variables set the sizes: ``BENCHMARK_OPEN_RUNS``, ``BENCHMARK_REST_S``, ``BENCHMARK_CACHE``,
 ``BENCHMARK_BURST``, ``BENCHMARK_STOPS``, ``BENCHMARK_RUNG_S``.
 """
 

@@ -1,8 +1,7 @@
-"""The database among very many rows: lists, counts, a large sync, added tasks, the event stream;
-MariaDB and SQLite.
+"""The database with very many rows: lists, counts, a large sync, added tasks, and the event stream,
+on MariaDB and SQLite.
 
-Every figure is a median, and where one is compared with a baseline the two take turns in the same
-database.
+Every figure is a median. A figure and its baseline take turns in the same database.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The gateway as a process: starts while runs execute and under pressure, a page among very many
-runs, readers.
+runs, and readers.
 
-A real gateway, a real scheduler service and a real Temporal dev server, each a process of its own;
-the worker is that of the throughput benchmark (the real workflow, over a cluster in memory). Every
-figure stands beside a round trip that does nothing, through the same connection in the same minute.
+A real gateway, scheduler service and Temporal dev server run as separate processes; the worker is
+that of the throughput benchmark (the real workflow over a cluster in memory). Every figure is
+compared with a round trip that does nothing, through the same connection in the same minute.
 """
 
 from __future__ import annotations

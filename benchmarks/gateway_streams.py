@@ -1,5 +1,5 @@
-"""Hundreds of readers of the event stream, one of which never reads: delays, memory, and who is
-dropped.
+"""Hundreds of readers of the event stream, one of which never reads: delays, memory, and
+disconnected readers.
 """
 
 from __future__ import annotations

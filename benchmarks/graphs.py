@@ -1,8 +1,8 @@
-"""Graphs: chains and fans beside Chancy's, crawls beside plain lifecycles, a retry, a killed
-worker, graphs at rest.
+"""Graphs: chains and fans compared with Chancy's, crawls compared with plain lifecycles, a retry, a
+killed worker, graphs at rest.
 
 ``BENCHMARK_PARTS`` is a list of the parts: ``chains,fans,crawls,fair,gateway,chancy,killed,rest``.
-``BENCHMARK_FAN`` and ``BENCHMARK_FAN_IN`` are the sizes of both fans.
+``BENCHMARK_FAN`` and ``BENCHMARK_FAN_IN`` set the sizes of both fans.
 """
 
 from __future__ import annotations

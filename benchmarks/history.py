@@ -1,5 +1,5 @@
-"""How much history and how many actions a run costs in Temporal: a quiet day, and an hour of
-waiting for a start.
+"""A run's history events and actions in Temporal, for a quiet day and for an hour of waiting for a
+start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Items of a crawl through a function of a graph: a million of them, from live files and out of an
-archive.
-"""
+"""A million items of a crawl, read by a function of a graph from live files and from an archive."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""One poll of a run of many pods: what it costs beyond the transfer, and what the typed client
-takes for less.
+"""One poll of a run of many pods: its cost beyond the transfer, and the savings of the typed
+client.
 
-On the real API server, with pods that kwok's nodes pretend to run. Each reading is made by a
-process of its own, which has connected before the clock starts; its memory is the peak during the
-reading above what it had before. The bare transfer is the same requests in the same pages, read to
-their last byte and thrown away.
+It uses the real API server, with pods that kwok's nodes pretend to run. Each reading is made by a
+separate process, which has connected before the clock starts; its memory is the peak during the
+reading minus the memory before. The baseline makes the same requests in the same pages, reads them
+to their last byte and discards them.
 
-``python -m benchmarks.kubernetes_poll PODS`` takes another number than 10,000 (to be had by its
-name only: making them takes minutes).
+``python -m benchmarks.kubernetes_poll PODS`` sets another number than 10,000. Only this name starts
+it, because creating the pods takes minutes.
 """
 
 from __future__ import annotations

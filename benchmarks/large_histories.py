@@ -1,8 +1,8 @@
-"""What it costs a worker to take up a manager of very many items, or a graph of very many steps;
-and a bare workflow.
+"""The cost of resuming a manager of very many items, or a graph of very many steps, on a new
+worker, compared with a bare workflow.
 
-Their longest execution is replayed, as by a worker that does not remember it, and so is a bare one
-with as many events. Size by the environment: ``BENCHMARK_ITEMS``.
+Their longest execution is replayed, as by a worker that does not have it in memory, and so is a
+bare one with as many events. ``BENCHMARK_ITEMS`` sets the size.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Crawl managers: instant jobs, many and one by one, managers at rest, and a million identities
-that are known.
+"""Crawl managers: instant jobs (many, and one by one), managers at rest, and a million known
+identities.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The figures of pools: picking among very many waiting tasks, shares in an overload, an urgent
-task behind others.
+"""Pools: picking among very many waiting tasks, shares under overload, and an urgent task behind
+others.
 
-Shares and order are counted from the journal that the crawlers write, and from nothing of ours.
+Shares and order are counted only from the journal that the crawlers write.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a run and its tasks leave in the database, table by table, written by the real workflow:
-MariaDB and SQLite.
+"""The bytes that a run and its tasks leave in each table of the database, written by the real
+workflow, on MariaDB and SQLite.
 
-Two plays on each: runs of one task, and runs of many. Both databases are asked for the bytes of the
-records in the pages of each table and index, which are filled to two thirds or more; pages beside
-the rows are counted by what lies there.
+Both databases play runs of one task, and runs of many. The bytes are those of the records in the
+pages of each table and index, which are filled to two thirds or more. Pages that store large values
+outside their rows are counted by their contents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Schedules: many that are due at once, beside bare Temporal Schedules that are, and many of which
+"""Many simultaneous schedules compared with bare Temporal Schedules, and many schedules of which
 nothing is due.
 """
 

@@ -1,4 +1,4 @@
-"""How large a benchmark is: its usual size, the one of a variable, or the smallest that still shows
+"""The size of a benchmark: its usual size, that of a variable, or the smallest that still shows
 that it works.
 """
 

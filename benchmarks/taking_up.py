@@ -1,9 +1,9 @@
-"""What it costs a worker to take up a run that it does not remember, and to remember it; beside a
-bare workflow.
+"""The cost to a worker of resuming a run that it does not have in memory, and of keeping it in
+memory, compared with a bare workflow.
 
-Open runs on the last step of the polling schedule, and bare workflows with as many activities
-behind them. Their worker leaves, a new one is asked about each of them, and so replays each:
-processor and memory of the new one, for each run.
+There are open runs on the last step of the polling schedule, and bare workflows with as many
+activities behind them. Their worker ends, and a new one replays each of them because of a query:
+the figures are its processor time and memory for each run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Two tenants of one gateway, one of whom attacks: what the other one waits for its answers.
+"""Two tenants of one gateway, one of whom attacks: the other one's waiting times.
 
-The attacker has a token of the role operate, 40 connections, and sends what is valid and absurd:
-bodies and forms that are refused, and large ones that are taken. The other tenant starts runs and
-reads them, one request after the other. ``BENCHMARK_ATTACK_S`` is the length of the attack in
-seconds (default: 600).
+The attacker has a token of the role operate and 40 connections, and sends valid and absurd
+requests: bodies and forms that are refused, and large ones that are accepted. The other tenant
+starts and reads runs, one request after the other. ``BENCHMARK_ATTACK_S`` is the length of the
+attack in seconds (default: 600).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The figures of the ledger of truth: how late a status is, what is in the way of it, and what it
-costs.
-"""
+"""The ledger of truth: how late statuses are recorded, what delays them, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What a status is worth while Temporal is away, and what a run costs it.
+"""The lateness of statuses while Temporal is unavailable, and its cost for a run.
 
-Temporal's process is stopped by a signal while crawls end: how late their rows are, and after its
-return their verdicts; and how old the last poll of a run becomes then where nobody observes the
-cluster. Then runs of one task, one after the other: Temporal's actions, and seconds of processor.
+A signal stops Temporal's process while crawls end. The figures are the lateness of their rows, of
+their verdicts after Temporal's return, and of the last poll of a run if nobody observes the
+cluster. Then runs of one task follow one after the other: Temporal's actions, and processor
+seconds.
 """
 
 from __future__ import annotations

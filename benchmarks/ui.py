@@ -1,9 +1,9 @@
-"""The page in a real Chromium: the first visit among very many runs, what moves, what is large,
-what stays open.
+"""The web UI in a real Chromium: the first visit among very many runs, moving pages, large pages,
+and pages that stay open.
 
-A real gateway, a scheduler service, a Temporal dev server and MariaDB, each a process of its own.
+A real gateway, scheduler service, Temporal dev server and MariaDB run as separate processes.
 ``BENCHMARK_RUNS`` is the number of runs in the database (default: a million, which take minutes to
-be filled in), ``BENCHMARK_PARTS`` a list of those parts that are to be measured
+create), and ``BENCHMARK_PARTS`` a list of the parts to measure
 (``first,press,live,many,run,graph,log,open``; default: all).
 """
 

@@ -1,6 +1,4 @@
-"""A real Chromium, and what it says of itself: bytes, times, long tasks of the main thread,
-memory.
-"""
+"""A real Chromium and its own figures: bytes, times, long tasks of the main thread, and memory."""
 
 from __future__ import annotations
 

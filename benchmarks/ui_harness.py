@@ -1,4 +1,4 @@
-"""What the figures of the page have in common: servers, a browser, and runs that change."""
+"""The common parts of the benchmarks of the web UI: servers, a browser, and runs that change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pages of large things: a run of ten thousand tasks, graphs of thousands of steps; how they come
-and how they move.
+"""Large pages: a run of ten thousand tasks, and graphs of thousands of steps; how fast they load
+and move.
 """
 
 from __future__ import annotations

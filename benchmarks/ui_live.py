@@ -1,5 +1,5 @@
-"""Rows that change under the eyes of many: how late they are, and what that costs the gateway and
-the database.
+"""Rows that change while many people watch: their lateness, and the cost to the gateway and the
+database.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Webhooks: 1,000 events that wait, told to one healthy receiver, and how late one event comes."""
+"""Webhooks: 1,000 waiting events sent to one healthy receiver, and the lateness of one event."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""Things to try the service with: a website to crawl, crawlers for it, and the catalogue that
-declares them.
-"""
+"""Examples to try the service with: a website to crawl, crawlers for it, and their catalogue."""

@@ -1,5 +1,5 @@
-"""Graphs over the demonstration site: docs/first-graph.md walks through them; the story proves what
-the second does.
+"""Graphs over the demonstration site, which docs/first-graph.md explains; the story proves the
+second one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A crawl manager over the demonstration site: docs/first-manager.md walks through it; the story
-proves it.
+"""A crawl manager over the demonstration site, which docs/first-manager.md explains and the story
+proves.
 """
 
 from __future__ import annotations

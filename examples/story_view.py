@@ -1,4 +1,6 @@
-"""How the story is shown: a live table on a terminal, one plain line per change everywhere else."""
+"""The display of the story: a live table on a terminal, and one plain line per change everywhere
+else.
+"""
 
 from __future__ import annotations
 

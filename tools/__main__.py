@@ -1,8 +1,8 @@
 """Tasks beyond the targets of make, from ``tasks.toml``: ``python3 -m tools NAME ARGUMENTS``.
 
-It lists them without.
+Without arguments, it lists them.
 
-Standard library only, because most tasks begin with ``make env``.
+It uses only the standard library, because most tasks begin with ``make env``.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""An extension of griffe, for `make site`: examples in docstrings become code, which Markdown takes
-for quotations.
+"""An extension of griffe for `make site`: it turns examples in docstrings into code, which Markdown
+would read as quotations.
 """
 
 from __future__ import annotations

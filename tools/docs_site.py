@@ -1,9 +1,9 @@
-"""A hook of MkDocs: what the site has beyond the files of ``docs/``, and what it cannot show as
-they are.
+"""A hook of MkDocs: adds pages that are not files in ``docs/``, and adapts Markdown that MkDocs
+cannot show.
 
-``openapi.md`` is made of ``openapi.json``. A link to a file of the project outside of ``docs/``
-becomes its path, as the site does not have it; a link to one that does not exist is told, and
-``--strict`` refuses it.
+``openapi.md`` is made from ``openapi.json``. A link to a file of the project outside ``docs/``
+becomes its path, because the site does not contain the file. A link to a file that does not exist
+is a warning, which ``--strict`` refuses.
 """
 
 from __future__ import annotations

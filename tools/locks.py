@@ -1,10 +1,8 @@
-"""Whether the locks can be installed on both kinds of machine: ``python -m tools.locks``.
+"""Check that the locks can be installed on both kinds of machine: ``python -m tools.locks``.
 
-Asks the package index.
-
-For each lock and processor pip says which wheel it would take, and fetches no wheel for it.
-Complained about is a pin without a wheel there, a wheel whose hash is not in the lock, and what a
-package needs only there and nobody locked.
+For each lock and processor, pip says which wheel it would take, without fetching it. The tool
+reports pins without a wheel, wheels whose hash is not in the lock, and packages that only one
+processor needs and that nobody locked. It asks the package index.
 """
 
 from __future__ import annotations

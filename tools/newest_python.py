@@ -1,11 +1,10 @@
-"""Play tests on the newest Python: ``newest_python [PYTEST ARGUMENT...]``.
+"""Run tests on the newest Python: ``newest_python [PYTEST ARGUMENT...]``.
 
-Without a file or folder: ``TESTS``.
+Without a file or folder, it runs ``TESTS``.
 
 The machine's own Python is the oldest that the package allows. The newest comes from a Go module
-that carries the builds of python-build-standalone, because uv and pyenv fetch theirs from places
-that CI does not reach. It is unpacked into a cache folder outside of the tree; its environment is
-``.venv-newest``.
+that contains the builds of python-build-standalone, because CI cannot reach the servers of uv and
+pyenv. It is unpacked into a cache folder outside the tree; its environment is ``.venv-newest``.
 """
 
 from __future__ import annotations

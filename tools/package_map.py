@@ -1,6 +1,6 @@
 """``python -m tools.package_map CONTRIBUTING.md``: writes the table of packages into the page.
 
-It has the first sentence of each docstring. The table stands between the two ``MARKS``.
+The table has the first sentence of each docstring, and is between the two ``MARKS``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Install promtool, which tests the alarms, into a cache folder outside of the tree:
-``promtool.py``.
+"""Install promtool, which tests the alarms, into a cache folder outside the tree: ``promtool.py``.
 
-Debian's package of Prometheus has it. The package is unpacked and not installed: nobody wants its
-service.
+It comes from Debian's package of Prometheus, which is unpacked and not installed, because nobody
+needs its service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Refuse more of the habits that made this code dense: ``[style]`` in ``house.toml`` has how many
-of each still stand.
+"""Refuse more of the habits that made this code dense: ``[style]`` in ``house.toml`` limits their
+numbers.
 
-The numbers only go down. Each rule says what to write instead. ruff has no rule for these.
+The numbers only go down. Each rule says what to write instead. ruff has no rules for these habits.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Asks the package index for the newest wheel of each package, and reads its names without importing
 it. Writes ``tests/graphs/upstream.json``, or with ``--check`` exits with 1 if a newer version has
-other names. What the names of that file are here is in ``tests/graphs/test_upstream.py``.
+other names. ``tests/graphs/test_upstream.py`` says what these names are here.
 """
 
 from __future__ import annotations

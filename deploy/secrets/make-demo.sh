@@ -1,8 +1,8 @@
 #!/bin/sh
 # Secrets for the overlay demo, made of random bytes: sh deploy/secrets/make-demo.sh | kubectl create -f -
-# Once. `create` refuses to write over those that are there, and so it must be: the database keeps the password that it was
-# made with, and another one in the Secret would lock everything out.
-# The token of an administrator of the gateway goes to standard error; it is written nowhere else.
+# Run it only once. `create` refuses to overwrite existing Secrets, because the database keeps the password with which it was
+# created, and another password in the Secret would lock everything out.
+# The token of an administrator of the gateway is written only to standard error.
 set -eu
 random() { openssl rand -hex "$1"; }
 password=$(random 16)

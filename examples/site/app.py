@@ -1,4 +1,4 @@
-"""The web application: which address shows what, and the sections that misbehave on purpose."""
+"""The web application: the pages at each address, and the sections that misbehave on purpose."""
 
 from __future__ import annotations
 

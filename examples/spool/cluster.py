@@ -1,8 +1,9 @@
-"""The spool as a cluster: ``tasks/RUN/INDEX/ATTEMPT`` holds all that is known about a task.
+"""The spool as a cluster: ``tasks/RUN/INDEX/ATTEMPT`` contains everything that is known about a
+task.
 
-Whoever polls reads folders and locks, and remembers nothing: any number of processes may use one
-spool at a time. It sets no limits of memory, and trusts its crawlers not to write into their own
-task's folder; ``clusters/local`` does better.
+A poll reads folders and locks, and remembers nothing, so any number of processes can use one spool
+at the same time. The spool sets no memory limits, and trusts its crawlers not to write into their
+own task's folder; ``clusters/local`` does better.
 """
 
 from __future__ import annotations

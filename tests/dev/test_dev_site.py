@@ -103,7 +103,7 @@ class Products(scrapy.Spider):
 CASES = {
     "**A Scrapy project**": "pen",
     "**A Python program**": "ink",
-    "**It fails?**": "named 'bs5'",
+    "**If a run fails**": "named 'bs5'",
 }
 CASES |= {"**A Node program**": "nib"} if shutil.which("node") else {}
 

@@ -173,7 +173,7 @@ def test_production_loses_no_supporting_files() -> None:
         assert "LIFECYCLE_GATEWAY__TASK_KEY" in set(given(one)), "uploads go through the gateway"
     if "LIFECYCLE_CLUSTER__FILES_URL" not in demo:
         text = (DEPLOY / "overlays/demo/kustomization.yaml").read_text()
-        assert "Supporting files end with their pods" in text
+        assert "Supporting files are lost with their pods" in text
 
 
 def test_no_image_is_whatever_is_newest() -> None:

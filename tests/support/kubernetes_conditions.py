@@ -110,24 +110,28 @@ class Row:
     again: str
 
 
-_COMMON = re.compile(r"All (?:end as|are) (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?\.")
-_LINE = re.compile(
-    r'- ([^":(]+?)(?: \(.+?\))?(?:: "([^"]+)")?(?:: (\w+(?: `[^`]+`)?)(?:; again: (yes|no))?)?',
+_COMMON = re.compile(r"These tasks are (\w+(?: `[^`]+`)?)(?:, and a retry (may|cannot) help)?\.")
+_LINE = re.compile(r'- ([^":(]+?)(?: \(.+?\))?(?:: "([^"]+)")?', re.ASCII)
+_CELLS = re.compile(
+    r'\| ([^":(|]+?)(?: \(.+?\))? \| (?:"([^"]+)" )?\| (\w+(?: `[^`]+`)?) \| (?:(yes|no) )?\|',
     re.ASCII,
 )
 
 
 def rows() -> list[Row]:
-    """All of them, in order. A line without a status has that which the text says of all."""
+    """All of them, in order. A line of a list has the status that the text above it says of all."""
     found, common = [], ("", "")
     for line in "".join(page.read_text() for page in PAGES).splitlines():
         if said := _COMMON.match(line):
-            common = said[1], said[2] or ""
+            common = said[1], {"may": "yes", "cannot": "no", None: ""}[said[2]]
         elif line.startswith("- "):
             parts = _LINE.fullmatch(line)
             assert parts, line
-            shows, again = (parts[3], parts[4] or "") if parts[3] else common
-            found.append(Row(parts[1], shows, parts[2] or "", again))
+            found.append(Row(parts[1], common[0], parts[2] or "", common[1]))
+        elif line.startswith("| ") and not line.startswith("| what happened |"):
+            parts = _CELLS.fullmatch(line)
+            assert parts, line
+            found.append(Row(parts[1], parts[3], parts[2] or "", parts[4] or ""))
     return found
 
 

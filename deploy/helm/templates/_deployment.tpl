@@ -47,7 +47,7 @@ spec:
     spec:
       serviceAccountName: {{ $name }}
       {{- if not $asks }}
-      # It asks the cluster nothing.
+      # It never calls the cluster.
       {{- end }}
       automountServiceAccountToken: {{ $asks }}
       enableServiceLinks: false
@@ -103,18 +103,18 @@ spec:
             httpGet: {path: /healthz, port: {{ $port }}}
             periodSeconds: 2
             timeoutSeconds: 5
-            # Five minutes: a node where everything starts at once is slow, and beginning anew makes it slower.
+            # Five minutes, because a node on which everything starts at once is slow, and a restart makes it slower.
             failureThreshold: 150
           livenessProbe:
             httpGet: {path: /healthz, port: {{ $port }}}
-            # A minute: what a starved node answers late is not dead, and starting it anew costs such a node most.
+            # A minute, because a late answer on an overloaded node does not mean that the process is dead, and restarts cost most there.
             periodSeconds: 10
             timeoutSeconds: 10
             failureThreshold: 6
           readinessProbe:
             {{- if eq $name "gateway" }}
-            # Not /readyz: that is 503 for all replicas at once when Temporal or the database is away, and a Service without
-            # one would answer nothing. Without Temporal it still reads and records stops, without the database it reports that.
+            # Not /readyz, which is 503 for all replicas when Temporal or the database is down, and a Service without ready pods
+            # answers nothing. Without Temporal, the gateway still reads and records stops; without the database, it reports this.
             {{- end }}
             httpGet: {path: {{ ternary "/healthz" "/readyz" (eq $name "gateway") }}, port: {{ $port }}}
             periodSeconds: 5
@@ -122,7 +122,7 @@ spec:
           {{- if not $worker }}
           lifecycle:
             preStop:
-              # Requests that are on their way to us still find somebody.
+              # Requests that are already on their way are still answered.
               sleep: {seconds: 5}
           {{- end }}
           resources:
@@ -189,7 +189,7 @@ spec:
 {{ include "secretEnv" (list "LIFECYCLE_SCHEDULER__TOKEN" $s.scheduler "token") }}
 {{- end }}
 {{- if eq $name "worker-cluster" }}
-# The role observer does it.
+# The role observer does this.
 - {name: LIFECYCLE_WORKER__WAKE_UPS, value: "false"}
 {{- end }}
 {{- if has $name (list "gateway" "scheduler") }}

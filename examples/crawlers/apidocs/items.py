@@ -1,4 +1,4 @@
-"""What the crawlers collect."""
+"""The items that the crawlers collect."""
 
 from __future__ import annotations
 

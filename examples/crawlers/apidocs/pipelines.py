@@ -1,4 +1,4 @@
-"""The supporting files of a crawl: what somebody wants to poll after it has ended."""
+"""The supporting files of a crawl, for people who want to see them after it has ended."""
 
 from __future__ import annotations
 

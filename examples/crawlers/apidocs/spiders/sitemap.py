@@ -1,4 +1,4 @@
-"""One item per address in the sitemap, whatever became of it."""
+"""One item per address in the sitemap, whether or not it could be fetched."""
 
 from __future__ import annotations
 
