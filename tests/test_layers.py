@@ -34,6 +34,7 @@ BETWEEN: dict[str, set[str]] = {
     "graphs": {"managers"},
     "schedules": {"managers", "graphs"},
     "webhooks": set(),
+    "incidents": set(),
     "user_code": {"managers", "graphs"},
     "scrapyd": set(),
     "mcp": set(),

@@ -72,6 +72,7 @@ GOES: Mapping[str, str] = {
     "graph_step": "all steps of a graph together, after its results were removed",
     "graph_log": "the last output of their functions",
     "schedule_due": "old due times whose run, manager or graph has a verdict",
+    "incident": "incidents that were closed long ago",
     "audit_finding": "findings that were closed long ago",
     "access_log": "old actions of people and tokens",
 }
@@ -113,7 +114,7 @@ class Stays(StrEnum):
     RECENT = "too recent"
     ONCE = "occurs once per attempt; timeline, describe and export --resend need it"
     UNSENT = "its push failed; crawlctl export RUN --resend may still send it"
-    OPEN = "the finding is open"
+    OPEN = "the finding or incident is open"
     UNREADABLE = "its run cannot be read; crawlctl describe RUN names the fix"
     UNKNOWN = "the database has no such run"
 
@@ -189,6 +190,13 @@ def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) ->
     if begins and live:
         return Stays.LIVE
     return None if isinstance(decided_at, datetime) and decided_at < before else Stays.RECENT
+
+
+def incident_stays(state: object, closed_at: object, before: datetime) -> Stays | None:
+    """Return the reason why an incident stays; ``None``: it may be removed."""
+    if state != "closed":
+        return Stays.OPEN
+    return None if isinstance(closed_at, datetime) and closed_at < before else Stays.RECENT
 
 
 #: The number for a damaged mark, which means that all events may have been removed.

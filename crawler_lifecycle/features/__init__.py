@@ -3,6 +3,7 @@ record.
 """
 
 from .graphs.feature import GRAPHS
+from .incidents.feature import INCIDENTS
 from .managers.feature import MANAGERS
 from .mcp.feature import MCP
 from .schedules.feature import SCHEDULES
@@ -12,4 +13,4 @@ from .webhooks.feature import WEBHOOKS
 
 #: The only list of features with a record. Audits compare in this order (``audited``): histories of
 #: open audits depend on it.
-FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, USER_CODE, SCRAPYD, MCP)
+FEATURES = (MANAGERS, GRAPHS, SCHEDULES, WEBHOOKS, INCIDENTS, USER_CODE, SCRAPYD, MCP)

@@ -1,4 +1,4 @@
-"""The outbox: events, their deliveries, and incidents of runs that are not visible in a status."""
+"""The outbox: events, their deliveries, and reports of what no status of a run shows."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class EventStore(RunPart):
         ]
 
 
-class IncidentStore(RunPart):
-    """Incidents of runs that are not visible in a status.
+class RunReportStore(RunPart):
+    """Reports of what no status of a run shows.
 
     Each is reported once, by the event ``run.stale`` or ``run.blocked``.
     """

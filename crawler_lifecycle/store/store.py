@@ -13,6 +13,7 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import NO_POOLS, Pools
 from crawler_lifecycle.domain.quotas import NO_QUOTAS, Quotas
 from crawler_lifecycle.features.graphs.store.graphs import GraphStore
+from crawler_lifecycle.features.incidents.store.incidents import IncidentStore
 from crawler_lifecycle.features.managers.store.managers import ManagerStore
 from crawler_lifecycle.features.managers.store.user_code import UserCodeStore
 from crawler_lifecycle.features.schedules.store.schedules import ScheduleStore
@@ -41,7 +42,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 from .access import SUBJECTS, AccessStore, TokenStore
 from .engine import Database, open_engine, parse_url
-from .events import EventStore, IncidentStore
+from .events import EventStore, RunReportStore
 from .notes import NoteStore
 
 
@@ -116,6 +117,7 @@ class Store:
     user_code: UserCodeStore
     schedules: ScheduleStore
     webhooks: WebhookStore
+    run_reports: RunReportStore
     incidents: IncidentStore
     access: AccessStore
     tokens: TokenStore

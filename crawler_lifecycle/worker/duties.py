@@ -129,7 +129,7 @@ class Duties:
             take_over,
             self.workflows.poll_now,
             searches,
-            note=parts.store.incidents.note_stale,
+            note=parts.store.run_reports.note_stale,
             begin=self.workflows.has_begun,
         )
         self._begin("overdue", overdue)

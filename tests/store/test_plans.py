@@ -813,8 +813,8 @@ def webhooks(harness: Harness) -> None:
         for run in harness.store.overdue.overdue_runs(overdue_before(clock.now))
         if run.run_id == fence.run_id
     ]
-    harness.store.incidents.note_stale(stale[0])
-    harness.store.incidents.note_blocked("crawl/services/stale", None, "a bug", clock.now)
+    harness.store.run_reports.note_stale(stale[0])
+    harness.store.run_reports.note_blocked("crawl/services/stale", None, "a bug", clock.now)
 
 
 def schedules(harness: Harness) -> None:

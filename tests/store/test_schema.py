@@ -148,6 +148,9 @@ FROZEN = {
     "0007_lacks.py": "758a2f2d2ebe236b",
     "0008_looks.py": "38aa89951e52bb5e",
     "0009_step_kinds.py": "38b8b5bd2efb36ce",
+    "0010.mysql.sql": "6d5a168b2b20c150",
+    "0010.sqlite.sql": "04c40aff66a4cbd7",
+    "0010_incidents.py": "26830432ea789a55",
 }
 
 
@@ -171,7 +174,19 @@ def test_a_database_from_before_the_first_schema_is_named_with_what_it_lacks(
     made anew.
     """
     write(current_url, *OLDER)
-    for version in ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "none"):
+    for version in (
+        "0001",
+        "0002",
+        "0003",
+        "0004",
+        "0005",
+        "0006",
+        "0007",
+        "0008",
+        "0009",
+        "0010",
+        "none",
+    ):
         write(current_url, f"UPDATE alembic_version SET version_num = '{version}'")
         if version == "none":
             write(current_url, "DROP TABLE alembic_version")
@@ -320,6 +335,7 @@ def test_a_database_with_records_that_can_be_used_is_not_created_anew(current_ur
             "0007",
             "0008",
             "0009",
+            "0010",
             "0999",
             None,
         ):
@@ -524,13 +540,13 @@ def test_ping_names_versions_and_the_fix(current_url: str) -> None:
     store.health.ping()
     newer = "UPDATE alembic_version SET version_num = '0999'"
     write(current_url, newer, "UPDATE schema_compatibility SET works_from = '0999'")
-    with pytest.raises(StoreUnavailable, match=r"0999.*0009.*newer version made it"):
+    with pytest.raises(StoreUnavailable, match=r"0999.*0010.*newer version made it"):
         store.health.ping()
     with pytest.raises(NotInThisState, match=r"0999.*newer version made it"):
         upgrade(current_url)
     assert read_schema(current_url).version == "0999", "what a newer version made stays as it is"
     write(current_url, "DROP TABLE alembic_version", "DROP TABLE cancellation_log")
-    with pytest.raises(StoreUnavailable, match=r"none.*0009.*crawlctl db upgrade"):
+    with pytest.raises(StoreUnavailable, match=r"none.*0010.*crawlctl db upgrade"):
         store.health.ping()
     with pytest.raises(StoreUnavailable, match="crawlctl db upgrade"):
         store.runs.cancellations(1)

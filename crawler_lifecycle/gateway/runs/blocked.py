@@ -129,7 +129,7 @@ class BlockedRuns:
             return
         try:
             await run_in_threadpool(
-                self.store.incidents.note_blocked, name, run_id, kept.text, kept.since
+                self.store.run_reports.note_blocked, name, run_id, kept.text, kept.since
             )
         except LifecycleError:
             return  # the database is unavailable: the next round tries again

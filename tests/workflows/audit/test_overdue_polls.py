@@ -49,7 +49,7 @@ def searcher(testbed: WorkflowHarness, clock: Callable[[], datetime] | None = No
     clock = clock or Later(LATE_S)
     audit = build_audit(testbed.parts)
     audit.clock = clock
-    note = testbed.store.incidents.note_stale
+    note = testbed.store.run_reports.note_stale
     return Overdue(
         testbed.store.overdue,
         audit.take_over,

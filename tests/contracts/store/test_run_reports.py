@@ -55,43 +55,45 @@ def test_an_overdue_poll_is_told_once_and_the_next_one_again(harness: Harness) -
     fence, store = executing(harness, "r1"), harness.store
     harness.clock.forward(91)
     [run] = store.overdue.overdue_runs(overdue_before(harness.clock.now))
-    assert [store.incidents.note_stale(run) for _ in range(2)] == [True, False]
+    assert [store.run_reports.note_stale(run) for _ in range(2)] == [True, False]
     [event] = events(harness, EVENT_RUN_STALE)
     assert run.due_at is not None
     assert (event.subject, event.body["due_at"]) == (f"runs/{fence.run_id}", run.due_at.isoformat())
-    assert not store.incidents.note_stale(replace(run, due_at=run.due_at - timedelta(seconds=1))), (
-        "it came meanwhile"
-    )
-    assert not store.incidents.note_stale(replace(run, planned=False))
+    assert not store.run_reports.note_stale(
+        replace(run, due_at=run.due_at - timedelta(seconds=1))
+    ), "it came meanwhile"
+    assert not store.run_reports.note_stale(replace(run, planned=False))
     tasks = store.polls.found_state(fence).tasks
     harness.poll(fence, [seen(t, Phase.EXECUTING, harness.clock.now, uid=t.uid) for t in tasks])
-    assert not store.incidents.note_stale(run), "polled by now"
+    assert not store.run_reports.note_stale(run), "polled by now"
     harness.clock.forward(91)
     [run] = store.overdue.overdue_runs(overdue_before(harness.clock.now))
-    assert store.incidents.note_stale(run)
+    assert store.run_reports.note_stale(run)
 
 
 def test_a_blocked_workflow_is_told_once_for_each_time(harness: Harness) -> None:
     fence, store, since = executing(harness, "r1"), harness.store, harness.clock.now
     own = harness.row(fence).owner_workflow_id or ""
-    assert [store.incidents.note_blocked(own, fence.run_id, "a bug", since) for _ in range(2)] == [
+    assert [
+        store.run_reports.note_blocked(own, fence.run_id, "a bug", since) for _ in range(2)
+    ] == [
         True,
         False,
     ]
-    assert not store.incidents.note_blocked("another/workflow", fence.run_id, "a bug", since)
-    assert not store.incidents.note_blocked("another/workflow", None, "a bug", since)
-    assert not store.incidents.note_blocked(
+    assert not store.run_reports.note_blocked("another/workflow", fence.run_id, "a bug", since)
+    assert not store.run_reports.note_blocked("another/workflow", None, "a bug", since)
+    assert not store.run_reports.note_blocked(
         workflow_id("services", "unknown"), None, "a bug", since
     )
-    assert store.incidents.note_blocked(own, None, "a bug", since + timedelta(seconds=9))
+    assert store.run_reports.note_blocked(own, None, "a bug", since + timedelta(seconds=9))
     with store.database.writing() as conn:
         conn.execute(update(run_history).values(owner_workflow_id="own-2026-11-22T02:30:00Z"))
     own = "own-2026-11-22T02:30:00Z"
-    assert store.incidents.note_blocked(own, None, "a bug", since + timedelta(seconds=19)), (
+    assert store.run_reports.note_blocked(own, None, "a bug", since + timedelta(seconds=19)), (
         "an outside starter's id"
     )
     assert {one.body["why"] for one in events(harness, EVENT_RUN_BLOCKED)} == {"a bug"}
     harness.finish(fence)
-    assert not store.incidents.note_blocked(
+    assert not store.run_reports.note_blocked(
         own, fence.run_id, "a bug", since + timedelta(seconds=90)
     )

@@ -1,0 +1,1 @@
+"""Incidents: what needs a person, derived from the recorded state."""

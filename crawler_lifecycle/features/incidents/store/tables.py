@@ -1,0 +1,59 @@
+"""The table of incidents."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, String, UniqueConstraint
+
+from crawler_lifecycle.store.columns import (
+    UtcTime,
+    Words,
+    counted_key,
+    list_indexes,
+    new_table,
+    project_column,
+    required,
+)
+
+#: The most characters of the cause, the fix and the comment, and of a name.
+TEXT_MAX = 1000
+NAME_MAX = 100
+
+incident = new_table(
+    "incident",
+    counted_key("incident_id"),
+    required("incident_uid", String(32)),
+    required("kind", String(30)),
+    # The path of its page: crawlers/shop-437, schedules/nightly.
+    required("subject", Words(220)),
+    project_column(),
+    # bad or warn; the letters have the order of the list.
+    required("level", String(10)),
+    required("state", String(10)),
+    required("fingerprint", String(32)),
+    # The hash of kind, subject, project and fingerprint while it is open, else null: a cause of a
+    # subject is open once.
+    Column("open_key", String(32)),
+    required("cause", Words(TEXT_MAX)),
+    Column("fix", Words(TEXT_MAX)),
+    required("count", Integer),
+    Column("first_run_id", BigInteger),
+    Column("last_run_id", BigInteger),
+    required("opened_at", UtcTime),
+    required("last_at", UtcTime),
+    Column("closed_at", UtcTime),
+    # recovered, or the name of who closed it.
+    Column("closed_by", Words(NAME_MAX)),
+    required("reopened", Integer),
+    # The count in the last event; 0: no event reported it.
+    required("notified_count", Integer),
+    Column("muted_until", UtcTime),
+    Column("assignee", Words(NAME_MAX)),
+    Column("comment", Words(TEXT_MAX)),
+    UniqueConstraint("open_key"),
+    # Few are open, so one index gives all of them, the worst and newest first.
+    Index(None, "state", "level", "last_at"),
+    Index(None, "project", "state", "level", "last_at"),
+    *list_indexes("incident_id", "kind", "subject", "project"),
+    # For the search for a cause that comes back.
+    Index(None, "state", "closed_at"),
+)
