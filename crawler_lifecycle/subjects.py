@@ -917,6 +917,44 @@ POOL = Subject(
     ),
 )
 
+# --- incidents ------------------------------------------------------------------------------------
+
+INCIDENT = Subject(
+    "incident",
+    "incident_id",
+    columns=(
+        Column("Incident", of("incident_id"), right=True),
+        Column("Kind", lambda row: Word(row.get("kind"), bad=row.get("level") == "bad")),
+        Column("About", lambda row: Link(row["subject"], f"/{row['subject']}")),
+        Column("Count", count("count"), right=True),
+        Column("Since", at("opened_at")),
+        Column("Taken by", of("assignee")),
+        Column("Cause", of("cause")),
+        _wide("State", of("state")),
+        _wide("Project", project),
+    ),
+    facts=(
+        ("incident", of("incident_id")),
+        ("kind", of("kind")),
+        ("about", of("subject")),
+        ("project", project),
+        ("state", of("state")),
+        ("cause", of("cause")),
+        ("fix", of("fix")),
+        ("count", count("count")),
+        ("first run", of("first_run_id")),
+        ("last run", of("last_run_id")),
+        ("since", at("opened_at")),
+        ("last", at("last_at")),
+        ("closed", at("closed_at")),
+        ("closed by", of("closed_by")),
+        ("reopened", of("reopened")),
+        ("muted until", at("muted_until")),
+        ("taken by", of("assignee")),
+        ("comment", of("comment")),
+    ),
+)
+
 # --- the access log -------------------------------------------------------------------------------
 
 
@@ -959,4 +997,6 @@ TOKENS = (
     Column("By", of("created_by")),
 )
 
-SUBJECTS = {subject.noun: subject for subject in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL)}
+SUBJECTS = {
+    subject.noun: subject for subject in (RUN, MANAGER, GRAPH, SCHEDULE, WEBHOOK, POOL, INCIDENT)
+}

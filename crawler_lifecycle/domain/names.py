@@ -138,6 +138,10 @@ EVENT_WEBHOOK_PAUSED = "webhook.paused"
 EVENT_WEBHOOK_MISSED = "webhook.missed"
 #: A person tests a webhook. Only this webhook receives the event.
 EVENT_WEBHOOK_TEST = "webhook.test"
+#: Something needs somebody; it occurs ten times as often; it is over.
+EVENT_INCIDENT_OPENED = "incident.opened"
+EVENT_INCIDENT_GREW = "incident.grew"
+EVENT_INCIDENT_CLOSED = "incident.closed"
 #: The events that webhooks may receive.
 EVENT_TYPES = frozenset(
     {
@@ -159,6 +163,9 @@ EVENT_TYPES = frozenset(
         EVENT_WEBHOOK_MISSED,
         EVENT_SCHEDULE_MISSED,
         EVENT_SCHEDULE_SKIPPED,
+        EVENT_INCIDENT_OPENED,
+        EVENT_INCIDENT_GREW,
+        EVENT_INCIDENT_CLOSED,
     }
 )
 #: Events that occur at most once per attempt. Their ids need no sequence number.

@@ -61,6 +61,13 @@ class Feature:
     ``Workflows``.
     """
 
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    """Functions that return what needs somebody now, from the store and the time (``Condition``),
+    by the noun with which its kinds begin.
+    """
+    watcher: str | None = None
+    """The function that makes a background service of the gateway from the gateway."""
+
     def function(self, name: str) -> str:
         """Return the full name of a function below the folder of the feature."""
         return f"crawler_lifecycle.features.{self.name}.{name}"

@@ -23,6 +23,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.pools import DEFAULT
 from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features.incidents.ports import KINDS
 from crawler_lifecycle.features.schedules.ports import UNTOLD
 from crawler_lifecycle.features.webhooks.domain.definition import WEBHOOKS_MAX
 from crawler_lifecycle.observability.metrics import Figures, QueryGauge, Values
@@ -220,6 +221,16 @@ def ask_the_database(metrics: Metrics, store: Store, clock: Clock) -> None:
         ),
         QueryGauge(
             "lifecycle_webhook_behind_events", "Events that the slowest webhook has not passed yet"
+        ),
+    )
+
+    metrics.ask(
+        lambda: [store.incidents.open_counts()],
+        QueryGauge(
+            "lifecycle_incidents_open",
+            "Open incidents by kind; NaN while the database does not answer",
+            "kind",
+            KINDS,
         ),
     )
 

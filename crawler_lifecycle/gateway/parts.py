@@ -17,6 +17,7 @@ from crawler_lifecycle.activities.run_files import RunFiles
 from crawler_lifecycle.background import Beside
 from crawler_lifecycle.clock import Clock, utc_now
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.features.graphs.gateway.answers import GraphViews
 from crawler_lifecycle.features.graphs.gateway.commands import GraphCommands
 from crawler_lifecycle.features.managers.gateway.answers import ManagerViews
@@ -91,6 +92,8 @@ class Gateway:
     """Fingerprints of the settings that other processes need alike; ``None``: nothing is
     compared.
     """
+    watches: bool = False
+    """True if the background services of features execute here."""
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
     """More tasks that run while the app runs."""
     clock: Clock = utc_now
@@ -179,4 +182,7 @@ class Gateway:
             found.append(lambda: self.crawlers.keep_reading(catalogue_s))
         if self.outbox_retry_s is not None:
             found.append(self.sweep(self.outbox_retry_s).run)
+        if self.watches:
+            watchers = [one.load(one.watcher) for one in FEATURES if one.watcher is not None]
+            found += [watcher(self).run for watcher in watchers]
         return found

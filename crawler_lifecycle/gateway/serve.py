@@ -92,6 +92,7 @@ def serve(settings: Settings) -> int:
         scrapyd=listen.scrapyd_project if listen.scrapyd else None,
         temporal_ui=listen.temporal_ui,
         marks=fingerprints(settings, "gateway.login_key", "gateway.task_key"),
+        watches=True,
         background=[functools.partial(workflows.keep_connecting, connecting)],
     )
     try:

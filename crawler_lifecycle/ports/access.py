@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 #: The kinds of objects that requests are about. Only ``crawlctl`` changes tokens.
-Kind = Literal["run", "manager", "graph", "schedule", "webhook", "token"]
+Kind = Literal["run", "manager", "graph", "schedule", "webhook", "incident", "token"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,9 @@ process_note = new_table(
 LOGIN = "login"
 SETTINGS = "settings"
 UPGRADE = "upgrade"
+#: A worker that has not shut down, and the process that does what only one may do at a time.
+WORKER = "worker"
+TURN = "turn"
 #: The maximum number of notes of a kind that are read. No installation has so many processes or
 #: logouts.
 NOTES_MAX = 10_000
@@ -40,6 +44,9 @@ NOTES_MAX = 10_000
 EVERY_S = 20.0
 COUNTS_S = 60.0
 SHOWN = 10
+#: Seconds between two notes of a worker, and the time after which it counts as dead.
+BEAT_S = 2.0
+DEAD_AFTER = timedelta(hours=1)
 _n = process_note.c
 
 
@@ -59,6 +66,29 @@ class NoteStore(StorePart):
             )
 
         self._db.inserting(f"note {name!r}", write)
+
+    def remove_note(self, kind: str, name: str) -> None:
+        """Remove a note, if it is there."""
+        with self._db.writing() as conn:
+            conn.execute(delete(process_note).where(_n.kind == kind, _n.name == name))
+
+    def take_turn(self, name: str, holder: str, ends_at: datetime) -> bool:
+        """Take a turn until ``ends_at``, or make one's own longer.
+
+        Returns false while another process has it.
+        """
+
+        def write(conn: Connection) -> bool:
+            mine = (_n.kind == TURN, _n.name == name)
+            query = select(process_note).where(*mine).with_for_update()
+            there = conn.execute(query).mappings().one_or_none()
+            if there and there["note"] != holder and there["ends_at"] > self._clock():
+                return False
+            key = {"kind": TURN, "name": name}
+            put_row(conn, process_note, key, {"note": holder, "ends_at": ends_at})
+            return True
+
+        return self._db.inserting(f"turn {name!r}", write)
 
     def live_notes(self, kind: str) -> Sequence[Row]:
         """Return the valid notes of a kind, with their names and expiry times."""
@@ -105,6 +135,34 @@ class SameSettings:
         self.problem = (
             told and f"not the same as here: {told}; give all processes the same, and restart them"
         )
+
+
+@dataclass(eq=False)
+class Beats:
+    """Leaves notes of a worker that executes, and removes them when it shuts down.
+
+    A worker that is killed or frozen leaves its last note.
+    """
+
+    notes: NoteStore
+    roles: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self._name = f"{platform.node()}/{os.getpid()}"[-100:]
+        self._began = time.time()
+
+    async def run(self) -> None:
+        """Leave notes until the task is cancelled."""
+        try:
+            await Loop("the notes of this worker", BEAT_S).run(self._beat)
+        finally:
+            await asyncio.to_thread(self.notes.remove_note, WORKER, self._name)
+
+    async def _beat(self) -> None:
+        roles = " ".join(sorted(self.roles))
+        note = json.dumps({"roles": roles, "began": self._began, "at": time.time()})
+        ends_at = datetime.now(UTC) + DEAD_AFTER
+        await asyncio.to_thread(self.notes.leave_note, WORKER, self._name, note, ends_at)
 
 
 def _has_ended(process: str) -> bool:

@@ -24,7 +24,7 @@ from crawler_lifecycle.compose import Parts, build_audit, build_parent_audit
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.ports.cluster import Observer
 from crawler_lifecycle.settings import AuditSettings, Settings, fingerprints
-from crawler_lifecycle.store.notes import SameSettings
+from crawler_lifecycle.store.notes import Beats, SameSettings
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.audit_schedule import keep_audit_schedule
 from crawler_lifecycle.temporal.client import Workflows
@@ -78,6 +78,7 @@ class Duties:
         same = SameSettings(store.notes, "worker", fingerprints(self.settings))
         self.health.beside["settings"] = lambda: {"problem": same.problem}
         self.beside.start(same.run())
+        self.beside.start(Beats(store.notes, self.health.roles).run())
         recording = None if observing is None else self._record(observer, observing)
         if "cluster" in parts:
             self._release(parts["cluster"])

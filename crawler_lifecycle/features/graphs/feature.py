@@ -58,4 +58,5 @@ GRAPHS = Feature(
     activities="compose:activities",
     recover="compose:recover",
     audited="activities.graphs:SOURCES",
+    conditions={"graph": "gateway.conditions:conditions"},
 )

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+#: What may be wrong, by the noun and its problem.
+KINDS = (
+    *(f"crawler_{what}" for what in ("failing", "less", "empty", "flaky")),
+    *(f"schedule_{what}" for what in ("paused", "missed", "skipped", "idle", "unsynced")),
+    *("graph_failed", "manager_failed", "manager_stuck", "webhook_failing", "webhook_paused"),
+    *("pool_full", "poll_overdue", "part_unwell", "worker_silent", "workflow_stuck"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class IncidentRow:
@@ -43,6 +51,8 @@ class IncidentRow:
     """How often it came back within an hour after its end."""
     notified_count: int = 0
     """The count in the last event about it; 0: no event reported it."""
+    notices: int = 0
+    """How many events reported it since its last end: its opening, and that it grew."""
     muted_until: datetime | None = None
     """Until this time no event reports it."""
     assignee: str | None = None

@@ -57,4 +57,5 @@ MANAGERS = Feature(
     activities="compose:activities",
     recover="compose:recover",
     audited="activities.managing:SOURCES",
+    conditions={"manager": "gateway.conditions:conditions"},
 )

@@ -111,6 +111,12 @@ class Tools:
             rows = gateway.runs(limit=limit, status=status, crawler=crawler, search=search)
         return enclosed(count(len(rows), "run"), rows)
 
+    def list_incidents(self, limit: Rows = 20) -> str:
+        """List what needs somebody now: failing crawlers, paused schedules and the like."""
+        with self.connect() as gateway:
+            rows = gateway.rows("/v1/incidents", limit=limit)
+        return enclosed(count(len(rows), "incident"), rows)
+
     def list_crawlers(self) -> str:
         """List the crawlers that can be started, with their arguments."""
         with self.connect() as gateway:
@@ -246,6 +252,7 @@ def build(connect: Callable[[], Gateway]) -> MCPServer:
     made = dict[str, Tool]()
     reads = (
         tools.list_runs,
+        tools.list_incidents,
         tools.list_crawlers,
         tools.describe_run,
         tools.why,

@@ -44,4 +44,5 @@ SCHEDULES = Feature(
     recover="compose:recover",
     audited="activities.audits:SOURCES",
     keeper="temporal:keeper",
+    conditions={"schedule": "gateway.conditions:conditions"},
 )

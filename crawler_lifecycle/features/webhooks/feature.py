@@ -39,4 +39,5 @@ WEBHOOKS = Feature(
     activities="compose:activities",
     recover="compose:recover",
     audited="activities:SOURCES",
+    conditions={"webhook": "gateway.conditions:conditions"},
 )

@@ -92,7 +92,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         listTasks getTimeline listCorrections listCorrectionsOfRun summarizeCorrections listFiles
         getItems getItemStats listManagers getManager listJobs getManagerLog listUserCode listGraphs
         getGraphPicture getGraphLog listSteps getStep getContext listSchedules getSchedule
-        listFirings listQuotas""",
+        listFirings listQuotas listIncidents getIncident""",
     ),
     (Access(Role.READ, everything=True), "getAudit"),
     (Access(Role.OPERATE, everything=True), "audit"),
@@ -107,7 +107,8 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         Access(Role.OPERATE),
         """stopRun resumeRun pollRun resendExport startManager addJobs stopManager pauseManager
         resumeManager setManagerLimit startDraft cancelSteps retrySteps approveStep stopGraph
-        putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule""",
+        putSchedule deleteSchedule pauseSchedule resumeSchedule triggerSchedule backfillSchedule
+        closeIncident muteIncident assignIncident commentIncident""",
     ),
     (
         Access(Role.OPERATE, body_max=BODY_OF_TASKS_MAX),

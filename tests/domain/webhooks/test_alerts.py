@@ -107,11 +107,37 @@ def test_a_run_that_brought_too_little_looks_bad(
 
 
 def test_every_event_has_an_alert_and_alerts_without_a_choice_have_events() -> None:
-    for type in EVENT_TYPES:
+    for type in EVENT_TYPES - {"incident.opened", "incident.grew", "incident.closed"}:
         assert alert_of(type, "runs/7", {"run_id": 7, "crawler": "c"}, None).title.startswith(
             "Run 7 of c: "
         )
-    assert set(ALERTS) <= EVENT_TYPES
+    assert ALERTS == ("incident.*",)
+
+
+INCIDENT = {
+    "kind": "crawler_failing",
+    "subject": "crawlers/shop-437",
+    "level": "bad",
+    "cause": "PriceError: no price",
+    "count": 12,
+    "assignee": "anna",
+}
+
+
+@pytest.mark.parametrize(("type", "more", "title", "line", "bad"), [
+    ("incident.opened", {}, "Crawler shop-437: failing", "Count: 12 · Taken by: anna", True),
+    ("incident.grew", {}, "Crawler shop-437: failing, and more and more often", "Count: 12 · Taken by: anna", True),
+    ("incident.closed", {"closed_by": "recovered", "duration_s": 5400}, "Crawler shop-437: failing: it is over",
+     "Count: 12 · Taken by: anna · Lasted: 1:30:00", False),
+    ("incident.closed", {"closed_by": "bob", "duration_s": 60, "assignee": None},
+     "Crawler shop-437: failing: it is over", "Count: 12 · Lasted: 0:01:00 · Closed by: bob", False),
+])  # fmt: skip
+def test_an_incident_is_a_message_about_its_subject(
+    type: str, more: dict[str, Any], title: str, line: str, bad: bool
+) -> None:
+    alert = alert_of(type, "incidents/3", {**INCIDENT, **more}, "https://crawls.example/")
+    assert (alert.title, alert.cause, alert.line) == (title, INCIDENT["cause"], line)
+    assert (alert.link, alert.bad) == ("https://crawls.example/crawlers/shop-437", bad)
 
 
 def texts(form: Any) -> list[str]:

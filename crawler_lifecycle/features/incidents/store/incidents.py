@@ -1,18 +1,117 @@
-"""The store of incidents."""
+"""The store of incidents: what a round of the search found, and what people do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
+from crawler_lifecycle.features.incidents.domain.rules import (
+    Change,
+    changes_of,
+    closing,
+    key_of,
+)
+from crawler_lifecycle.features.incidents.ports import IncidentRow
+from crawler_lifecycle.store.base.bulk import chunks
+from crawler_lifecycle.store.base.outbox import append_events, facts
+from crawler_lifecycle.store.base.rows import Row, change_row, made
+from crawler_lifecycle.store.base.unit import read_row
 from crawler_lifecycle.store.retention.parts import FeatureRetention, Source
 
 from .reads import IncidentReader
 from .tables import incident
 
 _i = incident.c
+#: The most open incidents of an installation, and the most changes of one transaction.
+OPEN_MAX = 10_000
+CHANGES_MAX = 200
+#: The columns that each event contains.
+_TOLD = (
+    *("incident_id", "kind", "subject", "project", "level", "cause", "fix", "count"),
+    *("first_run_id", "last_run_id", "opened_at", "last_at", "closed_at", "closed_by"),
+    *("reopened", "assignee", "comment"),
+)
+_EMPTY = {"state": "open", "reopened": 0, "notices": 0, "notified_count": 0}
 
 
 class IncidentStore(IncidentReader):
     """Incidents: what needs a person."""
+
+    def record(self, conditions: Sequence[Condition], covers: Callable[[IncidentRow], bool]) -> int:
+        """Open, count and close incidents by what holds now, with their events.
+
+        ``covers``: whether ``conditions`` would have the condition of an open incident. Only one
+        process may call this at a time. Returns the number of changes.
+        """
+        open_rows = self.open_incidents(OPEN_MAX)
+        known = {key_of(row) for row in open_rows}
+        new = [condition for condition in conditions if condition.key not in known]
+        closed = self.closed_last({condition.subject for condition in new}) if new else {}
+        found = changes_of(conditions, open_rows, closed, covers, self._clock())
+        for part in chunks(found, CHANGES_MAX):
+            with self._db.writing() as conn:
+                append_events(conn, [self._write(conn, change, self._clock()) for change in part])
+        return len(found)
+
+    def close_incident(self, incident_id: int, by: str) -> IncidentRow:
+        """Close an incident by hand. A closed one stays as it is. Raises ``RunNotFound``."""
+        with self._db.writing() as conn:
+            row = made(IncidentRow, read_row(conn, incident, incident_id, lock="write"))
+            now = self._clock()
+            if row.state == "open":
+                append_events(conn, [self._write(conn, closing(row, by, now), now)])
+            return made(IncidentRow, read_row(conn, incident, incident_id))
+
+    def change_incident(self, incident_id: int, **values: Any) -> IncidentRow:
+        """Set columns that people decide about. Raises ``RunNotFound``."""
+        with self._db.writing() as conn:
+            row = read_row(conn, incident, incident_id, lock="write")
+            change_row(conn, incident, row, values)
+            return made(IncidentRow, {**row, **values})
+
+    def _write(self, conn: Connection, change: Change, now: datetime) -> Row:
+        """Write a change, and return its event; empty: nobody is notified."""
+        values = dict(change.values)
+        if change.row is None:
+            values = {**_EMPTY, **values, "incident_uid": self.new_uid()}
+            conn.execute(insert(incident).values(**values, open_key=_open_key(values)))
+            query = select(incident).where(_i.open_key == _open_key(values))
+            row = dict(conn.execute(query).mappings().one())
+        else:
+            row = read_row(conn, incident, change.row.incident_id, lock="write")
+            if row["state"] != change.row.state:  # a person was faster
+                return {}
+            row |= values
+            key = _open_key(row) if row["state"] == "open" else None
+            change_row(conn, incident, row, {**values, "open_key": key})
+        return {} if change.event is None else _event(row, change.event, now)
+
+
+def _open_key(values: Mapping[str, Any]) -> str:
+    """Return the key of an open incident: a cause of a subject is open once."""
+    names = ("kind", "subject", "project", "fingerprint")
+    return request_fingerprint("\n".join(str(values[name]) for name in names))
+
+
+def _event(row: Row, type: str, now: datetime) -> Row:
+    noun, _, name = str(row["subject"]).partition("/")
+    crawler = {"crawler": name} if noun == "crawlers" else {}
+    body = {**facts(row, *_TOLD), **crawler, "name": name}
+    if row["closed_at"] is not None:
+        body["duration_s"] = round((row["closed_at"] - row["opened_at"]).total_seconds())
+    return {
+        "at": now,
+        "type": type,
+        "subject": f"incidents/{row['incident_id']}",
+        "uid": row["incident_uid"],
+        "body": body,
+    }
 
 
 RETENTION = FeatureRetention(

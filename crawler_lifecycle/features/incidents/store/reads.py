@@ -1,19 +1,38 @@
-"""Queries of incidents."""
+"""Queries of incidents, and of the runs and pools that they are derived from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, union_all
 
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
+from crawler_lifecycle.features.incidents.domain.crawlers import EndedRun
+from crawler_lifecycle.features.incidents.domain.rules import Key, key_of
 from crawler_lifecycle.features.incidents.ports import IncidentRow
-from crawler_lifecycle.store.base.rows import made, seen
+from crawler_lifecycle.store.base.bulk import rows_in
+from crawler_lifecycle.store.base.outbox import outbox_event
+from crawler_lifecycle.store.base.rows import made, seen, wanted
 from crawler_lifecycle.store.base.unit import StorePart
+from crawler_lifecycle.store.runs.tables import OVER_RUNS, run_history, task_history
 
 from .tables import incident
 
 _i = incident.c
+_r = run_history.c
+#: The most events of ended runs that are read at once.
+EVENTS_MAX = 5_000
+#: The columns of an ``EndedRun``.
+_ENDED = [_r[name] for name in EndedRun._fields]
+#: The statuses of tasks that hold a slot.
+_ACTIVE = ("PENDING", "RUNNING", "STOPPING")
+
+Crawler = tuple[str, str]
+"""The project and the name of a crawler."""
+State = Literal["open", "closed", "all"]
 
 
 class IncidentReader(StorePart):
@@ -39,3 +58,85 @@ class IncidentReader(StorePart):
         mine = (_i.state == "open", *seen(incident, leads=True))
         query = select(_i.kind, func.count().label("incidents")).where(*mine).group_by(_i.kind)
         return {row["kind"]: row["incidents"] for row in self._rows(query)}
+
+    def list_incidents(
+        self,
+        before_id: int | None = None,
+        limit: int = 50,
+        *,
+        state: State = "open",
+        kind: str | None = None,
+        subject: str | None = None,
+        assignee: str | None = None,
+        muted: bool | None = None,
+    ) -> list[IncidentRow]:
+        """Return the incidents that meet every given filter, the newest first."""
+        query = select(incident).where(
+            *wanted((_i.kind, kind), (_i.subject, subject), (_i.assignee, assignee)),
+            *seen(incident, leads=True),
+        )
+        if state != "all":
+            query = query.where(_i.state == state)
+        if before_id is not None:
+            query = query.where(_i.incident_id < before_id)
+        if muted is not None:
+            is_muted = func.coalesce(_i.muted_until > self._clock(), False)
+            query = query.where(is_muted == muted)
+        query = query.order_by(_i.incident_id.desc()).limit(limit)
+        return [made(IncidentRow, row) for row in self._rows(query)]
+
+    def closed_last(self, subjects: Collection[str]) -> dict[Key, IncidentRow]:
+        """Return the incident of each cause of these subjects that was closed last."""
+        closed = select(incident).where(_i.state == "closed")
+        with self._db.reading() as conn:
+            rows = rows_in(conn, closed, _i.subject, subjects)
+        found = [made(IncidentRow, row) for row in rows]
+        return {key_of(row): row for row in sorted(found, key=lambda row: row.incident_id)}
+
+    # --- what they are derived from ---
+
+    def crawlers_ended_after(self, seq: int) -> tuple[Counter[Crawler], int]:
+        """Return how many runs of each crawler ended after this event, and the newest event of such
+        an end.
+        """
+        e = outbox_event.c
+        events = select(e.seq, _r.project, _r.crawler).join(run_history, _r.run_id == e.run_id)
+        ended = events.where(e.seq > seq, e.type == EVENT_RUN_ENDED)
+        rows = self._rows(ended.order_by(e.seq).limit(EVENTS_MAX))
+        crawlers = Counter((row["project"], row["crawler"]) for row in rows)
+        return crawlers, max((row["seq"] for row in rows), default=seq)
+
+    def all_crawlers(self) -> list[Crawler]:
+        """Return all crawlers that have runs. An index gives each by one step."""
+        found = list[Crawler]()
+        names = select(_r.project, _r.crawler).order_by(_r.project, _r.crawler).limit(1)
+        with self._db.reading() as conn:
+            first = names
+            while (row := conn.execute(first).one_or_none()) is not None:
+                found.append((row.project, row.crawler))
+                here = names.where(_r.project == row.project, _r.crawler > row.crawler)
+                next_project = names.where(_r.project > row.project)
+                first = here if conn.execute(here).one_or_none() is not None else next_project
+        return found
+
+    def ended_runs(self, crawler: Crawler, limit: int) -> list[EndedRun]:
+        """Return the last runs of a crawler that ended, the newest end first."""
+        project, name = crawler
+        mine = select(_r.run_id).where(_r.project == project, _r.crawler == name)
+        parts = [
+            mine.where(_r.status == status).order_by(_r.run_id.desc()).limit(limit).subquery(status)
+            for status in OVER_RUNS
+        ]
+        page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
+        query = select(*_ENDED).join(page, page.c.run_id == _r.run_id)
+        runs = [EndedRun(**row) for row in self._rows(query)]
+        return sorted(runs, key=lambda run: (run.ended_at, run.run_id), reverse=True)[:limit]
+
+    def slot_holders(self, pool: str, limit: int) -> Sequence[tuple[str, int]]:
+        """Return the crawlers whose tasks hold most slots of a pool, and how many each holds."""
+        t = task_history.c
+        tasks = func.count().label("tasks")
+        query = select(_r.crawler, tasks).join(task_history, t.run_id == _r.run_id)
+        query = query.where(t.status.in_(_ACTIVE), t.pool == pool).group_by(_r.crawler)
+        rows = self._rows(query.order_by(tasks.desc(), _r.crawler).limit(limit))
+        return [(row["crawler"], row["tasks"]) for row in rows]

@@ -46,6 +46,8 @@ incident = new_table(
     required("reopened", Integer),
     # The count in the last event; 0: no event reported it.
     required("notified_count", Integer),
+    # How many events reported it since its last end: its opening, and that it grew.
+    required("notices", Integer),
     Column("muted_until", UtcTime),
     Column("assignee", Words(NAME_MAX)),
     Column("comment", Words(TEXT_MAX)),

@@ -10,6 +10,8 @@ from .definition import Overlap
 #: A due time that is later than this, in seconds, counts as caught up. A smaller delay is normal
 #: for a slow worker.
 CAUGHT_UP_S = 60.0
+#: A part of the reason of a pause that no person made.
+PAUSED_ITSELF = "(pause_after_failures)"
 
 
 class Decision(StrEnum):
@@ -90,6 +92,6 @@ def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None
     return (
-        f"the last {most} targets failed (pause_after_failures); Resume starts it again "
+        f"the last {most} targets failed {PAUSED_ITSELF}; Resume starts it again "
         "(crawlctl schedule resume)"
     )

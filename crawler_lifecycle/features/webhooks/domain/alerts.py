@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 from urllib.parse import quote
@@ -38,6 +39,12 @@ _WORDS: Mapping[str, str] = {
     "webhook.missed": "events were removed before they were delivered",
     "run.empty": "it brought nothing",
     "run.dropped": "it brought less than usual",
+}
+#: The words of an event about an incident, behind what is wrong with its subject.
+_OF_INCIDENT = {
+    "incident.opened": "",
+    "incident.grew": ", and more and more often",
+    "incident.closed": ": it is over",
 }
 _CAUSES = ("cause", "error", "why", "reason", "poll_error", "waiting")
 _COUNTS = ("tasks", "jobs", "steps", "pages", "items", "errors", "count", "events")
@@ -71,6 +78,8 @@ class Alert:
 
 def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None) -> Alert:
     """Return the alert about an event. ``page``: the address of the web UI."""
+    if type in _OF_INCIDENT:
+        return _of_incident(type, body, page)
     plural, _, key = subject.partition("/")
     name = f"{key} of {body.get('crawler')}" if plural == "runs" else str(body.get("name") or key)
     status = str(body.get("status") or body.get("state"))
@@ -101,6 +110,28 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
         (status in _BAD and not stopped)
         or type.endswith(_TROUBLES)
         or body.get("attention") is not None,
+    )
+
+
+def _of_incident(type: str, body: Mapping[str, Any], page: str | None) -> Alert:
+    subject = str(body.get("subject"))
+    noun, _, name = subject.partition("/")
+    what = str(body.get("kind")).partition("_")[2].replace("_", " ")
+    by = body.get("closed_by")
+    lasted = body.get("duration_s")
+    facts = {
+        "Count": body.get("count"),
+        "Taken by": body.get("assignee"),
+        "Lasted": None if lasted is None else timedelta(seconds=int(lasted)),
+        "Closed by": None if by == "recovered" else by,
+    }
+    line = " · ".join(f"{fact}: {value}" for fact, value in facts.items() if value is not None)
+    return Alert(
+        _cut(f"{noun[:-1].capitalize()} {name}: {what}{_OF_INCIDENT[type]}", TITLE_MAX),
+        _cut(str(body.get("cause") or ""), CAUSE_MAX),
+        _cut(line, LINE_MAX),
+        f"{page.rstrip('/')}/{quote(subject, errors='replace')}" if page else None,
+        body.get("level") == "bad" and by is None,
     )
 
 

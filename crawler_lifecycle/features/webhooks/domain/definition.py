@@ -38,19 +38,8 @@ WEBHOOK = "webhook"
 EMAIL = "email"
 CHATS = ("slack", "teams", "discord")
 KINDS = (WEBHOOK, *CHATS, EMAIL)
-#: The events of alerts whose definition names none: what ended, and what needs a person.
-ALERTS = (
-    "run.ended",
-    "run.attention",
-    "run.empty",
-    "run.dropped",
-    "manager.ended",
-    "graph.ended",
-    "run.blocked",
-    "run.stale",
-    "schedule.missed",
-    "webhook.paused",
-)
+#: The events of alerts whose definition names none: what needs a person, once for each cause.
+ALERTS = ("incident.*",)
 #: The most addresses of one e-mail.
 RECIPIENTS_MAX = 20
 #: The end of an address that answers show instead of the secret part.

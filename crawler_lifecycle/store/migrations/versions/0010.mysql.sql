@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS incident (
 	closed_by VARCHAR(100),
 	reopened INTEGER NOT NULL,
 	notified_count INTEGER NOT NULL,
+	notices INTEGER NOT NULL,
 	muted_until DATETIME(6),
 	assignee VARCHAR(100),
 	comment VARCHAR(1000),

@@ -13,7 +13,7 @@ depends_on = None
 
 #: An older build records no incidents, and reads none.
 WORKS_FROM = "0001"
-FINGERPRINT = "7263af826c767d51"
+FINGERPRINT = "d3c3a2dd6062c27f"
 
 
 def upgrade() -> None:

@@ -1,0 +1,38 @@
+"""What needs somebody about graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from crawler_lifecycle.domain.conditions import Condition, failed_since_good, normalised
+from crawler_lifecycle.store.store import Store
+
+from ..domain.spec import GraphState
+
+#: The most of the graphs that ended last that are read.
+ENDED_MAX = 100
+
+
+def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+    """Return the graphs that failed, unless a later one of the same name is good."""
+    states = [GraphState.COMPLETED, GraphState.DISCARDED]
+    ended = store.graphs.newest(limit=ENDED_MAX, states=states)
+    for failed in failed_since_good(
+        ended,
+        lambda row: (row.project, row.name or normalised(row.key)),
+        lambda row: row.state is GraphState.COMPLETED,
+    ):
+        times = tuple(row.ended_at or row.updated_at for row in failed)
+        newest = failed[0]
+        yield Condition(
+            "graph_failed",
+            f"graphs/{failed[-1].key}",
+            newest.project,
+            newest.cause or "a step was discarded",
+            times[-1],
+            times[0],
+            count=len(times),
+            times=times,
+            fix=f"crawlctl graph retry {newest.key}, when its cause is gone",
+        )

@@ -1,0 +1,147 @@
+"""``crawlctl incidents`` and ``crawlctl incident``: what needs somebody."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from crawler_lifecycle.cli.client.gateway import Gateway
+from crawler_lifecycle.cli.output import build_table, clean, emit, show_facts, show_list
+from crawler_lifecycle.cli.problems import Exit, WrongUsage
+from crawler_lifecycle.cli.session import current, seconds, time_of
+from crawler_lifecycle.cli.subjects import By, Kind, Limit, Project, watch_changes
+from crawler_lifecycle.dev_json import user
+from crawler_lifecycle.subjects import INCIDENT, Document
+
+KIND = Kind(INCIDENT)
+Id = Annotated[int, Parameter(help="the incident's number")]
+
+
+def list_incidents(
+    *,
+    state: Literal["open", "closed", "all"] = "open",
+    kind: str | None = None,
+    subject: str | None = None,
+    assignee: str | None = None,
+    mine: bool = False,
+    muted: bool | None = None,
+    watch: bool = False,
+    project: Project = None,
+    limit: Limit = 50,
+) -> int:
+    """List what needs somebody, newest first.
+
+    Parameters
+    ----------
+    state
+        open ones, closed ones, or all
+    kind
+        only this kind, such as crawler_failing
+    subject
+        only about this, such as crawlers/shop
+    assignee
+        only those that this person takes care of
+    mine
+        only those that you take care of
+    muted
+        only muted ones; --no-muted: only others
+    watch
+        show changes until Ctrl-C
+    """
+    if mine and assignee is not None:
+        raise WrongUsage("--mine: not allowed with --assignee", "give one of them")
+    wanted: dict[str, Any] = {
+        "state": state,
+        "kind": kind,
+        "subject": subject,
+        "assignee": user() if mine else assignee,
+        "muted": muted,
+        "project": project,
+    }
+    if not watch:
+        empty = "nothing needs anybody" if state == "open" else "no incidents"
+        columns = INCIDENT.columns
+        show_list("/v1/incidents", columns, key="incident_id", empty=empty, limit=limit, **wanted)
+        return Exit.DONE
+    with current().gateway() as gateway:
+        _watch(gateway, limit, wanted)
+    return Exit.GAVE_UP_WAITING
+
+
+def _watch(gateway: Gateway, limit: int, wanted: dict[str, Any]) -> None:
+    watch_changes(
+        lambda: gateway.rows("/v1/incidents", limit=limit, **wanted),
+        lambda rows: [(row["incident_id"], _line(row), row) for row in rows],
+        picture=lambda rows: build_table(rows, INCIDENT.columns),
+        nothing="nothing needs anybody",
+    )
+
+
+def _line(row: Document) -> str:
+    text = f"incident {row['incident_id']} {row['kind']} {row['subject']} ({row['count']})"
+    return clean(f"{text}: {row['cause']}")
+
+
+def show(incident: Id, /) -> None:
+    """Show everything about an incident."""
+    with current().gateway() as gateway:
+        _show(gateway.get(KIND.path(incident)))
+
+
+def mute(incident: Id, /, *, time: str = "1d", until: str | None = None) -> None:
+    """Send no events about an incident for a time.
+
+    Parameters
+    ----------
+    time
+        for how long, such as 4h or 7d
+    until
+        until this time instead
+    """
+    body = {"for_s": seconds(time)} if until is None else {"until": time_of("--until", until)}
+    _post(incident, "mute", body)
+
+
+def unmute(incident: Id, /) -> None:
+    """Send events about an incident again."""
+    _post(incident, "mute", {})
+
+
+def assign(incident: Id, name: str | None = None, /, *, nobody: bool = False) -> None:
+    """Record who takes care of an incident.
+
+    Parameters
+    ----------
+    name
+        who; default: you
+    nobody
+        nobody takes care of it any more
+    """
+    _post(incident, "assign", {"assignee": None if nobody else name or user()})
+
+
+def comment(incident: Id, text: str, /) -> None:
+    """Record a comment about an incident, which replaces the one before.
+
+    Parameters
+    ----------
+    text
+        the comment; an empty text removes it
+    """
+    _post(incident, "comment", {"comment": text or None})
+
+
+def close(incident: Id, /, *, by: By = None) -> None:
+    """Close an incident by hand. It is opened again if its cause occurs again."""
+    _post(incident, "close", {"requested_by": by or user()})
+
+
+def _post(incident: int, what: str, body: Document) -> None:
+    with current().gateway() as gateway:
+        _show(gateway.post(f"{KIND.path(incident)}/{what}", body))
+
+
+def _show(row: Document) -> None:
+    names = [row["incident_id"]]
+    emit(row, names=names, table=lambda: show_facts(INCIDENT.known(row)))

@@ -1,0 +1,98 @@
+"""What is wrong with a crawler, by its last runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import groupby, takewhile
+from typing import NamedTuple
+
+from crawler_lifecycle.domain.conditions import Condition, Level, fingerprint
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
+
+#: A crawler fails if its runs fail this often with one cause since its last good run, or one more
+#: time with different causes.
+FAILS = 2
+#: A crawler is flaky if so many of so many runs failed, with good ones between them and among the
+#: newest ``FAILS``.
+FLAKY_FAILS = 3
+FLAKY_RUNS = 10
+
+
+class EndedRun(NamedTuple):
+    """A run of the crawler that has ended."""
+
+    run_id: int
+    status: str
+    outcome: str | None
+    ended_by: str | None
+    lacks: str | None
+    cause: str | None
+    ended_at: datetime
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it says something about its crawler: nobody and no limit stopped it."""
+        return self.ended_by not in (EndedBy.PERSON, EndedBy.LIMIT)
+
+    @property
+    def is_good(self) -> bool:
+        return self.status == RunStatus.COMPLETED and self.lacks is None
+
+    @property
+    def kind(self) -> str:
+        """What is wrong with it, if it is not good."""
+        if self.lacks in (EMPTY, COVERAGE, NO_ITEMS):
+            return "crawler_empty"
+        return "crawler_less" if self.lacks in UNMET_OUTCOMES else "crawler_failing"
+
+
+def crawler_conditions(project: str, crawler: str, runs: Sequence[EndedRun]) -> list[Condition]:
+    """Return what is wrong with a crawler. ``runs``: the last that ended, the newest first."""
+    judged = [run for run in runs if run.is_judged]
+    streak = list(takewhile(lambda run: not run.is_good, judged))
+    groups: dict[tuple[str, str], list[EndedRun]] = {}
+    for run in streak:
+        cause = fingerprint(crawler, run.lacks or run.outcome, None if run.lacks else run.cause)
+        groups.setdefault((run.kind, cause), []).append(run)
+    found = [
+        _condition(kind, project, crawler, cause, group)
+        for (kind, cause), group in groups.items()
+        if len(group) >= FAILS or group[0].lacks in UNMET_OUTCOMES
+    ]
+    if not found and len(streak) > FAILS:
+        found = [_condition("crawler_failing", project, crawler, "", streak)]
+    return [*found, *_flaky(project, crawler, judged[:FLAKY_RUNS])]
+
+
+def _flaky(project: str, crawler: str, runs: Sequence[EndedRun]) -> Iterator[Condition]:
+    failed = [run for run in runs if run.status == RunStatus.FAILED]
+    # Many failures, one after the other, are no sign once they are over.
+    turns = groupby(run.status == RunStatus.FAILED for run in runs)
+    again = sum(failing for failing, _ in turns) > 1
+    if again and len(failed) >= FLAKY_FAILS and any(run.is_good for run in runs[:FAILS]):
+        yield _condition("crawler_flaky", project, crawler, "", failed)
+
+
+def _condition(
+    kind: str, project: str, crawler: str, cause: str, runs: Sequence[EndedRun]
+) -> Condition:
+    newest = runs[0]
+    oldest = runs[-1]
+    level: Level = "bad" if kind == "crawler_failing" else "warn"
+    return Condition(
+        kind,
+        f"crawlers/{crawler}",
+        project,
+        newest.cause or newest.outcome or newest.status,
+        oldest.ended_at,
+        newest.ended_at,
+        cause,
+        level,
+        len(runs),
+        tuple(run.ended_at for run in runs),
+        oldest.run_id,
+        newest.run_id,
+        f"see why run {newest.run_id} ended so, repair the crawler, and start it again",
+    )

@@ -1,0 +1,143 @@
+"""How conditions become incidents: when one is opened, counted, closed, opened again, and
+reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.names import (
+    EVENT_INCIDENT_CLOSED,
+    EVENT_INCIDENT_GREW,
+    EVENT_INCIDENT_OPENED,
+)
+
+from ..ports import IncidentRow
+
+RECOVERED = "recovered"
+#: A cause that comes back so soon opens its incident again.
+REOPENED_WITHIN = timedelta(hours=1)
+#: What occurred last so long ago opens no incident: nobody has missed it.
+OPENED_WITHIN = timedelta(days=30)
+#: How many times as often as reported a cause occurs, when it is reported once more.
+GROWS = 10
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the record. ``row``: the incident that changes; ``None``: a new one."""
+
+    row: IncidentRow | None
+    values: Mapping[str, Any]
+    event: str | None = None
+    """The type of the event about it."""
+
+
+def key_of(row: IncidentRow) -> Key:
+    """Return what the row has in common with its condition."""
+    return row.kind, row.subject, row.project, row.fingerprint
+
+
+def changes_of(
+    conditions: Iterable[Condition],
+    open_rows: Iterable[IncidentRow],
+    closed: Mapping[Key, IncidentRow],
+    covers: Callable[[IncidentRow], bool],
+    now: datetime,
+) -> list[Change]:
+    """Return what changes.
+
+    ``closed``: the incident of each key that was closed last. ``covers``: whether ``conditions``
+    would have the condition of an open incident, if it still held.
+    """
+    found = {condition.key: condition for condition in conditions}
+    known = {key_of(row): row for row in open_rows}
+    changes = []
+    for key, condition in found.items():
+        row = known.get(key)
+        change = (
+            _appeared(condition, closed.get(key), now)
+            if row is None
+            else _continued(condition, row, now)
+        )
+        if change is not None:
+            changes.append(change)
+    over = [row for key, row in known.items() if key not in found and covers(row)]
+    return changes + [closing(row, RECOVERED, now) for row in over]
+
+
+def closing(row: IncidentRow, by: str, now: datetime) -> Change:
+    """Return the end of an incident. It is reported if anything was since its last end."""
+    said = row.notices > 0 and not _is_muted(row, now)
+    values = {"state": "closed", "closed_at": now, "closed_by": by, "notices": 0}
+    return Change(row, values, EVENT_INCIDENT_CLOSED if said else None)
+
+
+def _appeared(condition: Condition, last: IncidentRow | None, now: datetime) -> Change | None:
+    values = _newest(condition)
+    if last is not None and last.closed_at is not None:
+        seen = last.closed_by != RECOVERED and condition.at <= last.closed_at
+        if seen:  # who closed it knows it; a newer occurrence is news
+            return None
+        if now - last.closed_at <= REOPENED_WITHIN:
+            again = {"state": "open", "closed_at": None, "closed_by": None}
+            count = max(last.count + _fresh(condition, last), condition.count)
+            return Change(last, {**values, **again, "count": count, "reopened": last.reopened + 1})
+    if now - condition.at > OPENED_WITHIN:
+        return None
+    muted = last is not None and _is_muted(last, now)
+    first = {
+        "opened_at": min(condition.since, now),
+        "first_run_id": condition.first_run_id,
+        "muted_until": last.muted_until if last is not None and muted else None,
+        "notices": 0 if muted else 1,
+        "notified_count": 0 if muted else condition.count,
+    }
+    return Change(
+        None,
+        {**values, "count": condition.count, **first},
+        None if muted else EVENT_INCIDENT_OPENED,
+    )
+
+
+def _continued(condition: Condition, row: IncidentRow, now: datetime) -> Change | None:
+    count = max(row.count + _fresh(condition, row), condition.count)
+    if count == row.count and condition.at <= row.last_at and condition.level == row.level:
+        return None
+    values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
+    grows = row.notices < 2 and count >= GROWS * row.notified_count
+    if not grows or _is_muted(row, now):
+        return Change(row, values)
+    late = row.notified_count == 0  # it was muted when it was opened
+    told = {"notices": 1 if late else 2, "notified_count": count}
+    return Change(row, {**values, **told}, EVENT_INCIDENT_OPENED if late else EVENT_INCIDENT_GREW)
+
+
+def _newest(condition: Condition) -> dict[str, Any]:
+    """Return the columns about the newest occurrence."""
+    return {
+        "level": condition.level,
+        "cause": condition.cause,
+        "fix": condition.fix,
+        "last_run_id": condition.run_id,
+        "last_at": condition.at,
+        "kind": condition.kind,
+        "subject": condition.subject,
+        "project": condition.project,
+        "fingerprint": condition.fingerprint,
+    }
+
+
+def _fresh(condition: Condition, row: IncidentRow) -> int:
+    """Return how many occurrences are newer than those that the row counts."""
+    return sum(at > row.last_at for at in condition.times)
+
+
+def _is_muted(row: IncidentRow, now: datetime) -> bool:
+    return row.muted_until is not None and row.muted_until > now

@@ -1,0 +1,1 @@
+"""Incidents in the gateway: the rounds that find them, and their routes."""

@@ -1,0 +1,139 @@
+"""What needs somebody about crawlers, pools, polls, workers and the other parts of the
+installation.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from crawler_lifecycle.domain.audits.overdue import overdue_words
+from crawler_lifecycle.domain.conditions import Condition, fingerprint
+from crawler_lifecycle.domain.plurals import count
+from crawler_lifecycle.domain.projects import ALL
+from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions
+from crawler_lifecycle.features.incidents.domain.workers import Beat, WorkerWatch
+from crawler_lifecycle.features.incidents.store.reads import Crawler
+from crawler_lifecycle.gateway.health import HealthPart
+from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
+from crawler_lifecycle.store.notes import WORKER
+from crawler_lifecycle.store.store import Store
+
+#: The last runs of a crawler that are read, and the most that are read if many ended at once.
+RUNS = 20
+RUNS_MAX = 1_000
+#: A run may wait so long for slots before its pool needs somebody.
+WAITS_FOR = timedelta(minutes=10)
+HOLDERS_MAX = 3
+DOCTOR = "crawlctl doctor shows what is wrong"
+
+
+def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[Condition]:
+    """Return what is wrong with these crawlers. ``ended``: how many runs of each ended lately."""
+    for crawler, runs in ended.items():
+        limit = min(RUNS + runs, RUNS_MAX)
+        yield from crawler_conditions(*crawler, store.incidents.ended_runs(crawler, limit))
+
+
+def pool_conditions(store: Store, now: datetime) -> Iterator[Condition]:
+    """Return the pools that are full while a run has waited for long, and who holds their slots."""
+    if not store.pools.known_pools.counted:
+        return
+    for row in store.pools.list_pools():
+        since = row.oldest_wait_at
+        if since is None or now - since < WAITS_FOR:
+            continue
+        holders = store.incidents.slot_holders(row.name, HOLDERS_MAX)
+        held = ", ".join(f"{crawler} ({tasks})" for crawler, tasks in holders)
+        most = "" if row.max is None else f" of {row.max}"
+        cause = (
+            f"{row.in_use}{most} slots are in use by {held or 'nobody'}; "
+            f"{count(row.waiting_runs, 'run')} wait since {since:%Y-%m-%d %H:%M} UTC"
+        )
+        fix = row.problem or "raise its limit (LIFECYCLE_POOLS), or stop what holds its slots"
+        yield Condition(
+            "pool_full", f"pools/{row.name}", ALL, cause, since, since, level="warn", fix=fix
+        )
+
+
+def poll_conditions(store: Store, now: datetime) -> Iterator[Condition]:
+    """Return the polls that are overdue."""
+    late = replace(store.overdue.overdue_polls(now), lost=0)
+    since = late.since
+    if since is not None:
+        cause = overdue_words(late, now) or ""
+        yield Condition(
+            "poll_overdue",
+            "parts/polls",
+            ALL,
+            cause,
+            since,
+            since,
+            count=late.count,
+            run_id=late.run_id,
+            fix="a poll needs Temporal, a worker of the role cluster, and the cluster",
+        )
+
+
+def found_of_parts(
+    parts: Iterable[HealthPart], bad: dict[str, datetime], now: datetime
+) -> Iterator[Condition]:
+    """Return the parts that are bad in two rounds, one after the other.
+
+    ``bad``: the parts that were bad in the last round, and since when.
+    """
+    before = dict(bad)
+    bad.clear()
+    for part in parts:
+        if part.level != "bad" or part.name == "polls":  # polls have a kind of their own
+            continue
+        since = bad[part.name] = before.get(part.name, now)
+        if part.name in before:
+            subject = f"parts/{part.name}"
+            yield Condition("part_unwell", subject, ALL, part.text, since, since, fix=part.fix)
+
+
+def found_of_workflows(
+    blocked: BlockedRuns, stuck: dict[str, datetime], now: datetime
+) -> Iterator[Condition]:
+    """Return the reasons for which workflows cannot continue, each once.
+
+    ``stuck``: the reasons of the last round, and since when.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in blocked.names():
+        why = blocked.listed_workflow(name) or ""
+        groups.setdefault(fingerprint(why), []).append(f"{name}: {why}")
+    for gone in stuck.keys() - groups.keys():
+        del stuck[gone]
+    for cause, texts in groups.items():
+        since = stuck.setdefault(cause, now)
+        yield Condition(
+            "workflow_stuck",
+            "parts/workflows",
+            ALL,
+            texts[0],
+            since,
+            since,
+            cause,
+            count=len(texts),
+            fix="see its page, or crawlctl describe",
+        )
+
+
+def found_of_workers(store: Store, watch: WorkerWatch, now: datetime) -> Iterator[Condition]:
+    """Return the workers that are frozen, cut off or killed."""
+    notes = store.notes.live_notes(WORKER)
+    beats = {str(row["name"]): Beat(**json.loads(row["note"])) for row in notes}
+    for name, silent_s in watch.silent(beats, time.monotonic()).items():
+        since = now - timedelta(seconds=silent_s)
+        roles = beats[name].roles
+        cause = (
+            f"the worker {name} ({roles}) is frozen, cut off from the database, or was killed: "
+            f"it has left no note since {since:%H:%M:%S} UTC"
+        )
+        fix = "continue or end its process, and start another one (crawlctl worker)"
+        yield Condition("worker_silent", f"parts/worker {name}", ALL, cause, since, since, fix=fix)

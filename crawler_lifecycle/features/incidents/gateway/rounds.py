@@ -1,0 +1,134 @@
+"""The rounds that find incidents. Of several gateways, one makes them.
+
+A round asks only what may have changed: crawlers of which runs ended since the last one. The first
+round and one every ten minutes ask everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+
+from crawler_lifecycle.background import Failures, Loop
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.incidents.domain.workers import WorkerWatch
+from crawler_lifecycle.features.incidents.ports import IncidentRow
+from crawler_lifecycle.features.incidents.store.reads import Crawler
+from crawler_lifecycle.gateway.health import HealthPart
+from crawler_lifecycle.gateway.parts import Gateway
+
+from .conditions import (
+    found_of_crawlers,
+    found_of_parts,
+    found_of_workers,
+    found_of_workflows,
+)
+
+#: Seconds between two rounds, which ask for silent workers. Each second one also asks for crawlers
+#: and parts, each sixth one for what features have.
+EVERY_S = 2.5
+OFTEN = 2
+SELDOM = 6
+WHOLE = timedelta(minutes=10)
+#: The time after which another gateway makes the rounds, if this one makes none.
+TURN = timedelta(seconds=10)
+#: Seconds that a round waits for the state of the parts.
+PARTS_S = 1.0
+
+Source = Callable[[], Iterable[Condition]]
+
+
+@dataclass
+class _Seen:
+    """What this process knows from its earlier rounds."""
+
+    rounds: int = 0
+    seq: int = 0
+    whole_at: datetime | None = None
+    workers: WorkerWatch = field(default_factory=WorkerWatch)
+    bad: dict[str, datetime] = field(default_factory=dict)
+    stuck: dict[str, datetime] = field(default_factory=dict)
+
+
+class Rounds:
+    """Finds incidents until it is cancelled."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._store = gateway.store
+        self._holder = uuid.uuid4().hex
+        self._failures: dict[str, Failures] = {}
+        self._seen = _Seen()
+
+    async def run(self) -> None:
+        """Make rounds until this is cancelled. Raises nothing."""
+        await Loop("the search for incidents", EVERY_S).run(self._next)
+
+    async def _next(self) -> None:
+        health = await self._gateway.health.read_within(PARTS_S)
+        await asyncio.to_thread(self.once, () if health is None else health.parts)
+
+    def once(self, parts: Sequence[HealthPart]) -> bool:
+        """Make one round. Returns false if another gateway makes them. Blocks."""
+        now = self._gateway.clock()
+        if not self._store.notes.take_turn("incidents", self._holder, now + TURN):
+            self._seen = _Seen()  # the other one may record what this one does not know
+            return False
+        seen = self._seen
+        whole = seen.whole_at is None or now - seen.whole_at >= WHOLE
+        often = whole or seen.rounds % OFTEN == 0
+        ended = self._ended(whole) if often else Counter[Crawler]()
+        sources: dict[str, Source] = {
+            "worker": partial(found_of_workers, self._store, seen.workers, now)
+        }
+        if often:
+            sources |= {
+                "crawler": partial(found_of_crawlers, self._store, ended),
+                "part": partial(found_of_parts, parts, seen.bad, now),
+                "workflow": partial(found_of_workflows, self._gateway.blocked, seen.stuck, now),
+            }
+        if whole or seen.rounds % SELDOM == 0:
+            sources |= {
+                noun: partial(feature.load(name), self._store, now)
+                for feature in FEATURES
+                for noun, name in feature.conditions.items()
+            }
+        found = {noun: self._found(noun, source) for noun, source in sources.items()}
+
+        def covers(row: IncidentRow) -> bool:
+            noun = row.kind.partition("_")[0]
+            asked = noun != "crawler" or (row.project, row.name) in ended
+            return asked and found.get(noun) is not None
+
+        self._store.incidents.record(
+            [one for group in found.values() for one in group or ()], covers
+        )
+        seen.rounds += 1
+        seen.whole_at = now if whole else seen.whole_at
+        return True
+
+    def _found(self, noun: str, source: Source) -> list[Condition] | None:
+        """Return the conditions; ``None``: they cannot be read now."""
+        failures = self._failures.setdefault(noun, Failures(f"the search for a bad {noun}"))
+        try:
+            found = list(source())
+        except LifecycleError as error:
+            failures.failed(error)
+            return None
+        failures.worked()
+        return found
+
+    def _ended(self, whole: bool) -> Counter[Crawler]:
+        """Return the crawlers that are asked for, and how many runs of each ended lately."""
+        if whole:
+            self._seen.seq = self._store.events.last_event_seq()
+            return Counter(dict.fromkeys(self._store.incidents.all_crawlers(), 0))
+        ended, self._seen.seq = self._store.incidents.crawlers_ended_after(self._seen.seq)
+        return ended

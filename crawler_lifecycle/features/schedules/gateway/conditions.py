@@ -1,0 +1,72 @@
+"""What needs somebody about schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.store.store import Store
+
+from ..domain.decision import PAUSED_ITSELF, Decision
+from ..ports import DueRow, ScheduleRow
+
+#: The most of its last firings that are read of a schedule, and how many that were skipped in a row
+#: need somebody.
+FIRINGS_MAX = 20
+SKIPPED = 3
+
+
+def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+    """Return the schedules that paused themselves, begin nothing, or are never due again."""
+    latest = store.schedules.latest_due()
+    for row in store.schedules.every():
+        about = partial(_condition, row)
+        if row.paused_at is not None:
+            if PAUSED_ITSELF in (row.pause_reason or ""):
+                yield about("paused", row.pause_reason, row.paused_at, fix="resume")
+            continue
+        if row.trouble is not None:
+            yield about("unsynced", row.trouble, row.updated_at, fix="describe")
+        if row.ended_at is not None and not row.definition.get("end_at"):
+            cause = "it is never due again; change its due times, or delete it"
+            yield about("idle", cause, row.ended_at, fix="update", level="warn")
+        newest = latest.get(row.schedule_id)
+        if newest is not None and not newest.decision.begins:
+            firings = store.schedules.list_firings(row.schedule_id, limit=FIRINGS_MAX)
+            yield from _undone(row, firings)
+
+
+def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[Condition]:
+    """Return what is wrong with the firings since the last one that began something."""
+    since = list(takewhile(lambda one: not one.decision.begins, firings))
+    kinds = {
+        "missed": ([Decision.MISSED, Decision.FAILED], 1),
+        "skipped": ([Decision.SKIPPED_OVERLAP], SKIPPED),
+    }
+    for what, (decisions, least) in kinds.items():
+        found = [one for one in since if one.decision in decisions]
+        if len(found) >= least:
+            times = tuple(one.decided_at for one in found)
+            cause = found[0].reason or found[0].decision
+            yield _condition(
+                row,
+                what,
+                cause,
+                times[-1],
+                at=times[0],
+                times=times,
+                count=len(times),
+                fix="firings",
+            )
+
+
+def _condition(
+    row: ScheduleRow, what: str, cause: str | None, since: datetime, *, fix: str, **more: Any
+) -> Condition:
+    values: dict[str, Any] = {"at": since, "fix": f"crawlctl schedule {fix} {row.name}", **more}
+    subject = f"schedules/{row.name}"
+    return Condition(f"schedule_{what}", subject, row.project, cause or what, since, **values)

@@ -1,0 +1,31 @@
+"""What needs somebody about webhooks and alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.store.store import Store
+
+from ..domain.definition import fix
+
+#: A webhook that fails for a shorter time may accept the next try.
+FAILS_FOR = timedelta(minutes=1)
+
+
+def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+    """Return the webhooks that fail, and those that were paused while they failed."""
+    for row in store.webhooks.every():
+        since = row.failing_since
+        if since is None or now - since < FAILS_FOR:
+            continue
+        yield Condition(
+            f"webhook_{row.state}",
+            f"webhooks/{row.name}",
+            row.project,
+            row.pause_reason or row.error or "its receiver accepts no events",
+            since,
+            row.paused_at or since,
+            fix=fix(row.name, row.through_seq, fails=True),
+        )

@@ -1,0 +1,219 @@
+"""How runs become incidents: opened, counted, closed, opened again and reported; compared with a
+naive model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.features.incidents.domain.crawlers import (
+    FAILS,
+    EndedRun,
+    crawler_conditions,
+)
+from crawler_lifecycle.features.incidents.domain.rules import (
+    RECOVERED,
+    Change,
+    changes_of,
+    closing,
+    key_of,
+)
+from crawler_lifecycle.features.incidents.domain.workers import SILENT_S, Beat, WorkerWatch
+from crawler_lifecycle.features.incidents.ports import IncidentRow
+from tests.support.examples import examples
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+#: What a run may be: its status, outcome, who ended it, what it lacks, and its cause.
+ENDS = {
+    "good": ("COMPLETED", "finished", "crawler", None, "The task succeeded"),
+    "a": ("FAILED", "failed", "crawler", None, "PriceError: no price on page {n}"),
+    "b": ("FAILED", "banned", "crawler", None, "HTTP 403 from shop-{n}.example"),
+    "stopped": ("FAILED", "cancelled", "person", None, "Stopped by anna"),
+    "limit": ("FAILED", "timed_out", "limit", None, "It took longer than 60 s"),
+    "less": ("COMPLETED", "finished", "service", "dropped", "{n} items, usual are 400"),
+}
+
+
+def run_of(number: int, word: str, at: datetime | None = None) -> EndedRun:
+    status, outcome, ended_by, lacks, cause = ENDS[word]
+    at = at or START + timedelta(minutes=number)
+    return EndedRun(number, status, outcome, ended_by, lacks, cause.format(n=number), at)
+
+
+@dataclass
+class Record:
+    """The table in memory, and what was reported."""
+
+    rows: list[IncidentRow] = field(default_factory=list)
+    events: list[tuple[str, int]] = field(default_factory=list)
+
+    def round(self, conditions: Sequence[Condition], now: datetime) -> None:
+        closed = {key_of(row): row for row in self.rows if row.state == "closed"}
+        still = [row for row in self.rows if row.state == "open"]
+        for change in changes_of(conditions, still, closed, lambda row: True, now):
+            self.write(change)
+
+    def write(self, change: Change) -> None:
+        row = change.row
+        if row is None:
+            first: dict[str, Any] = {
+                **{"incident_id": len(self.rows), "incident_uid": "", "state": "open"},
+                **change.values,
+            }
+            row = IncidentRow(**first)
+            self.rows.append(row)
+        else:
+            self.rows[row.incident_id] = row = replace(row, **change.values)
+        if change.event is not None:
+            self.events.append((change.event.partition(".")[2], row.count))
+
+    def play(self, runs: Sequence[EndedRun], each: int = 1) -> None:
+        """Judge the runs as they end, ``each`` between two rounds."""
+        for last in range(each, len(runs) + each, each):
+            there = sorted(runs[:last], key=lambda run: run.ended_at, reverse=True)
+            found = crawler_conditions("default", "shop", there[: 20 + each])
+            self.round(found, there[0].ended_at)
+
+    def open(self, kind: str = "crawler_failing") -> list[IncidentRow]:
+        return [row for row in self.rows if row.state == "open" and row.kind == kind]
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.sampled_from(sorted(ENDS)), max_size=40))
+def test_a_crawler_fails_as_a_naive_model_counts(words: list[str]) -> None:
+    record = Record()
+    record.play([run_of(number, word) for number, word in enumerate(words, 1)])
+    bad = [word for word in words if word not in ("stopped", "limit")]
+    since_good = bad[len(bad) - bad[::-1].index("good") :] if "good" in bad else bad
+    window = since_good[-20:]
+    expected = {word for word in ("a", "b") if window.count(word) >= FAILS}
+    counts = {("a" if "Price" in row.cause else "b"): row.count for row in record.open()}
+    if expected or len(window) <= FAILS:
+        assert set(counts) == expected
+    for word in expected & set(counts):
+        assert counts[word] >= since_good.count(word) or len(since_good) > 20
+    assert bool(record.open("crawler_less")) == ("less" in window)
+    assert {row.closed_by for row in record.rows if row.state == "closed"} <= {RECOVERED}
+
+
+@settings(max_examples=examples(20))
+@given(st.integers(1, 40), st.integers(20, 120))
+@example(50, 500)
+def test_however_many_failures_of_one_cause_make_two_messages(each: int, failures: int) -> None:
+    record = Record()
+    runs = [run_of(n, "a", START + timedelta(seconds=n)) for n in range(1, failures + 1)]
+    record.play(runs, each)
+    [row] = record.rows
+    assert row.count == failures
+    assert [word for word, _ in record.events] in (["opened", "grew"], ["opened"])
+    good = run_of(9_999, "good", START + timedelta(seconds=failures + 1))
+    record.play([*runs, good], len(runs) + 1)
+    assert record.events[-1] == ("closed", failures)
+    assert record.events[0][0] == "opened"
+    assert len(record.events) <= 3
+
+
+def test_fifty_one_runs_of_eight_causes_are_eight_incidents() -> None:
+    record = Record()
+    for crawler in range(8):
+        runs = [run_of(crawler * 10 + n, "a") for n in range(7 if crawler < 3 else 6)]
+        record.round(crawler_conditions("default", f"shop-{crawler}", runs[::-1]), START)
+        record.rows[-1] = replace(record.rows[-1], state="elsewhere")
+    assert sorted(row.count for row in record.rows) == [6] * 5 + [7] * 3
+
+
+def test_a_cause_that_comes_back_within_an_hour_is_the_same_incident() -> None:
+    record = Record()
+    record.play([run_of(1, "a"), run_of(2, "a"), run_of(3, "good")])
+    again = [run_of(n, "a", START + timedelta(minutes=30 + n)) for n in (4, 5)]
+    record.play([run_of(1, "a"), run_of(2, "a"), run_of(3, "good"), *again], 5)
+    [row] = record.rows
+    assert (row.state, row.reopened, row.count) == ("open", 1, 4)
+    assert [word for word, _ in record.events] == ["opened", "closed"]
+    later = [run_of(n, "a", START + timedelta(hours=9, minutes=n)) for n in (7, 8)]
+    good = run_of(6, "good", START + timedelta(hours=7))
+    record.play([*again, good], 3)
+    record.play([*again, good, *later], 5)
+    assert [row.state for row in record.rows] == ["closed", "open"]
+    assert [word for word, _ in record.events] == ["opened", "closed", "opened"]
+
+
+def condition(at: datetime, **more: Any) -> Condition:
+    return Condition("webhook_paused", "webhooks/ops", "default", "410", START, at, **more)
+
+
+def test_what_a_person_closed_comes_back_only_by_something_newer() -> None:
+    record = Record()
+    record.round([condition(START)], START)
+    [row] = record.rows
+    record.write(closing(row, "anna", START + timedelta(minutes=1)))
+    for minutes in (2, 300):
+        record.round([condition(START)], START + timedelta(minutes=minutes))
+        assert [row.state for row in record.rows] == ["closed"]
+    newer = START + timedelta(minutes=301)
+    record.round([condition(newer)], newer)
+    assert [row.state for row in record.rows] == ["closed", "open"]
+
+
+def test_a_muted_incident_reports_nothing_and_its_mute_outlives_it() -> None:
+    record = Record()
+    record.round([condition(START)], START)
+    until = START + timedelta(days=1)
+    record.rows[0] = replace(record.rows[0], muted_until=until)
+    times = tuple(START + timedelta(minutes=n) for n in range(50))
+    record.round([condition(times[-1], times=times, count=50)], times[-1])
+    record.round([], START + timedelta(hours=1))
+    back = START + timedelta(hours=5)
+    record.round([condition(back)], back)
+    assert [row.muted_until for row in record.rows] == [until, until]
+    assert [word for word, _ in record.events] == ["opened"]
+    record.round([condition(until, times=(until,), count=1)], until)
+    assert record.events[1:] == [("opened", 2)], "when the mute is over and it occurs again"
+
+
+def test_what_is_old_opens_nothing_and_what_is_not_asked_for_closes_nothing() -> None:
+    record = Record()
+    record.round([condition(START)], START + timedelta(days=31))
+    assert record.rows == []
+    record.round([condition(START)], START)
+    assert changes_of([], record.rows, {}, lambda row: False, START) == []
+
+
+def test_runs_that_a_person_or_a_limit_stopped_are_no_failures() -> None:
+    runs = [run_of(n, word) for n, word in enumerate(["stopped", "limit"] * 10)]
+    assert crawler_conditions("default", "shop", runs[::-1]) == []
+
+
+def test_a_flaky_crawler_stays_one_when_one_more_run_fails() -> None:
+    words = ["good", "a", "good", "b", "good", "a", "good"]
+    for more, kinds in (([], ["crawler_flaky"]), (["a"], ["crawler_flaky"])):
+        runs = [run_of(n, word) for n, word in enumerate([*words, *more])]
+        assert [one.kind for one in crawler_conditions("p", "shop", runs[::-1])] == kinds
+
+
+def test_ever_other_causes_are_one_incident() -> None:
+    runs = [
+        run_of(n, "a")._replace(cause=f"{letter * 3}Error: it failed")
+        for n, letter in enumerate("ABCDE")
+    ]
+    [found] = crawler_conditions("default", "shop", runs[::-1])
+    assert (found.kind, found.count, found.fingerprint) == ("crawler_failing", 5, "")
+
+
+def test_a_worker_without_new_notes_is_silent_until_one_replaces_it() -> None:
+    watch = WorkerWatch()
+    one = Beat("cluster", 0.0, 100.0)
+    assert watch.silent({"host/1": one}, 10.0) == {}
+    assert watch.silent({"host/1": one}, 10.0 + SILENT_S + 1) == {"host/1": SILENT_S + 1}
+    older = Beat("cluster", 50.0, 110.0)
+    assert "host/1" in watch.silent({"host/1": one, "host/2": older}, 20.0)
+    newer = Beat("cluster", 101.0, 110.0)
+    assert watch.silent({"host/1": one, "host/2": newer}, 21.0) == {}
+    assert watch.silent({"host/1": one._replace(at=102.0)}, 22.0) == {}
