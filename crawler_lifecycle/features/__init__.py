@@ -1,5 +1,5 @@
-"""Features stand on the life of a run: each folder has all layers of one feature, and its
-record.
+"""Features extend the life of a run. Each folder has all layers of one feature, and its
+registration.
 """
 
 from .graphs.feature import GRAPHS

@@ -1,8 +1,8 @@
-"""The record of a feature: what the core knows of it.
+"""The registration of a feature: everything that the core knows about it.
 
-The core loops over ``FEATURES`` and names none of them. Each slot is optional. A record imports
-nothing of its feature: ``crawlctl`` reads it at each start, so objects are named as
-``module:object``, below the folder of the feature.
+The core loops over ``FEATURES`` and names none of them. Each field is optional. A registration
+imports nothing from its feature: ``crawlctl`` reads it at each start, so objects are named as
+``module:object``, relative to the folder of the feature.
 """
 
 from __future__ import annotations
@@ -20,44 +20,46 @@ class VerbGroup:
     name: str
     help: str
     verbs: Mapping[str, tuple[str, str]]
-    """The function of each verb, and its line in the help."""
+    """Maps each verb to its function and its line in the help."""
     panel: str = "Runs"
-    """The part of the help in which the noun stands."""
+    """The section of the help that lists the noun."""
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature. ``name`` is that of its folder."""
+    """One feature. ``name`` is the name of its folder."""
 
     name: str
     nouns: tuple[VerbGroup, ...] = ()
     verbs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Verbs of ``crawlctl`` without a noun."""
     tables: tuple[str, ...] = ()
-    """The modules that define its tables."""
+    """The modules that define its database tables."""
     subject: str = ""
-    """The column with the numbers or names by which requests name one of its subjects."""
+    """The column with the numbers or names by which requests identify its subjects."""
     retain: str = ""
-    """Its ``FeatureRetention``: the rows that are removed."""
+    """Its ``FeatureRetention``, which defines the rows that are removed."""
     routes: tuple[str, ...] = ()
-    """Functions that add routes of the API. Like those of ``pages`` and ``middleware``, they take
-    app and gateway.
+    """Functions that add routes of the API. Like those in ``pages`` and ``middleware``, they take
+    the app and the gateway.
     """
     pages: tuple[str, ...] = ()
     """Functions that add web pages."""
     middleware: tuple[str, ...] = ()
-    """Functions that add middleware around all that the gateway has."""
+    """Functions that add middleware around the whole gateway."""
     workflows: tuple[str, ...] = ()
     """Classes of workflows."""
     activities: str | None = None
-    """The function that makes the objects with the activities from ``compose.Parts``."""
+    """The function that creates the objects with the activities from ``compose.Parts``."""
     recover: str | None = None
-    """The function that makes the ``ParentKind`` of rows with workflows from ``compose.Parts``."""
+    """The function that creates the ``ParentKind`` of rows with workflows from
+    ``compose.Parts``.
+    """
     audited: str | None = None
     """The sources that audits compare (``Source``)."""
     keeper: str | None = None
-    """The function that makes a background service of the role ``audit`` from the store and
+    """The function that creates a background service of the role ``audit`` from the store and
     ``Workflows``.
     """
 
@@ -69,11 +71,11 @@ class Feature:
     """The function that makes a background service of the gateway from the gateway."""
 
     def function(self, name: str) -> str:
-        """Return the full name of a function below the folder of the feature."""
+        """Return the full name of a function in the folder of the feature."""
         return f"crawler_lifecycle.features.{self.name}.{name}"
 
     def load(self, name: str) -> Any:
-        """Import ``module``, or return the object ``module:object``, below the folder of the
+        """Import ``module`` or return the object ``module:object`` from the folder of the
         feature.
         """
         return resolve_name(self.function(name))

@@ -1,4 +1,4 @@
-"""The access log: the route and the web page that list what people and tokens did."""
+"""The access log: the route and the web page that list the actions of people and tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ Word = Annotated[str | None, Field(max_length=200)]
 
 
 class AccessFilters(OfProject):
-    """Filters of ``GET /v1/access``. Each is the whole value of the field with this name."""
+    """Filters of ``GET /v1/access``. Each must equal the whole value of the field with this
+    name.
+    """
 
     caller: Word = None
     operation: Word = None
@@ -51,17 +53,17 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
 
     @app.get("/v1/access", **documents(AccessPage))
     def list_access(filters: Annotated[AccessFilters, Query()], request: Request) -> Response:
-        """The access log: what people and tokens did through the gateways, and what was refused,
-        newest first.
+        """The access log: the actions of people and tokens through the gateways, and the refused
+        requests, newest first.
 
-        A row is there about a second after its request. Requests that failed are counted for ten
-        seconds: `requests` is the number of equal ones.
+        A row appears about a second after its request. Failed requests are counted for ten seconds,
+        and `requests` is the number of equal ones.
         """
         return conditional(request, _page(store, filters))
 
     @app.get("/access", include_in_schema=False)
     def show_access(request: Request) -> Response:
-        """List what people and tokens did."""
+        """List the actions of people and tokens."""
         filters = query_of(request, AccessFilters)
         page = _page(store, filters)
         return answer(
@@ -78,7 +80,7 @@ def add_access_log(app: FastAPI, store: AccessStore, clock: Clock) -> None:
 
 def _page(store: AccessStore, filters: AccessFilters) -> AccessPage:
     if filters.since and filters.until and filters.since >= filters.until:
-        fix = "give a later time, or leave one of them out"
+        fix = "give a later time, or omit one of them"
         raise InvalidRequest(f"until: {filters.until.isoformat()} is not after since; {fix}")
     place = decode_positions("access", filters.page_token, 2)
     size = filters.page_size

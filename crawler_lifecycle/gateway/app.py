@@ -1,4 +1,4 @@
-"""The gateway's application: shared objects, background tasks, health."""
+"""The gateway's application: shared objects, background tasks and health checks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _HIDDEN = "not available; send a token to see the reason, or read the log"
 
 
 def create_app(gateway: Gateway) -> FastAPI:
-    """Return the app of a gateway. Its ``entrance`` decides who may call it."""
+    """Return the app of a gateway. Its ``entrance`` decides who can call it."""
     app = service("crawler-lifecycle gateway", API_VERSION, describe, lifespan=gateway.lifespan)
     app.state.leaving = gateway.leaving
     app.state.metrics = gateway.metrics
     _add_api(app, gateway)
     ask_the_database(gateway.metrics, gateway.store, gateway.clock)
     _add_rest(app, gateway)
-    app.router.include_in_schema = False  # openapi.json does not describe what follows
+    app.router.include_in_schema = False  # openapi.json does not describe the routes below
     add_page(app, gateway)
     _add_middleware(app, gateway)
     for feature in FEATURES:
@@ -81,7 +81,7 @@ def _add_api(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_middleware(app: FastAPI, gateway: Gateway) -> None:
-    """Add the middleware. A request passes the last one first."""
+    """Add the middleware. A request passes through the last one first."""
     entrance = gateway.entrance
     operations = Operations(app)
     limits = RateLimits(entrance.quota)
@@ -112,9 +112,9 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/v1/health")
     async def get_health() -> HealthReport:
         """The state of the installation: the database, Temporal, the workers of each task queue,
-        overdue polls, and the stream of events. It also shows the longest
-        time for which a recorded status may have been untrue this week. A part may be some seconds
-        old; `at` is the time of its check.
+        overdue polls, and the event stream. It also shows the longest time for which a recorded
+        status may have been untrue this week. A part can be some seconds old; `at` is the time of
+        its check.
         """
         return await gateway.health.read()
 
@@ -122,8 +122,8 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
     async def list_crawlers(request: Request) -> Response:
         """The crawlers that can be started, as the scheduler service declares them.
 
-        If the scheduler service does not answer, this is its last answer, with the header `Age` in
-        seconds.
+        If the scheduler service does not answer, this is its last answer, and the header `Age` has
+        the age in seconds.
         """
         known = await crawlers.all()
         response = conditional(
@@ -135,36 +135,38 @@ def _add_rest(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/crawlers/runs")
     async def list_recent_runs() -> AllCrawlerRuns:
-        """The last 20 runs of each crawler of the catalogue, with a mark on runs that brought
-        unusually few items. The answer is kept for five seconds."""
+        """The last 20 runs of each crawler in the catalogue, with a mark on runs that found
+        unusually few items. The answer is kept for five seconds.
+        """
         return await gateway.recent.read()
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Return that the process is alive. Database and Temporal are not asked."""
+        """Report that the process is alive, without asking the database or Temporal."""
         return {"status": "alive"}
 
     @app.get(
         "/readyz", responses={503: {"model": Readiness, "description": "Something is missing"}}
     )
     async def readyz(response: Response) -> Readiness:
-        """Return whether the database and Temporal answer (status 503 if one does not)."""
+        """Report whether the database and Temporal answer (status 503 if one of them does not)."""
         checks = await needs()
         ready = set(checks.values()) == {"ok"}
         response.status_code = 200 if ready else 503
-        # Without it we stay ready: its known keys count.
+        # We stay ready while the issuer is unavailable, because its known keys remain valid.
         if (oidc := gateway.entrance.oidc) is not None:
             checks["issuer"] = oidc.problem or "ok"
-        if gateway.marks is not None:  # no gateway is better than the others, so all stay ready
+        # All gateways are equally affected, so all of them stay ready.
+        if gateway.marks is not None:
             checks["settings"] = gateway.same_settings.problem or "ok"
         if callers is not None and caller_name() is None:
             # The reasons name our hosts and ports. A caller without a token sees only that a check
-            # failed.
+            # has failed.
             checks = {
                 name: answer if answer == "ok" else _HIDDEN for name, answer in checks.items()
             }
         if callers is not None:
-            # If a new tokens file is broken, the former tokens stay valid. It is reported here, and
-            # we stay ready.
+            # If a new tokens file is broken, the former tokens stay valid. So the fault is reported
+            # here, and we stay ready.
             checks["tokens"] = callers.problem or "ok"
         return Readiness(ready=ready, checks=checks)

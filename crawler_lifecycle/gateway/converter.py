@@ -1,4 +1,4 @@
-"""Problem documents in another form: the base of the middleware for browsers and for clients of
+"""Conversion of problem documents: the base class of the middleware for browsers and for clients of
 scrapyd.
 """
 
@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 @dataclass(eq=False)
 class Converter:
-    """ASGI middleware that gives problem documents another form.
+    """ASGI middleware that converts problem documents to another form.
 
-    A subclass defines which of them, and the form.
+    A subclass defines which documents it converts, and how.
     """
 
     app: ASGIApp
@@ -44,12 +44,14 @@ class Converter:
         await self.app(scope, receive, converted)
 
     def holds(self, scope: Scope, headers: MutableHeaders) -> bool:
-        """Return whether an answer with these headers is converted.
+        """Return whether a response with these headers is converted.
 
-        May change the headers of any answer.
+        This method can change the headers of any response.
         """
         raise NotImplementedError
 
     def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
-        """Return the new body. Changes status and headers in ``start``, but for the length."""
+        """Return the new body, and change the status and the headers in ``start``, except the
+        length.
+        """
         raise NotImplementedError

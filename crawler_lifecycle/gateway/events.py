@@ -20,7 +20,7 @@ from crawler_lifecycle.gateway.runs.commands import found as found_run
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
 from crawler_lifecycle.web.problems import refused
 
-# Without the second, nginx buffers the events.
+# Without the second header, nginx buffers the events.
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -35,7 +35,7 @@ class StreamChoice(Choice):
     def subject(self) -> str | None:
         """Return the subject to which the stream is limited, if any.
 
-        Raises ``InvalidRequest`` for two subjects.
+        Raises ``InvalidRequest`` if the request names two subjects.
         """
         named = {
             "run_id": self.run_id and run_subject(self.run_id),
@@ -58,8 +58,8 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get(
         "/v1/events",
-        # Only the format is FastAPI's (``fastapi.sse``). Its own response would encode each event
-        # for each reader.
+        # Only the format comes from FastAPI (``fastapi.sse``). Its own response class would encode
+        # each event for each reader.
         response_class=Response,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
@@ -68,22 +68,22 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
         last_event_id: Annotated[str | None, Header(alias="Last-Event-ID")] = None,
     ) -> StreamedResponse:
         """Events in the order of their commits: first ``hello``, then the events after
-        ``Last-Event-ID`` or ``after``. Without both, only new events are sent.
+        ``Last-Event-ID`` or ``after``. Without either, only new events are sent.
 
         ``id`` is the event's number, ``event`` its type, and ``data`` the whole event as JSON. A
-        client that comes back with its last id misses no event and gets none twice. ``run_id``
-        selects the events of one run, ``manager`` of one manager, and ``graph`` of one graph.
-        ``after=0`` begins with the oldest recorded event.
+        client that reconnects with its last id misses no event and gets none twice. ``run_id``
+        selects the events of one run, ``manager`` those of one manager, and ``graph`` those of one
+        graph. ``after=0`` begins with the oldest recorded event.
 
         ``hello`` has the number after which the stream begins. If its ``reset`` is true, the stream
-        does not continue at the client's last id: the next events were removed, or the database is
-        another one. The client should then read everything again. Such a ``hello`` may also come
+        does not continue at the client's last id: the next events were removed, or the database has
+        been replaced. The client should then read everything again. Such a ``hello`` may also come
         later.
         """
         after = _last(last_event_id) if last_event_id else choice.after
         subject = choice.subject()
-        # A stream may begin while the database is down, as it also survives that: browsers do not
-        # retry after an error.
+        # A stream can begin while the database is down, just as it survives an outage, because
+        # browsers do not reconnect after an error.
         with suppress(StoreUnavailable, RowUnreadable):
             if choice.run_id is not None:
                 await run_in_threadpool(found_run, gateway.store.runs, choice.run_id)
@@ -104,5 +104,5 @@ def add_stream(app: FastAPI, gateway: Gateway) -> None:
 def _last(text: str) -> int:
     if (number := whole(text)) is not None:
         return number
-    message = "is not an id of this stream; send the id of the last event, or leave it out"
+    message = "is not an id of this stream; send the id of the last event, or omit it"
     raise refused("Last-Event-ID", message, text)

@@ -1,4 +1,5 @@
-"""The status bar: the state of each part of the installation, with the time of that state.
+"""The status bar: the state of each part of the installation, with the time at which it was
+checked.
 
 All readers share it.
 """
@@ -28,23 +29,23 @@ from crawler_lifecycle.temporal.operator.queue_findings import judged
 
 from .ttl_cache import CachedAnswer, TtlCache
 
-#: Seconds for which the state is reused. The state of the task queues is kept longer: it is
-#: expensive to get.
+#: Seconds for which the state is reused.
 FRESH_S = 3.0
+#: The same for the state of the task queues, which is expensive to get.
 QUEUES_S = 15.0
 #: Seconds that a reader waits for a new state of the task queues.
 QUEUES_WAIT_S = 1.0
-#: Seconds that a check may take, and seconds without a reading of the outbox after which the stream
-#: counts as stopped.
+#: Seconds that a check can take.
 READY_TIMEOUT_S = 3.0
+#: Seconds without a reading of the outbox after which the stream counts as stopped.
 SILENT_S = 10.0
 _WEEK = timedelta(days=7)
-#: The words for what the gateway needs, by the names of ``Needs``.
+#: The display names of the systems that the gateway needs, by the keys of ``Needs``.
 NEEDED = {"database": "the database", "temporal": "Temporal"}
 
 Level = Literal["ok", "asking", "warn", "bad"]
-"""``asking``: the state is not known yet, because the first check still executes."""
-#: From the best level to the worst.
+"""``asking`` means that the state is not known yet, because the first check is still running."""
+#: All levels, from the best to the worst.
 _LEVELS: tuple[Level, ...] = ("ok", "asking", "warn", "bad")
 
 
@@ -61,7 +62,7 @@ class HealthPart:
     """A sentence about its state."""
     fix: str | None
     at: datetime
-    """The time of this state."""
+    """The time at which this state was checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,12 @@ class HealthReport:
     """The level of the worst part."""
     parts: list[HealthPart]
     wrong: str
-    """A sentence with the longest time for which a recorded status may have been untrue in the last
-    seven days.
+    """A sentence with the longest time for which a recorded status may have been untrue during the
+    last seven days.
     """
     worst_s: float | None
-    """The longest time of an untrue status in seconds; null without such a status, or if the time
-    is not known.
+    """The longest time in seconds for which a status was untrue; null if there was none or if the
+    time is not known.
     """
     at: datetime
 
@@ -86,15 +87,15 @@ class HealthReport:
 class Needs:
     """The check of the database and of Temporal.
 
-    The answer for each is ``ok`` or its error. Calls at once share it.
+    The result for each is ``ok`` or its error. Concurrent calls share one check.
     """
 
     health: StoreHealth
     workflows: Workflows
 
     def __post_init__(self) -> None:
-        # Two threads of its own: if the database hangs, requests must not use up the threads of the
-        # health check.
+        # The checks have two threads of their own, because requests can use up all other threads if
+        # the database hangs.
         self._threads = CapacityLimiter(2)
         self._answer = CachedAnswer(self._ask, 0.0)
 
@@ -119,9 +120,9 @@ async def _check(probe: Awaitable[None]) -> str:
 
 @dataclass(eq=False)
 class Health:
-    """Makes the status bar.
+    """Creates the status bar.
 
-    It is made again after ``FRESH_S`` seconds; until then, all readers get the same one.
+    It is created again after ``FRESH_S`` seconds, and until then all readers get the same one.
     """
 
     needs: Callable[[], Awaitable[Mapping[str, str]]]
@@ -136,13 +137,13 @@ class Health:
         self._threads = CapacityLimiter(1)
 
     async def read(self) -> HealthReport:
-        """Return the state of all parts. Raises nothing."""
+        """Return the state of all parts. This method never raises."""
         return await self._strip.own.read()
 
     async def read_within(self, seconds: float) -> HealthReport | None:
         """Return the state of all parts.
 
-        If that takes longer than ``seconds``, return the last state or ``None``.
+        If that takes longer than ``seconds``, return the last known state or ``None``.
         """
         return await self._strip.own.read_within(seconds)
 
@@ -151,10 +152,14 @@ class Health:
         answers, (polls, wrong, worst_s) = await asyncio.gather(self.needs(), self._ledger(now))
         parts = [_part(name, answer, now) for name, answer in answers.items()]
         if answers.get("temporal") == "ok":
-            # If a worker is gone, this answer may take seconds.
+            # If a worker is gone, this answer can take seconds.
             queues = await self._queues.read_within(QUEUES_WAIT_S)
             asking = HealthPart(
-                "queue", "asking", "the workers of the task queues are being checked", None, now
+                "queue",
+                "asking",
+                "task queue workers are still being checked",
+                None,
+                now,
             )
             parts += [asking] if queues is None else queues[only() is None]
         parts += [polls, self._stream(now)]
@@ -162,9 +167,8 @@ class Health:
         return HealthReport(worst, parts, wrong, worst_s, now)
 
     async def _ledger(self, now: datetime) -> tuple[HealthPart, str, float | None]:
-        """Return the part about polls.
-
-        Also return for how long a status was untrue this week: a sentence, seconds.
+        """Return the part about polls, and the longest time for which a status was untrue this
+        week, as a sentence and in seconds.
         """
 
         def read() -> tuple[HealthPart, str, float | None]:
@@ -176,7 +180,7 @@ class Health:
             worst_s = None if found.worst_ms is None else found.worst_ms / 1000
             if not late.count and not late.lost:
                 return (
-                    HealthPart("polls", "ok", "every poll that was due was made", None, now),
+                    HealthPart("polls", "ok", "all due polls were made", None, now),
                     words,
                     worst_s,
                 )
@@ -207,8 +211,8 @@ class Health:
             return part, "not known now", None
 
     async def _ask_queues(self) -> tuple[list[HealthPart], list[HealthPart]]:
-        """Return a part for each task queue: for callers of one project, without the work of
-        others; and for all.
+        """Return a part for each task queue, in two versions: one for callers of a single project,
+        without the work of others, and one for callers with all projects.
         """
         unreachable = "crawlctl doctor shows what is wrong with Temporal"
         try:
@@ -230,9 +234,9 @@ class Health:
         silent_s = self.feed.silent_s
         readers = self.feed.readers
         if silent_s is None:
-            return HealthPart("stream", "ok", "nobody reads the stream of events", None, now)
+            return HealthPart("stream", "ok", "nobody reads the event stream", None, now)
         many = "1 reader" if readers == 1 else f"{readers} readers"
-        many = many if only() is None else "it is read"  # the others are of other projects
+        many = many if only() is None else "it is read"  # the readers can belong to other projects
         text = f"{many}, the outbox was read {silent_s:.0f} s ago"
         if silent_s < SILENT_S:
             return HealthPart("stream", "ok", text, None, now)

@@ -42,8 +42,8 @@ def add_ledger(
     def summarize_corrections(
         choice: Annotated[SummaryChoice, Query()], request: Request
     ) -> Response:
-        """The corrections of all runs: for each kind their number, and the longest time of an
-        untrue status.
+        """The corrections of all runs: the number of each kind, and the longest time for which a
+        status was untrue.
         """
         now = clock()
         since = choice.since or now - WEEK
@@ -55,7 +55,7 @@ def add_ledger(
 def summary_of(
     found: CorrectionSummary, late: OverduePolls, now: datetime, *, week: bool
 ) -> LedgerSummary:
-    """Return the summary, in numbers and in words."""
+    """Return the summary, in numbers and as a sentence."""
     known = {kind.value: kind.meaning for kind in CorrectionKind}
     overdue = Overdue.of(late, now)
     period = "this week" if week else f"since {found.since:%Y-%m-%dT%H:%M:%SZ}"
@@ -72,7 +72,7 @@ def summary_of(
             for total in found.kinds
         },
         overdue=overdue,
-        # A status that no poll has compared yet may be untrue, too.
+        # A status that no poll has checked since then may be untrue, too.
         text="; ".join(filter(None, [words, overdue.text])),
     )
 
@@ -82,14 +82,14 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 
 _Body = Annotated[AuditBody, Depends(JsonBody(AuditBody, optional=True))]
-#: Seconds that a request waits for its audit. With few runs, an audit takes less than one second.
+#: Seconds that a request waits for its audit. With few runs, an audit takes less than a second.
 WAIT_S = 5.0
-#: The most findings in one answer.
+#: The maximum number of findings in one response.
 FINDINGS_MAX = 500
 
 
 def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> None:
-    """Add the routes that make an audit and that read its findings."""
+    """Add the routes that run an audit and that read its findings."""
 
     @app.post(
         "/v1/audit",
@@ -101,12 +101,12 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
         },
     )
     async def audit(body: _Body, response: Response) -> AuditAnswer:
-        """Compare database, cluster and Temporal now.
+        """Compare the database, the cluster and Temporal now.
 
-        With ``repair``, also repair the findings that are due.
+        With ``repair``, also repair the findings that are due for repair.
 
-        After a restore of the database, tasks may be executing that have no row. ``unknown``
-        defines what to do with them: ``adopt`` writes their rows again, ``end`` ends them.
+        After a restore of the database, some executing tasks may have no row. ``unknown`` defines
+        what to do with them: ``adopt`` writes their rows again, and ``end`` ends them.
         """
         with needing_temporal("no audit was made; send this later."):
             audit_id, report = await workflows.audit(body.repair, WAIT_S, body.unknown)
@@ -123,10 +123,10 @@ def add_audit(app: FastAPI, findings: FindingStore, workflows: Workflows) -> Non
     @app.get("/v1/audit")
     async def get_audit(
         audit_id: Annotated[
-            str | None, Query(max_length=200, description="its id; default: the newest")
+            str | None, Query(max_length=200, description="its id; the default is the newest audit")
         ] = None,
     ) -> AuditState:
-        """The report of the newest audit or of this one, and every finding that is still open."""
+        """The report of this audit (default: the newest), and every finding that is still open."""
         report = await run_in_threadpool(findings.last_audit, audit_id)
         if report is None and audit_id is not None:
             detail = (

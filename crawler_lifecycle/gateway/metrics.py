@@ -1,6 +1,6 @@
 """Metrics of the gateway for Prometheus.
 
-Some are counted in the process, others are read from the database.
+Some are counted in the process, and others are read from the database.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FRESH_S = 5.0
 _WEEK = timedelta(days=7)
 _LAG_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-#: The answer of each check by its name: ``ok`` or the error.
+#: Returns the result of each check by its name: ``ok`` or the error.
 Checks = Callable[[], Awaitable[Mapping[str, str]]]
 
 
@@ -68,7 +68,7 @@ class Metrics(Figures):
         )
         self.blocked = Gauge(
             "lifecycle_runs_blocked",
-            "Open workflows whose next step fails again and again; NaN while this is not known",
+            "Open workflows whose next step keeps failing; NaN while the number is unknown",
             registry=registry,
         )
         self.blocked.set(math.nan)
@@ -83,13 +83,13 @@ def add_metrics(
 ) -> None:
     """Add ``GET /metrics``.
 
-    A scrape asks database and Temporal again if the last answers are too old.
+    A scrape asks the database and Temporal again if their last answers are too old.
     """
     asked_at: float | None = None
 
     def renewed() -> None:
         known: Collection[str] = ()
-        with suppress(LifecycleError):  # the values of projects that are known already become NaN
+        with suppress(LifecycleError):  # the values of projects that are already known become NaN
             known = projects()
         metrics.renew(known)
 
@@ -102,7 +102,8 @@ def add_metrics(
     async def read_metrics() -> Any:
         """The gateway's metrics in the text format of Prometheus.
 
-        A token of one project gets only those that have its label ``project``."""
+        A token of one project gets only the metrics that have its label ``project``.
+        """
         nonlocal asked_at
         now = time.monotonic()
         if asked_at is None or now - asked_at > FRESH_S:

@@ -1,7 +1,7 @@
 """The common part of the commands on schedules and webhooks: put, pause, resume and delete.
 
-A command first writes the row, and then calls Temporal. A recorded command is carried out even if
-this process dies or Temporal is unavailable: workers of the role audit do it then.
+A command first writes the row, and then calls Temporal. If this process dies or Temporal is
+unavailable, workers of the role audit carry out the recorded command later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class NamedCommands(ABC, Generic[R]):
-    """The commands that change what has a name.
+    """The commands that change named objects, such as schedules.
 
     They raise ``Problem`` or an error of the domain.
     """
@@ -36,20 +36,20 @@ class NamedCommands(ABC, Generic[R]):
 
     @abstractmethod
     async def _kept(self, row: R, fresh: bool = True, note: str | None = None) -> CommandResult[R]:
-        """Notify Temporal of a recorded command, and return its result."""
+        """Notify Temporal of a recorded command, and return the result of the command."""
 
     async def seen(self, name: str) -> R | None:
-        """Return the row with this name, or ``None``."""
+        """Return the row with this name, or ``None`` if there is none."""
         row = await run_in_threadpool(self.store.get, name)
         return None if row is None or row.deleted_at is not None else row
 
     async def find(self, name: str) -> R:
-        """Return the row. Raises ``Problem`` 404."""
+        """Return the row with this name. Raises ``Problem`` 404."""
         return existing(self.noun, name, await self.seen(name))
 
     @abstractmethod
     async def put(self, name: str, body: Any) -> CommandResult[R]:
-        """Make it, or change its definition. A repeat changes nothing."""
+        """Create the object, or change its definition. A repeat changes nothing."""
 
     async def _put(
         self,
@@ -64,21 +64,22 @@ class NamedCommands(ABC, Generic[R]):
         return await self._kept(row, fresh, note)
 
     async def delete(self, name: str) -> CommandResult[R]:
-        """Delete it. The records about it stay, and what it started continues."""
+        """Delete the object. Its records stay, and everything that it started continues."""
         row = await self.find(name)
         return await self._kept(row, await run_in_threadpool(self.store.delete, name))
 
     async def pause(self, name: str, body: PauseBody) -> CommandResult[R]:
-        """Pause it: it does nothing until it is resumed."""
+        """Pause the object. It does nothing until it is resumed."""
         row: Any = await self.find(name)
         if row.paused_at is not None:
             return CommandResult(row, fresh=False, note=f"The {self.noun} was already paused.")
         return await self._kept(await run_in_threadpool(self.store.pause, name, body.words()))
 
     async def resume(self, name: str, **more: Any) -> CommandResult[R]:
-        """Continue it.
+        """Resume the object.
 
-        ``more``: what else the store's ``pause`` takes; if one is true, also if it was not paused.
+        ``more`` has further arguments for the store's ``pause``. If one of them is true, the call
+        also applies to an object that was not paused.
         """
         row: Any = await self.find(name)
         if row.paused_at is None and not any(more.values()):

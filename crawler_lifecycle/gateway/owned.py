@@ -1,5 +1,5 @@
-"""The common part of the readers of managers and graphs for answers: a page of them, and one of
-them.
+"""The common part of the readers for managers and graphs: they return a page of objects, or a
+single one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ A = TypeVar("A")
 
 @dataclass(eq=False)
 class OwnedViews(ABC, Generic[F, P, A]):
-    """Reads managers or graphs: ``F`` is the filters of a list, ``P`` its page, ``A`` the whole
-    answer.
+    """Reads managers or graphs.
+
+    ``F`` is the class of a list's filters, ``P`` of its page, and ``A`` of the full response.
     """
 
     store: OwnedPart[Any, Any]
@@ -37,21 +38,25 @@ class OwnedViews(ABC, Generic[F, P, A]):
     clock: Clock
 
     subject: ClassVar[Subject]
-    #: The class ``P``, the class of the answers in it, and the class ``A``.
+    #: The class ``P``, the class of the objects on that page, and the class ``A``.
     pages: ClassVar[type[Any]]
     brief: ClassVar[type[Any]]
     whole: ClassVar[type[Any]]
 
     @abstractmethod
     def found(self, key: Any) -> Any:
-        """Return the row. Blocks. Raises ``Problem`` 404."""
+        """Return the row. Raises ``Problem`` 404. This call blocks."""
 
     @abstractmethod
     def named(self, filters: F) -> Sequence[Any] | None:
-        """Return the rows that the filters name; ``None``: they name none, but describe them."""
+        """Return the rows that the filters name, or ``None`` if the filters name no rows but
+        describe them.
+        """
 
     def page(self, filters: F) -> P:
-        """Return what fits the filters, newest first. Blocks. Raises ``InvalidRequest``."""
+        """Return the rows that match the filters, newest first. Raises ``InvalidRequest``. This
+        call blocks.
+        """
         filters.check()
         store = self.store
         wanted = self._wanted(filters)
@@ -71,7 +76,9 @@ class OwnedViews(ABC, Generic[F, P, A]):
         return page
 
     def counted(self, filters: F, page: P) -> tuple[int, bool]:
-        """Return the number of rows that fit the filters, and whether it is exact. Blocks."""
+        """Return the number of rows that match the filters, and whether it is exact. This call
+        blocks.
+        """
         here = len(getattr(page, self.subject.plural))
         with narrowed(filters.project):
             return counted(
@@ -79,7 +86,7 @@ class OwnedViews(ABC, Generic[F, P, A]):
             )
 
     async def one(self, key: int | str) -> A:
-        """Return one of them. Raises ``Problem`` 404."""
+        """Return one object. Raises ``Problem`` 404."""
         row = await run_in_threadpool(self.found, key)
         answer: A = self.whole.of(
             row, await self.blocked.of_workflow(row.workflow_id, is_open=row.ended_at is None)

@@ -29,7 +29,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     clock = gateway.clock
     add_assets(app)
     add_login(app, gateway.logins, clock)
-    # Before the runs, or "new" would be a run.
+    # This route comes before those of runs, or "new" would be the id of a run.
     add_start(app, gateway.commands, gateway.crawlers, store)
     add_runs(app, views, gateway.health, Overview(store, views), store.runs)
     add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)

@@ -1,5 +1,5 @@
 """The objects of one gateway process: its settings and connections, and the readers and commands
-made from them.
+that use them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from crawler_lifecycle.temporal.client import Workflows
 class Gateway:
     """All objects of one gateway.
 
-    The fields are given; ``__post_init__`` makes the others, each once.
+    The caller sets the fields, and ``__post_init__`` creates the other objects once.
     """
 
     store: Store
@@ -65,37 +65,33 @@ class Gateway:
     entrance: Entrance
     archive: FileArchive | None = None
     logs: TaskLogs | None = None
-    """Reads the output of tasks; ``None`` if this gateway cannot."""
+    """Reads the output of tasks; ``None`` if this gateway cannot read it."""
     live_files: LiveFiles | None = None
-    """Reads the files that tasks leave; ``None`` if this gateway cannot."""
+    """Reads the files that tasks leave; ``None`` if this gateway cannot read them."""
     bundles: TaskBundles | None = None
-    """The storage to which tasks in pods upload their files; ``None`` if they upload none."""
+    """The storage to which tasks in pods upload their files; ``None`` if they upload no files."""
     elsewhere: str | None = None
-    """A sentence about where the files of tasks are, if this gateway cannot read them."""
+    """A sentence about the location of the tasks' files, if this gateway cannot read them."""
     outbox_retry_s: float | None = 15.0
-    """Seconds between two rounds of the outbox retry; ``None``: no rounds."""
+    """Seconds between two rounds of the outbox retry; ``None`` turns it off."""
     blocked_s: float = 5.0
     """Seconds between two searches for runs that cannot continue."""
     catalogue_s: float | None = None
-    """Seconds between two readings of the catalogue in the background; ``None``: no such
-    readings.
-    """
+    """Seconds between two readings of the catalogue in the background; ``None`` turns them off."""
     webhook_rules: WebhookRules = WebhookRules()  # noqa: RUF009
     """The rules for the addresses of webhooks."""
     scrapyd: str | None = None
-    """The name of the project that clients of scrapyd see; ``None``: scrapyd's API is not
-    offered.
-    """
+    """The name of the project that clients of scrapyd see; ``None`` turns off scrapyd's API."""
     temporal_ui: str | None = None
     """The web address at which Temporal shows the workflows of our namespace."""
     marks: Mapping[str, str] | None = None
-    """Fingerprints of the settings that other processes need alike; ``None``: nothing is
-    compared.
+    """Fingerprints of the settings that other processes must share; ``None`` turns off the
+    comparison.
     """
     watches: bool = False
     """True if the background services of features execute here."""
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    """More tasks that run while the app runs."""
+    """Additional tasks that run as long as the app."""
     clock: Clock = utc_now
 
     def __post_init__(self) -> None:
@@ -110,7 +106,7 @@ class Gateway:
         self.needs = Needs(store.health, workflows)
         self.crawlers = crawlers = Crawlers(self.scheduler)
         self.blocked = blocked = BlockedRuns(store, workflows, self.metrics, clock, self.blocked_s)
-        #: ``None``: the gateway is open.
+        #: ``None`` if the gateway is open.
         self.logins: Logins | None = None
         self.kept_tokens: TokenCache | None = None
         if callers is not None:
@@ -119,7 +115,7 @@ class Gateway:
         self.feed = Feed(store.events, store.runs, self.metrics, clock)
         self.reader = LogReader(store.runs, store.tasks, self.logs, self.metrics)
         archived = ArchivedFiles(self.archive) if self.archive is not None else None
-        elsewhere = self.elsewhere or "this gateway cannot read the place where they are"
+        elsewhere = self.elsewhere or "this gateway cannot access their location"
         self.leaving = [self.feed.close, self.reader.close]
         self.files = RunFiles(store.tasks, store.exports, self.live_files, archived, elsewhere)
         self.items = RunItems(self.files, store.runs, store.tasks)
@@ -147,17 +143,17 @@ class Gateway:
         self.webhook_commands = WebhookCommands(store.webhooks, workflows, self.webhook_rules)
 
     def sweep(self, every_s: float) -> Sweep:
-        """Return the outbox retry: it repeats accepted commands that did not reach Temporal."""
+        """Return the outbox retry, which repeats accepted commands that did not reach Temporal."""
         others = (self.manager_commands.unsent, self.graph_commands.unsent)
         return Sweep(self.store, self.workflows, self.commands, others, every_s, self.clock)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Run the background tasks while the app runs. At the end, close all streams."""
+        """Run the background tasks as long as the app runs. At the end, close all streams."""
         self.reader.open()
         if self.kept_tokens is not None:
             with contextlib.suppress(LifecycleError, TimeoutError):
-                async with asyncio.timeout(2.0):  # else the loop reads them
+                async with asyncio.timeout(2.0):  # otherwise, the loop reads them
                     await self.kept_tokens.read()
         async with Beside() as beside:
             for task in self.tasks():
@@ -170,7 +166,7 @@ class Gateway:
         await self.recorder.close()
 
     def tasks(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """Return the tasks that run while the app runs."""
+        """Return the tasks that run as long as the app."""
         found = [*self.background, self.feed.run, self.blocked.run, self.recorder.run]
         if self.kept_tokens is not None:
             found.append(self.kept_tokens.run)

@@ -15,8 +15,8 @@ from crawler_lifecycle.store.runs.pools import PoolStore
 
 
 class PoolList(BaseModel):
-    """All pools by name, including those that are not in the settings any more while runs wait in
-    them.
+    """All pools by name, including pools that are no longer in the settings while runs still wait
+    in them.
     """
 
     pools: list[PoolRow]
@@ -27,8 +27,8 @@ def add_pools(app: FastAPI, pools: PoolStore) -> None:
 
     @app.get("/v1/pools", **documents(PoolList))
     def list_pools(request: Request) -> Response:
-        """The pools of the installation: their settings, who holds their slots and who waits for
-        them.
+        """The pools of the installation: their settings, the runs that hold their slots, and the
+        runs that wait for one.
         """
         return conditional(request, PoolList(pools=pools.list_pools()))
 

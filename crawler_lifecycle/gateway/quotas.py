@@ -14,11 +14,11 @@ from crawler_lifecycle.store.runs.quotas import QuotaStore
 
 from .access.operations import caller_key
 
-_Pool = Annotated[str, Query(pattern=f"^{POOL_NAME.pattern}$", description="the pool of the start")]
+_Pool = Annotated[str, Query(pattern=f"^{POOL_NAME.pattern}$", description="the pool of the run")]
 
 
 class QuotaList(BaseModel):
-    """The limits that hold for a start by the caller."""
+    """The limits for a start by the caller."""
 
     quotas: list[Limit]
 
@@ -28,7 +28,7 @@ def add_quotas(app: FastAPI, quotas: QuotaStore) -> None:
 
     @app.get("/v1/quotas")
     def list_quotas(pool: _Pool = DEFAULT) -> QuotaList:
-        """The quotas that hold for a start by this caller in this pool, and their use now."""
+        """The quotas for a start by this caller in this pool, and their present use."""
         quotas.known_pools.check(pool)
         return QuotaList(
             quotas=quotas.quotas_of({"caller": caller_key(), "pool": pool, "project": chosen(None)})

@@ -1,4 +1,4 @@
-"""The entry point of the gateway: it reads the settings and serves."""
+"""The entry point of the gateway, which reads the settings and serves requests."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .parts import Gateway
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the scheduler service has for an answer: fewer than for a worker, because a person
-#: waits.
+#: The time limit in seconds for an answer of the scheduler service. It is shorter than for a
+#: worker, because a person waits.
 SCHEDULER_TIMEOUT_S = 5.0
 
 #: Seconds between two readings of the catalogue. Starts use the last one while the scheduler
@@ -53,8 +53,8 @@ def serve(settings: Settings) -> int:
     not answer.
     """
     logs.configure("gateway", settings)
-    # A thread that reads items computes. By default the event loop waits 5 ms for each of its turns
-    # in parallel with one.
+    # A thread that reads items keeps the processor busy. By default, the event loop would then wait
+    # 5 ms for each of its turns.
     sys.setswitchinterval(0.0005)
     listen = settings.gateway
     try:
@@ -72,7 +72,7 @@ def serve(settings: Settings) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if not is_loopback(listen.host):
-        logger.info("this port does not encrypt tokens; a proxy in front has to add TLS")
+        logger.info("this port does not encrypt tokens; put a proxy with TLS in front of it")
     scheduler = build_scheduler(settings, SCHEDULER_TIMEOUT_S)
     workflows = Workflows()
     connecting = functools.partial(connect, plugins=traces.plugins, codec=codec)
@@ -106,7 +106,7 @@ def serve(settings: Settings) -> int:
 def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> Entrance:
     """Return the rules for callers from the settings. By default, nobody is admitted.
 
-    Raises ``Unservable`` that names the setting and the fix.
+    Raises ``Unservable``, which names the setting and the fix.
     """
     key = _key("TASK_KEY", settings.task_key)
     login_key = _key("LOGIN_KEY", settings.login_key)
@@ -120,17 +120,18 @@ def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> 
             raise Unservable(
                 f"LIFECYCLE_GATEWAY__HOST: {settings.host!r} can be reached from elsewhere, and "
                 f"{_OPEN} accepts "
-                f"every caller; set the host to 127.0.0.1, or replace {_OPEN} by {_FILE} ({_HOW})"
+                f"every caller; set the host to 127.0.0.1, or replace {_OPEN} with {_FILE} ({_HOW})"
             )
         if oidc is not None and oidc.issuer is not None:
             raise Unservable(
-                f"LIFECYCLE_OIDC__ISSUER: set, and {_OPEN} asks nobody who they are; remove one "
-                "of them"
+                f"LIFECYCLE_OIDC__ISSUER: set, and {_OPEN} lets everyone in without a login; "
+                "remove one of them"
             )
         return Entrance(task_key=key, check=own_page_only)
     if settings.callers_file is None:
         raise Unservable(
-            f"{_FILE}: not set, so nobody could call; set it to a TOML file of tokens ({_HOW}), "
+            f"{_FILE}: not set, so nobody could call the gateway; set it to a TOML file of tokens "
+            f"({_HOW}), "
             "or set "
             f"{_OPEN}=true for a gateway without tokens, on 127.0.0.1 only"
         )
@@ -151,8 +152,8 @@ def entrance_of(settings: GatewaySettings, oidc: OidcSettings | None = None) -> 
     )
     if people is not None and settings.web_ui_url is None:
         raise Unservable(
-            "LIFECYCLE_GATEWAY__WEB_UI_URL: not set; the issuer leads people back to this "
-            "address: set it"
+            "LIFECYCLE_GATEWAY__WEB_UI_URL: not set; set it to the address to which the issuer "
+            "sends people back"
         )
     return Entrance(callers, key, quota, named_hosts(tuple(settings.hosts)), login_key, people)
 

@@ -1,9 +1,10 @@
 """The outbox retry: it finds accepted commands that did not reach Temporal, and sends them again.
 
-A gateway may die after its commit and before its call of Temporal, or Temporal may be down at that
-moment. In both cases a row shows what was accepted. Several gateways may retry at once. A second
-start finds the open workflow, a second stop has the same id, and a second notification only wakes a
-manager or a graph again.
+A gateway can die after its commit and before its call to Temporal, or Temporal can be down at that
+moment. In both cases, a row shows the accepted command.
+
+Several gateways can retry at the same time: a second start finds the open workflow, a second stop
+has the same id, and a second notification only wakes a manager or a graph again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from crawler_lifecycle.temporal.client import Workflows
 
 logger = logging.getLogger(__name__)
 
-#: Younger rows are skipped: the request that wrote them may still send them.
+#: The minimum age of a row. The request that wrote a younger row may still be sending its command.
 GRACE = timedelta(seconds=10)
 #: The longest pause between two tries of a row. Pauses grow, because each signal makes a workflow's
 #: history longer.
@@ -47,13 +48,13 @@ class Sweep:
     workflows: Workflows
     commands: Commands
     others: Sequence[Callable[[datetime], Iterator[Unsent]]]
-    """Functions that yield commands of other kinds, if their rows were written before a time."""
+    """Functions that yield commands of other kinds whose rows were written before a given time."""
     every_s: float
     clock: Clock
     _tried: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Make rounds until this is cancelled. Raises nothing."""
+        """Make rounds until this is cancelled. This method never raises."""
         await Loop("the retry of accepted commands", self.every_s).run(self._next)
 
     async def _next(self) -> None:
@@ -89,7 +90,7 @@ class Sweep:
             except TemporalUnavailable:
                 del self._tried[what]
                 raise
-            # Temporal answers but refuses this command. The other commands must not wait for it.
+            # Temporal answers, but refuses this command. The other commands must not wait for it.
             logger.error("Temporal refused %s: %s", what, error)
             return 0
         except Exception:
@@ -102,8 +103,8 @@ class Sweep:
         logged = await run_in_threadpool(self.store.runs.cancellations, row.run_id)
         ours = [entry for entry in logged if entry.get("attempt") == row.attempt]
         if ours:
-            # With the id of the stop: the workflow may have received it already, and must not log
-            # it twice.
+            # The signal has the id of the stop, because the workflow may have received it already
+            # and must not log it twice.
             last: dict[str, Any] = {
                 name: ours[-1][name] for name in ("request_id", "requested_by", "reason")
             }
@@ -111,8 +112,8 @@ class Sweep:
                 row, StopRequest(**last, force=any(entry["force"] for entry in ours))
             )
             return
-        # A workflow recorded this stop, for a limit. An open workflow knows it; without one, a new
-        # workflow takes over.
+        # A workflow recorded this stop because of a limit. If that workflow is open, it knows the
+        # stop; otherwise, a new workflow takes over.
         for candidate in workflow_ids(row):
             if await self.workflows.is_open(candidate):
                 return

@@ -1,5 +1,5 @@
-"""An answer that many callers need: it is kept for some seconds, and callers at the same moment
-share one question.
+"""Cached answers: an answer that many callers need is kept for some seconds, and concurrent callers
+share one request for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 class CachedAnswer(Generic[T]):
-    """An answer that is renewed when it is older than ``fresh_s`` seconds. An error is not kept."""
+    """An answer that is renewed when it is older than ``fresh_s`` seconds. Errors are not
+    cached.
+    """
 
     def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], fresh_s: float) -> None:
         self._ask = ask
@@ -25,14 +27,14 @@ class CachedAnswer(Generic[T]):
         self._asking: asyncio.Task[T] | None = None
 
     async def read(self) -> T:
-        """Return the kept answer, or wait for a new one if it is too old."""
+        """Return the cached answer, or wait for a new one if it is too old."""
         fresh = self._fresh()
         return fresh if fresh is not None else await asyncio.shield(self._asked())
 
     async def read_within(self, seconds: float) -> T | None:
         """Return the answer.
 
-        If a new one takes longer than ``seconds``, return the last one, or ``None``.
+        If getting a new one takes longer than ``seconds``, return the last one, or ``None``.
         """
         fresh = self._fresh()
         if fresh is not None:
@@ -47,7 +49,8 @@ class CachedAnswer(Generic[T]):
     def _asked(self) -> asyncio.Task[T]:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._renew())
-            # If nobody waits for the answer, its error must still be read, or asyncio logs it.
+            # Even if nobody waits for the answer, its error must be read. Otherwise, asyncio logs
+            # it.
             self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         return self._asking
 
@@ -59,9 +62,8 @@ class CachedAnswer(Generic[T]):
 
 @dataclass(eq=False)
 class TtlCache(Generic[T]):
-    """An answer for each project of callers: ``ask`` sees only what they see.
-
-    Each is a ``CachedAnswer``.
+    """A ``CachedAnswer`` for each project of callers, because ``ask`` sees only what they are
+    allowed to see.
     """
 
     ask: Callable[[], Coroutine[Any, Any, T]]

@@ -1,3 +1,3 @@
 """The parts that our HTTP services share: problem documents, strict bodies, request checks, and the
-port.
+listening socket.
 """

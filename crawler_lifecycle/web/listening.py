@@ -25,30 +25,30 @@ from .serving import HEAD_MAX
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a running request has to end after SIGTERM.
+#: Seconds that a running request has to finish after SIGTERM.
 GRACE_S = 10
-#: The most connections at once. A connection without a request counts too: it costs some kilobytes,
-#: for ``HEAD_S``.
+#: The maximum number of concurrent connections. A connection without a request counts too: it costs
+#: some kilobytes, for ``HEAD_S`` seconds.
 CONNECTIONS_MAX = 4096
-#: Seconds that a client has to send the head of a request. They begin at the connection, or at the
-#: first byte.
+#: Seconds that a client has to send the head of a request. They start with the connection, or with
+#: the first byte.
 HEAD_S = 10.0
-#: Seconds for which a client may leave an answer unread. After that, its connection is closed.
+#: Seconds for which a client can leave a response unread. After that, its connection is closed.
 UNREAD_S = 30.0
 _WATCH_EVERY_S = 2.0
 _TRANSPORT = "crawler_lifecycle.transport"
 
 
 class Unservable(Exception):
-    """The service cannot start. The text explains why, and what to do."""
+    """The service cannot start. The message explains why, and what to do."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, which is also closed for clients that send or read too slowly.
+    """uvicorn's connection, with limits for clients that send or read too slowly.
 
     uvicorn limits only the pause between two requests. This class also limits the time in which a
-    client sends a head, and the time for which it leaves an answer unread. Without these limits,
-    such connections would stay for ever.
+    client sends a head, and the time for which it leaves a response unread. Without these limits,
+    such connections would stay open forever.
     """
 
     head_s = HEAD_S
@@ -115,17 +115,16 @@ class Connection(H11Protocol):
 
 
 def transport_of(scope: Scope) -> asyncio.Transport | None:
-    """Return the connection of a request, for answers that may have to close it; ``None`` under
-    another server.
+    """Return the connection of a request, for responses that may have to close it, or ``None``
+    under another server.
     """
     transport: asyncio.Transport | None = scope.get("state", {}).get(_TRANSPORT)
     return transport
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server.
-
-    Its shutdown first calls ``leaving``, because some streams never end on their own.
+    """uvicorn's server, whose shutdown first calls ``leaving``, because some streams never end on
+    their own.
     """
 
     leaving: Sequence[Callable[[], None]] = ()
@@ -139,7 +138,7 @@ class _Server(uvicorn.Server):
 def bind(host: str, port: int, setting: str) -> socket.socket:
     """Return a listening socket.
 
-    Raises ``Unservable`` that names the address, the reason and the setting to change.
+    Raises ``Unservable``, which names the address, the reason and the setting to change.
     """
     address = f"{host}:{port}"
     try:
@@ -153,14 +152,14 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
     try:
         both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
         bound = socket.create_server(where, family=family, backlog=2048, dualstack_ipv6=both)
-        # Connections inherit it. Else the body of an answer, written after its head, may wait 40 ms
-        # for the client's acknowledgement; asyncio sets it by default only for sockets with an
-        # explicit protocol.
+        # Connections inherit this option. Without it, the body of a response, which is written
+        # after its head, may wait 40 ms for the client's acknowledgement. By default, asyncio sets
+        # it only for sockets with an explicit protocol.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return bound
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            fix = f"end the program that listens there, or set {setting}__PORT to another port"
+            fix = f"stop the program that listens there, or set {setting}__PORT to another port"
             raise Unservable(f"{address}: the address is taken; {fix}") from None
         why = os.strerror(error.errno) if error.errno else str(error)
         fix = f"set {setting}__HOST and {setting}__PORT to an address that this user may listen on"
@@ -172,10 +171,8 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Running requests have ``GRACE_S`` seconds to end.
-
-    Each answer has the given ``headers``. The shutdown begins with a call of each function in
-    ``app.state.leaving``, if the app has any.
+    Running requests have ``GRACE_S`` seconds to finish. Each response has the given ``headers``.
+    The shutdown first calls each function in ``app.state.leaving``, if the app has any.
     """
     _allow_files(CONNECTIONS_MAX + 512)
     config = uvicorn.Config(
@@ -186,7 +183,7 @@ def run(
         access_log=False,
         server_header=False,
         headers=list(headers),
-        # A client on this machine, or behind a proxy on it, could give any address as its own.
+        # A client on this machine, or behind a proxy on it, could claim any address as its own.
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=CONNECTIONS_MAX,
@@ -196,8 +193,8 @@ def run(
     server.leaving = getattr(app.state, "leaving", ())
     address, port = bound.getsockname()[:2]
     where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    # uvicorn raises the signal again after its shutdown. These handlers ignore it: an ordered end
-    # is no failure.
+    # uvicorn raises the signal again after its shutdown. These handlers ignore it, because a
+    # requested end is not a failure.
     former: dict[signal.Signals, Any] = {
         number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
     }
@@ -212,9 +209,8 @@ def run(
 
 
 def _allow_files(wanted: int) -> None:
-    """Raise the limit of open files.
-
-    The usual limit of 1,024 is lower than our limit of connections.
+    """Raise the limit of open files, because the usual limit of 1,024 is lower than our limit of
+    connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,7 +1,7 @@
-"""Checks of the headers Host and Origin: they decide which web pages may call our HTTP ports.
+"""Checks of the headers Host and Origin, which decide which web pages may call our HTTP ports.
 
 A web page can send requests to every port of the machine on which it is open. If its own host name
-points to 127.0.0.1 (DNS rebinding), the page can also read the answers. But a page cannot change
+points to 127.0.0.1 (DNS rebinding), the page can also read the responses. But a page cannot change
 these two headers.
 """
 
@@ -20,7 +20,7 @@ from crawler_lifecycle.domain.loopback import is_loopback
 if TYPE_CHECKING:
     from .problems import Problem
 
-#: A check of a request's headers. It returns the problem, or ``None``.
+#: A check of a request's headers, which returns the problem or ``None``.
 Check = Callable[[Scope, Headers], "Problem | None"]
 
 #: The paths of health checks. A cluster calls them by address.
@@ -29,7 +29,7 @@ _LOCAL = "127.0.0.1 or localhost"
 
 
 def own_page_only(scope: Scope, headers: Headers) -> Problem | None:
-    """Check a request to a service without tokens: the host must be this machine, and a page must
+    """Check a request to a service without tokens. The host must be this machine, and a page must
     be our own.
     """
     host = headers.get("host", "")
@@ -37,12 +37,12 @@ def own_page_only(scope: Scope, headers: Headers) -> Problem | None:
 
 
 def named_hosts(hosts: tuple[str, ...]) -> Check:
-    """Return a check for a service with tokens.
+    """Return a check for a service with tokens. It refuses foreign pages, and host names that are
+    not in ``hosts``.
 
-    It refuses other host names (if ``hosts`` has any) and foreign pages.
-
-    A host name without a port allows every port. Health checks may use any host name: a cluster
-    calls them by address, and their answers contain no secret.
+    If ``hosts`` is empty, every host name is allowed. A host name without a port allows every port.
+    Health checks can use any host name, because a cluster calls them by address, and their
+    responses contain no secret.
     """
     known = {host.lower() for host in hosts}
 
@@ -61,7 +61,7 @@ def named_hosts(hosts: tuple[str, ...]) -> Check:
 def programs_only(listens: str) -> Check:
     """Return a check for a service that no web page calls.
 
-    If it listens on loopback, the host must be loopback too.
+    If the service listens on loopback, the host must be loopback too.
     """
     here = is_loopback(listens)
 
@@ -81,7 +81,7 @@ def programs_only(listens: str) -> Check:
 
 @dataclass(eq=False)
 class Gate:
-    """ASGI middleware that only makes one such check, for small services without
+    """ASGI middleware that performs only one such check, for small services without
     ``serving.Guard``.
     """
 
@@ -94,7 +94,7 @@ class Gate:
 
 
 def _foreign_page(scope: Scope, headers: Headers, *, any_scheme: bool = False) -> Problem | None:
-    """Return a problem for every page that is not ours, even with a valid token.
+    """Return a problem for every foreign page, even if it has a valid token.
 
     Another port is another origin.
     """
@@ -113,7 +113,7 @@ def _foreign_host(host: str, fix: str) -> Problem:
     return _foreign("foreign_host", f"Host: {host[:100] or 'missing'} is not allowed; use {fix}")
 
 
-# The import of ``problems`` loads FastAPI. A worker needs it only when it refuses a request.
+# Importing ``problems`` loads FastAPI, which a worker needs only when it refuses a request.
 
 
 def _foreign(code: str, detail: str) -> Problem:

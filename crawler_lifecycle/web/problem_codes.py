@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The beginning of ``type`` in a problem document. The code follows it.
+#: The prefix of ``type`` in a problem document, which the code follows.
 TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 
 
@@ -14,8 +14,8 @@ TYPE_PREFIX = "urn:problem-type:crawler-lifecycle:"
 class Kind:
     """One code.
 
-    ``retry`` states what a program should do automatically, by default: repeat after 408, 429 and
-    503 only.
+    ``retry`` states what a program should do automatically. By default, it repeats the request
+    after 408, 429 and 503 only.
     """
 
     statuses: list[int]
@@ -23,7 +23,7 @@ class Kind:
     fix: str
     retry: str = "As its status requires."
     title: str | None = None
-    """The title, if it is not simply the words of the code."""
+    """The title, unless it is simply the words of the code."""
 
 
 CODES = {

@@ -1,9 +1,9 @@
-"""Problem documents (RFC 9457) and strict JSON bodies, for all our HTTP services.
+"""Problem documents (RFC 9457) and strict JSON bodies for all our HTTP services.
 
 FastAPI's own parsing of bodies is not used. It converts types (``"yes"`` becomes true), accepts
-NaN, takes the last of two equal keys, and has no limit for nesting or for the number of values.
-``JsonBody`` refuses all of that and names field, value and fix. Its bounds are checked before
-anything is validated.
+NaN, takes the last of two equal keys, and limits neither the nesting nor the number of values.
+``JsonBody`` refuses all of that, and names the field, the value and the fix. It checks its limits
+before validation.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ from .turns import in_turn
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-#: The most levels of a body, the most names in one of its objects, and the most errors of an
-#: answer.
+#: The maximum number of levels of a body.
 DEPTH_MAX = 20
+#: The maximum number of names in one of its objects.
 NAMES_MAX = 5_000
+#: The maximum number of errors in a response.
 ERRORS_MAX = 20
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class FieldError(BaseModel):
 
 
 class ProblemDocument(BaseModel):
-    """The body of every answer with a status of 400 or more."""
+    """The body of every response with a status of 400 or more."""
 
     type: str
     title: str
@@ -75,7 +76,7 @@ class ProblemDocument(BaseModel):
 class Problem(Exception):
     """An error that is answered with a problem document.
 
-    ``code`` is stable: it is one of ``problem_codes.CODES``. ``detail`` is for people and explains
+    ``code`` is stable and is one of ``problem_codes.CODES``. ``detail`` is for people, and explains
     what to do.
     """
 
@@ -98,7 +99,7 @@ class Problem(Exception):
         self.run_id = run_id
 
     def response(self) -> Response:
-        """Return the problem as an HTTP answer."""
+        """Return the problem as an HTTP response."""
         body = {
             "type": TYPE_PREFIX + self.code,
             "title": title(self.code),
@@ -124,9 +125,9 @@ def refused(field: str, message: str, value: object = None) -> Problem:
 def unavailable(
     code: str, detail: str, *, run_id: int | None = None, retry_after_s: float | None = None
 ) -> Problem:
-    """Return the problem 503: the same request may work later.
+    """Return the problem 503, after which the same request may work later.
 
-    ``Retry-After`` is ``retry_after_s``, at least 5 s.
+    ``Retry-After`` is ``retry_after_s``, but at least 5 s.
     """
     seconds = max(5, math.ceil(retry_after_s or 0))
     return Problem(503, code, detail, headers={"Retry-After": str(seconds)}, run_id=run_id)
@@ -142,8 +143,8 @@ def camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
 
 
-#: Errors of the domain with a status of their own. A person has to repair an unreadable row; a
-#: retry does not help.
+#: Errors of the domain with a status of their own. A person must repair an unreadable row, and
+#: retries do not help.
 _STATUSES: Mapping[type[LifecycleError], int] = {
     RunNotFound: 404,
     OtherPlace: 421,
@@ -159,7 +160,7 @@ def of_error(error: LifecycleError | Problem) -> Problem:
     if isinstance(error, InvalidRequest):
         return Problem(422, code, str(error), errors=[_field_error(str(error))])
     if isinstance(error, QuotaReached):
-        # A quota of 0 is never free, so there is no time to wait for.
+        # A quota of 0 never has room, so there is no time to wait for.
         again = (
             {}
             if error.retry_after_s is None
@@ -173,7 +174,9 @@ def of_error(error: LifecycleError | Problem) -> Problem:
 
 
 def _field_error(text: str) -> FieldError:
-    """Split the text of an ``InvalidRequest``, which begins with the name of the field."""
+    """Split the text of an ``InvalidRequest`` into the name of the field, with which it begins, and
+    the rest.
+    """
     found = re.match(r"([\w.\[\]\-]+): ", text)
     return (
         FieldError(field=found[1], message=text[found.end() :])
@@ -208,7 +211,7 @@ def _on_http(request: Request, error: Exception) -> Response:
         detail = f"{request.url.path}: no such resource; /openapi.json lists all paths"
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        # Starlette names the methods of one route only, but a path may have several routes.
+        # Starlette names the methods of only one route, but a path can have several routes.
         headers["Allow"] = ", ".join(sorted(_methods(request.app, request.url.path)))
         detail = f"{request.method} is not allowed on {request.url.path}; see the header Allow"
     return Problem(error.status_code, code, detail, headers=headers).response()
@@ -230,8 +233,8 @@ def _on_parameters(request: Request, error: Exception) -> Response:
 class _DocumentedRoute(APIRoute):
     """A route whose OpenAPI entry describes the body that its ``JsonBody`` reads.
 
-    The id of its operation is the name of the function, ``startRun`` for ``start_run``, unless it
-    is given.
+    Unless it is given, the id of its operation is derived from the name of the function:
+    ``startRun`` for ``start_run``.
     """
 
     def __init__(
@@ -253,10 +256,8 @@ def service(
 ) -> FastAPI:
     """Return an app without routes.
 
-    It answers each error with a problem document, and its OpenAPI document shows this.
-
-    ``describe`` may add facts about this app to the OpenAPI document. ``options`` are passed on to
-    ``FastAPI``.
+    It answers each error with a problem document, and its OpenAPI document shows this. ``describe``
+    can add facts about this app to the OpenAPI document. ``options`` are passed on to ``FastAPI``.
     """
     app = FastAPI(
         title=title,
@@ -317,12 +318,14 @@ class JsonBody(Generic[T]):
         try:
             return self._adapter.validate_json(raw, strict=True)
         except ValidationError as error:
-            if error.error_count() > NAMES_MAX:  # they would all be built, to show the first
+            # Building all errors would be expensive, and only the first ones are shown.
+            if error.error_count() > NAMES_MAX:
                 raise refused(
-                    "body", f"{error.error_count()} values do not fit; see /openapi.json"
+                    "body", f"{error.error_count()} values are not valid; see /openapi.json"
                 ) from None
             errors = error.errors(include_url=False)
-            if errors[0]["type"] == "json_invalid":  # Python's parser accepts half a surrogate pair
+            # Python's parser accepts half of a surrogate pair.
+            if errors[0]["type"] == "json_invalid":
                 raise Problem(
                     400, "invalid_json", f"body: {errors[0]['msg']}; send valid Unicode"
                 ) from None
@@ -376,7 +379,8 @@ def invalid(
 ) -> Problem:
     """Return the problem 422 with the first errors of pydantic: field, value and fix.
 
-    ``schema`` has the known fields. ``skip`` parts of each path are not of the caller.
+    ``schema`` has the known fields. The first ``skip`` parts of each path do not belong to the
+    caller's body.
     """
     found = [_converted(item, schema, skip) for item in errors[:ERRORS_MAX]]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -412,8 +416,8 @@ def _converted(item: Mapping[str, Any], schema: Mapping[str, Any], skip: int) ->
 def check_json(raw: bytes) -> Any:
     """Return the parsed text.
 
-    Raises ``Problem`` for broken JSON, for NaN, for a key given twice, and for more names or levels
-    than a body may have, and ``InvalidRequest`` for more values.
+    Raises ``Problem`` for broken JSON, for NaN, for a duplicate key, and for more names or levels
+    than allowed. Raises ``InvalidRequest`` for too many values.
     """
     check_values("body", raw, VALUES_MAX)
     try:
@@ -427,7 +431,7 @@ def check_json(raw: bytes) -> Any:
         raise Problem(400, "invalid_json", "body: not valid UTF-8; send JSON as UTF-8") from None
     except RecursionError:
         raise _too_deep() from None
-    except ValueError as error:  # a number with more digits than Python converts
+    except ValueError as error:  # the number has more digits than Python converts
         raise Problem(400, "invalid_json", f"body: {error}") from None
     level = [plain]
     depth = 0
@@ -444,7 +448,7 @@ def check_json(raw: bytes) -> Any:
     return plain
 
 
-#: Quicker to compare with than ``dict | list``.
+#: A comparison with this tuple is faster than with ``dict | list``.
 _NESTED = (dict, list)
 
 
@@ -462,7 +466,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > NAMES_MAX:
         raise refused(
             "body",
-            f"an object of {len(pairs)} names is too large; give an object at most {NAMES_MAX}",
+            f"an object of {len(pairs)} names is too large; an object can have at most {NAMES_MAX}",
         )
     plain = dict(pairs)
     if len(plain) != len(pairs):

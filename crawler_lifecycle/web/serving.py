@@ -1,6 +1,6 @@
 """Middleware in front of every HTTP service.
 
-It checks headers, limits bodies and keeps tracebacks out of answers.
+It checks headers, limits bodies, and keeps tracebacks out of responses.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from .shares import PROCESS, Owner, Shares
 
 logger = logging.getLogger(__name__)
 
-#: Path and query together, in bytes.
+#: The maximum size of path and query together, in bytes.
 TARGET_MAX = 8 * 1024
 HEADERS_MAX = 100
-#: All headers together, in bytes.
+#: The maximum size of all headers together, in bytes.
 HEAD_MAX = 32 * 1024
-#: The most bytes of all bodies together that are being received or served. It limits the memory of
-#: the process.
+#: The maximum size in bytes of all bodies together that are being received or served. It limits the
+#: memory of the process.
 HELD_MAX = 32 * 1024 * 1024
-#: Headers that may come only once: of two values, a proxy could use one and we the other.
+#: Headers that may occur only once. If there were two values, a proxy could use one and we the
+#: other.
 ONCE = (
     "host",
     "authorization",
@@ -47,7 +48,7 @@ ONCE = (
     "if-none-match",
 )
 
-#: The key in the ASGI scope of the fields that a request's log line adds: the caller and the
+#: The key in the ASGI scope for the fields that a request's log line adds: the caller and the
 #: operation.
 ABOUT = "lifecycle.about"
 _RUN_PATH = re.compile(r"/v1/runs/(\d{1,18})(?:/|$)")
@@ -56,14 +57,12 @@ _REQUEST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 @dataclass(eq=False)
 class Guard:
-    """ASGI middleware around an app.
+    """ASGI middleware around an app. It checks headers, gives each request a name, and answers
+    crashes with a problem document.
 
-    It checks headers, gives each request a name, and answers crashes with a problem document. One
-    log line shows the outcome of each request.
-
-    A ``Problem`` that the app raises becomes the answer. The name of a request is the caller's
-    ``X-Request-Id``, or a new one. The answer contains it. Every log line of the request has it
-    too, with method, path and run.
+    One log line shows the outcome of each request. A ``Problem`` that the app raises becomes the
+    response. The name of a request is the caller's ``X-Request-Id``, or a new one. The response
+    contains it, and so does every log line of the request, together with the method, path and run.
     """
 
     app: ASGIApp
@@ -115,8 +114,8 @@ class Guard:
                     )
                     await Problem(500, "internal_error", detail).response()(scope, receive, watched)
                 else:
-                    # The status is sent already. Only a closed connection shows the client that the
-                    # rest is missing.
+                    # The status has already been sent. Only a closed connection shows the client
+                    # that the rest is missing.
                     raise
             finally:
                 extra = {
@@ -137,7 +136,7 @@ class Guard:
 def _level(method: str, status: int) -> int:
     """Return the level of the log line.
 
-    Successful reads are many and change nothing; failures need attention.
+    Successful reads are frequent and change nothing, while failures need attention.
     """
     if status >= 500:
         return logging.WARNING
@@ -148,7 +147,8 @@ def _mark(message: Message, name: str) -> None:
     headers = MutableHeaders(scope=message)
     headers["X-Request-Id"] = name
     headers["X-Content-Type-Options"] = "nosniff"
-    # An answer that needs a token must not stay in a cache. A route can set another value itself.
+    # A response that requires a token must not stay in a cache. A route can set another value
+    # itself.
     headers.setdefault("Cache-Control", "no-store")
 
 
@@ -166,8 +166,8 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
             "headers_too_large",
             f"headers: {len(headers.raw)} are more than {HEADERS_MAX}; send fewer",
         )
-    # The server limits only a head that arrives in several pieces. A head in one piece is measured
-    # here.
+    # The server limits only a head that arrives in several pieces, so a head in one piece is
+    # measured here.
     size = sum(len(name) + len(value) for name, value in headers.raw)
     if size > HEAD_MAX:
         return Problem(
@@ -181,7 +181,7 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
                 f"{name.title()}: given {len(headers.getlist(name))} times; give it once",
             )
     if "transfer-encoding" in headers and "content-length" in headers:
-        # RFC 9112, section 6.1: a proxy that uses the other header could see a second request in
+        # RFC 9112, section 6.1: a proxy that uses the other header could find a second request in
         # the body.
         return Problem(
             400,
@@ -196,10 +196,10 @@ def _check_head(scope: Scope, headers: Headers) -> Problem | None:
 
 @dataclass(eq=False)
 class BodyLimit:
-    """ASGI middleware that reads the whole body before it calls the app. Size and time are limited.
+    """ASGI middleware that reads the whole body before it calls the app.
 
-    A slow sender therefore uses a coroutine but no thread. ``limit`` returns the most bytes that a
-    request may have.
+    Size and time are limited. A slow sender therefore occupies a coroutine but no thread. ``limit``
+    returns the maximum number of bytes of a request.
     """
 
     app: ASGIApp
@@ -230,9 +230,9 @@ class BodyLimit:
         receive: Receive,
         owners: Mapping[Owner, int],
     ) -> bool:
-        """Fill ``body``.
+        """Fill ``body``. Return ``False`` if the client has disconnected.
 
-        Return ``False`` if the client has disconnected. ``_held`` counts the bytes for the owners.
+        ``_held`` counts the bytes for the owners.
         """
         too_large = Problem(413, "too_large", f"body: more than {limit} bytes; send less at once")
         announced = headers.get("content-length", "0")
@@ -248,10 +248,7 @@ class BodyLimit:
                     if len(body) + len(part) > limit:
                         raise too_large
                     if self._held.take(owners, len(part)) is not None:
-                        detail = (
-                            "Too many large requests are being received; send this one again "
-                            "in a moment"
-                        )
+                        detail = "Too many large requests are being received; try again in a moment"
                         raise Problem(503, "overloaded", detail, headers={"Retry-After": "2"})
                     body += part
                     if not message.get("more_body", False):
@@ -294,8 +291,9 @@ def bearer(headers: Headers) -> str | None:
 
 
 def password(headers: Headers) -> str | None:
-    """Return the password of ``Authorization: Basic …`` (with any name) or the token of
-    ``Bearer …``. Return ``None`` without this header. Raises ``Problem`` 401."""
+    """Return the password of ``Authorization: Basic …`` (with any user name) or the token of
+    ``Bearer …``, or ``None`` without this header. Raises ``Problem`` 401.
+    """
     scheme, _, given = headers.get("authorization", "bearer").partition(" ")
     if scheme.lower() == "bearer":
         return bearer(headers)
@@ -307,8 +305,8 @@ def password(headers: Headers) -> str | None:
         found = ""
     if not found:
         detail = (
-            "Authorization: no name with a password; log in with any name, and the token as "
-            "password"
+            "Authorization: no user name with a password; log in with any name, and the token as "
+            "the password"
         )
         raise unauthorised("unauthenticated", detail, basic=True)
     return found

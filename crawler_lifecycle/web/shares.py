@@ -1,7 +1,7 @@
-"""Shares of what a process has: requests and streams at once, bytes of bodies.
+"""Shares of a process's limits: concurrent requests and streams, and bytes of bodies.
 
-Owners stand in levels: a login below its token, a token below its project, a project below the
-process. What one owner holds counts for all above it.
+Owners form levels: a login belongs to a token, a token to a project, and a project to the process.
+Everything that one owner holds also counts for the owners above it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 Owner = tuple[str, str]
-"""A level, and the name of the owner on this level."""
+"""A level, and the name of the owner on that level."""
 PROCESS: Owner = ("process", "")
 
 
@@ -21,9 +21,10 @@ class Shares:
         self.held = Counter[Owner]()
 
     def take(self, owners: Mapping[Owner, int], amount: int = 1) -> Owner | None:
-        """Take this amount for all these owners; of each is given how much it may hold.
+        """Take this amount for all these owners, each with the maximum that it can hold.
 
-        Returns ``None``, or the first owner that would hold too much. Then nothing is taken.
+        Return ``None``, or the first owner that would hold too much. In that case, nothing is
+        taken.
         """
         for owner, most in owners.items():
             if self.held[owner] + amount > most:
@@ -33,7 +34,7 @@ class Shares:
         return None
 
     def give_back(self, owners: Iterable[Owner], amount: int = 1) -> None:
-        """Give back what was taken for these owners."""
+        """Give back an amount that was taken for these owners."""
         for owner in owners:
             self.held[owner] -= amount
             if not self.held[owner]:

@@ -1,4 +1,4 @@
-"""Counters of wrong tokens for each address, and the buckets that count all rates."""
+"""Counters of wrong tokens for each address, and the token buckets that limit all rates."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Callable, Hashable
 
 from .problems import Problem
 
-#: A caller may use this many seconds of its rate at once.
+#: A caller can use up this many seconds of its rate at once.
 BURST_S = 5.0
-#: The limits for wrong tokens from one address: how many at once, and how many a second after that.
+#: The limit for wrong tokens from one address: how many at once.
 WRONG_MAX = 10.0
+#: How many more per second after that.
 WRONG_PER_S = 1 / 6
-#: The most callers to remember. Above that, full buckets are removed.
+#: The maximum number of callers to remember. Above that, full buckets are removed.
 REMEMBERED = 10_000
 
 
 class Bucket:
     """A token bucket.
 
-    It holds ``size`` tokens, or else the tokens of ``BURST_S`` seconds and at least one.
+    It holds ``size`` tokens. By default, it holds the tokens of ``BURST_S`` seconds, but at least
+    one.
     """
 
     def __init__(self, rate: float, now: float, size: float | None = None) -> None:
@@ -43,7 +45,7 @@ class Bucket:
 
 
 class Buckets:
-    """A bucket for each key. If there are too many buckets, the full ones are removed."""
+    """A bucket for each key. If there are too many buckets, full ones are removed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -64,18 +66,20 @@ class Buckets:
 class Tries:
     """A counter of wrong tokens for each address, in one process.
 
-    A right token is always accepted: nobody can guess it, and behind a proxy all callers have the
-    same address.
+    A valid token is always accepted, because nobody can guess one, and because all callers behind a
+    proxy have the same address.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = Buckets(clock)
 
     def wrong(self, address: str) -> None:
-        """Count a wrong token. Raises ``Problem`` 429 if too many came from this address before."""
+        """Count a wrong token. Raises ``Problem`` 429 if too many have come from this address
+        before.
+        """
         if wait := self._buckets.take(address, WRONG_PER_S, WRONG_MAX):
             detail = (
-                f"Too many wrong tokens came from {address}; send a right one, or wait "
+                f"Too many wrong tokens came from {address}; send a valid one, or wait "
                 f"{math.ceil(wait)} s"
             )
             raise too_many("rate_limited", detail, wait)

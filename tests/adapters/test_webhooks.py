@@ -300,7 +300,7 @@ def test_the_next_address_is_tried_when_one_swallows_connections(receiver: Recei
 
 @pytest.mark.parametrize(
     ("environment", "words"),
-    [({}, "CRAWL_HOOK is not set"), ({"CRAWL_HOOK": "hunter2"}, "no secret of a webhook")],
+    [({}, "CRAWL_HOOK is not set"), ({"CRAWL_HOOK": "hunter2"}, "is not a valid webhook secret")],
 )
 def test_without_a_secret_nothing_leaves(
     receiver: Receiver, environment: dict[str, str], words: str

@@ -77,7 +77,7 @@ def listed(harness: Harness, run_id: int) -> str | None:
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that corrects this"),
+        ("bug", BUG, "RuntimeError: a bug in this build; deploy a build that fixes this"),
         pytest.param(
             *("misfit", MISFIT, "this build cannot continue the work of an earlier build"),
             marks=pytest.mark.slow,

@@ -43,7 +43,7 @@ def test_it_lives_without_database_and_temporal_and_leaves_when_asked(
         assert http.get(f"{url}/v1/runs").json()["code"] == "store_unavailable"
         with http.stream("GET", f"{url}/v1/events") as answer:
             lines = answer.iter_lines()
-            assert next(lines) == ": the database does not answer, waiting for it"
+            assert next(lines) == ": the database does not answer; waiting for it"
             running.process.send_signal(signal.SIGTERM)
             # The answer is complete. One that was cut, as if the gateway had waited for its
             # readers, would raise.

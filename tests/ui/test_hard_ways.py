@@ -34,7 +34,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     until(lambda: harness.status(run_id) == "FAILED", "the end")
     page.goto("/?status=FAILED")
     # The browser's own words: the tool's search for texts leaves out what is in <noscript>.
-    assert "UTC, when this page was made." in page.locator("footer").inner_text()
+    assert "UTC, when this page was rendered." in page.locator("footer").inner_text()
     expect(row(page, run_id)).to_contain_text("cancelled")
     page.get_by_role("link", name=str(run_id), exact=True).click()
     page.get_by_role("button", name="Resume").click()

@@ -61,7 +61,7 @@ def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away
         with other.expecting(re.escape(known.issuer.partition("/dex")[0]), "403"):
             sign_in(page_of_bob, known.issuer, "bob@example.com")
             expect(page_of_bob.get_by_role("alert")).to_contain_text(
-                "LIFECYCLE_OIDC__ROLES has none of it"
+                "LIFECYCLE_OIDC__ROLES lists none of these values"
             )
 
         known.end()

@@ -46,13 +46,13 @@ class TimeOptions:
     jitter
         random delay, up to this many seconds
     start_at
-        no due times before, such as 2026-12-01T00:00Z
+        no due times before this time, such as 2026-12-01T00:00Z
     end_at
         no due times after this time
     exclude
         a date without due times; may be repeated
     overlap
-        what to do while the previous one has not ended; default: skip
+        what to do while the previous target has not ended; default: skip
     catch_up
         seconds a start may be late; default: 600
     pause_after_failures
@@ -74,7 +74,7 @@ class TimeOptions:
     def given(self) -> dict[str, Any]:
         """Return the given options as fields of a definition.
 
-        Cron and interval replace each other.
+        A cron expression and an interval replace each other.
         """
         words = {
             "every": "every_s",
@@ -136,7 +136,7 @@ def update(
 ) -> None:
     """Change the due times of a schedule, and its rules for overlaps and late starts.
 
-    What it starts does not change; for that, use create.
+    The target does not change; use create for that.
     """
     KIND.put(name, KIND.definition(name, times.given()), by, lambda _: "firings trigger")
 
@@ -156,7 +156,8 @@ def list_schedules(*, project: Project = None, limit: Limit = 50) -> None:
 
 
 def describe(name: Name, /) -> None:
-    """Show all about a schedule, also its next due times and the days on which clocks change."""
+    """Show everything about a schedule, including its next due times and the days on which "
+    "clocks change."""
     KIND.describe(name)
 
 
@@ -208,14 +209,14 @@ def backfill(
     until: str | None = None,
     by: By = None,
 ) -> None:
-    """Fire past due times that have not started a target, one after the other.
+    """Fire past due times that have not started a target, one after another.
 
     Parameters
     ----------
     after
-        due times after this: a time, or an age such as 2h or 3d
+        only due times after this time or age, such as 2h or 3d
     until
-        due times up to this; default: now
+        only due times up to this time; default: now
     """
     present = now()
     body = {"after": time_of("--after", after, present), "requested_by": by or user()}

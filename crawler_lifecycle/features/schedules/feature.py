@@ -1,4 +1,4 @@
-"""The record of this feature."""
+"""The registration of this feature."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCHEDULES = Feature(
         ),
     ),
     routes=("gateway.routes:add_schedules",),
-    # The form first, or "new" would be a schedule.
+    # The form comes first, or "new" would be the name of a schedule.
     pages=("gateway.ui:add_form", "gateway.ui:add_schedules"),
     workflows=("workflows:CrawlDueWorkflow",),
     activities="compose:activities",

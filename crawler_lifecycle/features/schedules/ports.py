@@ -1,4 +1,4 @@
-"""Values of schedules: their definitions and their firings."""
+"""The values of schedules: their definitions and their firings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from crawler_lifecycle.domain.projects import DEFAULT
 from .domain.decision import Decision
 from .domain.definition import TargetKind, check_schedule_name
 
-#: The longest time for which Temporal may have another definition of a schedule than the database
-#: without a report.
+#: The longest time for which Temporal can have another definition of a schedule than the database
+#: before this is reported.
 UNTOLD = timedelta(minutes=10)
 #: Statuses of runs, managers and graphs that ended badly.
 BAD_ENDS = ("FAILED", "DISCARDED", "CANCELLED")
@@ -29,7 +29,7 @@ class ScheduleRow:
     schedule_id: int
     name: str
     revision: int
-    """The number of its definition. Each new definition raises it by 1."""
+    """The revision of its definition. Each new definition increases it by 1."""
     definition: Mapping[str, Any]
     """The definition: a ``ScheduleSpec`` in JSON."""
     created_at: datetime
@@ -41,7 +41,7 @@ class ScheduleRow:
     paused_at: datetime | None = None
     pause_reason: str | None = None
     ended_at: datetime | None = None
-    """The time since which the schedule has no further due times."""
+    """The time since when the schedule has no further due times."""
     deleted_at: datetime | None = None
     told: int | None = None
     """The revision that Temporal has. If it is lower than ``revision``, the Temporal Schedule will
@@ -68,7 +68,7 @@ class DueRow:
     schedule_id: int
     name: str
     revision: int
-    """The revision of the definition that was valid at the decision."""
+    """The revision of the definition that was valid when the decision was made."""
     due_at: datetime
     decision: Decision
     decided_at: datetime
@@ -76,20 +76,20 @@ class DueRow:
     """The time from the due time to the decision, in milliseconds."""
     reason: str | None = None
     asked_by: str | None = None
-    """The person who requested this due time (``trigger`` and ``backfill``); ``None``: the schedule
-    itself.
+    """The person who requested this due time (by ``trigger`` or ``backfill``); ``None`` if it comes
+    from the schedule itself.
     """
     after_id: int | None = None
     """The firing whose target must end before this one starts its own."""
     target: TargetRef | None = None
     begun_at: datetime | None = None
     status: str | None = None
-    """The present status of the target. Only lists contain it."""
+    """The present status of the target, which only lists contain."""
 
     @property
     def trouble(self) -> str | None:
-        """A sentence if the due time was missed, or if its target ended badly; ``None``: nothing is
-        wrong with it.
+        """A sentence if the due time was missed or its target ended badly, and otherwise
+        ``None``.
         """
         if self.decision in (Decision.MISSED, Decision.FAILED):
             return f"{self.decision}: {self.reason}"
@@ -105,38 +105,39 @@ class PreviousTarget:
     due_id: int
     live: bool
     target: TargetRef | None
-    """The target; ``None``: it has not started yet."""
+    """The target, or ``None`` if it has not started yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotedFirings:
-    """The number of firings that were written for due times without a firing."""
+    """The numbers of firings that were written for due times without one, and whether there may be
+    more.
+    """
 
     missed: int = 0
     paused: int = 0
     more: bool = False
-    """True when there may be more due times without a firing."""
+    """True if there may be more due times without a firing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCounts:
-    """Counts of the schedules."""
+    """Numbers of schedules by their state."""
 
     active: int = 0
     paused: int = 0
     untold: int = 0
-    """The number of schedules whose definition Temporal has not had for a long time, including
-    deleted schedules.
+    """The number of schedules, including deleted ones, whose definition Temporal has not received
+    for a long time.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class DueOrder:
-    """Input of ``CrawlDueWorkflow``.
+    """The input of ``CrawlDueWorkflow``.
 
-    Without ``due_at`` the workflow uses the time for which Temporal fired.
-
-    Raises ``InvalidRequest`` for an invalid field.
+    Without ``due_at``, the workflow uses the time for which Temporal fired. Raises
+    ``InvalidRequest`` for an invalid field.
     """
 
     WORKFLOW: ClassVar = DUE_WORKFLOW

@@ -1,11 +1,11 @@
-"""Keeps the Temporal Schedules as the database defines them, and records times at which they did
-not fire.
+"""Keeps the Temporal Schedules in line with the database, and records times at which they did not
+fire.
 
 A person may pause, resume, change or delete a Temporal Schedule in Temporal's UI. We copy a pause
 into the database. We undo any other change and report it. The note of the schedule shows who
-changed it: our notes begin with ``OURS`` and a digest of what we wrote. If the digest still matches
-the schedule, but the schedule is not what we want now, an older build or older time zone data wrote
-it. Then it is updated without a report.
+changed it, because our notes begin with ``OURS`` and a digest of what we wrote. If the digest still
+matches the schedule, but the schedule differs from what we want now, it was written by an older
+build or with older time zone data. Then it is updated without a report.
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The prefix of our notes. A person wrote any other note.
+#: The prefix of our notes. Any other note was written by a person.
 OURS = "crawler-lifecycle "
-#: Schedules that one turn compares, and seconds between two turns. A thousand schedules take five
-#: minutes.
+#: The number of schedules that one turn compares.
 PAGE = 50
+#: Seconds between two turns. A thousand schedules take five minutes.
 TURN_S = 15.0
-#: Failed schedules after which a turn ends early, because there is probably an outage.
+#: The number of failed schedules after which a turn ends early, because there is probably an
+#: outage.
 FAILED_MAX = 3
-#: Time after which a check is recorded even if nothing was due.
+#: The time after which a check is recorded even if nothing was due.
 QUIET = timedelta(days=1)
 #: A schedule without a due time in this period has ended. February 29 on a given weekday can be
 #: forty years away.
@@ -74,11 +75,11 @@ AHEAD = timedelta(days=41 * 366)
 
 
 def temporal_spec(spec: ScheduleSpec, now: datetime) -> TemporalSpec:
-    """Return the times at which Temporal fires, in UTC: every due time, and some more that the due
-    workflow ignores.
+    """Return the times at which Temporal fires, in UTC: every due time, and some others that the
+    due workflow ignores.
 
-    Temporal's own time zones are not used: when clocks are set back, it skips times and fires at
-    wrong times.
+    Temporal's own time zones are not used, because when clocks are set back, it skips times and
+    fires at wrong times.
     """
     every = None if spec.every_s is None else timedelta(seconds=spec.every_s)
     return TemporalSpec(
@@ -162,14 +163,15 @@ class ScheduleKeeper:
         return {"problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
-        """Compare until cancelled. Raises nothing."""
+        """Compare until cancelled. This method never raises."""
         await self._loop.run(self.turn)
 
     async def turn(self) -> None:
         """Compare one page of schedules.
 
         A failing schedule does not delay the others. Raises the first error at the end of the page.
-        After ``FAILED_MAX`` errors the turn ends early, and the next turn continues after it.
+        After ``FAILED_MAX`` errors, the turn ends early, and the next turn continues with the
+        following schedule.
         """
         errors = list[Exception]()
         page = await asyncio.to_thread(self.store.page, self._after, PAGE, deleted=True)
@@ -179,7 +181,7 @@ class ScheduleKeeper:
                 continue
             try:
                 await self.keep(row.name)
-            except Exception as error:  # one unusual row or Temporal Schedule may cause any error
+            except Exception as error:  # an unusual row or Temporal Schedule can cause any error
                 unexpected = None if isinstance(error, LifecycleError) else error
                 log.warning(
                     "schedule %s cannot be compared now: %s", row.name, error, exc_info=unexpected
@@ -214,7 +216,7 @@ class ScheduleKeeper:
         await self._note(row, spec)
         ended = spec.end_at is not None and next(spec.due_times(now, now + AHEAD), None) is None
         report = row.trouble if row.told == row.revision else None
-        # Temporal removes ended schedules.
+        # Temporal removes ended schedules automatically.
         if found is not None or row.ended_at is None or row.told != row.revision:
             done = await self._set(name, found, temporal_schedule(row, spec, now))
             if done is not None and row.told == row.revision:
@@ -227,11 +229,11 @@ class ScheduleKeeper:
     ) -> str | None:
         """Create the Temporal Schedule, or change it to ``wanted`` if it differs.
 
-        Return the words for a person's change that this undid; ``None`` if there was none.
+        Return a description of a person's change that was undone, or ``None`` if there was none.
         """
         async with self.workflows.asking() as client:
             if found is None:
-                # Another worker or gateway has just created it.
+                # Another worker or gateway may just have created it.
                 with suppress(ScheduleAlreadyRunningError):
                     await client.create_schedule(temporal_schedule_id(name), wanted)
                 return "deleted in Temporal, and created again"
@@ -289,7 +291,7 @@ class ScheduleKeeper:
 
 
 def keeper(store: Store, workflows: Workflows) -> ScheduleKeeper:
-    """Return the keeper of a worker."""
+    """Return the schedule keeper of a worker."""
     return ScheduleKeeper(store.schedules, workflows)
 
 
@@ -327,7 +329,9 @@ def _left(schedule: Schedule) -> tuple[str, bool]:
 
 
 async def _input(client: Client, schedule: Schedule) -> list[object]:
-    """Return the input that a schedule passes to the due workflow; empty if it is unreadable."""
+    """Return the input that a schedule passes to the due workflow. It is empty if it is
+    unreadable.
+    """
     action = schedule.action
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
     try:
@@ -337,7 +341,9 @@ async def _input(client: Client, schedule: Schedule) -> list[object]:
 
 
 def _plain(spec: TemporalSpec) -> list[object]:
-    """Return a spec in a normal form: what we sent and what Temporal returns for it are equal."""
+    """Return a spec in a normal form, in which the spec that we sent equals the spec that Temporal
+    returns for it.
+    """
     calendars = [
         [
             list(getattr(one, name))

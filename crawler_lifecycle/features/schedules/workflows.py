@@ -1,5 +1,5 @@
-"""``CrawlDueWorkflow``: handles one due time of a schedule, from its firing by Temporal to the
-begin of its target.
+"""``CrawlDueWorkflow`` handles one due time of a schedule, from its firing by Temporal to the start
+of its target.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
 @workflow.defn(name=names.DUE_WORKFLOW)
 class CrawlDueWorkflow(WithoutSignals):
-    """The workflow of one due time: it decides, waits if necessary, and begins the target.
+    """The workflow of one due time.
 
-    It ends as soon as the target has begun.
+    It decides, waits if necessary, and begins the target. It ends as soon as the target has begun.
     """
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
         """Handle the due time and return the decision.
 
-        ``order`` is a ``DueOrder``; the workflow fails for any other input. Further arguments are
-        ignored.
+        ``order`` is a ``DueOrder``. The workflow fails for any other input, and ignores further
+        arguments.
         """
         order = workflow_input(DueOrder, order)
         due_at = (order.due_at or _fired_for()).astimezone(UTC).replace(microsecond=0)

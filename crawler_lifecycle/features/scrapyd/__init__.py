@@ -1,1 +1,1 @@
-"""scrapyd's dialect of the API."""
+"""The API of scrapyd, as an alternative to our own API."""

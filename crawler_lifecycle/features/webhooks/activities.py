@@ -1,5 +1,5 @@
-"""Delivers events to one webhook: reads the outbox from the position that the webhook's row
-records.
+"""Activities that deliver events to one webhook. They read the outbox from the position that the
+webhook's row records.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What audits compare.
+#: The sources that audits compare.
 SOURCES = (source("webhooks", "webhook"),)
 
-#: Number of events read at once, and number of parallel deliveries. Events of one subject are never
-#: delivered in parallel.
+#: The number of events that are read at a time.
 PAGE = 100
+#: The number of parallel deliveries. Events of one subject are never delivered in parallel.
 LANES = 8
-#: Seconds between two reads of the outbox when there are no new events: the first wait, and the
-#: longest wait.
+#: Seconds between two reads of the outbox when there are no new events: the first wait.
 IDLE_S = 0.1
+#: The longest wait.
 IDLE_MAX_S = 1.0
 #: Seconds between two records of the deliveries.
 NOTE_S = 0.5
-#: Number of failures in a row after which the rest of a page is left to the next try.
+#: The number of consecutive failures after which the rest of a page is left to the next try.
 FAILED_MAX = 3
-#: Number of unwanted events after which the position is recorded. At most this many are read again
-#: after a crash.
+#: The number of unwanted events after which the position is recorded. At most this many events are
+#: read again after a crash.
 UNNOTED_MAX = 1000
 #: While an event is not accepted, other subjects may be at most this many events ahead of it.
 AHEAD_MAX = 1000
-#: Seconds of one execution. After that the workflow starts the next one, which reads the definition
-#: again.
+#: The duration of one execution in seconds. Then the workflow starts the next one, which reads the
+#: definition again.
 SHIFT_S = 900.0
-#: Further seconds for the page that is being delivered at the end of an execution.
+#: Additional seconds for the page that is being delivered when an execution ends.
 LATE_S = 30.0
 
 
@@ -76,7 +76,7 @@ class FollowEnd(StrEnum):
     """The reason why one execution of ``follow_webhook`` ended."""
 
     ON = "on"
-    """There may be more events to deliver."""
+    """The webhook is not finished, and there may be more events to deliver."""
     FAILING = "failing"
     """Some events were delivered, and some deliveries failed."""
     PAUSED = "paused"
@@ -104,7 +104,7 @@ class WebhookActivities:
     shift_s: float = SHIFT_S
 
     def open(self, after: int, limit: int) -> list[LiveParent]:
-        """Return webhooks that are not paused, with higher numbers than ``after``."""
+        """Return webhooks that are not paused and have numbers higher than ``after``."""
         return [
             LiveParent(
                 "webhook",
@@ -121,7 +121,7 @@ class WebhookActivities:
         ]
 
     def give_up(self, parent: LiveParent, why: str) -> None:
-        """Pause a webhook that no workflow can carry."""
+        """Pause a webhook that no workflow can serve."""
         self.webhooks.pause(parent.workflow_id.partition("/")[2], why)
 
     @activity_named("follow_webhook")
@@ -129,8 +129,8 @@ class WebhookActivities:
         """Deliver the events after the webhook's recorded position, and then new events, for up to
         ``shift_s`` seconds.
 
-        Second execution: continues after the recorded deliveries. After a crash, at most the events
-        of the last half second are delivered again. Raises ``NotDelivered`` if no event could be
+        Second execution: it continues after the recorded deliveries. After a crash, only events of
+        the last half second can be delivered twice. Raises ``NotDelivered`` if no event could be
         delivered.
         """
         with beating():
@@ -162,9 +162,9 @@ class _Shift:
         self._read = row.through_seq
         """The number of the last event that was read from the outbox."""
         self._left: dict[int, str] = {}
-        """Events that were read and are not delivered, in order, with the subject of each."""
+        """Events that were read but not delivered yet, in order, each with its subject."""
         self._tried: list[DeliveryAttempt] = []
-        """Tries that are not recorded yet."""
+        """Tries that have not been recorded yet."""
         self._sent = 0
         self._failure: NotDelivered | None = None
         self._failed_in_row = 0
@@ -178,7 +178,7 @@ class _Shift:
                 ended = await self._turn()
                 if ended is not None:
                     return ended
-        # Another execution delivers, or the webhook was changed or deleted: the workflow reads it
+        # Another execution delivers, or the webhook was changed or deleted. The workflow reads it
         # again.
         except Fenced:
             return Following(FollowEnd.ON)
@@ -189,7 +189,8 @@ class _Shift:
         waiting = await _block(ask, row.webhook_id, self._follower, self._spec, self._read, PAGE)
         if waiting.paused:
             return Following(FollowEnd.PAUSED)
-        wait = set(self._left.values())  # their new events must wait behind an undelivered one
+        # New events of these subjects must wait behind an undelivered one.
+        wait = set(self._left.values())
         self._left |= {event.seq: event.subject for event in waiting.events}
         self._read = waiting.until_seq
         await self._deliver([event for event in waiting.events if event.subject not in wait])
@@ -218,18 +219,20 @@ class _Shift:
 
     @property
     def _through(self) -> int:
-        """Return the number up to which every event is delivered or unwanted."""
+        """Return the number of the last event before the first undelivered one. All events up to it
+        are delivered or unwanted.
+        """
         return next(iter(self._left)) - 1 if self._left else self._read
 
     @property
     def _hopeless(self) -> bool:
-        """Return whether the rest of the page is left to the next try."""
+        """Return whether the rest of the page must be left to the next try."""
         return self._failed_in_row >= FAILED_MAX or (
             self._failure is not None and _ends(self._failure)
         )
 
     def _leaves(self) -> bool:
-        """Return whether this execution must end: its time is over, or it was cancelled."""
+        """Return whether this execution must end, because its time is over or it was cancelled."""
         return asyncio.get_running_loop().time() >= self._over or _must_leave()
 
     def _stops(self) -> bool:
@@ -240,14 +243,15 @@ class _Shift:
     async def _deliver(self, events: Sequence[Event]) -> None:
         """Deliver a page, with the events of each subject in order.
 
-        Record deliveries while others continue.
+        Record deliveries while others are still in progress.
         """
         lanes: dict[str, list[Event]] = {}
         for event in events:
             lanes.setdefault(event.subject, []).append(event)
         order = list(lanes.values())
         if self._row.failing_since is not None:
-            # Otherwise the refused event is always first, and the others are not tried.
+            # Otherwise, the refused event would always come first, and the others would never be
+            # tried.
             CHANCE.shuffle(order)
         free = asyncio.Semaphore(LANES)
         under_way = [asyncio.create_task(self._lane(lane, free)) for lane in order]
@@ -264,7 +268,7 @@ class _Shift:
                 one.cancel()
 
     async def _lane(self, events: Sequence[Event], free: asyncio.Semaphore) -> None:
-        """Deliver the events of one subject, in order, until one is not accepted."""
+        """Deliver the events of one subject in order, until one is not accepted."""
         for event in events:
             async with free:
                 if self._stops():
@@ -293,7 +297,7 @@ class _Shift:
     async def _send(self, event: Event) -> str:
         """Deliver one event, and return the answer.
 
-        Every error is of this event alone: others are delivered.
+        An error concerns only this event, and other events are still delivered.
         """
         try:
             return await self._sender.send(self._spec, event)
@@ -326,17 +330,19 @@ class _Shift:
 
 
 def _ends(failure: NotDelivered) -> bool:
-    """Return whether the receiver itself asked for no further try, for some time or for ever."""
+    """Return whether the receiver itself asked for no further tries, for some time or
+    permanently.
+    """
     return failure.retry_after_s is not None or isinstance(failure, ReceiverGone)
 
 
 def _must_leave() -> bool:
-    """Return whether this execution was cancelled, or its worker shuts down."""
+    """Return whether this execution was cancelled or its worker is shutting down."""
     return activity.is_cancelled() or activity.is_worker_shutdown()
 
 
 def _follower() -> str:
-    """Return the name of this deliverer: one try of one activity."""
+    """Return the name of this deliverer, which stands for one try of one activity."""
     info = activity.info()
     return f"{info.workflow_run_id}/{info.activity_id}/{info.attempt}"[-64:]
 

@@ -1,5 +1,5 @@
-"""Delivers events to webhooks: signed as Standard Webhooks requires, or as alerts, to addresses
-that are checked each time.
+"""Delivers events to webhooks, signed as Standard Webhooks requires, or as alerts. Their addresses
+are checked each time.
 
 Only this module resolves the host name, and it connects to the address that it has checked. Proxies
 are not used, because they would resolve the name again.
@@ -34,17 +34,18 @@ from .domain.definition import EMAIL, WEBHOOK, WebhookSpec
 from .domain.signing import message_id, read_secret, signed_headers
 from .ports import Mailer, ReceiverGone, WebhookSender
 
-#: Seconds of one delivery, from the name lookup to the answer. Seconds for reading the answer's
-#: body. Bytes of the body that are read.
+#: Seconds for one delivery, from the name lookup to the answer.
 TIMEOUT_S = 10.0
+#: Seconds for reading the answer's body.
 WORDS_S = 1.0
+#: The number of bytes of the body that are read.
 ANSWER_MAX = 1024
-#: Share of the delivery's time for connecting to one address while there are more addresses.
+#: The share of the delivery's time for connecting to one address while there are further addresses.
 CONNECT_SHARE = 0.3
-#: Maximum number of parallel deliveries to one webhook.
+#: The maximum number of parallel deliveries to one webhook.
 AT_ONCE = 8
 
-#: Returns the addresses of a host and a port.
+#: Returns the addresses for a host and a port.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
@@ -56,9 +57,9 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
 
 @dataclass(eq=False)
 class HttpWebhooks:
-    """The port ``WebhookSenders`` over HTTP.
+    """Implements the port ``WebhookSenders`` over HTTP.
 
-    ``rules`` limit the allowed addresses. ``environment`` has the variables with secrets.
+    ``rules`` limit the allowed addresses, and ``environment`` has the variables with secrets.
     ``mailer`` sends alerts of the kind email. ``page`` is the address of the web UI, for links.
     """
 
@@ -73,13 +74,13 @@ class HttpWebhooks:
     def _trusted(self) -> ssl.SSLContext:
         """Return the context that checks certificates.
 
-        It is made once: that takes 20 to 77 ms of processor time.
+        It is created only once, because that takes 20 to 77 ms of processor time.
         """
         return httpx.create_ssl_context()
 
     @asynccontextmanager
     async def connections(self) -> AsyncIterator[WebhookSender]:
-        """Yield a sender that has its own connections."""
+        """Yield a sender with its own connections."""
         limits = httpx.Limits(
             max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE, keepalive_expiry=2.0
         )
@@ -92,18 +93,18 @@ class HttpWebhooks:
         return alert_of(event.type, event.subject, event.body, self.page)
 
     def resolved(self, spec: WebhookSpec) -> tuple[WebhookSpec, Sequence[bytes]]:
-        """Return the definition with the address that it refers to, and its keys.
+        """Return the definition with its address resolved from the environment, and its keys.
 
-        Raises ``NotDelivered`` if that address may not be called, or if this worker may not read a
+        Raises ``NotDelivered`` if that address may not be called, or if this worker cannot read a
         variable.
         """
         try:
-            self.rules.check(spec)  # before any variable of the environment is read
+            self.rules.check(spec)  # check before any environment variable is read
             if spec.url.startswith(REFERENCE):
                 spec = replace(spec, url=self.environment.get(spec.url.removeprefix(REFERENCE), ""))
                 if spec.url.startswith(REFERENCE):
                     raise InvalidRequest(
-                        "url: the variable names another one; set it to the address"
+                        "url: the variable refers to another variable; set it to the address"
                     )
                 self.rules.check(spec)
             return spec, [
@@ -117,7 +118,7 @@ class HttpWebhooks:
     async def addresses(self, spec: WebhookSpec) -> Sequence[str]:
         """Return the present addresses of the webhook's host.
 
-        Raises ``NotDelivered`` unless all are allowed.
+        Raises ``NotDelivered`` unless all of them are allowed.
         """
         parts = urlsplit(spec.url)
         host = parts.hostname or ""
@@ -153,7 +154,8 @@ class _Sender:
         try:
             return await self._send(spec, event, keys)
         except NotDelivered as error:
-            if spec.kind != WEBHOOK:  # a receiver may answer with its address, which is a secret
+            # A receiver can answer with its own address, which is a secret.
+            if spec.kind != WEBHOOK:
                 parts = urlsplit(spec.url)
                 hidden = {
                     parts.path,
@@ -192,7 +194,7 @@ class _Sender:
     ) -> tuple[httpx.Response, str]:
         """Try the addresses in order.
 
-        Return the answer of the first one that accepts the connection, and its text.
+        Return the answer of the first address that accepts the connection, and its text.
         """
         addresses = await self.outside.addresses(spec)
         whole = TIMEOUT_S
@@ -211,7 +213,7 @@ class _Sender:
     ) -> tuple[httpx.Response, str]:
         parts = urlsplit(url)
         there = httpx.URL(url).copy_with(host=address)
-        # The certificate is checked against the name, not the address.
+        # The certificate is checked against the name and not the address.
         named = {"sni_hostname": parts.hostname} if parts.scheme == "https" else {}
         to = {"Host": parts.netloc, "User-Agent": "crawler-lifecycle"}
         content = bytearray()
@@ -219,7 +221,8 @@ class _Sender:
         async with self.client.stream(
             "POST", there, content=body, headers={**headers, **to}, extensions=named, timeout=within
         ) as answer:
-            # The status decides the delivery. An error while reading the body changes nothing.
+            # The status decides the result of the delivery, so an error while reading the body does
+            # not matter.
             with suppress(httpx.HTTPError, TimeoutError):
                 async with asyncio.timeout(WORDS_S):
                     async for chunk in answer.aiter_raw(ANSWER_MAX):
@@ -230,16 +233,16 @@ class _Sender:
 
 
 def _check(answer: httpx.Response, text: str) -> None:
-    """Raise ``NotDelivered`` unless the receiver accepted the event."""
+    """Raise ``NotDelivered`` unless the receiver has accepted the event."""
     status = answer.status_code
     if 200 <= status < 300:
         return
     if status == httpx.codes.GONE:
-        raise ReceiverGone("the receiver answered 410: it wants no more events")
+        raise ReceiverGone("the receiver answered 410, so it wants no more events")
     if 300 <= status < 400:
         to = _plain(answer.headers.get("location", ""))[:200]
         raise NotDelivered(
-            f"the receiver answered {status}, to {to!r}: redirects are not followed; give that "
+            f"the receiver answered {status}, to {to!r}: redirects are not followed; use that "
             "address"
         )
     error = NotDelivered(f"the receiver answered {status}: {text or 'no text'}")
@@ -250,13 +253,13 @@ def _check(answer: httpx.Response, text: str) -> None:
 
 
 def _unreached(error: BaseException) -> str:
-    """Return the reason why no answer came, as a sentence."""
+    """Return the reason for a missing answer, as a sentence."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             fix = (
-                "give it a certificate for its name, or set SSL_CERT_FILE to the authorities "
-                "to trust"
+                "give it a certificate for its name, or set SSL_CERT_FILE to a file of trusted "
+                "authorities"
             )
             return f"the receiver's certificate is refused: {_plain(cause.verify_message)}; {fix}"
         if isinstance(cause, ssl.SSLError):

@@ -35,14 +35,14 @@ Kind = Annotated[
 Url = Annotated[
     str,
     Parameter(
-        help="https address of the receiver, env:NAME, or for email: addresses with commas. With "
-        "crawlctl dev also "
+        help="https address of the receiver, env:NAME, or for email: addresses separated by "
+        "commas. With crawlctl dev also "
         "http://127.0.0.1:PORT/"
     ),
 ]
 #: Seconds to wait for the result of a test.
 WAIT_S = 15.0
-#: Name of an option -> field of a definition.
+#: Maps the name of each option to the field of a definition.
 _WORDS = {
     "secret": "secrets",
     "event": "events",
@@ -53,8 +53,9 @@ _WORDS = {
     "outcome": "outcomes",
     "ended_by": "ended_by",
 }
-#: The most bytes of a delivery that ``receive`` accepts, and the seconds that it waits for them.
+#: The maximum number of bytes of a delivery that ``receive`` accepts.
 BODY_MAX = 1024 * 1024
+#: The seconds that it waits for them.
 BODY_S = 10.0
 #: The headers that ``receive`` prints.
 _HEADERS = ("content-type", "webhook-id", "webhook-timestamp", "webhook-signature")
@@ -70,7 +71,7 @@ class WebhookOptions:
     ----------
     secret
         env:NAME, a variable that begins with CRAWL_HOOK, where crawlctl dev or the webhook workers
-        start; give two during a change
+        start; give two while the secret changes
     event
         type of events, such as run.ended, run.*; default: all
     crawler
@@ -84,7 +85,7 @@ class WebhookOptions:
     outcome
         only events with this outcome
     ended_by
-        only events of what this ended: crawler, person …
+        only events about ends caused by this: crawler, person …
     """
 
     secret: list[str] | None = None
@@ -97,7 +98,9 @@ class WebhookOptions:
     ended_by: list[str] | None = None
 
     def given(self) -> dict[str, list[str]]:
-        """Return the given options as fields of a definition. An empty text means an empty list."""
+        """Return the given options as fields of a definition. An empty text becomes an empty
+        list.
+        """
         return {
             _WORDS[name]: [text for text in texts if text]
             for name, texts in asdict(self).items()
@@ -140,7 +143,7 @@ def update(
 ) -> None:
     """Change a webhook: each given option replaces its old value.
 
-    An empty text removes the filter.
+    An empty text removes a filter.
     """
     KIND.put(name, KIND.definition(name, _given(options, url=url, kind=kind)), by, _following)
 
@@ -170,14 +173,14 @@ def deliveries(
     status: Status | None = None,
     limit: Limit = 50,
 ) -> None:
-    """List deliveries of a webhook, also failed ones, the latest event first.
+    """List the deliveries of a webhook, including failed ones, with the latest event first.
 
     Parameters
     ----------
     status
         only deliveries with this status
     """
-    empty = "nothing was delivered yet"
+    empty = "nothing has been delivered yet"
     show_list(
         KIND.path(name, "/deliveries"),
         DELIVERIES,
@@ -200,14 +203,15 @@ def resume(
     skip: bool = False,
     skip_event: int | None = None,
 ) -> None:
-    """Resume a paused webhook, with the events since then. A failing webhook tries again at once.
+    """Resume a paused webhook, including the events of the pause. A failing webhook tries again
+    immediately.
 
     Parameters
     ----------
     skip
-        skip all events until now
+        skip all events up to now
     skip_event
-        skip only this event, which fails repeatedly
+        skip only this event, which keeps failing
     """
     KIND.post(name, "resume", {"skip": skip, "skip_seq": skip_event})
 
@@ -233,7 +237,7 @@ def try_out(name: Name, /, *, by: By = None) -> int:
 
 
 def _became(gateway: Gateway, name: str, seq: int, wait: float) -> Document | None:
-    """Return the delivery of an event; ``None`` if there was no try within ``wait`` seconds."""
+    """Return the delivery of an event, or ``None`` if it was not tried within ``wait`` seconds."""
     for page in Polling(timeout_s=wait).answers(
         lambda: gateway.rows(f"{KIND.path(name)}/deliveries", limit=20)
     ):
@@ -249,7 +253,7 @@ def delete(name: Name, /) -> None:
 
 
 def receive(*, port: int = 8088, secret_env: str | None = None) -> int:
-    """Receive deliveries on this machine, and print each of them, until Ctrl-C.
+    """Receive deliveries on this machine and print each one, until Ctrl-C.
 
     Parameters
     ----------
@@ -280,16 +284,16 @@ def receive(*, port: int = 8088, secret_env: str | None = None) -> int:
 
 
 class _Receiver(HTTPServer):
-    """Receives deliveries, one after the other."""
+    """Receives deliveries one after another."""
 
     key: bytes | None = None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        say("a delivery broke off")
+        say("a delivery was interrupted")
 
 
 class _Delivery(BaseHTTPRequestHandler):
-    """Prints a delivery, and answers 204."""
+    """Print a delivery, and answer 204."""
 
     server: _Receiver
     timeout = BODY_S
@@ -320,4 +324,4 @@ class _Delivery(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write nothing: the delivery itself is printed."""
+        """Write nothing, because the delivery itself is printed."""

@@ -1,4 +1,4 @@
-"""The composition of this feature: activities from adapters."""
+"""The composition of this feature: it builds the activities from adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of this feature."""
+"""The registration of this feature."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEBHOOKS = Feature(
             {
                 "create": (
                     "cli:create",
-                    "Create a webhook: its receiver, and the events that it gets.",
+                    "Create a webhook with its receiver and the events that it gets.",
                 ),
                 "list": ("cli:list_webhooks", "List webhooks."),
                 "describe": ("cli:describe", "Show everything about a webhook, and its state."),
@@ -24,8 +24,14 @@ WEBHOOKS = Feature(
                 "pause": ("cli:pause", "Pause a webhook: it delivers nothing until it is resumed."),
                 "resume": ("cli:resume", "Resume a paused webhook."),
                 "test": ("cli:try_out", "Send a test event to a webhook."),
-                "receive": ("cli:receive", "Print deliveries of webhooks that you try out."),
-                "deliveries": ("cli:deliveries", "List deliveries of a webhook, also failed ones."),
+                "receive": (
+                    "cli:receive",
+                    "Print the deliveries of webhooks that you are trying out.",
+                ),
+                "deliveries": (
+                    "cli:deliveries",
+                    "List the deliveries of a webhook, including failed ones.",
+                ),
                 "delete": ("cli:delete", "Delete a webhook; its recorded deliveries stay."),
             },
             panel="Services",
@@ -33,7 +39,7 @@ WEBHOOKS = Feature(
         ),
     ),
     routes=("gateway.routes:add_webhooks",),
-    # The form first, or "new" would be a webhook.
+    # The form comes first, or "new" would be the name of a webhook.
     pages=("gateway.ui:add_form", "gateway.ui:add_webhooks"),
     workflows=("workflows:CrawlWebhookWorkflow",),
     activities="compose:activities",

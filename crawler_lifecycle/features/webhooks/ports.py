@@ -1,4 +1,4 @@
-"""Port of deliveries to webhooks, and its values."""
+"""The port for deliveries to webhooks, and its values."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ class Mailer(Protocol):
     async def mail(self, to: Sequence[str], alert: Alert, id: str) -> str:
         """Send one e-mail within 10 seconds, and return the server's answer.
 
-        Raises ``NotDelivered``.
-
-        ``id``: the same for every try.
+        ``id`` is the same for every try. Raises ``NotDelivered``.
         """
 
 
@@ -47,10 +45,7 @@ class WebhookSenders(Protocol):
     """The source of senders to webhooks."""
 
     def connections(self) -> AbstractAsyncContextManager[WebhookSender]:
-        """Return a sender for the running event loop.
-
-        It closes its connections when the block ends.
-        """
+        """Return a sender for the running event loop. Its connections close when the block ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +56,24 @@ class WebhookRow:
     webhook_uid: str
     name: str
     revision: int
-    """The number of its definition. Each new definition raises it by 1."""
+    """The revision of its definition. Each new definition increases it by 1."""
     definition: Mapping[str, Any]
     """The definition: a ``WebhookSpec`` in JSON."""
     through_seq: int
-    """The number of an event. Every event up to it was delivered, was skipped, or does not fit the
+    """The number of an event. Every event up to it was delivered or skipped, or does not match the
     filters.
     """
     created_at: datetime
     updated_at: datetime
     project: str = DEFAULT
-    """``*``: it gets the events of all projects."""
+    """The project whose events it gets; ``*`` stands for all projects."""
     requested_by: str | None = None
     follower: str | None = None
-    """The workflow execution that delivers now. No other one may record deliveries."""
+    """The workflow execution that delivers now. No other execution may record deliveries."""
     failing_since: datetime | None = None
-    """The time since which the webhook fails to accept an event after ``through_seq``."""
+    """The time since when the webhook has not accepted an event after ``through_seq``."""
     error: str | None = None
-    """The reason of the last failed try; ``None`` while no delivery fails."""
+    """The reason of the last failed try, or ``None`` while no delivery fails."""
     delivered_at: datetime | None = None
     paused_at: datetime | None = None
     pause_reason: str | None = None
@@ -94,40 +89,39 @@ class WebhookRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingEvents:
-    """The events that have to be delivered to a webhook next."""
+    """The next events to deliver to a webhook."""
 
     events: Sequence[Event]
-    """The events in the order of their numbers, without delivered events and without events that
-    the filters exclude."""
+    """The events in the order of their numbers, without those that were delivered or that the
+    filters exclude.
+    """
     until_seq: int
-    """The number of the last examined event. Up to it there are no other events to deliver."""
+    """The number of the last examined event. No other events up to it need to be delivered."""
     more: bool = False
-    """True when there may be further events after ``until_seq`` now."""
+    """True if there may already be further events after ``until_seq``."""
     paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """One try to deliver an event. ``error`` is ``None`` when the receiver accepted it."""
+    """One try to deliver an event. ``error`` is ``None`` if the receiver accepted it."""
 
     seq: int
     error: str | None = None
     answer: str | None = None
-    """The words of a receiver that accepted a test."""
+    """The answer of a receiver that accepted a test."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookDelivery:
-    """An event for which a delivery to a webhook was tried."""
+    """An event that was sent to a webhook at least once, or tried."""
 
     seq: int
     type: str
     subject: str
     created_at: datetime
     status: str
-    """``delivered``, ``failed`` (the delivery is tried again) or ``skipped`` (it is not tried
-    again).
-    """
+    """``delivered``, ``failed`` (it is retried) or ``skipped`` (it is not retried)."""
     tries: int
     error: str | None
     """The reason of a failure, or the receiver's answer to a delivered test."""

@@ -1,4 +1,4 @@
-"""Webhooks: their table, their definitions, and the deliveries to each of them."""
+"""The table of webhooks, their definitions, and their deliveries."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ webhook = new_table(
     counted_key("webhook_id"),
     required("webhook_uid", String(32)),
     required("name", String(80)),
-    # ``*``: it gets the events of all projects.
+    # The project whose events it gets; ``*`` stands for all projects.
     project_column(),
-    # Each new definition raises it by 1.
+    # Each new definition increases it by 1.
     required("revision", Integer),
     required("definition", Json),
     Column("requested_by", Words(255)),
-    # Every event up to this number was delivered, was skipped, or does not fit the filters.
+    # Every event up to this number was delivered or skipped, or does not match the filters.
     required("through_seq", BigInteger),
-    # The workflow execution that delivers now. No other one may record deliveries.
+    # The workflow execution that delivers now. No other execution may record deliveries.
     Column("follower", String(64)),
-    # The time since which a delivery fails, and the reason.
+    # The time since when a delivery fails, and the reason.
     Column("failing_since", UtcTime),
     Column("error", Long),
     Column("delivered_at", UtcTime),
@@ -97,11 +97,11 @@ RETENTION = FeatureRetention(sinks=(webhook_sink(""),))
 _w = webhook.c
 _e = outbox_event.c
 _d = outbox_delivery.c
-#: The most event numbers that one call of ``waiting_events`` examines.
+#: The maximum number of event numbers that one call of ``waiting_events`` examines.
 _WINDOW = 1000
-#: Types of events about the webhook itself. It gets these events even if its filters exclude them.
+#: Types of events about the webhook itself, which it gets even if its filters exclude them.
 _ITS_OWN = frozenset({EVENT_WEBHOOK_TEST, EVENT_WEBHOOK_MISSED})
-#: The most characters of the reason in the event about a pause.
+#: The maximum number of characters of the reason in the event about a pause.
 _REASON_MAX = 500
 
 
@@ -113,9 +113,8 @@ def spec_of(row: Row) -> WebhookSpec:
 class WebhookStore(NamedPart[WebhookRow]):
     """Webhooks: definitions, pending events, and deliveries.
 
-    Each writing method locks the row of the webhook first.
-
-    A new webhook gets the events from now on, and so does a deleted webhook that is made again.
+    Each writing method locks the row of the webhook first. A new webhook gets only future events,
+    and so does one that was deleted and created again.
     """
 
     table = webhook
@@ -140,12 +139,11 @@ class WebhookStore(NamedPart[WebhookRow]):
     def pause(
         self, name: str, reason: str | None, *, skip: bool = False, skip_seq: int | None = None
     ) -> WebhookRow:
-        """Pause the webhook for this reason, with an event. ``None`` as the reason resumes it.
+        """Pause the webhook for this reason and record an event. ``None`` as the reason resumes it.
 
-        ``skip``: no event until now is delivered any more. ``skip_seq``: this one failed event is
-            not delivered any
-        more. Raises ``RunNotFound``, and ``InvalidRequest`` when no delivery of ``skip_seq``
-        failed.
+        With ``skip``, no event up to now is delivered any more. ``skip_seq`` is the number of a
+        failed event that is not delivered any more. Raises ``RunNotFound``, and ``InvalidRequest``
+        if no delivery of ``skip_seq`` failed.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
@@ -173,8 +171,8 @@ class WebhookStore(NamedPart[WebhookRow]):
     def test_webhook(self, name: str, requested_by: str | None, seen: int | None = None) -> Event:
         """Append a test event, which only this webhook gets. Raises ``RunNotFound``.
 
-        ``seen`` is the newest event that the caller has seen. Raises ``NotInThisState`` when a
-        later test event exists.
+        ``seen`` is the newest event that the caller has seen. Raises ``NotInThisState`` if a later
+        test event exists.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
@@ -195,19 +193,17 @@ class WebhookStore(NamedPart[WebhookRow]):
     # --- deliveries ---
 
     def follow_webhook(self, name: str, follower: str) -> WebhookRow | None:
-        """Make ``follower`` the deliverer of the webhook.
+        """Make ``follower`` the deliverer of the webhook. A second call changes nothing.
 
-        Returns ``None`` when the webhook does not exist.
-
-        A second call changes nothing. Raises ``RowUnreadable`` when a manual edit made the
-        definition invalid.
+        Return ``None`` if the webhook does not exist. Raises ``RowUnreadable`` if a manual edit
+        made the definition invalid.
         """
         with self._db.writing() as conn:
             row = self._locked(conn, name)
             if row is None:
                 return None
             spec_of(row)
-            # A restored database may have fewer events than before.
+            # A restored database can have fewer events than before.
             new = {"follower": follower, "through_seq": min(row["through_seq"], _newest(conn))}
             change_row(conn, webhook, row, new)
             return made(WebhookRow, {**row, **new})
@@ -215,11 +211,10 @@ class WebhookStore(NamedPart[WebhookRow]):
     def waiting_events(
         self, webhook_id: int, follower: str, spec: WebhookSpec, after_seq: int, limit: int
     ) -> WaitingEvents:
-        """Return the next events to deliver after ``after_seq``.
+        """Return the next events to deliver after ``after_seq``. At most ``limit`` events are
+        examined.
 
-        At most ``limit`` events are examined.
-
-        Raises ``Fenced`` when the webhook has another deliverer now, or was deleted.
+        Raises ``Fenced`` if the webhook now has another deliverer, or was deleted.
         """
         over = _d.status.in_(("delivered", "skipped"))
         taken = select(_d.id).where(_d.seq == _e.seq, _d.sink == webhook_sink(webhook_id), over)
@@ -234,13 +229,14 @@ class WebhookStore(NamedPart[WebhookRow]):
                 raise _fenced(webhook_id)
             if row.paused_at is not None:
                 return WaitingEvents([], after_seq, paused=True)
-            newest = _newest(conn)  # read first, so that later events are left to the next call
+            # Read this first, so that later events are left to the next call.
+            newest = _newest(conn)
             if newest < after_seq:  # the database was restored to an older state
                 raise _fenced(webhook_id)
             until = min(newest, after_seq + _WINDOW)
             if until <= after_seq:
                 return WaitingEvents([], after_seq)
-            # The reading jumps over removed events; one event reports them later.
+            # The reading jumps over removed events; an event reports them later.
             if until < newest:
                 first = conn.execute(
                     select(func.min(_e.seq)).where(_e.seq > after_seq)
@@ -279,9 +275,8 @@ class WebhookStore(NamedPart[WebhookRow]):
     ) -> WebhookRow:
         """Record tries, and the number ``through_seq`` up to which every event is settled.
 
-        ``settled``: no failed event waits for another try. Raises ``Fenced`` when the webhook has
-            another deliverer
-        now, or was deleted.
+        ``settled`` is true if no failed event waits for another try. Raises ``Fenced`` if the
+        webhook now has another deliverer, or was deleted.
         """
         with self._db.writing() as conn:
             query = select(webhook).where(_w.webhook_id == webhook_id).with_for_update()
@@ -290,7 +285,7 @@ class WebhookStore(NamedPart[WebhookRow]):
                 raise _fenced(webhook_id)
             now = self._clock()
             errors = [one.error for one in tried if one.error is not None]
-            if tried:  # of several tries of one event only the last is recorded
+            if tried:  # only the last of several tries of one event is recorded
                 answers = {one.seq: one.answer for one in tried}
                 record_tries(
                     conn,
@@ -325,7 +320,7 @@ class WebhookStore(NamedPart[WebhookRow]):
         limit: int = 100,
         status: str | None = None,
     ) -> list[WebhookDelivery]:
-        """Return the tried deliveries, the latest event first.
+        """Return the deliveries of a webhook, with the latest event first.
 
         ``status`` limits them to one status.
         """
@@ -342,7 +337,7 @@ class WebhookStore(NamedPart[WebhookRow]):
 
 
 def _fenced(webhook_id: int) -> Fenced:
-    return Fenced(f"Webhook {webhook_id} has another deliverer now, or was deleted")
+    return Fenced(f"Webhook {webhook_id} now has another deliverer, or was deleted")
 
 
 def _newest(conn: Connection) -> int:
@@ -368,7 +363,7 @@ def _skip(conn: Connection, row: Row, seq: int) -> None:
 def _append(
     conn: Connection, row: Row, type: str, now: datetime, more: Mapping[str, object]
 ) -> Event:
-    """Append an event about a webhook. It must be the last statement of the transaction."""
+    """Append an event about a webhook. This must be the last statement of the transaction."""
     body = {"webhook_id": row["webhook_id"], "name": row["name"], "project": row["project"], **more}
     return insert_event(
         conn, now, type, webhook_subject(row["webhook_id"]), row["webhook_uid"], body
@@ -376,14 +371,15 @@ def _append(
 
 
 def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) -> None:
-    """Append an event when events between the old and the new position of the webhook were removed
-    meanwhile.
+    """Append an event if events between the old and the new position of the webhook have been
+    removed.
     """
     after = row["through_seq"]
     query = select(func.count()).where(_e.seq > after, _e.seq <= through_seq)
     missed = through_seq - after - conn.execute(query.select_from(outbox_event)).scalar_one()
     if missed > 0:
-        events = missed if row["project"] == ALL else None  # most of them may be of other projects
+        # Most of the removed events may belong to other projects.
+        events = missed if row["project"] == ALL else None
         more = {"events": events, "after_seq": after, "through_seq": through_seq}
         _append(conn, row, EVENT_WEBHOOK_MISSED, now, more)
 
@@ -391,7 +387,7 @@ def _report_missed(conn: Connection, row: Row, through_seq: int, now: datetime) 
 def _runs(
     conn: Connection, run_ids: Sequence[int], spec: WebhookSpec
 ) -> dict[int, dict[str, object]]:
-    """Return the facts about these runs that filters need and events do not contain."""
+    """Return the facts about these runs that filters need and that events do not contain."""
     if not run_ids or not (spec.crawlers or spec.flows or spec.tags):
         return {}
     r = run_history.c

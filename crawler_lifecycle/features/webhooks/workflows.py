@@ -1,4 +1,4 @@
-"""``CrawlWebhookWorkflow``: delivers events to one webhook until the webhook is deleted."""
+"""``CrawlWebhookWorkflow`` delivers events to one webhook until the webhook is deleted."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from crawler_lifecycle.workflows.requests import workflow_input
 from .activities import FollowEnd, WebhookActivities
 from .ports import WebhookOrder
 
-#: Seconds until a paused webhook, or one after a permanent error, is checked again. If it was
-#: changed during an outage of Temporal, no signal woke this workflow.
+#: Seconds until a paused webhook is checked again, or one with a permanent error. No signal wakes
+#: this workflow if the webhook was changed during an outage of Temporal.
 PAUSED_S = BROKEN_S = 60.0
-#: Seconds until the next try after a failed delivery. The wait doubles while the same event fails,
-#: up to the second value.
+#: Seconds until the next try after a failed delivery.
 FAILING_S = 1.0
+#: The wait doubles up to this value while the same event fails.
 FAILING_MAX_S = 60.0
 
 
@@ -37,7 +37,7 @@ FAILING_MAX_S = 60.0
 class CrawlWebhookWorkflow:
     """The workflow of one webhook.
 
-    It runs one activity after another; each delivers events for some minutes.
+    It runs one activity after another, and each delivers events for some minutes.
     """
 
     def __init__(self) -> None:
@@ -53,9 +53,10 @@ class CrawlWebhookWorkflow:
 
     @workflow.run
     async def run(self, order: Any = None, *surplus: Any) -> str:
-        """Deliver events. ``order`` is a ``WebhookOrder``; the workflow fails for any other input.
+        """Deliver events.
 
-        Further arguments are ignored.
+        ``order`` is a ``WebhookOrder``. The workflow fails for any other input, and ignores further
+        arguments.
         """
         order = workflow_input(WebhookOrder, order)
         with suppress(MustLeave):

@@ -1,1 +1,1 @@
-"""Access: operations and roles, tokens, limits."""
+"""Access control: operations, roles, tokens and limits."""

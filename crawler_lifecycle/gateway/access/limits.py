@@ -1,5 +1,5 @@
-"""Limits for each caller: rates of reads and of writes, and numbers of requests and streams at the
-same time.
+"""Limits for each caller: the rates of reads and writes, and the numbers of concurrent requests and
+streams.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from crawler_lifecycle.web.tries import Buckets, too_many
 
 from .tokens import Caller
 
-#: The most requests at the same time for all callers together, without streams. A project may hold
-#: half of them, and so may all crawlers together.
+#: The maximum number of concurrent requests of all callers together, not counting streams. Each
+#: project can use half of them, and so can all crawlers together.
 REQUESTS_MAX = 500
+#: The same limit for streams.
 STREAMS_MAX = 2000
 _WHAT = {False: "requests are being served", True: "streams are open"}
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The limits for one token. A login of it may hold half of its requests and streams."""
+    """The limits for one token. Each login with it can use half of its requests and streams."""
 
     max_reads_per_s: float = 100.0
     max_writes_per_s: float = 20.0
@@ -46,29 +47,32 @@ class RateLimits:
         self._quota = quota
         self._buckets = Buckets(clock)
         self._open = {False: Shares(), True: Shares()}
-        """What is open: requests and streams."""
+        """The open requests and the open streams."""
 
     def spend(self, caller: str | None, *, writes: bool) -> None:
         """Count one request.
 
-        Raises ``Problem`` 429 with ``Retry-After`` if the caller sent too many.
+        Raises ``Problem`` 429 with ``Retry-After`` if the caller has sent too many requests.
         """
         if self._quota is None or caller is None:
             return
         rate = self._quota.max_writes_per_s if writes else self._quota.max_reads_per_s
         if wait := self._buckets.take((caller, writes), rate):
-            what = "requests that change something" if writes else "requests that read"
-            detail = f"More than {rate:g} {what} a second with this token; wait {math.ceil(wait)} s"
+            what = "write requests" if writes else "read requests"
+            detail = (
+                f"More than {rate:g} {what} per second with this token; wait {math.ceil(wait)} s"
+            )
             raise too_many("rate_limited", detail, wait)
 
     def spend_freely(self, sender: str, operation: str | None, rate: float) -> None:
         """Count one request that needs no role.
 
-        Raises ``Problem`` 429 if this caller or address sent too many.
+        Raises ``Problem`` 429 if this caller or address has sent too many.
         """
         if wait := self._buckets.take((sender, operation), rate):
             detail = (
-                f"More than {rate:g} such requests a second from {sender}; wait {math.ceil(wait)} s"
+                f"More than {rate:g} such requests per second from {sender}; wait "
+                f"{math.ceil(wait)} s"
             )
             raise too_many("rate_limited", detail, wait)
 
@@ -76,7 +80,8 @@ class RateLimits:
     def slot(self, caller: Caller | None, *, stream: bool) -> Iterator[None]:
         """Count an open request or stream for the login, the token and the project.
 
-        Raises ``Problem`` 429 if one of them has too many."""
+        Raises ``Problem`` 429 if one of them has too many open.
+        """
         most_of_all = STREAMS_MAX if stream else REQUESTS_MAX
         owners: dict[Owner, int] = {}
         if self._quota is not None and caller is not None:
@@ -104,9 +109,9 @@ class RateLimits:
 
     @contextlib.contextmanager
     def serve(self, *, stream: bool) -> Iterator[None]:
-        """Count a request or stream of the process after its body is read.
+        """Count a request or stream towards the limits of the process, after its body was read.
 
-        Raises ``Problem`` 503 for too many.
+        Raises ``Problem`` 503 if too many are open.
         """
         most = STREAMS_MAX if stream else REQUESTS_MAX
         if self._open[stream].take({PROCESS: most}) is not None:
@@ -120,10 +125,9 @@ class RateLimits:
 
 @dataclass(eq=False)
 class Serving:
-    """ASGI middleware that counts requests of the process.
+    """ASGI middleware that counts the requests of the process.
 
-    It runs after the body is read, so slow senders do not count: they would take the slots of
-    everybody else.
+    It runs after the body was read, so that slow senders do not take the slots of everyone else.
     """
 
     app: ASGIApp

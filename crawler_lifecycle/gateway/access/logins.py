@@ -1,10 +1,10 @@
-"""Logins of browsers: a signed cookie that contains the name and the hash of a token, but never the
-token.
+"""Browser logins: a signed cookie that contains the name and the hash of a token, but never the
+token itself.
 
-The gateway stores no logins: the signature proves them. Several gateways with the same key accept
-the same logins. A revoked or expired token ends its logins, because each request searches the
-tokens file for the hash. A login that somebody ended is a note in the database, which all gateways
-read.
+The gateway stores no logins, because the signature proves that a login is genuine. Several gateways
+with the same key accept the same logins. A revoked or expired token ends its logins, because each
+request searches the tokens file for the hash. When a person logs out, the database records it, and
+all gateways read that record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .oidc import PREFIX, Oidc
 from .tokens import Caller, TokenFile, digest
 
 COOKIE = "crawl_login"
-#: The longest time of a login.
+#: The longest lifetime of a login.
 LASTS = timedelta(hours=12)
 _COOKIE_MAX = 4096
 _PURPOSE = "login"
@@ -40,10 +40,11 @@ _PURPOSE = "login"
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The content of a cookie: name and hash of the token, the end of the login as a timestamp, and
-    the login's id.
+    """The content of a cookie: the name and the hash of the token, the time at which the login ends
+    (a timestamp), and the login's id.
 
-    For a person of the issuer, the cookie has the reference to the rights instead of the hash.
+    For a person of the issuer, the cookie contains a reference to the person's rights instead of
+    the hash.
     """
 
     name: str
@@ -53,10 +54,10 @@ class _Reference:
 
 
 class Logins:
-    """Begins, finds and ends logins. Without a ``key``, they end with the process.
+    """Begins, finds and ends logins.
 
-    ``notes``: where gateways inform each other which logins ended; ``None``: a login ends in this
-        process alone.
+    Without a ``key``, logins end with the process. Gateways use ``notes`` to inform each other
+    about ended logins; without it, a logout takes effect in this process only.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class Logins:
         self.oidc = oidc
         self._key = key or secrets.token_bytes(32)
         self._ended: dict[str, datetime] = {}
-        """Logins that were ended, and when they would have expired."""
+        """The logins that were ended, each with the time at which it would have expired."""
         self._untold: dict[str, datetime] = {}
-        """Those that other gateways do not know yet."""
+        """The ended logins that other gateways do not know about yet."""
         self.tries = Tries()
 
     def begin(self, token: str, now: datetime) -> tuple[Caller, str] | None:
-        """Return the caller of this token and a new cookie; ``None`` for a token that is unknown or
+        """Return the caller of this token and a new cookie, or ``None`` if the token is unknown or
         has expired.
         """
         caller, expired = self._callers.find(token, now)
@@ -88,9 +89,9 @@ class Logins:
     def begin_for(
         self, caller: Caller, held: str, now: datetime, until: float = math.inf
     ) -> tuple[str, int]:
-        """Return a new cookie for this caller, and its seconds.
+        """Return a new cookie for this caller, and its lifetime in seconds.
 
-        It ends with the token of an issuer (``until``).
+        The login ends with the issuer's token (``until``) at the latest.
         """
         ends = int(min((now + LASTS).timestamp(), until))
         return self.seal(_PURPOSE, [caller.name, held, ends, secrets.token_hex(8)]), ends - int(
@@ -98,8 +99,8 @@ class Logins:
         )
 
     def find(self, cookie: str, now: datetime) -> Caller | None:
-        """Return the caller of a cookie, as it is now in the tokens file; ``None`` if the cookie is
-        not valid.
+        """Return the caller of a cookie, with the rights that the tokens file gives it now, or
+        ``None`` if the cookie is not valid.
         """
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp() or found.login in self._ended:
@@ -116,9 +117,9 @@ class Logins:
         return replace(caller, login=found.login)
 
     def end(self, cookie: str, now: datetime) -> None:
-        """End a login and its streams: this process does not accept its cookie any more.
+        """End a login and its streams, so that this process no longer accepts its cookie.
 
-        ``share`` informs the others.
+        ``share`` informs the other gateways.
         """
         found = self._read(cookie)
         if found is None or found.ends <= now.timestamp():
@@ -129,9 +130,10 @@ class Logins:
         )
 
     async def share(self) -> None:
-        """Inform other gateways which logins ended here, and read which ended there.
+        """Inform other gateways about the logins that ended here, and read which logins ended
+        there.
 
-        Raises what the store raises.
+        Raises the errors of the store.
         """
         if self._notes is None:
             return
@@ -148,13 +150,13 @@ class Logins:
     def seal(self, purpose: str, values: list[Any]) -> str:
         """Return signed values for a cookie.
 
-        They can be read by everybody, and changed by nobody.
+        Everyone can read them, but nobody can change them.
         """
         body = json.dumps(values).encode()
         return f"{_text(body)}.{_text(self._sign(purpose, body))}"
 
     def unseal(self, purpose: str, cookie: str) -> list[Any] | None:
-        """Return the values of a cookie that was signed for this purpose; ``None`` for any other
+        """Return the values of a cookie that was signed for this purpose, or ``None`` for any other
         text.
         """
         body, _, signature = cookie.partition(".")
@@ -176,26 +178,26 @@ class Logins:
 
 
 def cookie_name(host: str, name: str) -> str:
-    """Return the name of the login cookie, or of another one, for this host.
+    """Return the name of the login cookie, or of another cookie, for this host.
 
-    Except on loopback, it begins with ``__Host-``. Browsers do not let another host of the same
-    domain set such a cookie. Otherwise that host could make a person work with a foreign login.
+    Except on loopback, the name begins with ``__Host-``, because browsers do not let another host
+    of the same domain set such a cookie. Otherwise, that host could make a person use somebody
+    else's login.
     """
     return name if is_loopback(host) else f"__Host-{name}"
 
 
 def cookie_of(headers: Headers, name: str = COOKIE) -> str | None:
-    """Return the login cookie, or another one, that a browser sent, if any."""
+    """Return the login cookie or another cookie, if the browser sent it."""
     return cookie_parser(headers.get("cookie", "")).get(cookie_name(headers.get("host", ""), name))
 
 
 def from_own_page(headers: Headers, *, writes: bool) -> bool:
     """Return whether one of our own pages sent this request.
 
-    A read may also come from the browser's address bar.
-
-    A foreign ``Origin`` was refused before. If the browser sends no ``Sec-Fetch-Site`` (plain HTTP,
-    not on loopback), only the cookie's ``SameSite=Strict`` protects us.
+    A read request can also come from the browser's address bar. A foreign ``Origin`` has already
+    been refused. If the browser sends no ``Sec-Fetch-Site`` (over plain HTTP, except on loopback),
+    only the cookie's ``SameSite=Strict`` protects us.
     """
     site = headers.get("sec-fetch-site")
     if writes:

@@ -1,8 +1,8 @@
-"""Tokens of an OpenID Connect provider: their signatures, and which role and project a person has
-by their claims.
+"""Tokens of an OpenID Connect provider: their signatures, and the role and project that a person's
+claims grant.
 
-The keys are in memory. So a token is judged without the provider, and people who are logged in stay
-logged in while it is unavailable.
+The keys are kept in memory. Tokens can therefore be checked without the provider, and people who
+are logged in stay logged in while it is unavailable.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from crawler_lifecycle.web.serving import unauthorised
 from .recorder import present_call
 from .tokens import Caller, Role, digest
 
-#: The beginning of the name of each person, which no token of ours has; and of each signed token:
-#: ``{"`` in base64.
+#: The beginning of the name of each person; the names of our own tokens never begin with it.
 PREFIX = "oidc:"
+#: The beginning of each signed token: ``{"`` in base64.
 SIGNED = "eyJ"
-#: Seconds between two readings of the keys, the least of them when tokens name unknown keys, and
-#: for how long keys count that cannot be read again. The seconds by which the issuer's clock may
-#: differ from ours.
+#: Seconds between two readings of the keys.
 KEYS_S = 600.0
+#: The shortest time in seconds between two readings when tokens name unknown keys.
 AGAIN_S = 10.0
+#: Seconds for which the keys stay valid while they cannot be read again.
 STALE_S = 24 * 3600.0
+#: Seconds by which the issuer's clock can differ from ours.
 LEEWAY_S = 30
-#: The least seconds between two readings because a known key has not signed a token: its issuer may
-#: have replaced it.
+#: The shortest time in seconds between two readings when a known key has not signed a token,
+#: because its issuer may have replaced the key.
 DOUBT_S = 60.0
-#: No others are accepted, and never one with a shared secret. The algorithm must also be the one of
-#: the key.
+#: No other algorithms are accepted, and never one with a shared secret. The algorithm must also
+#: match that of the key.
 _CHECKS: Any = {
     "algorithms": ["RS256", "PS256", "ES256", "EdDSA"],
     "leeway": LEEWAY_S,
     "options": {"require": ["exp", "iat"], "enforce_minimum_key_length": True},
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+|=-]{0,58}", re.ASCII)
-#: Errors of a library for a text that an attacker wrote.
+#: The errors that the library raises for texts from attackers.
 _BROKEN = (
     jwt.PyJWTError,
     ValueError,
@@ -62,7 +63,7 @@ _BROKEN = (
 
 
 class Oidc:
-    """The people of one issuer. ``page`` is the address to which a login leads back."""
+    """The people of one issuer. ``page`` is the address to which a login returns."""
 
     def __init__(self, of: OidcSettings, page: str) -> None:
         self._of = of
@@ -73,14 +74,14 @@ class Oidc:
         secret = of.client_secret.get_secret_value() if of.client_secret else None
         self.provider = Provider(self.issuer, self.client_id, secret)
         self.document: Document = {}
-        self.problem = f"the keys of {self.issuer} were not read yet"
+        self.problem = f"the keys of {self.issuer} have not been read yet"
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._read_at = float("-inf")
         self._again = CachedAnswer(self._renew, AGAIN_S)
         self._doubted = CachedAnswer(self._again.read, DOUBT_S)
-        #: Value of the claim -> reference to the rights, and the rights: high roles first, then
-        #: those of all projects. Of the values of a person, the first one counts. The settings of a
-        #: chart come without an order.
+        #: Maps each value of the claim to a reference to the rights, and to the rights themselves.
+        #: High roles come first, then rights for all projects, because the first value that a
+        #: person has decides. The settings of a chart have no order.
         self._grants = {
             value: (
                 digest(f"{self.issuer} {of.roles_claim} {value}"),
@@ -98,7 +99,7 @@ class Oidc:
         )
 
     async def read(self) -> None:
-        """Read addresses and keys, at most once every ``AGAIN_S`` seconds.
+        """Read the addresses and keys, at most once every ``AGAIN_S`` seconds.
 
         Raises ``IssuerUnavailable``.
         """
@@ -106,8 +107,8 @@ class Oidc:
             raise IssuerUnavailable(problem)
 
     async def prepare(self, token: str) -> None:
-        """Read the keys if this token names one that is not known, or is not signed by the one that
-        it names.
+        """Read the keys again if this token names an unknown key, or if the named key has not
+        signed it.
         """
         if not token.startswith(SIGNED):
             return
@@ -117,8 +118,9 @@ class Oidc:
             await self._doubted.read()
 
     async def _renew(self) -> str:
-        """Return the problem, or an empty text: failures are kept, too, so that tokens cannot cause
-        many of them.
+        """Read the keys and return the problem, or an empty text.
+
+        Failures are cached too, so that tokens cannot cause many of them.
         """
         try:
             document, found = await self.provider.read()
@@ -137,7 +139,7 @@ class Oidc:
     def _key(self, token: str) -> jwt.PyJWK | None:
         try:
             head = jwt.get_unverified_header(token)
-            # A provider signs other things, too, such as tokens that end logins.
+            # A provider also signs other things, such as tokens that end logins.
             fits = monotonic() - self._read_at < STALE_S and str(
                 head.get("typ", "jwt")
             ).lower() in ("jwt", "at+jwt")
@@ -146,20 +148,20 @@ class Oidc:
             return None
 
     def person(self, token: str, nonce: str | None = None) -> tuple[Caller, str, int]:
-        """Return the owner of a token, a reference to the rights, and when the token ends, in
-        seconds since 1970.
+        """Return the owner of a token, a reference to the rights, and the expiry time in seconds
+        since 1970.
 
-        ``nonce`` is that of the login, if the token is of one. Raises ``Problem`` with 401, 403 or
-        503.
+        ``nonce`` is the login's nonce, if the token belongs to a login. Raises ``Problem`` with
+        401, 403 or 503.
         """
         if (found := self._key(token)) is None and self.problem:
             raise unavailable(
-                "issuer_unavailable", f"{self.problem}. Tokens of the gateway count meanwhile"
+                "issuer_unavailable", f"{self.problem}. The gateway's own tokens still work"
             )
         audience = self._of.audience or self.client_id if nonce is None else self.client_id
         try:
             if found is None:
-                raise jwt.InvalidTokenError("no key of the issuer is for such a token")
+                raise jwt.InvalidTokenError("the issuer has no key for such a token")
             claims: Document = jwt.decode(
                 token, found, audience=audience, issuer=self.issuer, **_CHECKS
             )
@@ -167,7 +169,7 @@ class Oidc:
                 nonce,
                 audience,
             ):
-                raise jwt.InvalidTokenError("it is of another login")
+                raise jwt.InvalidTokenError("it belongs to another login")
         except _BROKEN as error:
             code = (
                 "token_expired" if isinstance(error, jwt.ExpiredSignatureError) else "invalid_token"
@@ -181,7 +183,7 @@ class Oidc:
         return *self._judge(claims), int(claims["exp"])
 
     def _judge(self, claims: Document) -> tuple[Caller, str]:
-        """Return whose claims these are, and the reference to the rights.
+        """Return the owner of these claims, and the reference to the rights.
 
         Raises ``Problem`` 403 with the fix.
         """
@@ -191,43 +193,43 @@ class Oidc:
             raise _lacks(
                 claims,
                 of.name_claim,
-                "which is no name here; set LIFECYCLE_OIDC__NAME_CLAIM to another",
+                "which is not a valid name here; set LIFECYCLE_OIDC__NAME_CLAIM to another claim",
             )
         holds = claims.get(of.roles_claim)
         values = holds if isinstance(holds, list) else [holds]
         value = next((grant for grant in self._grants if grant in values), None)
-        # Many issuers let people write any address. One that is not verified gives neither a name
-        # nor a role.
+        # Many issuers let people enter any address. An unverified address gives neither a name nor
+        # a role.
         if "email" in (of.name_claim, of.roles_claim) and claims.get("email_verified") is not True:
             fix = (
                 "not true; verify it, or set LIFECYCLE_OIDC__NAME_CLAIM or "
-                "LIFECYCLE_OIDC__ROLES_CLAIM to another"
+                "LIFECYCLE_OIDC__ROLES_CLAIM to another claim"
             )
             lack = _lacks(claims, "email_verified", fix)
         elif value is None:
             lack = _lacks(
                 claims,
                 of.roles_claim,
-                "and LIFECYCLE_OIDC__ROLES has none of it; let the operator add one",
+                "and LIFECYCLE_OIDC__ROLES lists none of these values; ask the operator to add one",
             )
         else:
             held, caller = self._grants[value]
             return replace(caller, name=PREFIX + name), held
-        # Only now: an answer that is being sent has its caller there, and its token is judged again
-        # and again.
+        # Only a refusal sets the caller here: while a response is being sent, its token is checked
+        # again and again.
         present_call().caller = Caller(PREFIX + name, None, project=NONE)
         raise lack
 
     def granted(self, name: str, held: str) -> Caller | None:
-        """Return the caller with this name and these rights; ``None``: no settings give them (any
-        more).
+        """Return the caller with this name and these rights, or ``None`` if the settings do not
+        grant them any more.
         """
         found = dict(self._grants.values()).get(held)
         return found and replace(found, name=name)
 
 
 def _signed(token: str, key: jwt.PyJWK) -> bool:
-    """Return whether the key has signed this token. What else is wrong with it changes nothing."""
+    """Return whether the key has signed this token. Other faults of the token do not matter."""
     try:
         jwt.api_jws.decode(token, key, _CHECKS["algorithms"])
     except jwt.InvalidSignatureError:
@@ -239,5 +241,5 @@ def _signed(token: str, key: jwt.PyJWK) -> bool:
 
 def _lacks(claims: Document, name: str, fix: str) -> Problem:
     return Problem(
-        403, "forbidden", f"The claim {name} of the issuer holds {claims.get(name)!r:.200}, {fix}"
+        403, "forbidden", f"The issuer's claim {name} contains {claims.get(name)!r:.200}, {fix}"
     )

@@ -1,6 +1,6 @@
 """The table of operations with the roles that they need, and the authentication middleware.
 
-An operation without an entry in the table is not possible: the app of such a route cannot be made.
+Every operation needs an entry in the table: an app with a route that has none cannot be created.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .tokens import Caller, Role, TokenFile
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes of a body. Only bodies that list tasks may be larger.
+#: The maximum size of a body in bytes. Only bodies that list tasks can be larger.
 BODY_MAX = 1024 * 1024
 BODY_OF_TASKS_MAX = 2 * 1024 * 1024
-#: Seconds between two checks of the token of a long answer. The docs promise that a revoked token
-#: ends it in a second.
+#: Seconds between two checks of the token during a long response. The docs promise that such a
+#: response ends within a second after its token was revoked.
 CHECK_S = 0.4
 
 T = TypeVar("T", bound=BaseModel)
@@ -53,7 +53,7 @@ T = TypeVar("T", bound=BaseModel)
 class Access:
     """The rights that an operation needs, and its limits.
 
-    Everybody may call it if ``role`` is ``None``.
+    Everyone may call it if ``role`` is ``None``.
     """
 
     role: Role | None
@@ -66,11 +66,13 @@ class Access:
     basic: bool = False
     """True if the token may also be sent as the password of basic authentication."""
     everything: bool = False
-    """True if it is about the whole installation: only a caller of all projects may call it."""
+    """True if it concerns the whole installation, so only a caller with all projects may call it.
+    """
     page: bool = False
-    """True if it belongs to the web page: docs/web-ui.md describes it, openapi.json does not."""
+    """True if it belongs to the web UI, which docs/web-ui.md describes and openapi.json does not.
+    """
     per_s: float = 100.0
-    """The most requests in a second from one address, if no role is needed."""
+    """The maximum number of requests per second from one address, if no role is needed."""
 
     @property
     def writes(self) -> bool:
@@ -78,12 +80,12 @@ class Access:
 
 
 _READ = Access(Role.READ)
-#: The most bytes of the forms for login and logout.
+#: The maximum size in bytes of the forms for login and logout.
 _FORM_MAX = 8 * 1024
-#: Rights, each with the operations that need them. Force, ``rerun`` and resending need no higher
-#: role than a plain stop or start: a caller who may start crawls must also be able to end them. All
-#: operations on webhooks need ``admin``. We call the address of a webhook, and the address may
-#: contain a secret of the receiver.
+#: Rights, each with the operations that need them. A forced stop, ``rerun`` and resending need no
+#: higher role than a plain stop or start, because a caller who may start crawls must also be able
+#: to end them. All operations on webhooks need ``admin``, because we call the address of a webhook,
+#: and that address can contain a secret of the receiver.
 _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None), "healthz readyz"),
     (
@@ -121,7 +123,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         """deleteRun putWebhook listWebhooks getWebhook deleteWebhook pauseWebhook resumeWebhook
         testWebhook listWebhookDeliveries listAccess""",
     ),
-    # The API of scrapyd, if it is switched on.
+    # scrapyd's API, if it is switched on.
     (
         Access(Role.READ, basic=True),
         """scrapydDaemonstatus scrapydListprojects scrapydListversions scrapydListspiders
@@ -133,7 +135,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     ),
     # The web UI.
     (Access(None, page=True), "getAsset showLogin signIn"),
-    # Each of these makes us send the secret of the client to the issuer.
+    # Each call of this operation makes us send the client's secret to the issuer.
     (Access(None, page=True, per_s=4.0), "endSignIn"),
     (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
     (
@@ -159,7 +161,7 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
         "showWebhooks showWebhook pressWebhook showPutWebhook pressPutWebhook showAccess",
     ),
 )
-#: By operation id.
+#: The rights for each operation id.
 ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for name in names.split()}
 
 
@@ -167,7 +169,7 @@ ACCESS: Mapping[str, Access] = {name: access for access, names in _NEEDS for nam
 class Entrance:
     """The rules for callers of a gateway.
 
-    Without ``callers`` it is open. ``check`` refuses foreign pages and hosts.
+    Without ``callers``, the gateway is open. ``check`` refuses foreign pages and hosts.
     """
 
     callers: TokenFile | None = None
@@ -177,13 +179,13 @@ class Entrance:
     login_key: bytes | None = None
     """The key that signs the logins of browsers. Without a key, logins end with the process."""
     oidc: Oidc | None = None
-    """The people of an issuer; ``None``: there are only tokens of the gateway."""
+    """The people of an issuer, or ``None`` if there are only tokens of the gateway."""
 
 
 class Operations:
     """Finds the operation of a request.
 
-    Raises ``RuntimeError`` if a route of the app is not in ``ACCESS``.
+    Raises ``RuntimeError`` if a route of the app has no entry in ``ACCESS``.
     """
 
     def __init__(self, app: FastAPI) -> None:
@@ -197,8 +199,8 @@ class Operations:
             self._known.append((compile_path(route.path)[0], set(route.methods or ()), str(name)))
 
     def of(self, method: str, path: str) -> tuple[str | None, Mapping[str, str]]:
-        """Return the id of an operation and the parameters in its path; ``None`` if no operation
-        fits.
+        """Return the id of an operation and the parameters in its path, or ``None`` if no operation
+        matches.
         """
         for pattern, methods, name in self._known:
             found = pattern.match(path)
@@ -207,43 +209,43 @@ class Operations:
         return None, {}
 
     def unknown(self, path: str) -> Access:
-        """Return the rights for a request that fits no operation: an unknown path, or a wrong
-        method.
+        """Return the rights for a request that matches no operation because of an unknown path or a
+        wrong method.
 
-        Only a caller who may read gets the answer 404 or 405.
+        Only a caller with the right to read gets 404 or 405.
         """
         basic = any(ACCESS[name].basic for pattern, _, name in self._known if pattern.match(path))
         return replace(_READ, basic=basic)
 
 
 def caller_name() -> str | None:
-    """Return the name of the present caller; ``None`` on an open gateway, or for a request without
-    a token.
+    """Return the name of the present caller, or ``None`` on an open gateway or for a request
+    without a token.
     """
     caller = present_call().caller
     return None if caller is None else caller.name
 
 
 def caller_key() -> str | None:
-    """Return the name of the present caller with its project, as quotas count it; ``None`` as for
-    ``caller_name``.
+    """Return the name and project of the present caller as the key for quotas, or ``None`` as
+    ``caller_name`` does.
     """
     caller = present_call().caller
     return None if caller is None else caller.key
 
 
 def caller_role() -> Role | None:
-    """Return the role of the present caller; ``None`` on an open gateway, where every caller may do
-    everything.
+    """Return the role of the present caller, or ``None`` on an open gateway, where every caller may
+    do everything.
     """
     caller = present_call().caller
     return None if caller is None else caller.role
 
 
 def may(operation: str) -> bool:
-    """Return whether the present caller may do this.
+    """Return whether the present caller may call this operation.
 
-    A page uses it to show only buttons that will work.
+    Pages use it to show only buttons that will work.
     """
     caller = present_call().caller
     needed = ACCESS[operation].role
@@ -261,14 +263,16 @@ def _reaches(caller: Caller, access: Access) -> bool:
 
 
 def check_own(run: RunRef) -> None:
-    """Raise ``Problem`` 403 for the token of a crawler of another run with the same number."""
+    """Raise ``Problem`` 403 if the token belongs to the crawler of another run with the same
+    number.
+    """
     caller = present_call().caller
     if caller is not None and caller.run is not None and caller.run != run:
         raise Problem(403, "forbidden", run.foreign("the token", caller.run.uid), run_id=run.run_id)
 
 
 def signed(body: T) -> T:
-    """Return the body. If it has no ``requested_by``, add the name of the caller."""
+    """Return the body, with the name of the caller as ``requested_by`` if it has none."""
     name = caller_name()
     if name is None or getattr(body, "requested_by", None) is not None:
         return body
@@ -279,7 +283,7 @@ def signed(body: T) -> T:
 class AuthenticationMiddleware:
     """ASGI middleware that checks the caller, its rights and its limits.
 
-    It runs before the body is read: we do not receive bodies of unknown callers.
+    It runs before the body is read, so that we receive no bodies from unknown callers.
     """
 
     app: ASGIApp
@@ -304,7 +308,7 @@ class AuthenticationMiddleware:
             and "origin" not in headers
             and "authorization" not in headers
         ):
-            # Only browsers send forms, and they send ``Origin`` with each form. Programs use the
+            # Only browsers send forms, and they always send ``Origin`` with them. Programs use the
             # API.
             raise Problem(
                 403, "foreign_origin", "Origin: missing; send the form from a page of this gateway"
@@ -340,11 +344,14 @@ class AuthenticationMiddleware:
 
     @contextlib.contextmanager
     def _called(self, scope: Scope, caller: Caller | None, operation: str | None) -> Iterator[None]:
-        """Name the caller in every log line of the request. Limit it to its project."""
+        """Add the name of the caller to every log line of the request, and limit the request to the
+        caller's project.
+        """
         if caller is None:
             project = None if self.entrance.callers is None else NONE
         else:
-            # Crawlers and runners have no role. Their token names the only run that they reach.
+            # Crawlers and runners have no role. Their token names the only run that they can
+            # access.
             project = None if caller.role is None or caller.project == ALL else caller.project
         about = {"caller": caller.name if caller else None, "operation": operation}
         scope[ABOUT] = {name: value for name, value in about.items() if value is not None}
@@ -354,15 +361,15 @@ class AuthenticationMiddleware:
     def _caller(
         self, headers: Headers, access: Access, address: str | None, *, writes: bool = False
     ) -> Caller | None:
-        """Return the caller; ``None`` on an open gateway.
+        """Return the caller, or ``None`` on an open gateway.
 
-        Raises ``Problem`` 401, or 429 after too many wrong tokens from this address. With the
-        address ``None``, wrong tokens are not counted."""
+        Raises ``Problem`` 401, or 429 after too many wrong tokens from this address. Without an
+        address, wrong tokens are not counted.
+        """
         callers = self.entrance.callers
         key = self.entrance.task_key
         if callers is None:
-            # A crawler's token is limited to its own run on an open gateway too, as on a gateway
-            # with tokens.
+            # The token of a crawler is limited to its own run, even on an open gateway.
             with contextlib.suppress(Problem):
                 return _crawler(key, _token(headers, access))
             return None
@@ -398,7 +405,7 @@ class AuthenticationMiddleware:
             self.logins.tries.wrong(address)
 
     def _browser(self, headers: Headers, writes: bool) -> Caller | None:
-        """Return the caller of a browser's login, if one of our own pages sent the request."""
+        """Return the caller of a browser login, if one of our own pages sent the request."""
         cookie = cookie_of(headers)
         if self.logins is None or cookie is None or not from_own_page(headers, writes=writes):
             return None
@@ -406,7 +413,7 @@ class AuthenticationMiddleware:
 
     def _known(self, headers: Headers, address: str) -> Caller | None:
         """Return the caller of an operation that needs no token, if the request has a valid token
-        all the same.
+        anyway.
         """
         try:
             return (
@@ -426,10 +433,11 @@ class AuthenticationMiddleware:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Send the answer while the token is valid.
+        """Send the response while the token stays valid.
 
-        If the token is revoked, or gets another role or project, end the answer, even a silent
-        stream."""
+        If the token is revoked, or gets another role or project, end the response, even if it is a
+        silent stream.
+        """
         begun = ended = sized = False
 
         async def noted(message: Message) -> None:
@@ -453,12 +461,12 @@ class AuthenticationMiddleware:
                         detail = "Authorization: the token has another role or project now"
                         raise unauthorised("unauthenticated", detail)
                 except Problem as problem:
-                    logger.info("an answer was ended early: %s", problem.detail)
+                    logger.info("ended a response early: %s", problem.detail)
                     answer.cancel()
                     await asyncio.wait([answer])
                     if not begun:
                         raise
-                    # After a Content-Length, the server closes the connection.
+                    # After the header Content-Length was sent, the server closes the connection.
                     if not ended and not sized:
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(CHECK_S):
@@ -476,7 +484,7 @@ def _token(headers: Headers, access: Access) -> str:
     token = password(headers) if access.basic else bearer(headers)
     if token is None:
         how = (
-            "log in with the token as password"
+            "log in with the token as the password"
             if access.basic
             else "send Authorization: Bearer TOKEN"
         )
@@ -534,7 +542,7 @@ def _check(
 
 
 def forbidden(detail: str, scope: str) -> Problem:
-    """Return the problem 403 for a token with too few rights, which names what it lacks (RFC 6750,
+    """Return the problem 403 for a token with too few rights. It names the missing right (RFC 6750,
     section 3).
     """
     challenge = f'Bearer realm="crawler-lifecycle", error="insufficient_scope", scope="{scope}"'
@@ -544,7 +552,7 @@ def forbidden(detail: str, scope: str) -> Problem:
 def _is_stream(access: Access, scope: Scope) -> bool:
     """Return whether this request counts as a stream.
 
-    A request that waits for changes counts as one, too.
+    A request that waits for changes also counts as one.
     """
     asked = parse_qs(scope["query_string"].decode("latin-1"))
     match access.stream:

@@ -1,7 +1,8 @@
-"""The recorder of the access log: one row for each request that changes something or is refused.
+"""The recorder of the access log, which has one row for each request that changes something or is
+refused.
 
-No request waits for its row. Rows are written twice a second, and wait in memory while the database
-is unavailable.
+No request waits for its row. Rows are written twice per second, and wait in memory while the
+database is unavailable.
 """
 
 from __future__ import annotations
@@ -36,51 +37,54 @@ from .tokens import PREFIX, Caller
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two writes, seconds for the last write of a process, and the most rows of one
-#: write.
+#: Seconds between two writes.
 EVERY_S = 0.5
+#: Seconds that the last write of a process can take.
 LAST_S = 5.0
+#: The maximum number of rows in one write.
 AT_ONCE = 500
-#: The most rows that wait for the database. Further rows are lost; the log has a line for each
-#: request.
+#: The maximum number of rows that wait for the database. Further rows are lost, but the log still
+#: has a line for each request.
 WAITING_MAX = 10_000
-#: Equal requests of so many seconds are one row, if they failed or are of a crawler.
+#: Identical requests within this many seconds share one row if they failed or came from a crawler.
 WINDOW_S = 10.0
-#: The most different rows of this time: of nobody who is known, of known callers, and of each of
-#: these. All others are one row together. So no caller hides what another one did.
+#: The maximum number of different rows within this time for unknown callers. All further rows are
+#: combined into one, so that no caller can hide what another caller did.
 STRANGERS_MAX = 10
+#: The same maximum for known callers.
 KNOWN_MAX = 500
+#: The same maximum for each caller.
 EACH_MAX = 50
-#: The operation of requests that are counted together, and of those that fit no route.
+#: The operation in a row that combines different requests.
 OTHERS = "others"
+#: The operation of requests that match no route.
 UNKNOWN = "unknown"
 
 #: A token of a caller, of a crawler, of a runner or of an issuer.
 _TOKEN = re.compile(
     rf"{PREFIX}[\w-]{{43}}|\b(?:task|files)\.\d+-[0-9a-f]{{32}}\.[\w.-]+|eyJ[\w.-]{{20,}}", re.ASCII
 )
-#: Operations for which no role is needed. A token of any role may repeat them, and nothing limits
-#: their rate.
+#: Operations that need no role. A token of any role can repeat them, and nothing limits their rate.
 _LOGINS = frozenset({"logIn", "logOut", "endSignIn"})
 _REFUSED = frozenset({401, 403, 429})
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-#: The path of one thing, in the API or in the web UI, which has forms at ``/runs/new`` and the
-#: like.
+#: The path of one object in the API or in the web UI. The web UI also has forms at paths such as
+#: ``/runs/new``.
 _ABOUT = re.compile(rf"(?:/v1|(?!/\w+/new$))/({'|'.join(get_args(Kind))})s/([^/?#]+)")
 
 
 @dataclass(slots=True)
 class Call:
-    """The request that is being served, as far as it is known."""
+    """The request that is being served, as far as its details are known."""
 
     caller: Caller | None = None
     admitted: bool = False
-    """True when the caller may call; false for wrong tokens, and for operations that need no
+    """True if the caller was admitted; false for wrong tokens, and for operations that need no
     token.
     """
     about: list[tuple[str | None, str | None, str | None, bool]] = field(default_factory=list)
-    """Kind and number of each thing that it was about, the text of the button, and whether it was
-    done.
+    """For each object of the request: its kind, its number, the text of the button, and whether the
+    action was carried out.
     """
 
 
@@ -90,14 +94,14 @@ _CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 def present_call() -> Call:
     """Return the request that is being served.
 
-    Routes add only what neither path nor ``Location`` contains.
+    Routes add only details that neither the path nor ``Location`` contains.
     """
     return _CALL.get() or Call()
 
 
 @dataclass(eq=False)
 class Recorder:
-    """The rows that wait for the database, and the rows that count requests."""
+    """The rows that wait for the database, and the rows that combine equal requests."""
 
     store: AccessStore
     clock: Clock
@@ -111,21 +115,22 @@ class Recorder:
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def note(self, row: AccessRow) -> None:
-        """Take a row. It is written soon."""
+        """Add a row, which is written soon."""
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append(row)
             return
         self._lost += 1
         if self._lost % 1000 == 1:
             logger.error(
-                "the access log has lost %d rows: the database is away; this log has them",
+                "the access log has lost %d rows, because the database is unavailable; this log "
+                "still shows the requests",
                 self._lost,
             )
 
     def count(self, row: AccessRow, *, known: bool) -> None:
-        """Take a row of which there may be very many.
+        """Add a row of a kind that can be very frequent.
 
-        Equal ones are one row, ``WINDOW_S`` later.
+        Equal rows are combined into one, which is written ``WINDOW_S`` later.
         """
         self.end_window()
         counted = self._counted[known]
@@ -149,7 +154,7 @@ class Recorder:
         counted[_key(row)] = row
 
     def end_window(self, *, now: bool = False) -> None:
-        """Take the rows that count requests if their time is over, or at once with ``now``."""
+        """Pass on the combined rows if their time is over, or immediately with ``now``."""
         if now or self.monotonic() - self._began >= WINDOW_S:
             self._began = self.monotonic()
             for counted in self._counted.values():
@@ -164,10 +169,10 @@ class Recorder:
         ).run(self.flush)
 
     async def flush(self) -> None:
-        """Write all rows that wait. Raises what the store raises."""
+        """Write all waiting rows. Raises the errors of the store."""
         self.end_window()
         while self._waiting:
-            # A cancelled task must not leave behind a write whose result nobody knows.
+            # A cancelled task must not leave a write whose result nobody knows.
             await asyncio.shield(asyncio.create_task(self._write()))
 
     async def close(self) -> None:
@@ -203,9 +208,9 @@ def _key(row: AccessRow) -> tuple[object, ...]:
 
 @dataclass(eq=False)
 class Recording:
-    """ASGI middleware that gives each request to the recorder.
+    """ASGI middleware that passes each request to the recorder.
 
-    It is around the one that checks callers.
+    It wraps the middleware that checks callers.
     """
 
     app: ASGIApp
@@ -247,15 +252,15 @@ class Recording:
             (caller.name, caller.project) if caller else (None, ALL if call.admitted else NONE)
         )
         if caller is not None and caller.role is None:
-            # A crawler reaches its own run only, whichever project that has. Of another run,
-            # nothing is looked up.
+            # A crawler can access only its own run, whatever the project of that run. For another
+            # run, the project is not read.
             project = NONE if status == 403 else ALL
         outcome = code or (
             "no_answer" if status is None else "done" if status < 400 else str(status)
         )
         address = address_of(scope.get("client")) or None
         row = AccessRow(self.recorder.clock(), name, project, operation, address, status, outcome)
-        if not refused and call.about:  # a page shows in one answer what became of each thing
+        if not refused and call.about:  # the response of a page shows the result for each object
             for kind, subject, verb, done in call.about:
                 one = replace(row, kind=kind, subject=subject, verb=verb)
                 if done:
@@ -263,13 +268,14 @@ class Recording:
                 else:
                     self.recorder.count(replace(one, outcome="not_done"), known=True)
             return
-        # ``Location`` names what was begun, but after a login the page from which the browser came.
+        # ``Location`` names the object that was created, but after a login it names the page from
+        # which the browser came.
         if operation not in _LOGINS and (
             found := _ABOUT.match(unquote(place)) or _ABOUT.match(scope["path"])
         ):
-            # Somebody could give a token where a name belongs.
+            # Somebody could send a token where a name belongs.
             row = replace(row, kind=found[1], subject=_TOKEN.sub("…", found[2]))
-        # Everybody can cause failures without end, and a crawler acts without a person.
+        # Everyone can cause any number of failures, and a crawler acts without a person.
         if (
             (status or 0) >= 400
             or operation in _LOGINS

@@ -1,5 +1,6 @@
-"""Slots for slow work. Projects share the slots fairly. The work has a deadline, and ends when its
-client leaves.
+"""Slots for slow work.
+
+Projects share the slots fairly. Work has a deadline, and ends when its client disconnects.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from starlette.requests import Request
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.web.problems import Problem
 
-#: Seconds that work waits for its slot, and seconds after which it should end.
+#: Seconds that work waits for its slot.
 WAIT_S = 20.0
+#: Seconds after which work should end.
 WORK_S = 20.0
-#: Seconds between two checks whether a client is still there.
+#: Seconds between two checks of whether a client is still connected.
 ASK_S = 0.5
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ T = TypeVar("T")
 @dataclass
 class _Work:
     until: float = math.inf
-    """Infinite before it has begun."""
+    """The deadline of the work; infinite until the work has begun."""
 
 
 _WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
@@ -40,7 +42,7 @@ _WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
 
 def is_over() -> bool:
     """Return whether the present work should end, because its time is over or its client has
-    left.
+    disconnected.
     """
     work = _WORK.get()
     return work is not None and time.monotonic() >= work.until
@@ -49,8 +51,8 @@ def is_over() -> bool:
 class Slots:
     """Slots for slow work, and threads for it.
 
-    ``share`` is the most slots of one project. A project also has no more than its share in the
-    queue for slots: its other work waits outside of the queue.
+    ``share`` is the maximum number of slots for one project. In the queue for slots, a project also
+    has no more work than its share; the rest of its work waits outside the queue.
     """
 
     def __init__(self, most: int, share: int) -> None:
@@ -60,22 +62,23 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot of the present project. Waits for it."""
+        """Wait for a slot of the present project, and hold it."""
         own = self._own.setdefault(only(), CapacityLimiter(self._share))
         async with own, self._all:
             yield
 
     async def run(self, request: Request | None, work: Callable[..., T], *args: object) -> T:
-        """Return what the work returns, which a thread does. Raises what it raises.
+        """Run the work in a thread and return its result. Raises the errors of the work.
 
-        The work asks ``is_over`` and ends. It is over ``WORK_S`` after its begin, and as soon as
-        nobody waits for it any more. It keeps its slot until it has ended. With a ``request``,
-        raises ``Problem`` 503 if there is no slot within ``WAIT_S``, and 408 if the client leaves.
-        Streams give no request: their server cancels them then.
+        The work must check ``is_over`` and then end. Its time is over ``WORK_S`` seconds
+        after it began, or as soon as nobody waits for its result. It keeps its slot until it has
+        ended. With a ``request``, raises ``Problem`` 503 if no slot is free within ``WAIT_S``
+        seconds, and 408 if the client disconnects. Streams pass no request, because their server
+        cancels them when the client disconnects.
         """
         present = _Work()
         done = asyncio.create_task(self._done(present, work, *args))
-        # Nobody may wait for it any more.
+        # By then, nobody may be waiting for the result.
         done.add_done_callback(lambda _: done.cancelled() or done.exception())
         waits_until = time.monotonic() + WAIT_S
         try:
@@ -83,9 +86,9 @@ class Slots:
                 if request is None:
                     continue
                 if await request.is_disconnected():
-                    raise Problem(408, "too_slow", "The client left before this was done")
+                    raise Problem(408, "too_slow", "The client disconnected before this was done")
                 if present.until == math.inf and time.monotonic() > waits_until:
-                    detail = "Too much is being read for this project; send this again in a moment"
+                    detail = "Too much is being read for this project; try again in a moment"
                     raise Problem(503, "overloaded", detail, headers={"Retry-After": "5"})
             return done.result()
         finally:
@@ -100,5 +103,5 @@ class Slots:
             return await to_thread.run_sync(work, *args, limiter=_ANY_NUMBER)
 
 
-#: Who has a slot has a thread.
+#: Every holder of a slot gets a thread.
 _ANY_NUMBER = CapacityLimiter(math.inf)

@@ -1,8 +1,8 @@
-"""Tokens: the tokens file, its callers and their roles, and the tokens of the database.
+"""Tokens: the tokens file with its callers and their roles, and the tokens in the database.
 
-The file contains only hashes. A token has 256 random bits, so nobody can find it from its SHA-256,
-and other users may read the file. But other users must not write it: they could add a token of
-their own. Such a file is refused.
+The file contains only hashes. A token has 256 random bits, so nobody can derive it from its
+SHA-256, and other users may read the file. But they must not be able to write to it, because they
+could add a token of their own. Such a file is refused.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The beginning of new tokens. People and secret scanners recognise tokens by it.
+#: The prefix of new tokens, by which people and secret scanners recognise them.
 PREFIX = "crawl_"
 #: Seconds between two checks for changes of the file.
 FRESH_S = 0.5
-#: Seconds between two readings of the database's tokens. A new or revoked token counts after this
-#: time.
+#: Seconds between two readings of the tokens in the database. A new or revoked token takes effect
+#: within this time.
 KEPT_S = 2.0
-#: Seconds for which a gateway that cannot read the database accepts the tokens that it has read
+#: Seconds for which a gateway that cannot read the database still accepts the tokens that it read
 #: before.
 STALE_S = 60.0
 FILE_MAX = 1024 * 1024
@@ -52,14 +52,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 
 class Role(enum.StrEnum):
-    """The rights of a caller. Each role also has the rights of the roles before it."""
+    """The rights of a caller. Each role includes the rights of the roles before it."""
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def covers(self, needed: Role) -> bool:
-        """Return whether this role has the rights of the role ``needed``."""
+        """Return whether this role includes the rights of the role ``needed``."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
@@ -69,8 +69,8 @@ class Caller:
     """The sender of a request.
 
     ``role`` is ``None`` for a crawler and for the runner of a task. A crawler may only add tasks to
-    ``run`` and read its stop. The runner of ``task`` (index and attempt) may only upload the files
-    of that task.
+    ``run`` and read whether it must stop. The runner of ``task`` (index and attempt) may only
+    upload the files of that task.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Caller:
     login: str | None = None
     """The id of the login, if the caller is a browser."""
     project: str = DEFAULT
-    """The only project that the caller sees and touches; ``*``: all projects."""
+    """The only project that the caller can see and change; ``*`` stands for all projects."""
 
     @property
     def key(self) -> str:
-        """The name with the project: tokens of two projects may have the same name."""
+        """The name and the project, because tokens of two projects can have the same name."""
         return f"{self.project}/{self.name}"
 
 
@@ -98,7 +98,7 @@ class Entry:
 
 
 class TokenFileError(Exception):
-    """The tokens file cannot be used. The text names the file, the line and the fix."""
+    """The tokens file cannot be used. The message names the file, the line and the fix."""
 
 
 def new_token(name: str, role: Role | str, project: str = DEFAULT) -> tuple[str, str]:
@@ -122,17 +122,17 @@ def new_token(name: str, role: Role | str, project: str = DEFAULT) -> tuple[str,
 
 
 def digest(token: str) -> str:
-    """Return the hash of a token, as the tokens file contains it."""
+    """Return the hash of a token, in the form that the tokens file contains."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class TokenFile:
     """The tokens of a file, which is read again after each change.
 
-    If a new version of the file is broken, the former tokens stay valid. The log and ``problem``
-    then report the error until the file is correct. The constructor raises ``TokenFileError``.
-
-    It also knows the tokens of the database, after ``keep``. A token of the file always wins.
+    If a new version of the file is broken, the former tokens stay valid, and the log and
+    ``problem`` report the error until the file is correct. The constructor raises
+    ``TokenFileError``. After a call of ``keep``, the tokens of the database are known too. If both
+    have the same token, the file wins.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -144,25 +144,27 @@ class TokenFile:
         self._kept: Mapping[str, Entry] = {}
         self._kept_at: float | None = None
         self.used: dict[str, datetime] = {}
-        """The last use of tokens of the database, by their hashes."""
+        """The time of the last use of each token in the database, by its hash."""
         self.problem: str | None = None
 
     def keep(self, entries: Mapping[str, Entry] | None) -> None:
-        """Take the tokens of the database, by their hashes; ``None``: they were not read yet."""
+        """Use these tokens of the database, by their hashes; ``None`` means that they have not been
+        read yet.
+        """
         self._kept_at = -STALE_S if entries is None else self._clock()
         self._kept = entries or {}
 
     def find(self, token: str, now: datetime) -> tuple[Caller | None, bool]:
-        """Return the caller of this token, and whether it has expired.
+        """Return the caller of this token, and whether the token has expired.
 
-        All entries are compared in constant time.
+        The comparison with all entries takes constant time.
         """
         return self.find_hash(digest(token), now)
 
     def find_hash(self, shown: str, now: datetime) -> tuple[Caller | None, bool]:
         """Return the caller of the token with this hash, and whether the token has expired.
 
-        Raises ``Problem`` 503 for a token that is not in the file, when the database was not read
+        Raises ``Problem`` 503 if the token is not in the file and the database could not be read
         for too long.
         """
         self._refresh()
@@ -180,10 +182,10 @@ class TokenFile:
             return None
         if self._clock() - self._kept_at >= STALE_S:
             detail = (
-                "The token is not in the tokens file, and the database with all others does "
-                "not answer"
+                "The token is not in the tokens file, and the database, which has all other "
+                "tokens, does not answer"
             )
-            # `gateway token new` needs no FastAPI.
+            # Import it only here, because `gateway token new` needs no FastAPI.
             from crawler_lifecycle.web.problems import unavailable
 
             raise unavailable("store_unavailable", detail)
@@ -192,7 +194,8 @@ class TokenFile:
             entry.caller.name == found.caller.name for entry in self._entries
         ):
             logger.warning(
-                "token %s of the database is refused: the tokens file has this name",
+                "token %s of the database is refused, because a token in the tokens file has the "
+                "same name",
                 found.caller.name,
             )
             return None
@@ -230,10 +233,10 @@ class TokenFile:
 
 @dataclass(eq=False)
 class TokenCache:
-    """Gives the tokens of the database to the tokens file of this process, and records their last
-    use.
+    """Passes the tokens of the database to the tokens file of this process, and records when they
+    were last used.
 
-    ``share`` is called at each reading, and shares the logins that ended.
+    Each reading also calls ``share``, which shares the ended logins.
     """
 
     callers: TokenFile
@@ -247,8 +250,8 @@ class TokenCache:
     async def run(self) -> None:
         """Read until the task is cancelled."""
         meanwhile = (
-            "other tokens than those of the tokens file are refused after a minute, logins "
-            "end here alone"
+            "after a minute, only tokens of the tokens file are accepted, and logouts take effect "
+            "here only"
         )
         loop = Loop(
             "reading the tokens of the database", KEPT_S, meanwhile=meanwhile, first_s=KEPT_S
@@ -256,10 +259,10 @@ class TokenCache:
         await loop.run(self.read)
 
     async def read(self) -> None:
-        """Read all tokens and ended logins once. Raises what the store raises."""
+        """Read all tokens and ended logins once. Raises the errors of the store."""
         await self.share()
         rows = await run_in_threadpool(self.store.list_tokens, live=True)
-        # Somebody could have edited the database.
+        # Somebody could have edited the database by hand.
         known = [row for row in rows if row.role in set(Role)]
         callers = {
             row.sha256: Caller(row.name, Role(row.role), project=row.project) for row in known
@@ -276,8 +279,8 @@ class TokenCache:
 
 
 def _mark(path: Path) -> tuple[int, int, int]:
-    """Return numbers that change if a file is edited or replaced, or if its link gets another
-    target.
+    """Return numbers that change if a file is edited or replaced, or if its link points to another
+    file.
     """
     try:
         found = path.stat()
@@ -292,7 +295,9 @@ def _mark(path: Path) -> tuple[int, int, int]:
 
 
 def read(path: Path) -> Sequence[Entry]:
-    """Read the tokens of a file. Raises ``TokenFileError`` that names file, line and fix."""
+    """Read the tokens of a file. Raises ``TokenFileError``, which names the file, the line and the
+    fix.
+    """
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -303,7 +308,7 @@ def read(path: Path) -> Sequence[Entry]:
         ) from None
     if mode & stat.S_IWOTH:
         raise TokenFileError(
-            f"{path}: every user of this machine may write it, and could add a token; chmod "
+            f"{path}: every user of this machine can write to it and could add a token; run chmod "
             f"o-w {path}"
         )
     if len(raw) > FILE_MAX:
@@ -319,7 +324,7 @@ def read(path: Path) -> Sequence[Entry]:
 class _Reader:
     """Converts a TOML document to entries.
 
-    It knows the lines of the file, so that every error names one.
+    It knows the lines of the file, so that every error can name its line.
     """
 
     def __init__(self, path: Path, text: str) -> None:
@@ -333,7 +338,7 @@ class _Reader:
         for key in document:
             if key != "token":
                 raise self._wrong(
-                    None, key, f"unknown key {key!r}; the file holds [[token]] tables alone"
+                    None, key, f"unknown key {key!r}; the file can contain only [[token]] tables"
                 )
         tables = document.get("token", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -349,7 +354,7 @@ class _Reader:
                 raise self._wrong(
                     n,
                     "sha256",
-                    f"the same token as number {seen[entry.sha256] + 1}; remove one of them",
+                    f"the token is the same as number {seen[entry.sha256] + 1}; remove one of them",
                 )
             seen[entry.sha256] = n
         return found
@@ -360,7 +365,7 @@ class _Reader:
                 raise self._wrong(n, key, f"unknown key {key!r}; known are {', '.join(_KEYS)}")
         for key in _KEYS[:3]:
             if not isinstance(table.get(key), str):
-                raise self._wrong(n, key, f"{key} is missing or no text; give it in quotes")
+                raise self._wrong(n, key, f"{key} is missing or is not a text; give it in quotes")
         try:
             _check_name(table["name"])
             role = _role(table["role"])
@@ -369,7 +374,7 @@ class _Reader:
         except ValueError as error:
             raise self._wrong(n, str(error).partition(":")[0], str(error)) from None
         if not re.fullmatch(r"[0-9a-fA-F]{64}", table["sha256"]):
-            # The value is not shown: a common mistake is to put the token itself here.
+            # The value is not shown, because people often put the token itself here by mistake.
             raise self._wrong(
                 n, "sha256", "sha256 must be 64 hexadecimal digits: printf %s TOKEN | sha256sum"
             )
@@ -390,7 +395,7 @@ class _Reader:
         return TokenFileError(f"{self._path}{self._place(n, key)}: {text}")
 
     def _place(self, n: int | None, key: str) -> str:
-        """Return the line of a key, or else of its table.
+        """Return the position of a key, or of its table if the key is missing.
 
         For an inline table, return only its number.
         """
@@ -420,7 +425,7 @@ def _check_project(name: object) -> None:
     try:
         check_name("project", name)
     except InvalidRequest as error:
-        raise ValueError(f'{error}; "{ALL}" is all projects') from None
+        raise ValueError(f'{error}; "{ALL}" means all projects') from None
 
 
 def _role(text: str) -> Role:

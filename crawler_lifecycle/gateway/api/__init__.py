@@ -1,1 +1,1 @@
-"""Routes, their bodies and answers, and the OpenAPI document."""
+"""The machinery for routes, request bodies and responses, and the OpenAPI document."""

@@ -1,4 +1,4 @@
-"""Pages of lists that can be searched and put in order, and notes for people about their length."""
+"""Pages of lists that can be searched and sorted, and notes for people about their length."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class ResultPage(BaseModel):
 
     next_page_token: str | None
     fits: int | None = None
-    """The number of rows among those that were searched or put in order, if that was asked for."""
-    note: str | None = None
-    """A sentence about the rows that were not searched, or not put in order; null if there are
-    none.
+    """The number of matching rows among those that were searched or sorted, if the request searches
+    or sorts.
     """
+    note: str | None = None
+    """A sentence about the rows that were not searched or not sorted; null if there are none."""
     total: int | None = None
-    """On the first page: the number of rows that fit all filters, on all pages."""
+    """On the first page: the number of rows that match all filters, on all pages."""
     total_exact: bool | None = None
-    """False if there may be more rows than `total`: at most 10,001 are counted, and a search may
-    not reach all.
+    """False if there may be more rows than `total`, because at most 10,001 rows are counted and a
+    search may not cover all of them.
     """
 
     def with_total(
         self, filters: SearchParameters, count: Callable[[Any, Any], tuple[int, bool]]
     ) -> Self:
-        """Return the page with the number of all rows, if it is the first one."""
+        """Return the page. If it is the first one, add the total number of rows."""
         if filters.page_token is None:
             self.total, self.total_exact = count(filters, self)
         return self
 
 
-#: Searches rows, or puts them in order: the text, the order, the row before, the first position,
-#: the number.
+#: Searches or sorts rows. The arguments are the text, the order, the row before the page, the first
+#: position, and the number of rows.
 Search = Callable[[str | None, str | None, int | None, int, int], tuple[Sequence[Row], Reach]]
 
 
@@ -56,11 +56,10 @@ def page_of(
     search: Search[Row],
     number: Callable[[Row], int],
 ) -> tuple[list[Row], dict[str, Any]]:
-    """Return the rows of a page, and the other fields of its answer.
+    """Return the rows of a page, and the other fields of its response.
 
-    ``number`` gives the position of a row.
-
-    Raises ``Problem`` 422 for a token of another list.
+    ``number`` returns the number of a row, by which the next page continues. Raises ``Problem`` 422
+    for the page token of another list.
     """
     kind = plural.removesuffix("s")
     size = filters.page_size + 1
@@ -79,15 +78,12 @@ def page_of(
 
 
 def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | None:
-    """Return the sentence about the rows that a search or an order did not reach."""
+    """Return a sentence about the rows that a search or an order did not cover."""
     window = f"the newest {reach.window:,} {plural} that meet the other filters"
     if reach.whole:
         return None
     if filters.sort is not None:
-        return (
-            f"Only {window} were {'searched and ' if filters.search is not None else ''}put in "
-            "this order."
-        )
+        return f"Only {window} were {'searched and ' if filters.search is not None else ''}sorted."
     *most, last = reach.left
     named = f"{', '.join(most)} and {last}" if most else last
     return f"{named.capitalize()} were searched only in {window}."
@@ -96,9 +92,9 @@ def _reach_words(reach: Reach, plural: str, filters: SearchParameters) -> str | 
 def named_page(
     store: NamedPart[Any], filters: OfProject, of: Callable[[Any], BaseModel]
 ) -> dict[str, Any]:
-    """Return the fields of a page of schedules or webhooks, in the order in which they were made.
+    """Return the fields of a page of schedules or webhooks, in the order of their creation.
 
-    ``of`` returns the answer about a row. Blocks.
+    ``of`` converts a row to its response. This call blocks.
     """
     noun = store.table.name
     after = decode(noun, filters.page_token) or 0
@@ -111,11 +107,11 @@ def named_page(
 def counted(
     filters: SearchParameters, page: ResultPage, here: int, count: Callable[[int], int]
 ) -> tuple[int, bool]:
-    """Return the number of rows that fit the filters, and whether it is exact.
+    """Return the number of rows that match the filters, and whether it is exact.
 
-    ``here`` are on this page. Blocks.
+    ``here`` is the number of rows on this page. This call blocks.
     """
-    # A later page of a search has counted only from its first row on.
+    # On a later page, the search has counted only the rows from the first row of that page on.
     part = page.note is not None or (filters.page_token is not None and filters.sort is None)
     if filters.search is not None and part:
         return max(page.fits or 0, here), False

@@ -1,7 +1,7 @@
-"""Conditional answers: validators (RFC 9110, section 8.8.3), status 304, and long polling.
+"""Conditional responses: validators (RFC 9110, section 8.8.3), status 304, and long polling.
 
-The validator covers the whole answer except ages: they change all the time, and the answer also has
-the times from which they follow. Every other change of the answer changes its validator.
+The validator covers the whole response except ages. Ages change all the time, and the response also
+contains the times from which they follow. Any other change of the response changes its validator.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from crawler_lifecycle.gateway.streams.feed import Feed
 
 
 def documents(kind: type[Any]) -> dict[str, Any]:
-    """Return the parameters for a route that answers with ``conditional`` and a document of this
-    kind.
+    """Return the parameters for a route that returns a document of this kind through
+    ``conditional``.
     """
-    same = {"description": "The answer is still the one that If-None-Match names"}
+    same = {"description": "The document still has the version that If-None-Match names"}
     return {"response_model": kind, "responses": {304: same}}
 
 
@@ -41,10 +41,10 @@ _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
 def conditional(request: Request, answer: BaseModel) -> Response:
-    """Return the answer as JSON with its validator, or 304 without a body if the client already has
-    this answer.
+    """Return the response as JSON with its validator, or 304 without a body if the client already
+    has this response.
 
-    The validator is weak: two answers with the same validator may differ in the fields of
+    The validator is weak: two responses with the same validator can differ in the fields of
     ``RELATIVE``.
     """
     tag = validator(answer)
@@ -55,23 +55,23 @@ def conditional(request: Request, answer: BaseModel) -> Response:
 
 
 def names(known: str, tag: str) -> bool:
-    """Return whether a header ``If-None-Match`` names this validator."""
+    """Return whether the value of a header ``If-None-Match`` names this validator."""
     return known.strip() == "*" or _TAG.findall(tag)[0] in _TAG.findall(known)
 
 
 def validator(answer: BaseModel) -> str:
-    """Return the validator of an answer, for its header ``ETag``."""
+    """Return the validator of a response, for its header ``ETag``."""
     content = f"{type(answer).__qualname__}:{answer.model_dump_json(exclude=RELATIVE)}"
     return f'W/"{hashlib.blake2b(content.encode(), digest_size=16).hexdigest()}"'
 
 
-#: The longest wait that a caller may ask for, in seconds: proxies end silent connections after a
+#: The longest wait in seconds that a caller can ask for. Proxies end silent connections after a
 #: minute.
 WAIT_MAX_S = 60
 Wait = Annotated[int, Query(ge=0, le=WAIT_MAX_S)]
-#: While a caller waits: seconds between two checks of its connection, and between two readings
-#: without an event.
+#: While a caller waits: seconds between two checks of its connection.
 ROUND_S = 0.5
+#: Seconds between two readings if there is no event.
 REREAD_S = 5.0
 
 T = TypeVar("T", bound=BaseModel)
@@ -80,7 +80,7 @@ T = TypeVar("T", bound=BaseModel)
 async def moments(
     request: Request, feed: Feed, subject: str, wait_s: float
 ) -> AsyncGenerator[None, None]:
-    """Yield at once, and again each time the subject may have changed, for ``wait_s`` seconds.
+    """Yield immediately, and then each time the subject may have changed, for ``wait_s`` seconds.
 
     The generator ends earlier if the caller disconnects or the feed closes. The authentication
     middleware ends it if the token is revoked.
@@ -112,11 +112,10 @@ async def next_answer(
     read: Callable[[], Awaitable[T]],
     ended: Callable[[T], bool],
 ) -> Response:
-    """Return the document as soon as it differs from the caller's version, or after ``wait_s``
-    seconds.
+    """Return the document when it differs from the caller's version, or after ``wait_s`` seconds.
 
-    ``If-None-Match`` names the caller's version. Without that header, it is the present version.
-    But a document about something that has ``ended`` is then returned at once.
+    ``If-None-Match`` names the caller's version. Without that header, the caller's version is the
+    present one. If the subject has ``ended``, the document is then returned immediately.
     """
     if not wait_s:
         return conditional(request, await read())

@@ -1,4 +1,6 @@
-"""The gateway's OpenAPI document: roles, possible problems, examples, and what each field means."""
+"""The gateway's OpenAPI document: roles, possible problems, examples, and the meaning of each
+field.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Start, stop, resume and watch crawls.
 
 Every operation except `healthz` and `readyz` needs `Authorization: Bearer TOKEN`. The `security` of
 an operation names the role that it needs (`read` < `operate` < `admin`). An open gateway needs no
-token; it listens on loopback only. Errors are problem documents (RFC 9457) with stable codes.
+token, but listens on loopback only. Errors are problem documents (RFC 9457) with stable codes.
 """
 
 _SECURITY = """\
@@ -29,10 +31,10 @@ with its own token (`CRAWL_TOKEN`). The runner of a task may call `uploadFiles` 
 with its token (`CRAWL_UPLOAD_TOKEN`).
 """
 
-#: The problems that operations may answer with: for each, when it occurs, and an example.
+#: The problems that operations can return. For each: when it occurs, and an example.
 _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
     "BadRequest": (
-        "Head or body cannot be read",
+        "The head or body cannot be read",
         Problem(400, "invalid_json", "body: the key 'crawler' appears twice; send it once"),
     ),
     "Unauthorised": (
@@ -63,7 +65,7 @@ _PROBLEMS: Mapping[str, tuple[str, Problem]] = {
         "Too many requests with this token",
         too_many(
             "rate_limited",
-            "More than 20 requests that change something a second with this token; wait 1 s",
+            "More than 20 write requests per second with this token; wait 1 s",
             1.0,
         ),
     ),
@@ -79,8 +81,8 @@ ITEM_SCHEMA = "x-itemSchema"
 
 @cache
 def parts() -> Mapping[str, Any]:
-    """Return parts of the document: examples by operation and name (`crawlctl dev` accepts all),
-    headers, schemas.
+    """Return parts of the document: examples by operation and name (`crawlctl dev` accepts all of
+    them), headers and schemas.
     """
     found: Mapping[str, Any] = json.loads(
         Path(__file__).with_name("parts.json").read_text(encoding="utf-8")
@@ -88,18 +90,19 @@ def parts() -> Mapping[str, Any]:
     return found
 
 
-@cache  # read when somebody asks for the document, and not at each start
+@cache  # The file is read when somebody asks for the document, and not at each start.
 def meanings() -> Mapping[str, Mapping[str, str]]:
-    """Return what fields and parameters mean: schema or operation -> name -> text.
+    """Return the meanings of fields and parameters.
 
-    ``any``: where these set nothing.
+    They map a schema or operation to the texts by name. The texts under ``any`` apply where the
+    schema or operation has none.
     """
     tables = tomllib.loads(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
     return {name: said for names, said in tables.items() for name in names.split()}
 
 
 def describe(document: dict[str, Any]) -> None:
-    """Add a tag, security, problems and examples to every operation of the document, and a meaning
+    """Add a tag, security, problems and examples to each operation of the document, and a meaning
     to each field.
     """
     document["info"]["description"] = _ABOUT
@@ -126,7 +129,7 @@ def fields(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]
     """Yield each field and parameter: the name of its schema or operation, its own name, and its
     description.
 
-    A schema without a name inside of an operation has the operation's.
+    A nameless schema inside an operation gets the name of the operation.
     """
     for title, schema in document["components"]["schemas"].items():
         yield from ((title, name, field) for name, field in schema.get("properties", {}).items())

@@ -31,7 +31,7 @@ from crawler_lifecycle.store.runs.corrections import CorrectionStore
 from crawler_lifecycle.store.runs.search import SORTS
 
 Row = TypeVar("Row")
-#: The most characters of a file name in an address. Names in an archive may be longer.
+#: The maximum number of characters of a file name in an address. Names in an archive can be longer.
 NAME_MAX = 1024
 
 Id = Annotated[int, Field(ge=1, le=ID_MAX)]
@@ -39,9 +39,9 @@ FileName = Annotated[str, Field(min_length=1, max_length=NAME_MAX)]
 
 
 def _written(value: object) -> object:
-    """Raise ``ValueError`` for a bare number, which is a mistake here.
+    """Raise ``ValueError`` for a bare number.
 
-    Pydantic would read it as seconds since 1970.
+    Pydantic would read it as seconds since 1970, but here it is a mistake.
     """
     if isinstance(value, str) and not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ]", value):
         raise ValueError("give a time with an offset, such as 2026-11-20T12:00:00Z")
@@ -54,7 +54,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(stor
 class Choice(BaseModel):
     """Query parameters.
 
-    Unknown ones are refused, because a misspelt filter would select everything.
+    Unknown ones are refused, because a misspelled filter would select everything.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -68,9 +68,10 @@ class Paging(Choice):
 
 
 class OfProject(Paging):
-    """Parameters of a list of things that have a project.
+    """Parameters of a list of objects that have a project.
 
-    Only a caller of all projects may name another one than its own."""
+    Only a caller with all projects may name a project other than its own.
+    """
 
     project: str | None = None
 
@@ -80,12 +81,12 @@ def _trimmed(value: object) -> object:
 
 
 def order(sorts: Collection[str]) -> AfterValidator:
-    """Return a check that a list can be put in this order."""
+    """Return a check that a list can be sorted in this order."""
 
     def check(value: str) -> str:
         if value.removeprefix("-") not in sorts:
             raise ValueError(
-                f"choose from {', '.join(sorts)}; with a - in front, the largest is first"
+                f"choose from {', '.join(sorts)}; with a leading -, the largest comes first"
             )
         return value
 
@@ -93,9 +94,8 @@ def order(sorts: Collection[str]) -> AfterValidator:
 
 
 def one_of(words: Mapping[str, str]) -> BeforeValidator:
-    """Return a check that a value is one of these words; upper and lower case are the same.
-
-    The value becomes what the word stands for.
+    """Return a validator that accepts these words in upper or lower case, and returns the value
+    that a word stands for.
     """
     known = {word.casefold(): meaning for word, meaning in words.items()}
 
@@ -109,7 +109,7 @@ def one_of(words: Mapping[str, str]) -> BeforeValidator:
 
 
 class SearchParameters(OfProject):
-    """Parameters of a list that can be searched and put in order."""
+    """Parameters of a list that can be searched and sorted."""
 
     search: Annotated[Annotated[str, Field(max_length=200)] | None, BeforeValidator(_trimmed)] = (
         None
@@ -123,7 +123,8 @@ class SearchParameters(OfProject):
 class RunFilters(SearchParameters):
     """Filters of ``GET /v1/runs``.
 
-    ``status`` and ``tag`` may be given several times: any of the statuses, all tags.
+    ``status`` and ``tag`` can be given several times. A run must have one of the statuses, and all
+    of the tags.
     """
 
     sort: Annotated[str, order(SORTS)] | None = None
@@ -146,7 +147,7 @@ class RunFilters(SearchParameters):
     attention: bool = False
 
     def check(self) -> None:
-        """Raise ``InvalidRequest`` for an empty span of time, and for filters that no run can fit
+        """Raise ``InvalidRequest`` for an empty time span, and for filters that no run can match
         together.
         """
         if (
@@ -156,12 +157,12 @@ class RunFilters(SearchParameters):
         ):
             raise InvalidRequest(
                 f"attention: only ended runs need it, but status is {', '.join(self.status)}; "
-                "leave status out"
+                "omit status"
             )
         if self.created_from and self.created_until and self.created_from >= self.created_until:
             raise InvalidRequest(
                 f"created_until: {self.created_until.isoformat()} is not after created_from; "
-                "give a later time, or leave one of them out"
+                "give a later time, or omit one of them"
             )
 
 
@@ -190,19 +191,21 @@ class SummaryChoice(Choice):
     since: Moment | None = None
 
 
-#: The most lines of a log in one answer, without the lines that follow later.
+#: The maximum number of lines of a log in one response, without the lines that follow later.
 LINES_MAX = 10_000
 
 
 class FilesChoice(Choice):
-    """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; default: all tasks."""
+    """Parameters of ``GET /v1/runs/{run_id}/files``: a task's id; the default is all tasks."""
 
     task: Id | None = None
 
 
 class LogChoice(FilesChoice):
     """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a
-    number of lines. ``at_error`` chooses other lines, and follows nothing."""
+    number of lines. ``at_error`` selects the lines around the last error instead, and cannot follow
+    the log.
+    """
 
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
@@ -212,8 +215,9 @@ class LogChoice(FilesChoice):
 class FileChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/file``.
 
-    They are the file's name in the list of files, or its path and a task's id (default: the main
-    task)."""
+    They name the file as the list of files does, or give its path and a task's id (default: the
+    main task).
+    """
 
     path: str | None = Field(default=None, min_length=1, max_length=512)
     name: FileName | None = None
@@ -221,7 +225,7 @@ class FileChoice(Choice):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Refuse a request without a file name, or with two."""
+        """Refuse a request with no file name or with two."""
         if (self.path is None) == (self.name is None) or (
             self.name is not None and self.task is not None
         ):
@@ -241,8 +245,8 @@ class ItemsChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/items/stats``: a file's name or a task's id (default:
     all items).
 
-    ``contains`` selects items with this text in ``field`` or in any field; upper and lower case are
-    the same. ``field`` alone selects items that have this field.
+    ``contains`` selects items with this text in ``field`` or in any field, ignoring case. ``field``
+    alone selects items that have this field.
     """
 
     name: FileName | None = None
@@ -253,7 +257,7 @@ class ItemsChoice(Choice):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Raise ``ValueError`` for a name together with a task.
+        """Raise ``ValueError`` if both a name and a task are given.
 
         An empty text, as forms send it, counts as ``None``.
         """
@@ -264,16 +268,16 @@ class ItemsChoice(Choice):
 
 
 class ItemPage(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items``: a choice of items, and the most items of a
-    page.
+    """Parameters of ``GET /v1/runs/{run_id}/items``: a selection of items, and the maximum number
+    of items on a page.
     """
 
     limit: int = Field(default=200, ge=1, le=1_000)
 
 
 class FeedChoice(ItemsChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: a choice of items, the format, and field
-    names.
+    """Parameters of ``GET /v1/runs/{run_id}/items/feed``: a selection of items, the format, and
+    field names.
     """
 
     format: Literal["jsonl", "csv"] = "jsonl"
@@ -284,7 +288,7 @@ class FeedChoice(ItemsChoice):
 class ArchiveChoice(Choice):
     """Parameters of ``GET /v1/runs/{run_id}/archive``.
 
-    Without an attempt, it is the newest archive.
+    Without an attempt, the newest archive is returned.
     """
 
     attempt: int | None = Field(default=None, ge=1, le=INT_MAX)
@@ -293,17 +297,17 @@ class ArchiveChoice(Choice):
 def cut(
     kind: str, rows: Sequence[Row], size: int, place: Callable[[Row], int]
 ) -> tuple[list[Row], str | None]:
-    """Return a page of ``size`` rows, and the token of the next page, if ``rows`` has more than
-    ``size`` rows.
+    """Return a page of ``size`` rows, and the token of the next page if ``rows`` has more rows than
+    that.
     """
     page = list(rows[:size])
     return page, encode(kind, place(page[-1])) if len(rows) > size else None
 
 
 def id_before(corrections: CorrectionStore, since: datetime) -> int:
-    """Return the id after which the corrections since ``since`` begin.
+    """Return the last id before the corrections since ``since``.
 
-    Ids grow with time. Bisection therefore finds this id without a reading of all earlier rows.
+    Ids grow with time, so bisection finds this id without reading all earlier rows.
     """
 
     def first_after(after: int) -> CorrectionRow | None:

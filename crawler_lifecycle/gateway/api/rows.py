@@ -1,4 +1,4 @@
-"""Bodies of answers that are made from rows."""
+"""Response bodies that are made from rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from pydantic import BaseModel, ConfigDict
 
 
 class OfRow(BaseModel):
-    """A body whose fields have the names of a row's attributes.
+    """A response body whose fields have the names of a row's attributes.
 
-    It may itself be a field of another body.
+    It can also be a field of another body.
     """
 
     model_config = ConfigDict(from_attributes=True)
 
     @classmethod
     def from_row(cls, row: object, **own: Any) -> Self:
-        """Return the body. ``own``: fields that the row does not have, or has in another form."""
+        """Return the response body. ``own`` has the fields that the row lacks or has in another
+        form.
+        """
         return cls(
             **{name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)} | own
         )

@@ -1,1 +1,1 @@
-"""Routes, commands and answers about runs."""
+"""Routes, commands and responses about runs."""

@@ -1,4 +1,4 @@
-"""Bodies of answers about runs and the ledger.
+"""Response bodies about runs and the ledger.
 
 They use the words of docs/lifecycle.md and of the database columns.
 """
@@ -39,7 +39,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
 def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
-    """Return the situation of the run at ``now``. ``more``: facts that its row does not have."""
+    """Return the situation of the run at ``now``. ``more`` has facts that its row lacks."""
     most = row.request.get("max_parallel_tasks")
     stop = row.stop
     return Standing(
@@ -62,8 +62,8 @@ def standing_of(row: RunRow, now: datetime, **more: Any) -> Standing:
 
 
 def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
-    """Return the facts that the tasks of a live run add: the tasks for which a stop waits, or why a
-    task waits.
+    """Return the facts that the tasks of a live run add: the tasks for which a stop waits, or the
+    reason why a task waits.
     """
     if str(row.status) in ("COMPLETED", "FAILED"):
         return {}
@@ -76,13 +76,14 @@ def facts_of_tasks(tasks: TaskReader, row: RunRow) -> dict[str, Any]:
             }
         page = tasks.task_page(row.run_id, [TaskStatus.PENDING], limit=NAMED_MAX)
     except RowUnreadable:
-        # The sentence then contains less; the answer about the task names the error in its row.
+        # The sentence is less detailed then. The response about the task names the error in its
+        # row.
         return {}
     return {"reason": next((task.reason for task in page if task.reason), None)}
 
 
 def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
-    """Return the position of a run in the line of its pool now, if it waits there."""
+    """Return the present position of a run in its pool's queue, if the run waits there."""
     waits = row.waiting_for is None or row.waiting_for.startswith(SLOT_WAIT)
     if not waits or str(row.status) in ("COMPLETED", "FAILED"):
         return {}
@@ -93,7 +94,7 @@ def facts_of_line(pools: PoolStore, row: RunRow) -> dict[str, Any]:
 def undelivered(
     attempt: int, exports: Sequence[Mapping[str, Any]], deliveries: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Return a sentence for each event and each export of an ended attempt that is not
+    """Return a sentence for each event and each export of an ended attempt that was not
     delivered.
     """
     words = []
@@ -120,18 +121,18 @@ WEEK = timedelta(days=7)
 class UploadPart(StrictBody):
     """Body of ``POST …/files``: one part of a task's bundle.
 
-    With ``part`` null, it is the end of the bundle.
+    A null ``part`` marks the end of the bundle.
     """
 
     part: int | None = Field(ge=0, le=99_999)
     bytes: int = Field(ge=1, le=INT_MAX)
-    md5: str = Field(pattern=r"^[A-Za-z0-9+/]{22}==$", description="MD5 of the bytes in base64")
+    md5: str = Field(pattern=r"^[A-Za-z0-9+/]{22}==$", description="MD5 checksum in base64")
 
 
 class UploadTicket(OfRow):
     """The address for these bytes.
 
-    They must be sent by ``PUT``, with these headers and before ``expires_at``.
+    The client must send them by ``PUT``, with these headers and before ``expires_at``.
     """
 
     url: str
@@ -151,9 +152,9 @@ class Stop(OfRow):
 
 
 class StopOfRun(BaseModel):
-    """The answer that shows if a run must stop.
+    """Shows whether a run must stop.
 
-    Its crawler may read it, so it names no person and no reason.
+    Its crawler can read this, so it names no person and no reason.
     """
 
     run_id: int
@@ -167,11 +168,11 @@ class Deletion(BaseModel):
     requested_at: datetime
     requested_by: str | None
     ended_at: datetime | None
-    """The time of its end; null while it executes."""
+    """The time at which the deletion ended; null while it executes."""
     gone: dict[str, int | None]
-    """The kinds of deleted data, each with a number; null: all data of this kind."""
+    """The kinds of deleted data, each with a number; null stands for all data of this kind."""
     left: dict[str, str]
-    """The kinds of data that are left, each with the reason."""
+    """The kinds of data that remain, each with the reason."""
 
     @classmethod
     def of(cls, row: RunRow) -> Self | None:
@@ -187,8 +188,8 @@ class Run(OfRow):
 
     run_id: int
     run_uid: str
-    """The run's identity. After a restore of the database, a number may be used again, but never a
-    uid.
+    """The run's identity. After a restore of the database, a number can be used again, but a uid
+    never is.
     """
     request_id: str
     project: str
@@ -200,11 +201,11 @@ class Run(OfRow):
     stage: str
     outcome: str | None
     ended_by: str | None
-    """Who ended it: crawler, person, limit, cluster or service; null: it lives, or an older build
-    ended it.
+    """Who or what ended it: crawler, person, limit, cluster or service; null if it is live, or if
+    an older build ended it.
     """
     lacks: str | None
-    """What it brought less than is expected; null: nothing."""
+    """How the run's results fell short of expectations; null if they did not."""
     cause: str | None
     attempt: int
     multi: bool
@@ -214,8 +215,8 @@ class Run(OfRow):
     parent: str | None
     stop: Stop | None
     waiting: str | None
-    """A sentence about why the run waits now, ``blocked`` first; null if it waits only for its next
-    poll.
+    """A sentence about why the run waits now, with ``blocked`` first; null if it waits only for its
+    next poll.
     """
     waiting_for: str | None
     waiting_since: datetime | None
@@ -225,18 +226,18 @@ class Run(OfRow):
     verified_ago_s: float | None
     next_poll_at: datetime | None
     stale: bool
-    """True if the next poll is overdue: the status may be out of date."""
+    """True if the next poll is overdue, so that the status may be out of date."""
     blocked: str | None = None
     last_progress_at: datetime | None
-    """The time at which a poll or the observer last saw the counters change. The counters have this
-    age.
+    """The time at which a poll or the observer last saw the counters change. The counters are as
+    old as this.
     """
     pages: int | None
     items: int | None
     errors: int | None
     pages_per_minute: float | None
-    """The average since the start; null if it is not known. It is null for a resumed run; see its
-    tasks instead.
+    """The average since the start; null if it is unknown. It is null for a resumed run, whose tasks
+    have averages instead.
     """
     created_at: datetime
     started_at: datetime | None
@@ -247,7 +248,9 @@ class Run(OfRow):
 
     @property
     def waits(self) -> str | None:
-        """``waiting`` with times instead of ages. It does not change while only time passes."""
+        """``waiting`` with times instead of ages, so that it does not change merely because time
+        passes.
+        """
         return self._waits
 
     @classmethod
@@ -256,7 +259,7 @@ class Run(OfRow):
     ) -> Self:
         """Build it from a row at ``now``.
 
-        ``known``: facts of its tasks and deliveries about its waiting.
+        ``known`` has the facts about its tasks and deliveries that explain why it waits.
         """
         overdue = row.next_look_at is not None and row.next_look_at < overdue_before(now)
         requested_by = row.request.get("requested_by")
@@ -284,7 +287,7 @@ class Run(OfRow):
 
 
 class ExportEntry(BaseModel):
-    """The archive of one attempt: its state, and its address."""
+    """The archive of one attempt: its state and its address."""
 
     attempt: int
     status: str
@@ -306,13 +309,13 @@ class CancellationEntry(BaseModel):
     force: bool
     requested_at: datetime
     acted_at: datetime | None
-    """The time at which the run's workflow received it; null: not yet."""
+    """The time at which the run's workflow received it; null if it has not received it yet."""
 
 
 class DeliveryEntry(BaseModel):
     """The delivery of one event to one receiver.
 
-    ``pending`` without a receiver: it was not tried yet.
+    If it is ``pending`` without a receiver, it has not been tried yet.
     """
 
     seq: int
@@ -334,17 +337,21 @@ class RunDetail(Run):
     cancellations: list[CancellationEntry]
     deliveries: list[DeliveryEntry]
     fields: Coverage | None
-    """For at most 30 fields, the share of items that fill the field. Known after the verdict; null
-    if not reported.
+    """For at most 30 fields, the share of items that fill the field. It is known after the verdict,
+    and null if it was not reported.
     """
     resumption: list[Resumption]
-    """For a resumed run: how many tasks continued with saved state, and why others could not."""
+    """For a resumed run: how many tasks continued from a saved state, and why the others could
+    not.
+    """
 
     @classmethod
     def of(
         cls, row: RunRow, now: datetime, *, known: Mapping[str, Any] | None = None, **more: Any
     ) -> Self:
-        """Build it as for a list, with facts of tasks and deliveries about the run's waiting."""
+        """Build it as for a list, with facts about its tasks and deliveries that explain why it
+        waits.
+        """
         facts = {
             "tasks": more["tasks"],
             "undelivered": undelivered(row.attempt, more["exports"], more["deliveries"]),
@@ -355,14 +362,14 @@ class RunDetail(Run):
 class Accepted(Run):
     """The run after a command.
 
-    ``note`` is for people: what happens next, or why nothing changed.
+    ``note`` is a sentence for people about what happens next, or about why nothing changed.
     """
 
     note: str | None
 
 
 class Overdue(BaseModel):
-    """The overdue polls of all runs. Changes that these polls would find are not recorded yet."""
+    """The overdue polls of all runs. Changes that they would find are not recorded yet."""
 
     count: int
     since: datetime | None
@@ -378,7 +385,7 @@ class Overdue(BaseModel):
     lost_what: str | None
     """The text of the first such finding."""
     text: str | None
-    """A sentence about all of this; null if no poll is overdue and no workflow is missing."""
+    """A sentence about these problems; null if no poll is overdue and no workflow is missing."""
 
     @classmethod
     def of(cls, polls: OverduePolls, now: datetime) -> Self:
@@ -388,7 +395,7 @@ class Overdue(BaseModel):
 class RunPage(ResultPage):
     """A page of runs, newest first.
 
-    ``overdue`` is about all runs, including those that do not fit the filters.
+    ``overdue`` covers all runs, including those that do not match the filters.
     """
 
     runs: list[Run]
@@ -396,7 +403,7 @@ class RunPage(ResultPage):
 
 
 class TaskPage(BaseModel):
-    """A page of a run's tasks, oldest row first."""
+    """A page of a run's tasks, with the oldest row first."""
 
     tasks: list[TaskRow]
     next_page_token: str | None
@@ -410,12 +417,12 @@ class TaskFilePage(OfRow):
     """True if this gateway can read files of this run."""
     files: list[RunFile]
     left_out: int
-    """The number of files that are not listed: links, pipes, names that are not text, and files
-    above the limits.
+    """The number of files that are not listed: links, pipes, files whose names are not text, and
+    files above the limits.
     """
     note: str | None
     archive: int | None
-    """The attempt in whose archive the files are; null: they are still in the folders of the
+    """The attempt whose archive has the files; null if they are still in the folders of the
     tasks.
     """
     items_missing: int
@@ -423,7 +430,7 @@ class TaskFilePage(OfRow):
 
 
 class CorrectionPage(BaseModel):
-    """A page of corrections: recorded statuses that were untrue, oldest first."""
+    """A page of corrections, oldest first: recorded statuses that were untrue."""
 
     corrections: list[CorrectionRow]
     next_page_token: str | None
@@ -439,7 +446,7 @@ class AuditBody(StrictBody):
 class Audit(OfRow):
     """The report of one audit: what it checked, found and repaired.
 
-    ``left`` counts findings that are not repaired.
+    ``left`` is the number of findings that are not repaired.
     """
 
     audit_id: str
@@ -460,7 +467,7 @@ class Audit(OfRow):
 
 
 class AuditAnswer(BaseModel):
-    """The requested audit. Without a report, it still executes."""
+    """The requested audit. If it has no report, it still executes."""
 
     audit_id: str
     report: Audit | None
@@ -480,21 +487,22 @@ class CorrectionTotals(BaseModel):
     count: int
     worst_s: float | None
     meaning: str | None
-    """A sentence about the kind; null if this build does not know the kind."""
+    """A sentence about the kind; null if this build does not know it."""
 
 
 class LedgerSummary(BaseModel):
     """The corrections of all runs: how long recorded statuses were untrue.
 
-    Lag is not included: a change that the next due poll finds is no correction. The timeline of a
-    run has the lag of each change."""
+    They do not include lag: a change that the next due poll finds is not a correction. The timeline
+    of a run has the lag of each change.
+    """
 
     since: datetime
     until: datetime
     count: int
     worst_s: float | None
-    """The longest time of an untrue status in seconds; null without a correction, or if no time is
-    known.
+    """The longest time in seconds for which a status was untrue; null if there was no correction or
+    if no time is known.
     """
     kinds: dict[str, CorrectionTotals]
     overdue: Overdue
@@ -505,7 +513,7 @@ class LedgerSummary(BaseModel):
 class CrawlerList(BaseModel):
     """The crawlers that can be started, as docs/crawlers.md describes them.
 
-    Values of ``env`` are left out.
+    The values of ``env`` are omitted.
     """
 
     crawlers: list[CrawlerDefinition]
@@ -514,7 +522,7 @@ class CrawlerList(BaseModel):
 
 
 class Readiness(BaseModel):
-    """The answer that shows if the gateway can work. Each check is ``ok`` or an error."""
+    """Shows whether the gateway can work. Each check is ``ok`` or an error."""
 
     ready: bool
     checks: dict[str, str]

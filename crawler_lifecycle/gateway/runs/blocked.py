@@ -1,15 +1,12 @@
 """Runs, managers and graphs whose workflow is blocked.
 
-One query finds all of them; a second call explains one.
-
-Those without a workflow, also firings and webhooks, are reported as ``worker/overdue_polls.py``
-found them.
-
-Runs with an overdue poll are explained too: the server has no list of workflows whose next step no
+One query finds all of them, and a second call explains one of them. Subjects without a workflow,
+including firings and webhooks, are reported as ``worker/overdue_polls.py`` found them. Runs with an
+overdue poll are explained too, because the server has no list of workflows whose next step no
 worker takes.
 
-A bug in workflow code does not fail a run. Its next step is tried again until a build is deployed
-that can execute it. Until then the run shows nothing new, and people must see the reason.
+A bug in workflow code does not fail a run. Its next step is retried until a deployed build can
+execute it. Until then, the run shows nothing new, and people must see the reason.
 """
 
 from __future__ import annotations
@@ -37,19 +34,20 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.workflow_problems import WorkflowProblem
 
-#: Seconds for which an explanation is reused, and seconds that a reader waits for one: Temporal may
-#: not answer.
+#: Seconds for which an explanation is reused.
 FRESH_S = 3.0
+#: Seconds that a reader waits for an explanation, because Temporal may not answer.
 ANSWER_S = 1.0
-#: The most explanations of one background round, and the most that are kept.
+#: The maximum number of explanations in one background round.
 EXPLAINED_MAX = 20
+#: The maximum number of explanations that are kept.
 KEPT_MAX = 2000
-#: The most open findings about missing workflows that are read.
+#: The maximum number of open findings about missing workflows that are read.
 LOST_MAX = 1000
 WORDS_MAX = 300
-#: What happens about a missing workflow.
+#: A statement of how a missing workflow is replaced.
 _NEW = "; an audit starts a new one within a minute, unless LIFECYCLE_AUDIT__REPAIR is false"
-#: The beginning of the SDK's message about a step that took too long.
+#: The beginning of the SDK's message about a workflow step that took too long.
 _TOO_LONG = "[TMPRL1101]"
 
 
@@ -62,9 +60,9 @@ class _BlockedText:
 
 @dataclass(eq=False)
 class BlockedRuns:
-    """The reasons of runs that cannot continue.
+    """The reasons why runs cannot continue.
 
-    ``listed`` reads memory only; ``of`` asks Temporal about one run.
+    ``listed`` reads only memory, and ``of`` asks Temporal about one run.
     """
 
     store: Store
@@ -84,11 +82,11 @@ class BlockedRuns:
         self._loop = Loop("the search for runs that cannot continue", self.every_s)
 
     async def run(self) -> None:
-        """Update the list until this is cancelled. Raises nothing."""
+        """Update the list until this is cancelled. This method never raises."""
         await self._loop.run(self.once)
 
     async def once(self) -> None:
-        """Make one query, and explain what it found. Raises ``TemporalUnavailable``."""
+        """Make one query, and explain the runs that it found. Raises ``TemporalUnavailable``."""
         with suppress(LifecycleError):  # the database is unavailable, as ``/readyz`` shows
             found = await run_in_threadpool(self.store.findings.audit_findings, limit=LOST_MAX)
             self._lost = lost_words(found, self.clock())
@@ -96,7 +94,7 @@ class BlockedRuns:
             self._known = await self.workflows.problems()
         except Exception:
             self._away_since = self._away_since or self.clock()
-            # The number is not known: neither 0 nor the last number would be true.
+            # The number is unknown, so neither 0 nor the last number would be true.
             self.metrics.blocked.set(math.nan)
             raise
         self._away_since = None
@@ -118,7 +116,7 @@ class BlockedRuns:
             await self._report(name, late.get(name))
 
     async def _report(self, name: str, run_id: int | None) -> None:
-        """Record once that this workflow cannot continue."""
+        """Record that this workflow cannot continue, once for each incident."""
         kept = self._kept.get(name)
         if (
             kept is None
@@ -142,8 +140,8 @@ class BlockedRuns:
         return self._away(row) or self.listed_workflow(*_names(row))
 
     def _away(self, row: RunRow) -> str | None:
-        """Return what waits for Temporal and what does not; ``None``: Temporal answers, or the run
-        has ended.
+        """Return a sentence about what waits for Temporal and what does not, or ``None`` if
+        Temporal answers or the run has ended.
         """
         if self._away_since is None or row.status.terminal:
             return None
@@ -156,21 +154,21 @@ class BlockedRuns:
         return f"{waits}; its status {verified}, and polls continue"
 
     async def of_workflow(self, *names: str, is_open: bool) -> str | None:
-        """Return the reason why one of these workflows does not continue, of the first one even if
-        not listed yet.
+        """Return the reason why one of these workflows does not continue.
 
-        Waits at most a second for the server's answer.
+        For the first one, ask the server even if it is not listed yet, and wait at most a second
+        for the answer.
         """
         return (await self._explain(names[0]) if is_open else None) or self.listed_workflow(*names)
 
     def names(self) -> tuple[str, ...]:
-        """Return the ids of all workflows that are missing or do not continue, except those of late
-        runs.
+        """Return the ids of all workflows that are missing or do not continue, except those of runs
+        with overdue polls.
         """
         return (*self._lost, *self._known)
 
     def listed_workflow(self, *names: str) -> str | None:
-        """Return the reason of the first of these workflows that does not continue."""
+        """Return the reason for the first of these workflows that does not continue."""
         for name in names:
             if name in self._lost:
                 return self._lost[name]
@@ -200,7 +198,8 @@ class BlockedRuns:
             async with asyncio.timeout(ANSWER_S):
                 found = await self.workflows.problem(name)
         except (TimeoutError, TemporalUnavailable):
-            self._silent_until = time.monotonic() + self.every_s  # so not every reader waits
+            # Other readers need not wait again.
+            self._silent_until = time.monotonic() + self.every_s
             return None
         text = None if found is None else in_words(found)
         if len(self._kept) >= KEPT_MAX:
@@ -212,13 +211,12 @@ class BlockedRuns:
 
 
 def in_words(problem: WorkflowProblem) -> str:
-    """Return a sentence: what fails since when, and the fix."""
+    """Return a sentence with the failure, the time since when it occurs, and the fix."""
     since = f"since {problem.since:%Y-%m-%d %H:%M:%S} UTC"
     if problem.what is None:
         return (
             f"no worker has started its next step {since}; start one (crawlctl worker workflows), "
-            "and if workers have "
-            "build ids, make one of them current"
+            "and if workers have build ids, make one of these current"
         )
     what = " ".join(problem.what.split())[:WORDS_MAX]
     if problem.paused is not None:
@@ -232,16 +230,14 @@ def in_words(problem: WorkflowProblem) -> str:
     elif _TOO_LONG in what:
         why = (
             f"its workflow cannot continue {since}: its next step takes longer than the allowed "
-            "two seconds; its "
-            "worker has too much to do, or it gets very many signals (temporal workflow show lists "
-            "them); give the "
-            "role workflows more processors, and end the signals"
+            "two seconds; its worker is overloaded, or it receives too many signals (temporal "
+            "workflow show lists "
+            "them); give the role workflows more processors, and stop the source of the signals"
         )
     else:
         why = (
-            f"its workflow cannot continue {since}: {what}; deploy a build that corrects this, and "
-            "it continues by "
-            "itself"
+            f"its workflow cannot continue {since}: {what}; deploy a build that fixes this, and "
+            "it continues automatically"
         )
     return (
         f"{why}; its crawl continues, but a stop has to wait: a forced one ends the crawl "
@@ -253,7 +249,7 @@ def lost_words(found: Sequence[FindingRow], now: datetime) -> dict[str, str]:
     """Return a sentence for each missing workflow, by its id.
 
     Nobody closes the finding of a run that a person resumed, so it only counts while the search
-    sees it again.
+    still finds it.
     """
     since = overdue_before(now)
     return {
@@ -271,12 +267,10 @@ def _clock(at: datetime) -> str:
 def _unexplained(cause: str) -> str:
     if not cause:
         return "its workflow is paused in Temporal; unpause it there, or stop it by force"
-    return f"its workflow cannot continue ({cause}); deploy a build that corrects this"
+    return f"its workflow cannot continue ({cause}); deploy a build that fixes this"
 
 
 def _names(row: RunRow) -> tuple[str, str]:
-    """Return the ids of the workflows of a run: its own, and the one that repeats its
-    deliveries.
-    """
+    """Return the ids of a run's workflows: its own, and the one that repeats its deliveries."""
     own = row.owner_workflow_id or workflow_id(row.crawler, row.request_id)
     return own, export_workflow_id(row.ref, row.attempt)

@@ -1,7 +1,7 @@
-"""Commands on runs: start, stop, resume, poll.
+"""Commands on runs: start, stop, resume and poll.
 
-A command always writes to the database first, and calls Temporal after that. A recorded command is
-carried out even if this process dies, because the outbox retry (``sweep.py``) finds it.
+A command always writes to the database before it calls Temporal. A recorded command is carried out
+even if this process dies, because the outbox retry (``sweep.py``) finds it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-#: The beginnings of the request ids of runs that managers, graphs and schedules begin, and of ids
-#: of workflows.
+#: The prefixes of workflow ids, and of the request ids of runs that managers, graphs and schedules
+#: start.
 _OURS = ("manager/", "graph/", "schedule/", "crawl/")
 LATER = (
     "The command is recorded, and takes effect as soon as Temporal can be reached, without "
@@ -84,7 +84,7 @@ BY_AUDIT = (
 class CommandResult(Generic[Row]):
     """The result of a command: the changed row.
 
-    ``fresh`` is false for a repeat, or if nothing changed.
+    ``fresh`` is false if the command is a repeat or changed nothing.
     """
 
     row: Row
@@ -92,9 +92,7 @@ class CommandResult(Generic[Row]):
     note: str | None = None
 
     def mark(self, response: Response, location: str | None = None) -> None:
-        """Add headers to the answer to a start: the location, and for a repeat
-        ``Idempotency-Replayed``.
-        """
+        """Add headers to the response: the location, and ``Idempotency-Replayed`` for a repeat."""
         if location is not None:
             response.headers["Location"] = location
         if not self.fresh:
@@ -102,10 +100,10 @@ class CommandResult(Generic[Row]):
 
 
 def check_foreign(field: str, id: str | None) -> None:
-    """Raise ``InvalidRequest`` if a caller of one project gives an id that is like ours.
+    """Raise ``InvalidRequest`` if a caller of one project gives an id that looks like ours.
 
-    The run would count as one that a manager, graph or schedule began, or a workflow would be
-    notified of its end. It may be of another project.
+    Otherwise, the run would count as started by a manager, graph or schedule, or a workflow of
+    another project could be notified of its end.
     """
     if id is not None and projects.only() is not None and id.startswith(_OURS):
         raise refusal(field, id, f"it begins with one of {', '.join(_OURS)}; give another one")
@@ -143,36 +141,36 @@ def needing_temporal(detail: str, run_id: int | None = None) -> Iterator[None]:
 async def notify(call: Awaitable[Any], what: str, later: str = LATER) -> str | None:
     """Notify Temporal of a recorded command.
 
-    If Temporal is unavailable, return the note for the caller.
+    If Temporal is unavailable, return a note for the caller.
     """
     try:
         await call
     except TemporalUnavailable as error:
-        logger.warning("%s is recorded, but Temporal is not notified yet: %s", what, error)
+        logger.warning("%s is recorded, but Temporal has not been notified yet: %s", what, error)
         return later
     return None
 
 
 def sentences(*texts: str | None) -> str | None:
-    """Return these notes for the caller as one; ``None``: there is none."""
+    """Combine these notes for the caller into one. Return ``None`` if there are none."""
     return " ".join(filter(None, texts)) or None
 
 
 def found(runs: RunReader, run_id: int) -> RunRow:
-    """Return the run. Blocks. Raises ``Problem`` 404."""
+    """Return the run. Raises ``Problem`` 404. This call blocks."""
     return existing("run", run_id, runs.get_run(run_id))
 
 
 def undeleted(runs: RunReader, run_id: int) -> RunRow:
     """Return a run whose data can still be read.
 
-    Blocks. Raises ``Problem`` 404, and ``RunDeleted``.
+    Raises ``Problem`` 404, and ``RunDeleted``. This call blocks.
     """
     return check_kept(found(runs, run_id))
 
 
 def check_kept(row: RunRow) -> RunRow:
-    """Return the same run. Raises ``RunDeleted`` if its data is deleted."""
+    """Return the same run. Raises ``RunDeleted`` if its data was deleted."""
     if row.deleted_at is not None:
         when = row.deleted_at.isoformat()
         fix = f"GET /v1/runs/{row.run_id} shows the remaining data"
@@ -181,7 +179,7 @@ def check_kept(row: RunRow) -> RunRow:
 
 
 def as_it_stands(runs: RunReader, run_id: int) -> RunRow:
-    """Return the run as a list shows it, even if a manual edit broke its row.
+    """Return the run as a list shows it, even if a manual edit made its row unreadable.
 
     Raises ``Problem`` 404.
     """
@@ -219,7 +217,7 @@ class Commands:
         request_id = _own_id(same_id(body.request_id, key))
         check_foreign("request_id", request_id)
         check_foreign("parent", body.parent)
-        # The inner replace checks the request_id: RunRequest has the rule.
+        # The inner replace checks the request_id, because RunRequest contains the rule.
         request = dataclasses.replace(
             body.request(), request_id=request_id, project=projects.chosen(body.project)
         )
@@ -246,7 +244,7 @@ class Commands:
             known = await run_in_threadpool(self.runs.find_run, request_id)
             wanted = await self._completed(request, body, args, known)
             try:
-                # Many tasks take the database long to store.
+                # The database needs a long time to store many tasks.
                 async with (
                     turn() if len(args or ()) > INLINE_TASKS_MAX else contextlib.nullcontext()
                 ):
@@ -259,8 +257,8 @@ class Commands:
                     or await run_in_threadpool(self.runs.find_run, request_id) is None
                 ):
                     raise  # without a run, the id belongs to another project
-            # Meanwhile another gateway stored the same request, perhaps with another catalogue. Try
-            # again: this request is then the repeat.
+            # Meanwhile, another gateway has stored the same request, perhaps with another
+            # catalogue. Try again, and this request becomes the repeat.
 
     async def _completed(
         self,
@@ -271,11 +269,9 @@ class Commands:
     ) -> RunRequest:
         """Check the request and add the limits of its crawler.
 
-        For a repeat, add the limits that were stored.
-
-        The catalogue may have changed since the first request. The token may have changed, too: its
-        name replaces a missing ``requested_by``. A repeat with another token is still the same
-        request.
+        For a repeat, add the limits that were stored, because the catalogue may have changed since
+        the first request. The token may have changed too, and its name replaces a missing
+        ``requested_by``. A repeat with another token is still the same request.
         """
         if known is None:
             crawler = await self.crawlers.get(body.crawler)
@@ -298,7 +294,7 @@ class Commands:
             "sending this one again (a start: under the same Idempotency-Key) is safe."
         )
         with needing_temporal(detail, row.run_id):
-            # Another gateway may start it too, or the run may end before this start reaches the
+            # Another gateway may also start it, or the run may end before this start reaches the
             # server.
             await self.workflows.start(
                 begin_request(row), next_workflow_id(row), row.run_uid, repair=True
@@ -307,9 +303,9 @@ class Commands:
     # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self, run_id: int, body: StopRun) -> CommandResult[RunRow]:
-        """Record the stop, then notify the workflow, or start one that carries it out.
+        """Record the stop, then notify the run's workflow, or start a workflow that carries it out.
 
-        A run can be stopped even if its row cannot be read.
+        A run can be stopped even if its row is unreadable.
         """
         try:
             before = await self.find(run_id)
@@ -341,7 +337,7 @@ class Commands:
     async def notify_stop(self, row: RunRow, stop: StopRequest) -> None:
         """Send a recorded stop to the workflow of the run.
 
-        If none is open, start one, which reads the stop.
+        If no workflow is open, start one, which reads the stop.
         """
         for candidate in workflow_ids(row):
             if await self.workflows.stop(candidate, stop, run_uid=uid_there(row, candidate)):
@@ -349,10 +345,10 @@ class Commands:
         await self.take_over(row)
 
     async def take_over(self, row: RunRow) -> None:
-        """Start a workflow for a live run without one, unless the run has ended meanwhile."""
+        """Start a workflow for a live run that has none, unless the run has ended meanwhile."""
         now = await self.find(row.run_id)
-        # If the run ends after this check, the workflow notices it: with ``repair``, it executes
-        # nothing again.
+        # If the run ends after this check, the workflow notices that, because with ``repair`` it
+        # executes nothing again.
         if (
             not now.status.terminal
             and now.attempt == row.attempt
@@ -367,7 +363,7 @@ class Commands:
     async def add_tasks(self, run_id: int, body: AddTasksBody, key: str | None) -> AddedTasks:
         """Add child tasks to a live run.
 
-        Then let its workflow poll now, so that free slots get the tasks at once.
+        Then make its workflow poll now, so that free slots get the tasks immediately.
         """
         row = await self.find(run_id)
         check_own(row.ref)
@@ -384,9 +380,9 @@ class Commands:
         return AddedTasks(run_id=run_id, tasks=added, note=note)
 
     async def _wake(self, row: RunRow) -> str | None:
-        """Let the run's workflow poll now.
+        """Make the run's workflow poll now.
 
-        If that fails, return a sentence about when the tasks are deployed.
+        If that fails, return a sentence about when the tasks will be deployed.
         """
         try:
             for candidate in workflow_ids(row):
@@ -394,19 +390,22 @@ class Commands:
                     return None
         except TemporalUnavailable as error:
             logger.warning(
-                "the workflow of run %d is not notified of added tasks yet: %s", row.run_id, error
+                "the workflow of run %d has not been notified of added tasks yet: %s",
+                row.run_id,
+                error,
             )
-        return "The tasks are recorded and are deployed after the next poll of the run's workflow."
+        return "The tasks are recorded, and are deployed after the next poll of the run's workflow."
 
     # --- resume and poll --------------------------------------------------------------------------
 
     async def resume(
         self, run_id: int, body: ResumeRun, attempt: int | None = None
     ) -> CommandResult[RunRow]:
-        """Record the next attempt of a run that has ended or has lost its workflow, then start its
-        workflow.
+        """Record the next attempt of a run that has ended or has lost its workflow, then start a
+        workflow for it.
 
-        Raises ``NotInThisState`` if the run is in another ``attempt`` than the caller saw.
+        Raises ``NotInThisState`` if the run is in another ``attempt`` than the one that the caller
+        saw.
         """
         row = await run_in_threadpool(undeleted, self.runs, run_id)
         if attempt not in (None, row.attempt):
@@ -429,7 +428,7 @@ class Commands:
         return CommandResult(row, fresh)
 
     async def _resume_id(self, row: RunRow) -> str:
-        """Return the id for the workflow of the next attempt.
+        """Return the workflow id for the next attempt.
 
         Raises ``Problem`` 409 if the run is live.
         """
@@ -449,7 +448,7 @@ class Commands:
             return wanted
         former = row.owner_run_id if row.owner_workflow_id == wanted else None
         if former is not None and await self.workflows.is_open(wanted, former):
-            # The run has its verdict, but the former workflow still exports.
+            # The run has its verdict, but the former workflow is still exporting.
             return attempt_workflow_id(row.crawler, row.request_id, row.attempt + 1)
         return wanted
 
@@ -465,7 +464,7 @@ class Commands:
         return CommandResult(row, fresh, note)
 
     async def poll(self, run_id: int) -> CommandResult[RunRow]:
-        """Let the workflow poll the cluster now."""
+        """Make the workflow poll the cluster now."""
         row = await self.find(run_id)
         if row.status.terminal:
             raise Problem(
@@ -475,13 +474,13 @@ class Commands:
             for candidate in workflow_ids(row):
                 if await self.workflows.poll_now(candidate):
                     return CommandResult(row)
-        detail = f"run {run_id} has no open workflow that could poll; resume it"
+        detail = f"run {run_id} has no open workflow that could poll; resume the run"
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
 
 
 def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) -> None:
-    """Raise ``InvalidRequest`` for a number or boolean in an argument that the crawler declares as
-    a text.
+    """Raise ``InvalidRequest`` if an argument that the crawler declares as text is a number or a
+    boolean.
     """
     check_texts(crawler.args, body.args if isinstance(body, StartRun) else {})
     for n, task in enumerate(body.tasks or ()):
@@ -489,9 +488,9 @@ def check_json_types(crawler: CrawlerDefinition, body: StartRun | AddTasksBody) 
 
 
 def _own_id(given: str | None) -> str:
-    """Return the given id, or a new one for ``None``.
+    """Return the given id, or a new id for ``None``.
 
-    An empty id stays empty, and is refused later.
+    An empty id stays empty and is refused later.
     """
     return uuid.uuid4().hex if given is None else given
 

@@ -16,14 +16,14 @@ from crawler_lifecycle.ports.protocols import SchedulerClient
 from crawler_lifecycle.web.problems import FieldError, Problem
 
 FRESH_S = 5.0
-#: Seconds for which a failure is reused, for callers that waited for the same call.
+#: Seconds for which a failure is reused by callers that waited for the same call.
 FAILED_S = 1.0
 
 
 class Crawlers:
     """A cache of the scheduler service's ``GET /v1/crawlers``.
 
-    Many callers at once cause only one call.
+    Concurrent callers share one call.
 
     While the service is unavailable, the last catalogue is used: runs are accepted with it, and
     deployed later.
@@ -40,12 +40,12 @@ class Crawlers:
         self._failures = Failures(
             "reading the catalogue", "the last catalogue stays in use", clock=clock
         )
-        # Callers wait in coroutines: if the scheduler service hangs, it must not use up the
-        # threads.
+        # Callers wait in coroutines, because if the scheduler service hangs, they must not use up
+        # the threads.
         self._reading = asyncio.Lock()
 
     async def all(self) -> Mapping[str, CrawlerDefinition]:
-        """Return the crawlers by name, as last read.
+        """Return the crawlers by name, as they were last read.
 
         Raises ``SchedulerUnavailable`` if they were never read.
         """
@@ -73,8 +73,8 @@ class Crawlers:
 
     @property
     def age_s(self) -> float | None:
-        """Seconds since the last reading, while the scheduler service does not answer; otherwise
-        ``None``.
+        """The time in seconds since the last reading while the scheduler service does not answer;
+        otherwise ``None``.
         """
         return (
             None
@@ -94,8 +94,8 @@ class Crawlers:
         )
 
     async def last(self) -> tuple[Mapping[str, CrawlerDefinition], str | None]:
-        """Return the crawlers by name, none if they were never read, and a note if this is not the
-        newest catalogue.
+        """Return the crawlers by name, and a note if this is not the newest catalogue. There are no
+        crawlers if they were never read.
         """
         try:
             return await self.all(), self.note()
@@ -104,16 +104,16 @@ class Crawlers:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the scheduler service uses an older catalogue than the newest."""
+        """The reason why the scheduler service does not use the newest catalogue."""
         return self._scheduler.problem
 
     async def keep_reading(self, every_s: float) -> None:
-        """Read the catalogue regularly until this is cancelled, so that the last one is not too
+        """Read the catalogue regularly until this is cancelled, so that the last one is never too
         old.
         """
 
         async def read() -> None:
-            with contextlib.suppress(SchedulerUnavailable):  # logged where it is read
+            with contextlib.suppress(SchedulerUnavailable):  # the reading itself logs this
                 await self.all()
 
         await Loop("the regular reading of the catalogue", every_s).run(read)
@@ -121,11 +121,11 @@ class Crawlers:
     async def get(self, name: str) -> CrawlerDefinition:
         """Return the crawler with this name.
 
-        Raises ``Problem`` 422 with known names, or ``SchedulerUnavailable``.
+        Raises ``Problem`` 422 with the known names, or ``SchedulerUnavailable``.
         """
         known = await self.all()
         if name not in known and self._failure is not None:
-            # It may have been declared after the last reading.
+            # The crawler may have been declared after the last reading.
             raise SchedulerUnavailable(str(self._failure[1]))
         if name not in known:
             words = unknown(known, self.problem)

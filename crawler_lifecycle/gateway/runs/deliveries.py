@@ -1,4 +1,4 @@
-"""Deliveries of an ended run: send them again, download the archive."""
+"""Deliveries of an ended run: repeat them, and download the archive."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ class Deliveries:
         keys.
         """
         row, attempt = await run_in_threadpool(self._judged, run_id, body.attempt)
-        # The owner is checked only for the present attempt. The number is enough for an earlier
-        # attempt.
+        # The owner is checked only for the present attempt. For an earlier attempt, its number is
+        # enough.
         fence = Fence(run_id, attempt, row.owner_run_id or "", row.run_uid)
         with needing_temporal(
-            f"the deliveries of run {run_id} are not repeated; send this again later.", run_id
+            f"the deliveries of run {run_id} are not repeated; try again later.",
+            run_id,
         ):
             workflow_id = await self.workflows.export_again(
                 fence, event=body.event, files=body.files
@@ -65,9 +66,9 @@ class Deliveries:
         )
 
     def _judged(self, run_id: int, wanted: int | None) -> tuple[RunRow, int]:
-        """Return the run, and the wanted or the present attempt.
+        """Return the run and an attempt (default: the present one).
 
-        Raises ``Problem`` 409 if it has no verdict.
+        Raises ``Problem`` 409 if the attempt has no verdict.
         """
         row = undeleted(self.runs, run_id)
         attempt = wanted or row.attempt
@@ -93,8 +94,8 @@ class Deliveries:
         record = max(fitting, key=lambda entry: int(str(entry["attempt"])))
         with reading(run_id):
             chunks = self.archive.open(str(record["url"]))
-            # The first read shows errors. After that, the head of the answer is sent, and an error
-            # cannot be answered.
+            # The first read can still report errors. After that, the head of the response is sent,
+            # and errors cannot be reported.
             first = next(chunks, b"")
         digest = str(record["sha256"])
         return itertools.chain([first], chunks), {

@@ -29,29 +29,30 @@ from crawler_lifecycle.runner.item_reader import Feed, SkippedData
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: The most tables and statistics that are made at the same moment, and the most of one project.
+#: The maximum number of tables and statistics that are computed at the same time: in total, and for
+#: one project.
 TABLES = (3, 2)
 _TYPES = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 _CONTENT: dict[str, Any] = {
-    "application/jsonl": {"schema": {"type": "string", "description": "One item in each line"}},
+    "application/jsonl": {"schema": {"type": "string", "description": "One item on each line"}},
     "text/csv": {
         "schema": {
             "type": "string",
-            "description": "A line with names of fields, and one for each item",
+            "description": "A line with the field names, and then one line for each item",
         }
     },
 }
 
 
 class _Late(Exception):
-    """The reading took longer than ``slots.WORK_S``, or its client has left."""
+    """The reading took longer than ``slots.WORK_S``, or its client has disconnected."""
 
 
 @dataclass(frozen=True)
 class RunItems:
     """Reads the items of runs.
 
-    Its methods block, and raise ``Problem``. Call them in a slot: ``tables`` for a page or
+    The methods block, and raise ``Problem``. Call them in a slot: ``tables`` for a page or
     statistics, ``threads`` for each piece of a feed.
     """
 
@@ -62,7 +63,7 @@ class RunItems:
     threads: Slots = field(default_factory=lambda: Slots(*FILES_AT_ONCE))
 
     def table(self, run_id: int, choice: ItemsChoice, limit: int) -> ItemTable:
-        """Return a page of items. Reading ends when the work is over; a note then reports it."""
+        """Return a page of items. If the time for the reading ends early, a note reports this."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             table = item_table(read.in_time(decoder=DIGITS), choice.offset, limit)
@@ -71,9 +72,9 @@ class RunItems:
         )
 
     def stats(self, run_id: int, choice: ItemsChoice) -> ItemStats:
-        """Return the statistics of items.
+        """Return statistics of the items.
 
-        The reading ends when the work is over; a note then reports this.
+        If the time for the reading ends early, a note reports this.
         """
         with reading(run_id):
             read = _Reading(self, run_id, choice)
@@ -81,7 +82,7 @@ class RunItems:
         return replace(stats, notes=read.all_notes())
 
     def feed(self, run_id: int, choice: FeedChoice) -> Iterator[bytes]:
-        """Yield the items in the chosen format, in pieces."""
+        """Yield the items in the chosen format, piece by piece."""
         with reading(run_id):
             read = _Reading(self, run_id, choice)
             if not read.feeds:
@@ -94,7 +95,7 @@ class RunItems:
                 yield from as_csv(items, fields) if choice.format == "csv" else as_jsonl(items)
             except _Late as late:
                 raise missing(
-                    run_id, f"name: {late}, which gave no item in {slots.WORK_S:g} s,"
+                    run_id, f"name: {late}, which yielded no item within {slots.WORK_S:g} s,"
                 ) from None
 
 
@@ -119,8 +120,8 @@ class _Reading:
         self.feeds = feeds(names, lambda name: next(self._pieces(name), b""))
         if listed.left_out:
             self.notes.append(
-                f"{listed.left_out:,} files were not read: links, pipes, or more files than "
-                "the limit"
+                f"{listed.left_out:,} files were not read: they are links or pipes, or exceed the "
+                "limit"
             )
         if listed.note:
             self.notes.append(listed.note)
@@ -130,7 +131,7 @@ class _Reading:
             self.notes.append(no_feeds(names, self._run.items if task is None else None))
 
     def items(self, **decoder: Any) -> Iterator[Any]:
-        """Yield the items of all feeds, one feed after the other.
+        """Yield the items of all feeds, one feed after another.
 
         Raises ``NotDelivered``, ``Problem`` or ``_Late``.
         """
@@ -139,7 +140,7 @@ class _Reading:
             yield item
 
     def in_time(self, **decoder: Any) -> Iterator[Any]:
-        """Yield the items that fit the filter, until the time for reading is over."""
+        """Yield the items that match the filter, until the time for reading is over."""
         try:
             yield from filter(
                 matching(self._choice.field, self._choice.contains), self.items(**decoder)
@@ -179,8 +180,9 @@ def add_items(app: FastAPI, items: RunItems) -> None:
     ) -> ItemTable:
         """A page of the items of a run (from JSON Lines, JSON or CSV) as a table of texts.
 
-        Its columns are the fields that most items have. `offset` counts only items that fit the
-        filter."""
+        Its columns are the fields that most items have. `offset` counts only items that match the
+        filter.
+        """
         return await items.tables.run(request, items.table, run_id, choice, choice.limit)
 
     @app.get("/v1/runs/{run_id}/items/stats")
@@ -197,18 +199,19 @@ def add_items(app: FastAPI, items: RunItems) -> None:
         responses={
             200: {
                 "content": _CONTENT,
-                "description": "All items that fit the filter, in the requested format",
+                "description": "All items that match the filter, in the requested format",
             }
         },
     )
     async def get_feed(
         request: Request, run_id: RunId, choice: Annotated[FeedChoice, Query()]
     ) -> StreamedResponse:
-        """All items of a run, or those that fit a filter, as JSON Lines or CSV.
+        """All items of a run, or those that match a filter, as JSON Lines or CSV.
 
-        If the connection ends early, items are missing."""
+        If the connection ends early, items are missing.
+        """
         pieces = items.feed(run_id, choice)
-        # After the first piece, the head of the answer is sent, and an error can only end the
+        # After the first piece, the head of the response is sent, and an error can only end the
         # connection.
         first = await items.threads.run(request, next, pieces)
         chunks = in_threads(chain([first], pieces), items.threads)

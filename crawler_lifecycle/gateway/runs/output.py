@@ -24,11 +24,10 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem, ProblemDocument
 
-#: The most files that are read at the same moment, for any number of readers, and the most of one
-#: project.
+#: The maximum number of files that are read at the same time: in total, and for one project.
 FILES_AT_ONCE = (6, 4)
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})", re.ASCII)
-#: We do not trust the files of crawlers: no browser may show one as a page of this gateway.
+#: We do not trust the files of crawlers, so no browser may show them as pages of this gateway.
 UNTRUSTED = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -46,9 +45,10 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
     async def list_files(
         request: Request, run_id: RunId, choice: Annotated[FilesChoice, Query()]
     ) -> TaskFilePage:
-        """The supporting files of a run, from the folders of its tasks, even while they are
-        written. Files of a try are left out if a later try started from the beginning. What is in
-        no folder here comes from the archives."""
+        """The supporting files of a run, from the folders of its tasks, even while they are being
+        written. Files of a try are omitted if a later try started from the beginning. Files that
+        are no longer in these folders come from the archives.
+        """
 
         def read() -> FileList:
             run = undeleted(runs, run_id)
@@ -86,10 +86,11 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
     ) -> StreamedResponse:
         """The bytes of one supporting file, as far as it is written now.
 
-        Give its ``name`` in the list, or its path in the folder of a task. ``Range`` gives a part
-        of it, for example to continue an interrupted download."""
-        # Other ranges are not supported, and ``If-Range`` cannot be checked. Then the answer is the
-        # whole file.
+        Give its ``name`` in the list, or its path in the folder of a task. ``Range`` requests a
+        part of it, for example to continue an interrupted download.
+        """
+        # Other ranges are not supported, and ``If-Range`` cannot be checked. In these cases, the
+        # response is the whole file.
         asked = _RANGE.fullmatch(range or "") if if_range is None else None
         first, end = (int(asked[1]), int(asked[2] or 10**18) + 1) if asked else (0, 10**18)
         if first >= end:
@@ -107,7 +108,8 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
                     task = find_task(tasks, run.ref, choice.task).ref
                     opened = files.of_task(run.ref, task, choice.path, first)
                     what = f"path: {choice.path!r} of task {task.task_id}"
-                # Read now: after the headers are sent, an error cannot be reported.
+                # The file is opened now, because an error cannot be reported after the headers are
+                # sent.
                 if opened is not None:
                     opened.rest = opened.rest or next(opened.pieces, b"")
             if opened is None:
@@ -117,7 +119,7 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
         opened = await threads.run(request, begin)
         size = opened.size
         if asked and first >= size:
-            detail = f"Range: byte {first:,} is after the end; the file has {size:,} bytes"
+            detail = f"Range: byte {first:,} is beyond the end; the file has {size:,} bytes"
             headers = {"Content-Range": f"bytes */{size}"}
             raise Problem(416, "range_not_satisfiable", detail, headers=headers, run_id=run_id)
         stop = min(end, size)
@@ -142,13 +144,13 @@ def add_files(app: FastAPI, files: RunFiles, runs: RunReader, tasks: TaskReader)
 
 
 async def in_threads(pieces: Iterator[bytes], threads: Slots) -> AsyncGenerator[bytes, None]:
-    """Yield the same pieces. A thread of ``threads`` reads each of them."""
+    """Yield the same pieces, each read by one of ``threads``."""
     while (piece := await threads.run(None, next, pieces, None)) is not None:
         yield piece
 
 
 def missing(run_id: int, what: str) -> Problem:
-    """Return the problem 404 for a file that does not exist here."""
+    """Return the problem 404 for a file that cannot be read here."""
     detail = (
         f"{what} is not a file that can be read here; GET /v1/runs/{run_id}/files lists the "
         "files that can"
@@ -156,7 +158,7 @@ def missing(run_id: int, what: str) -> Problem:
     return Problem(404, "file_not_found", detail, run_id=run_id)
 
 
-#: We do not trust the output of crawlers: no browser may show it as a page of this gateway.
+#: We do not trust the output of crawlers, so no browser may show it as a page of this gateway.
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
@@ -172,11 +174,10 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> StreamedResponse:
         """The last lines of a task's output.
 
-        With ``follow``, new output is added until the task has ended. With ``at_error``, the lines
-        around its last error; the header ``X-Log-Position`` has its offset in bytes.
-
-        If this gateway cannot read logs from the cluster, only the kept end of the log is
-        available, after the task has ended.
+        With ``follow``, new output is added until the task has ended. With ``at_error``, the
+        response has the lines around the last error, and the header ``X-Log-Position`` has the
+        error's offset in bytes. If this gateway cannot read logs from the cluster, only the stored
+        end of the log is available, and only after the task has ended.
         """
         task = await logged_task(reader, run_id, choice.task)
         if choice.at_error:
@@ -187,7 +188,7 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
 
 
 async def logged_task(reader: LogReader, run_id: int, task_id: int | None) -> LoggedTask:
-    """Return a task of a run whose data is not deleted (default: the main task).
+    """Return a task (default: the main task) of a run whose data is not deleted.
 
     Raises ``Problem`` 404.
     """

@@ -19,45 +19,46 @@ from crawler_lifecycle.store.runs.reads import RunReader
 
 from .crawlers import Crawlers
 
-#: The number of last runs of each crawler, and seconds for which the answer is reused.
+#: The number of recent runs of each crawler.
 EACH = 20
+#: Seconds for which the answer is reused.
 FRESH_S = 5.0
-#: A run has unusually few items if it has fewer than this part of the median of the runs before.
-#: With fewer runs before than the second number, nothing is reported.
+#: A run has unusually few items if it has less than this share of the median of the previous runs.
 LESS = 0.7
+#: With fewer previous runs than this, nothing is reported.
 RUNS_MIN = 3
 _COUNTERS = ("pages", "items", "errors")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCounter:
-    """A counter of a run, and the same counter of the run before."""
+    """A counter of a run, and the same counter of the previous run."""
 
     name: str
     now: int | None
     before: int | None
     per_minute: float | None
-    """The average from the start to the end (or to now); null if it is not known."""
+    """The average from the start to the end (or until now); null if it is unknown."""
     before_per_minute: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A run compared with the last earlier run of its crawler that completed.
+    """A run compared with the last previous run of its crawler that completed.
 
-    ``run_id`` is null without one.
+    ``run_id`` is null if there is no such run.
     """
 
     run_id: int | None
     started_at: datetime | None
     duration_s: float | None
-    """The duration of the run itself so far."""
+    """The duration of the run itself until now."""
     before_duration_s: float | None
     counters: list[ComparedCounter]
 
 
 def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
-    """Compare the run with the one before. Blocks."""
+    """Compare the run with the previous one. This call blocks."""
     found = runs.list_runs(
         crawler=row.crawler, status=[RunStatus.COMPLETED.value], before_run_id=row.run_id, limit=1
     )
@@ -77,7 +78,7 @@ def compared(runs: RunReader, row: RunRow, now: datetime) -> Comparison:
 
 
 def _seconds(row: RunRow | RecentRun, now: datetime) -> float | None:
-    """Return the seconds from the start to the end (or to now).
+    """Return the seconds from the start to the end (or until now).
 
     Clocks differ, so a negative value becomes 0.
     """
@@ -99,16 +100,16 @@ class CrawlerRuns:
     crawler: str
     runs: list[RecentRun]
     warning: str | None
-    """A sentence if its last good run brought unusually few items."""
+    """A sentence if its last good run found unusually few items."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllCrawlerRuns:
-    """The last runs of all crawlers of the catalogue."""
+    """The last runs of all crawlers in the catalogue."""
 
     crawlers: list[CrawlerRuns]
     left_out: int
-    """The number of crawlers above ``CRAWLERS_MAX``, which are left out."""
+    """The number of crawlers beyond ``CRAWLERS_MAX``, which are omitted."""
     at: datetime
 
 
@@ -116,7 +117,7 @@ class AllCrawlerRuns:
 class RecentRuns:
     """Reads the last runs of all crawlers with one statement.
 
-    The answer is reused for ``FRESH_S`` seconds.
+    The result is reused for ``FRESH_S`` seconds.
     """
 
     runs: RunReader
@@ -142,9 +143,9 @@ class RecentRuns:
 
 
 def brought_less(runs: Sequence[RecentRun]) -> str | None:
-    """Return a sentence if the newest completed run brought unusually few items.
+    """Return a sentence if the newest completed run found unusually few items.
 
-    ``runs`` have the newest one first.
+    ``runs`` is sorted from newest to oldest.
     """
     completed = [run for run in runs if run.status == RunStatus.COMPLETED and run.items is not None]
     before = [run for run in completed[1:] if run.lacks is None]

@@ -34,8 +34,8 @@ from crawler_lifecycle.domain.run import (
 )
 from crawler_lifecycle.web.problems import Problem
 
-#: The most tasks of one run that the gateway accepts. It stores them itself, so Temporal does not
-#: receive them.
+#: The maximum number of tasks of one run that the gateway accepts. It stores them itself, so
+#: Temporal does not receive them.
 TASKS_MAX = 10_000
 
 
@@ -48,7 +48,7 @@ def _travels(value: str, info: ValidationInfo) -> str:
 
 
 Travels = AfterValidator(_travels)
-"""The check of a text that is stored in Temporal and in the database. The field itself limits its
+"""Checks a text that is stored in Temporal and in the database. The field itself limits its
 length.
 """
 Person = Annotated[str, Field(min_length=1, max_length=SAID_MAX), Travels]
@@ -59,25 +59,25 @@ IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
 class StrictBody(BaseModel):
-    """A body.
+    """A request body.
 
-    Its lists have a ``max_length``, and those of objects end with the first wrong one
-    (``fail_fast``).
+    Its lists have a ``max_length``, and validation of lists of objects ends at the first wrong
+    object (``fail_fast``).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _scalar(value: object) -> Scalar:
-    if isinstance(value, str | int | float):  # and bool, which is an int
+    if isinstance(value, str | int | float):  # this includes bool, which is a subclass of int
         return value
     raise ValueError(
-        "give a text; give a number, true or false only if the crawler declares that type"
+        "give a text; numbers, true and false are allowed only if the crawler declares that type"
     )
 
 
 Args = dict[str, Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]]
-"""Arguments of a request: texts, or JSON values of the declared type."""
+"""The arguments in a request: texts, or JSON values of the declared type."""
 
 
 def texts(args: Mapping[str, Scalar]) -> dict[str, str]:
@@ -86,7 +86,7 @@ def texts(args: Mapping[str, Scalar]) -> dict[str, str]:
 
 
 class NewTask(StrictBody):
-    """One task of a run. Its arguments replace those of the run."""
+    """One task of a run. Its arguments override those of the run."""
 
     args: Args = Field(default_factory=dict)
 
@@ -99,8 +99,8 @@ def _resumed(value: object) -> None:
 
 
 class StartRun(StrictBody):
-    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, but with more
-    tasks allowed.
+    """Body of ``POST /v1/runs``: a ``RunRequest`` without ``run_id`` and ``rerun``, but with a
+    higher limit for tasks.
     """
 
     crawler: str
@@ -152,7 +152,7 @@ class PauseBody(StrictBody):
     requested_by: Person | None = None
 
     def words(self) -> str:
-        """Return the text that is stored as the reason: the person, and the given reason."""
+        """Return the text that is stored as the reason: the person and the given reason."""
         by = f"by {self.requested_by}" if self.requested_by else "over HTTP"
         return f"paused {by}" + (f": {self.reason}" if self.reason else "")
 
@@ -192,14 +192,13 @@ class ResendExport(StrictBody):
     def _something(self) -> Self:
         if not (self.event or self.files):
             raise ValueError(
-                "event: event and files are both false, so nothing would be sent; leave one of "
-                "them out"
+                "event: event and files are both false, so nothing would be sent; omit one of them"
             )
         return self
 
 
 class AddedTasks(BaseModel):
-    """The added tasks, in the order in which they were sent."""
+    """The added tasks, in the order of the request."""
 
     run_id: int
     tasks: list[AddedTask]
@@ -209,7 +208,8 @@ class AddedTasks(BaseModel):
 def same_id(given: str | None, key: str | None) -> str | None:
     """Return the id of a request, from its body or from the header ``Idempotency-Key``.
 
-    If both are given, they must be equal. Raises ``Problem`` 422."""
+    If both are given, they must be equal. Raises ``Problem`` 422.
+    """
     if key is None:
         return given
     # The draft standard writes the header as a quoted string, but most clients send it without
@@ -217,6 +217,8 @@ def same_id(given: str | None, key: str | None) -> str | None:
     key = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     if given not in (None, key):
         raise Problem(
-            422, "invalid_request", "request_id: differs from the header Idempotency-Key; send one"
+            422,
+            "invalid_request",
+            "request_id: differs from the header Idempotency-Key; send one",
         )
     return key

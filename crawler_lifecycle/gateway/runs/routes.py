@@ -79,9 +79,9 @@ _Export = Annotated[ResendExport, Depends(JsonBody(ResendExport, optional=True))
 
 _Part = Annotated[UploadPart, Depends(JsonBody(UploadPart))]
 
-#: The media types of an archive. The second is for clients, generated from the OpenAPI document,
-#: that know no zip.
+#: The media types of an archive.
 _ZIP = "application/zip"
+#: For clients that are generated from the OpenAPI document and do not know zip.
 _BYTES = "application/octet-stream"
 
 RunId = Id
@@ -99,7 +99,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
     ) -> Accepted:
         """Start a run.
 
-        A repeat with the same ``Idempotency-Key`` and body answers with the same run, at any time.
+        A repeat with the same ``Idempotency-Key`` and body returns the same run, at any time.
         """
         outcome = await commands.start(signed(body), idempotency_key)
         outcome.mark(response, f"/v1/runs/{outcome.row.run_id}")
@@ -116,14 +116,17 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         },
     )
     async def stop_run(run_id: RunId, body: _Stop, response: Response) -> Accepted:
-        """Stop a run, gracefully or by force. The answer comes after the stop is recorded."""
+        """Stop a run, gracefully or by force.
+
+        The response is sent after the stop is recorded.
+        """
         outcome = await commands.stop(run_id, signed(body))
         response.status_code = 202 if outcome.fresh else 200
         return answer(outcome)
 
     @app.post("/v1/runs/{run_id}/resume", status_code=202)
     async def resume_run(run_id: RunId, body: _Resume) -> Accepted:
-        """Resume a run that has ended, as its next attempt."""
+        """Resume a run that has ended. This begins its next attempt."""
         return answer(await commands.resume(run_id, signed(body)))
 
     @app.delete("/v1/runs/{run_id}", status_code=202)
@@ -132,13 +135,16 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
         requested_by: Annotated[str | None, Query(min_length=1, max_length=255)] = None,
     ) -> Accepted:
         """Delete the data of an ended run: files, archives, logs, arguments, texts of events, and
-        Temporal's histories. A short row stays. Its `deleted` lists the deleted data, and the
-        remaining data with reasons. A repeat answers with the progress."""
+        Temporal's histories.
+
+        A short row stays. Its `deleted` lists the deleted data, and the remaining data with the
+        reasons. A repeat returns the progress.
+        """
         return answer(await commands.delete(run_id, requested_by or caller_name()))
 
     @app.post("/v1/runs/{run_id}/poll", status_code=202)
     async def poll_run(run_id: RunId) -> Accepted:
-        """Poll the tasks of a run now, before the next planned poll."""
+        """Poll the tasks of a run now, before the next scheduled poll."""
         return answer(await commands.poll(run_id))
 
     @app.post("/v1/runs/{run_id}/tasks", status_code=202)
@@ -153,7 +159,7 @@ def add_commands(app: FastAPI, commands: Commands, clock: Clock) -> None:
 
 
 def add_uploads(app: FastAPI, tasks: TaskReader, bundles: TaskBundles | None) -> None:
-    """Add the route that gives addresses for the supporting files of tasks in pods."""
+    """Add the route that gives out addresses for the supporting files of tasks in pods."""
 
     @app.post("/v1/runs/{run_id}/tasks/{index}/attempts/{attempt}/files")
     async def upload_files(
@@ -210,9 +216,8 @@ _ALIVE = {status.value for status in TaskStatus if not status.terminal}
 def _ticket(
     tasks: TaskReader, bundles: TaskBundles | None, key: tuple[int, int, int], body: UploadPart
 ) -> Ticket:
-    """Return an address for one part of the files of a live task.
-
-    The bytes do not pass through the gateway.
+    """Return an address for one part of the files of a live task. The bytes do not pass through the
+    gateway.
 
     Raises ``Problem`` 404, 409 or 503, and ``InvalidRequest``.
     """
@@ -233,20 +238,21 @@ def _ticket(
         raise Problem(404, "task_not_found", detail, run_id=run_id)
     check_own(found[0].run)
     if found[0].status not in _ALIVE:
-        # Earlier addresses expire. After that, nobody can change the files of an ended task.
+        # Earlier addresses expire, and after that nobody can change the files of an ended task.
         detail = (
-            f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; it "
-            "takes no more files"
+            f"task {index} of attempt {attempt} of run {run_id} is {found[0].status}; it accepts "
+            "no more files"
         )
         raise Problem(409, "not_in_this_state", detail, run_id=run_id)
     with reading(run_id):
         return bundles.ticket(found[0].run, index, attempt, body.part, body.bytes, body.md5)
 
 
-#: The most ended runs whose task counts are kept in memory, so that lists do not count them again.
+#: The maximum number of ended runs whose task counts are cached, so that lists do not count them
+#: again.
 ENDED_MAX = 5_000
 _NO_TASKS = RunTasks(TaskCounts({}))
-#: Filters that the store does not have under the same name.
+#: Filters that do not have the same name in the store.
 _OWN = {"page_size", "page_token", "tag", "project", "search", "sort"}
 
 
@@ -259,20 +265,18 @@ def add_readers(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None
 
 @dataclass(eq=False)
 class RunViews:
-    """Reads runs for answers: a page of runs, and one run with all its fields."""
+    """Reads runs for responses: a page of runs, or one run with all its fields."""
 
     store: Store
     blocked: BlockedRuns
     clock: Clock
     _ended: dict[tuple[str, int] | None, RunTasks] = field(default_factory=dict)
-    """Facts about the tasks of ended attempts, which do not change any more."""
+    """Facts about the tasks of ended attempts, which no longer change."""
 
     def listed(self, filters: RunFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-        """Return the runs that fit the filters, newest first, and facts about the tasks of each.
+        """Return the runs that match the filters, newest first, and facts about the tasks of each.
 
-        Blocks.
-
-        Raises ``InvalidRequest`` and ``Problem`` 422.
+        Raises ``InvalidRequest`` and ``Problem`` 422. This call blocks.
         """
         filters.check()
         with narrowed(filters.project), self.store.database.together():
@@ -292,7 +296,9 @@ class RunViews:
         ), tasks
 
     def counted(self, filters: RunFilters, page: RunPage) -> tuple[int, bool]:
-        """Return the number of runs that fit the filters, and whether it is exact. Blocks."""
+        """Return the number of runs that match the filters, and whether it is exact. This call
+        blocks.
+        """
         with narrowed(filters.project):
             count = partial(self.store.runs.count_found, **_wanted(filters))
             return counted(filters, page, len(page.runs), count)
@@ -300,13 +306,13 @@ class RunViews:
     def of(self, row: RunRow, now: datetime, tasks: RunTasks | None = None) -> Run:
         """Return one run as in a list.
 
-        With ``tasks``, its ``waiting`` also uses facts about its tasks.
+        With ``tasks``, its ``waiting`` also considers facts about its tasks.
         """
         known = {} if tasks is None else {"tasks": tasks.counts.positive(), "reason": tasks.reason}
         return Run.of(row, now, blocked=self.blocked.listed(row), known=known)
 
     def tasks_of(self, rows: Sequence[RunRow]) -> dict[int, RunTasks]:
-        """Return facts about the tasks of each of these runs. Blocks."""
+        """Return facts about the tasks of each of these runs. This call blocks."""
         keys = {
             row.run_id: (row.run_uid, row.attempt) if row.status.terminal else None for row in rows
         }
@@ -326,7 +332,7 @@ class RunViews:
         return await self.detail_of(await run_in_threadpool(found, self.store.runs, run_id))
 
     async def detail_of(self, row: RunRow) -> RunDetail:
-        """Return one run with all its fields, for a row that was already read."""
+        """Return one run with all its fields, from a row that was already read."""
         detail = self.store.database.together()(self._detail)
         return await run_in_threadpool(detail, row, await self.blocked.of(row))
 
@@ -348,7 +354,7 @@ class RunViews:
 
 
 def _wanted(filters: RunFilters) -> dict[str, Any]:
-    """Return the filters under the names of the store."""
+    """Return the filters by the names that the store uses."""
     return {
         **filters.model_dump(include=RunFilters.model_fields.keys() - _OWN),
         "tags": filters.tag,
@@ -358,25 +364,25 @@ def _wanted(filters: RunFilters) -> dict[str, Any]:
 def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     @app.get("/v1/runs", **documents(RunPage))
     def list_runs(filters: Annotated[RunFilters, Query()], request: Request) -> Response:
-        """The runs that fit all given filters, newest first.
+        """The runs that match all given filters, newest first.
 
-        ``status`` and ``tag`` may be given several times.
+        ``status`` and ``tag`` can be given several times.
 
         ``search`` selects runs that contain this text in their number, crawler, tags, flow or
-        arguments; upper and lower case are the same. ``sort`` is another order: crawler, status,
-        outcome, verified_at, pages, items, errors, started_at, took or trigger, with a ``-`` in
-        front for the largest first. Both read the newest 2,000 runs that meet the other filters. A
-        search continues among older runs by crawler, tag, flow and the beginning of the number;
-        ``note`` names what it left out.
+        arguments, ignoring case. ``sort`` selects another order: crawler, status, outcome,
+        verified_at, pages, items, errors, started_at, took or trigger, with a leading ``-`` for the
+        largest first. Both read only the newest 2,000 runs that match the other filters. Among
+        older runs, a search compares only the crawler, tag, flow and the beginning of the number;
+        ``note`` names what it omitted.
 
-        ``waits`` selects live runs that wait for this: a slot in their ``pool``, an answer of the
-        ``cluster``, the ``scheduler`` service, the time of their next try (``retry``), a
+        ``waits`` selects live runs by what they wait for: a slot in their ``pool``, an answer of
+        the ``cluster``, the ``scheduler`` service, the time of their next try (``retry``), a
         ``worker``, or the ``start`` of their first task.
 
         ``attention=true`` selects runs of the last 30 days (or since ``created_from``) that need a
-        person. Such a run failed and was not ended by a person, or it brought less than is
-        expected. And no later good run did the same work (crawler, arguments, settings, tasks) or
-        came from the same schedule.
+        person. Such a run failed without being ended by a person, or its results fell short of what
+        is expected. In addition, no later good run did the same work (crawler, arguments, settings,
+        tasks) or came from the same schedule.
         """
         return conditional(request, views.listed(filters)[0].with_total(filters, views.counted))
 
@@ -385,16 +391,16 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         """One run: its status, the time of its last verification, its tasks by status, stops,
         exports and deliveries.
 
-        With ``wait``, the answer comes as soon as it differs from the one that ``If-None-Match``
-        names, or after ``wait`` seconds with status 304. Without that header, the answer comes
-        after the next change, or at once if the run has ended.
+        With ``wait``, the response is sent when it differs from the one that ``If-None-Match``
+        names, or after ``wait`` seconds with status 304. Without that header, the response is sent
+        after the next change, or immediately if the run has ended.
         """
         read, ended = partial(views.detail, run_id), lambda run: run.status.terminal
         return await next_answer(request, feed, run_subject(run_id), wait, read, ended)
 
     @app.get("/v1/runs/{run_id}/comparison")
     def compare_run(run_id: RunId) -> Comparison:
-        """The counters and rates of a run, compared with the last earlier run of its crawler that
+        """The counters and rates of a run, compared with the last previous run of its crawler that
         completed.
         """
         return compared(store.runs, found(store.runs, run_id), views.clock())
@@ -407,7 +413,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
         wishes: list[Any] = []
         try:
             row = found(store.runs, run_id)
-        except RowUnreadable:  # a crawler must see a stop even then
+        except RowUnreadable:  # a crawler must see a stop even in this case
             row = as_it_stands(store.runs, run_id)
             wishes = [
                 cancellation["force"]
@@ -424,7 +430,7 @@ def _add_runs(app: FastAPI, store: Store, views: RunViews, feed: Feed) -> None:
     ) -> Response:
         """The tasks of a run.
 
-        Tasks that a later attempt replaced are listed only with ``superseded=true``.
+        Tasks that a later attempt replaced are included only with ``superseded=true``.
         """
         after = decode("task", filters.page_token)
         found(store.runs, run_id)
@@ -446,8 +452,10 @@ def _add_histories(
         run_id: RunId, paging: Annotated[Paging, Query()], request: Request
     ) -> Response:
         """The timeline of a run: changes of status, corrections, stops, exports and deliveries,
-        each with a sentence for people. Changes of status have the time of the cluster, the time of
-        our record, and the lag between them."""
+        each with a sentence for people.
+
+        Changes of status have the cluster's time, the time of our record, and the lag between them.
+        """
         return conditional(
             request, timeline.page(found(runs, run_id), paging.page_token, paging.page_size)
         )

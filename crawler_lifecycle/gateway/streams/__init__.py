@@ -1,1 +1,1 @@
-"""Streams: events, logs, timelines."""
+"""Streams of events, logs and timelines."""

@@ -1,10 +1,12 @@
-"""The feed: one reader of the outbox for all readers of the event stream.
+"""The feed: a single reader of the outbox that serves all readers of the event stream.
 
-Readers have no queues. The feed keeps the newest events once, encoded. Each reader keeps only its
-position: the number of the last event that it received. A reader that is too slow for the kept
-events reads from the database until it has caught up. Memory therefore does not grow with more
-readers or with slow readers. No event is left out silently. Events of runs that ended long ago may
-have been removed (``crawlctl db prune``); a reader that misses one is notified.
+Readers have no queues. The feed keeps one encoded copy of the newest events, and each reader keeps
+only its position: the number of the last event that it received. A reader that is too slow for the
+kept events reads from the database until it has caught up. Memory therefore does not grow with more
+readers or with slow readers.
+
+No event is skipped silently. Events of runs that ended long ago may have been removed (``crawlctl
+db prune``), and a reader that misses one of these is notified.
 """
 
 from __future__ import annotations
@@ -32,30 +34,32 @@ from crawler_lifecycle.ports.runs import Event
 from crawler_lifecycle.store.events import EventStore
 from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Seconds between two readings of the outbox while a reader is connected: after new events, and
-#: without new events.
+#: Seconds between two readings of the outbox while a reader is connected: after new events.
 BUSY_S = 0.1
+#: If there were no new events.
 IDLE_S = 0.25
-#: The longest pause while the database does not answer, in seconds.
+#: The longest pause in seconds while the database does not answer.
 RETRY_MAX_S = 2.0
-#: Events in one reading: for all readers, and for one reader that catches up.
+#: Events in one reading for all readers.
 PAGE = 500
+#: Events in one reading for a single reader that catches up.
 CATCH_UP_PAGE = 100
-#: The most events and bytes that are kept in memory for readers that are a little behind.
+#: The maximum number of events that are kept in memory for readers that are slightly behind.
 KEPT = 5000
+#: The maximum size of these events in bytes.
 KEPT_BYTES = 8 * 1024 * 1024
-#: The most bytes of one piece for a reader, and the most pieces that are kept for other readers at
-#: the same position.
+#: The maximum size in bytes of one piece for a reader.
 CHUNK = 32 * 1024
+#: The maximum number of pieces that are kept for other readers at the same position.
 GIVEN = 64
 #: Seconds without an event after which a comment is sent. It shows proxies and clients that the
 #: stream is alive.
 PING_S = 15.0
-#: Milliseconds that clients should wait before they connect again.
+#: Milliseconds that clients should wait before they reconnect.
 RETRY_MS = 2000
-#: Seconds that a reader waits after the database did not answer it.
+#: Seconds that a reader waits when the database has not answered it.
 OUTAGE_S = 1.0
-_WAITING = format_sse_event(comment="the database does not answer, waiting for it")
+_WAITING = format_sse_event(comment="the database does not answer; waiting for it")
 
 T = TypeVar("T")
 
@@ -66,7 +70,7 @@ class EventsGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event as it is sent."""
+    """One event in the form in which it is sent."""
 
     seq: int
     subject: str
@@ -75,8 +79,8 @@ class Frame:
 
 
 def encode(event: Event) -> Frame:
-    """Encode an event as ``text/event-stream``: id is its number, name is its type, and data is the
-    whole event.
+    """Encode an event as ``text/event-stream``. The id is its number, the name is its type, and the
+    data is the whole event.
     """
     data = {
         "seq": event.seq,
@@ -88,8 +92,8 @@ def encode(event: Event) -> Frame:
         "created_at": event.created_at,
         "body": event.body,
     }
-    # Only ASCII: clients in Python may split lines with ``str.splitlines``, which also splits at
-    # U+2028.
+    # The text is ASCII only, because Python clients may split lines with ``str.splitlines``, which
+    # also splits at U+2028.
     text = to_json(data, inf_nan_mode="null", ensure_ascii=True).decode()
     wire = format_sse_event(data_str=text, event=event.type, id=str(event.seq))
     return Frame(event.seq, event.subject, event.body.get("project"), wire)
@@ -99,7 +103,7 @@ def encode(event: Event) -> Frame:
 class Feed:
     """Reads the outbox while it has readers, and gives each reader the events after its position.
 
-    ``run`` is a background task of the app. ``close`` ends all streams at once.
+    ``run`` is a background task of the app. ``close`` ends all streams immediately.
     """
 
     events: EventStore
@@ -114,14 +118,14 @@ class Feed:
         """The number of clients that read or wait now."""
         self._wanted = asyncio.Event()
         self.news = asyncio.Event()
-        """Set at the next new events. Get this object before you compare positions, or you may miss
-        an event.
+        """Set when the next new events arrive. Get this object before you compare positions, or you
+        may miss an event.
         """
         self.closed = False
         """True after ``close``: all streams end."""
         self._pause = IDLE_S
         self._heard_at: float | None = None
-        #: The number of the newest event that was read; ``None`` until the database has answered
+        #: The number of the newest event that was read, or ``None`` until the database has answered
         #: once.
         self._head: int | None = None
         #: The newest events: all events after ``_since``, up to and including ``_head``.
@@ -131,8 +135,8 @@ class Feed:
         #: The pieces since the last new events, by position, subject and project. Readers at the
         #: same position share them.
         self._given: dict[tuple[int, str | None, str | None], tuple[bytes, int]] = {}
-        # Own threads: the feed and the readers that catch up must not wait for each other, or for
-        # requests.
+        # The feed has threads of its own, because it and the readers that catch up must not wait
+        # for each other or for requests.
         self._thread = Slots(1, 1)
         self._catch_up_threads = Slots(3, 2)
 
@@ -147,34 +151,34 @@ class Feed:
         self._wanted.set()
 
     def leave(self, kind: str = "events") -> None:
-        """Count a reader that left."""
+        """Count a reader that has left."""
         self.readers -= 1
         self.metrics.readers.labels(kind).dec()
         if not self.readers:
             self._wanted.clear()
 
     def dropped(self, kind: str = "events") -> None:
-        """Count a reader that was disconnected because it did not read."""
+        """Count a reader that was disconnected because it stopped reading."""
         self.metrics.dropped.labels(kind).inc()
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the last reading of the outbox, or since the first reader came.
+        """The time in seconds since the last reading of the outbox, or since the first reader came.
 
-        ``None`` without readers.
+        It is ``None`` without readers.
         """
         return None if self._heard_at is None or not self.readers else self._now() - self._heard_at
 
     def close(self) -> None:
-        """End all streams, also new ones."""
+        """End all streams, including new ones."""
         self.closed = True
         self._wake()
 
     # --- waiting for events of one subject
 
     async def position(self, within_s: float) -> int:
-        """Return the number of the newest event, or 0 if it is not known in time: then every event
-        counts as new.
+        """Return the number of the newest event, or 0 if it is not known in time, so that every
+        event counts as new.
         """
         if self._head is None:
             await self.wait_for_news(self.news, within_s)
@@ -192,7 +196,7 @@ class Feed:
     def changed(self, position: int) -> tuple[int, set[str] | None]:
         """Return the number of the newest event, and the subjects of the events after ``position``.
 
-        The subjects are ``None`` if not all of these events are kept.
+        The subjects are ``None`` if some of these events are no longer in memory.
         """
         if self._head is None or position < self._since:
             return self._head or 0, None
@@ -203,7 +207,7 @@ class Feed:
         """Yield the bytes of the stream: ``hello``, then all events after the number ``after``
         (default: new events).
 
-        If the database is down, the stream sends comments and waits. It ends only when the feed
+        While the database is down, the stream sends comments and waits. It ends only when the feed
         closes. If events after ``after`` were removed, the stream sends ``hello`` with ``reset``
         and begins at the newest event. With ``after`` 0, it sends all recorded events, and removed
         events do not matter.
@@ -236,8 +240,8 @@ class Feed:
                 chunk = _WAITING
                 await asyncio.sleep(OUTAGE_S)
             if not chunk and self._now() - sent_at >= self.ping_s:
-                # An id without data moves the client's last id. With a filter, the id would
-                # otherwise become too old.
+                # An id without data advances the client's last id. Otherwise, that id would become
+                # too old on a filtered stream.
                 chunk = (
                     KEEPALIVE_COMMENT
                     if sent == position
@@ -254,31 +258,32 @@ class Feed:
         """Return the position at which a reader begins, and whether it must read everything again.
 
         That is necessary if events after ``after`` were removed, or if this database never had an
-        event ``after``."""
+        event with that number.
+        """
         assert self._head is not None, "the database has answered"
         if after is None:
             return self._head, False
         if after > self._head:
-            # Another gateway may have sent newer events. If not, this database replaced the one
-            # that had the event.
+            # Another gateway may have sent newer events. Otherwise, this database has replaced the
+            # one with that event.
             newest = await self._ask(self.events.last_event_seq, threads=self._catch_up_threads)
             return (after, False) if after <= newest else (self._head, True)
         gone = 0 < after < self._since and await self._is_gone(after, subject)
         return (self._head, True) if gone else (after, False)
 
     async def _is_gone(self, position: int, subject: str | None) -> bool:
-        """Return whether an event of the subject after ``position`` was removed; without a subject,
-        the next event.
+        """Return whether an event of the subject after ``position`` was removed. Without a subject,
+        check the next event.
         """
         threads = self._catch_up_threads
         if subject is None:
-            # Numbers have no gaps: a missing event was removed.
+            # Numbers have no gaps, so a missing event was removed.
             following = await self._ask(
                 self.events.events_after, position, 1, None, threads=threads
             )
             return not following or following[0].seq != position + 1
         run_id, _ = _filter(subject)
-        if run_id is None:  # events of a manager are kept as long as the manager
+        if run_id is None:  # events of a manager are kept as long as the manager itself
             return False
         through = pruned_through(await self._ask(self.runs.properties, run_id, threads=threads))
         return through is not None and position < through
@@ -290,7 +295,7 @@ class Feed:
         )
 
     async def _next(self, position: int, subject: str | None, whole: bool) -> tuple[bytes, int]:
-        """Return the events after ``position`` as bytes, about ``CHUNK`` at most, and the position
+        """Return the events after ``position`` as at most about ``CHUNK`` bytes, and the position
         after them.
 
         Raises ``EventsGone`` if ``whole`` is true and some of these events were removed.
@@ -323,11 +328,12 @@ class Feed:
             full = True  # stop before the first gap
             if not found:
                 raise EventsGone
-        # This check comes after the reading, so that it also sees a removal between the two.
+        # The check comes after the reading, so that it also detects a removal between the two.
         elif whole and await self._is_gone(position, subject):
             raise EventsGone
         frames = [encode(event) for event in found]
-        # A page that is not full has all events up to ``head``, which was known before the reading.
+        # A page that is not full has all events up to ``head``, which was determined before the
+        # reading.
         end = max(head, frames[-1].seq) if frames else head
         return _cut(frames, 0, None, frames[-1].seq if full else end)
 
@@ -335,7 +341,7 @@ class Feed:
 
     async def run(self) -> None:
         """Read while there are readers, until the feed closes."""
-        # A new event object for each event loop of the app. Readers may be connected already.
+        # Each event loop of the app needs a new event object. Readers may already be connected.
         self.closed = False
         self._wanted = asyncio.Event()
         if self.readers:
@@ -346,7 +352,7 @@ class Feed:
         )
 
     async def _turn(self) -> float:
-        """Wait for a reader and read once. Return the seconds until the next reading."""
+        """Wait for a reader, read once, and return the seconds until the next reading."""
         if not self.readers:
             self._forget()
             await self._wanted.wait()
@@ -358,7 +364,7 @@ class Feed:
         return 0.0 if full else self._pause
 
     async def _read(self) -> bool:
-        """Read one page of new events. Return whether the next page may be read at once."""
+        """Read one page of new events, and return whether the next page may be read immediately."""
         if self._head is None:
             self._head = self._since = await self._ask(
                 self.events.last_event_seq, threads=self._thread
@@ -408,14 +414,14 @@ class Feed:
     # --- waiting
 
     def _wake(self) -> None:
-        """Wake all waiting readers, and prepare the object for the next new events."""
+        """Wake all waiting readers, and create the object for the next new events."""
         self.news.set()
         self.news = asyncio.Event()
 
     async def wait_for_news(self, news: asyncio.Event, within_s: float) -> bool:
         """Wait for new events or for the end of the feed.
 
-        Return ``False`` if neither came in time.
+        Return ``False`` if neither occurred in time.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within_s, 0.0)):
@@ -431,9 +437,7 @@ class Feed:
 
 
 def _filter(subject: str | None) -> tuple[int | None, str | None]:
-    """Return the filter of a subject for the database: the id of a run, or else the subject
-    itself.
-    """
+    """Return the database filter for a subject: the id of a run, or else the subject itself."""
     kind, _, rest = (subject or "").partition("/")
     return (int(rest), None) if kind == "runs" else (None, subject)
 
@@ -441,9 +445,7 @@ def _filter(subject: str | None) -> tuple[int | None, str | None]:
 def _cut(frames: list[Frame], first: int, subject: str | None, end: int) -> tuple[bytes, int]:
     """Join frames of the subject and of the reader's project up to the size of a chunk.
 
-    Return the bytes and the position after them.
-
-    The position is ``end`` if no frame is left.
+    Return the bytes and the position after them, which is ``end`` if no frame is left.
     """
     wires: list[bytes] = []
     size = 0

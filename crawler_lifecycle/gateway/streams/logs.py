@@ -1,5 +1,5 @@
-"""Logs of tasks: read from the cluster if possible, or else the end of the log that the database
-kept.
+"""Logs of tasks, read from the cluster if possible, or else the end of the log that the database
+keeps.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.tasks import TaskReader
 from crawler_lifecycle.web.problems import Problem
 
-#: Bytes read and sent at once.
+#: Bytes that are read and sent at a time.
 CHUNK = 64 * 1024
-#: Bytes of a log that are shown before and after its last error.
+#: Bytes of a log that are shown on each side of its last error.
 ERROR_BEFORE = 16 * 1024
 ERROR_AFTER = 48 * 1024
-#: The most bytes in which line ends are searched backwards. A log may be one long line.
+#: The maximum number of bytes in which line ends are searched backwards, because a log can be one
+#: long line.
 BACK_MAX = 4 * 1024 * 1024
-#: More lines than any kept log has.
+#: More lines than any stored log has.
 WHOLE = 1_000_000
-#: While a log is followed: seconds between two readings of the log, and between two checks of the
-#: task's status.
+#: Seconds between two readings of a log that is being followed.
 FOLLOW_S = 0.3
+#: Seconds between two checks of its task's status.
 STATUS_S = 1.5
-#: The most logs that are read at the same moment, for any number of readers, and the most of one
-#: project.
+#: The maximum number of logs that are read at the same time: in total, and for one project.
 THREADS = (6, 4)
 
 T = TypeVar("T")
@@ -57,9 +57,8 @@ class LoggedTask:
 class LogReader:
     """Opens logs.
 
-    Each answer is a generator of bytes: it uses no thread while it waits, and memory for one chunk.
-
-    ``source`` is ``None`` if this gateway cannot read the output of tasks.
+    Each result is a generator of bytes, which uses no thread while it waits, and memory for only
+    one chunk. ``source`` is ``None`` if this gateway cannot read the output of tasks.
     """
 
     runs: RunReader
@@ -69,14 +68,15 @@ class LogReader:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        # Separate threads: if the database hangs, logs can still be read from the cluster.
+        # There are separate threads, because logs can be read from the cluster even if the database
+        # hangs.
         self._threads = Slots(*THREADS)
         self._store_threads = Slots(*THREADS)
 
     def answer(
         self, chunks: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str]
     ) -> StreamedResponse:
-        """Return the answer that sends these bytes of a log. It is counted as a reader of logs."""
+        """Return a response that sends these bytes of a log and counts as a reader of logs."""
         readers = self.metrics.readers.labels("log")
         dropped = self.metrics.dropped.labels("log")
         return StreamedResponse(
@@ -84,17 +84,17 @@ class LogReader:
         )
 
     def open(self) -> None:
-        """Allow logs to be followed, also after ``close``."""
+        """Allow logs to be followed, even after ``close``."""
         self._closed = False
 
     def close(self) -> None:
-        """End all answers that follow a log, after their present reading."""
+        """End all responses that follow a log, after their present reading."""
         self._closed = True
 
     async def read(
         self, task: LoggedTask, lines: int, *, follow: bool
     ) -> AsyncGenerator[bytes, None]:
-        """Return the last ``lines`` of a task's log.
+        """Return the last ``lines`` lines of a task's log.
 
         With ``follow``, new output is added until the task has ended.
 
@@ -114,9 +114,9 @@ class LogReader:
         return once(_last_lines(kept.encode(), lines))
 
     async def whole(self, task: LoggedTask) -> AsyncGenerator[bytes, None]:
-        """Return the whole log of a task up to now, or else the kept end of it.
+        """Return the whole log of a task up to now, or else the stored end of it.
 
-        Raises the errors of ``read``.
+        Raises the same errors as ``read``.
         """
         part = await self._part(task, None, CHUNK)
         if part is not None and part.next:
@@ -124,11 +124,11 @@ class LogReader:
         return await self.read(task, WHOLE, follow=False)
 
     async def at_error(self, task: LoggedTask) -> tuple[bytes, int]:
-        """Return the lines around the last error in a task's log, and the position of the error in
+        """Return the lines around the last error in a task's log, and the position of that error in
         bytes.
 
-        The kept part of the log is read if the log itself is not here or names no error. Raises
-        ``Problem`` 404 if that names none either, and ``ClusterUnavailable``.
+        If the log itself is not available here or has no error, the stored part is read. Raises
+        ``Problem`` 404 if that has no error either, and ``ClusterUnavailable``.
         """
         kept = await self._kept(task) or b""
         return await self._threads.run(None, self._around_error, task, kept)
@@ -147,9 +147,7 @@ class LogReader:
                 begin = max(0, found.at - ERROR_BEFORE)
                 text = read(begin, found.at - begin + ERROR_AFTER)
                 return text[text.find(b"\n") + 1 if begin else 0 :], found.at
-        detail = (
-            f"the log of task {task.ref.task_id} names no error; leave at_error out to see its end"
-        )
+        detail = f"the log of task {task.ref.task_id} has no error; omit at_error to see its end"
         raise Problem(404, "log_not_found", detail, run_id=task.run.run_id)
 
     def _may_come(self, task: LoggedTask) -> bool:
@@ -157,7 +155,7 @@ class LogReader:
         return self.source is not None and task.status in (TaskStatus.QUEUED, TaskStatus.PENDING)
 
     async def _pruned(self, task: LoggedTask) -> bool:
-        """Return whether kept logs of this run were removed after its end."""
+        """Return whether stored logs of this run were removed after its end."""
         return (
             task.status.terminal
             and pruned_through(await self._ask(self.runs.properties, task.run.run_id)) is not None
@@ -166,23 +164,23 @@ class LogReader:
     def _missing(self, task: LoggedTask, follow: bool, pruned: bool) -> Problem:
         state = f"task {task.ref.task_id} is {task.status} and has no log here; "
         if pruned:
-            why = "the kept log was removed, because its run ended long ago (crawlctl db prune)"
+            why = "the stored log was removed, because its run ended long ago (crawlctl db prune)"
         elif task.status.terminal:
-            why = "no log was kept"
+            why = "no log was stored"
         elif self._may_come(task):
             why = "it prints nothing before it executes; follow=true waits for the first output"
         elif follow:
             why = (
-                "this gateway cannot read logs of the cluster; the log's end is kept after the "
+                "this gateway cannot read logs of the cluster; the log's end is stored after the "
                 "task has ended"
             )
         else:
-            why = "the log's end is kept after the task has ended"
+            why = "the log's end is stored after the task has ended"
         return Problem(404, "log_not_found", state + why, run_id=task.run.run_id)
 
     async def _line(self, task: LoggedTask, part: LogPart, lines: int) -> int:
-        """Return the position at which the last ``lines`` lines before ``part.next`` begin, up to
-        ``BACK_MAX`` back.
+        """Return the position at which the last ``lines`` lines before ``part.next`` begin. It is
+        at most ``BACK_MAX`` bytes earlier.
         """
         end = part.next
         size = len(part.data)
@@ -193,7 +191,7 @@ class LogReader:
             size = min(size * 8, BACK_MAX, end)
             found = await self._part(task, end - size, size)
             if found is None or len(found.data) < size:
-                return end - kept  # the log was shortened meanwhile
+                return end - kept  # the log has been shortened meanwhile
             part = found
 
     async def _copy(
@@ -201,7 +199,7 @@ class LogReader:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes between two positions.
 
-        If the log is gone before the first byte, yield its kept end.
+        If the log is gone before the first byte, yield its stored end.
         """
         begin = position
         while position < end:
@@ -216,10 +214,11 @@ class LogReader:
     async def _follow(
         self, task: LoggedTask, position: int, *, seen: bool
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes after a position until the task has ended and its whole log was sent.
+        """Yield the bytes after a position until the task has ended and its whole log has been
+        sent.
 
-        ``seen``: the log was found before. If it is never found, yield its kept end after the end
-            of the task.
+        ``seen`` is true if the log has already been found. If it is never found, yield its stored
+        end after the task has ended.
         """
         asked = self._now()
         over = task.status.terminal
@@ -242,7 +241,7 @@ class LogReader:
                 over = await self._over(task)
                 asked = self._now()
                 if over:
-                    continue  # read once more: the last output came before the end
+                    continue  # read once more, because the last output came before the end
             await asyncio.sleep(FOLLOW_S)
         if not seen and over and (kept := await self._kept(task)) is not None:
             yield kept
@@ -307,7 +306,7 @@ def _row(tasks: TaskReader, run_id: int, task_id: int) -> TaskRow | None:
 
 
 def _last_lines(data: bytes, lines: int) -> bytes:
-    """Return the last lines. A last line without a line end counts, too."""
+    """Return the last lines. A last line without a line break counts, too."""
     if lines == 0:
         return b""
     position = len(data) - 1 if data.endswith(b"\n") else len(data)
@@ -319,6 +318,6 @@ def _last_lines(data: bytes, lines: int) -> bytes:
 
 
 async def once(data: bytes) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes, if there are any."""
+    """Yield the bytes if there are any."""
     if data:
         yield data

@@ -15,10 +15,11 @@ from crawler_lifecycle.web.listening import transport_of
 
 logger = logging.getLogger(__name__)
 
-#: Seconds without reading after which a client is disconnected.
+#: Seconds after which a client that reads nothing is disconnected.
 STALL_S = 10.0
-#: The most bytes that wait for one client in this process, and in the kernel.
+#: The maximum number of bytes that wait for one client in this process.
 BUFFER = 16 * 1024
+#: The same limit in the kernel.
 KERNEL_BUFFER = 64 * 1024
 
 
@@ -27,12 +28,10 @@ class ClientStalled(Exception):
 
 
 class StreamedResponse(StreamingResponse):
-    """A ``StreamingResponse`` that disconnects a client which stops reading.
+    """A ``StreamingResponse`` that disconnects a client that stops reading.
 
-    It always closes its generator.
-
-    It calls ``entered`` when the answer begins, ``left`` when it ends, and ``dropped`` if it
-    disconnects the client.
+    It always closes its generator. It calls ``entered`` when the response begins, ``left`` when it
+    ends, and ``dropped`` if it disconnects the client.
     """
 
     def __init__(
@@ -59,7 +58,8 @@ class StreamedResponse(StreamingResponse):
             _keep_small(transport)
         self._entered()
         try:
-            # If the answer is cancelled between two chunks, only this closes the generator at once.
+            # If the response is cancelled between two chunks, only this closes the generator
+            # immediately.
             async with contextlib.aclosing(self._chunks):
                 await super().__call__(scope, receive, send)
         except* ClientStalled:
@@ -92,7 +92,7 @@ class StreamedResponse(StreamingResponse):
 
 
 def _keep_small(transport: asyncio.Transport) -> None:
-    """Make the buffers of this answer small, so that a client that does not read is noticed
+    """Make the buffers of this response small, so that a client that does not read is noticed
     early.
     """
     transport.set_write_buffer_limits(high=BUFFER)

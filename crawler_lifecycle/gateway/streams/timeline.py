@@ -1,8 +1,8 @@
 """The timeline of a run: an entry for each change or event, with a sentence for people.
 
-The entries come from five tables. Transitions and corrections may be many, so they are read in
-pages by their numbers. The other tables have only a few rows for each attempt. A page merges all by
-time; its token has a position in each.
+The entries come from five tables. There can be many transitions and corrections, so they are read
+in pages by their numbers. The other tables have only a few rows for each attempt. A page merges all
+entries by time, and its token has a position in each source.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ Kind = Literal["attempt", "status", "task", "correction", "stop", "export", "del
 class TimelineEntry(BaseModel):
     """One entry.
 
-    ``key`` never changes: also an export or delivery that is tried again keeps its key.
-
-    Entries of the kinds ``attempt``, ``status`` and ``task`` are changes of status, with the
-    columns of ``status_transition``. All others have the row of their table in ``record``.
+    ``key`` never changes, even if an export or delivery is retried. Entries of the kinds
+    ``attempt``, ``status`` and ``task`` are changes of status, with the columns of
+    ``status_transition``. All others have the row of their table in ``record``.
     """
 
     key: str
@@ -70,8 +69,8 @@ class TimelinePage(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """The last position in each source: numbers of a transition and of a correction, and a rank in
-    the other tables.
+    """The last position in each source: the numbers of a transition and of a correction, and a rank
+    among the other tables.
     """
 
     seq: int = 0
@@ -81,7 +80,7 @@ class _Positions:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The history of a run, made from all its records."""
+    """The history of a run, from all its records."""
 
     runs: RunReader
     tasks: TaskReader
@@ -90,7 +89,9 @@ class Timeline:
     events: EventStore
 
     def page(self, run: RunRow, token: str | None, size: int) -> TimelinePage:
-        """Return the page after ``token``. Raises ``Problem`` 422 for a token of another list."""
+        """Return the page after ``token``. Raises ``Problem`` 422 for the page token of another
+        list.
+        """
         n = decode_positions(LIST, token, 5)
         begin = _Positions() if n is None else _Positions(n[0], n[1], (n[2], n[3], n[4]))
         found = list(self._merged(run, begin, size + 1))
@@ -153,7 +154,7 @@ class Timeline:
 def _sentence(text: str) -> str:
     """Return the text as one line.
 
-    Control characters, which a crawler may have sent, become spaces.
+    Control characters, which may come from a crawler, become spaces.
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= TEXT_MAX else line[: TEXT_MAX - 1] + "…"
@@ -169,7 +170,7 @@ def _span(ms: int) -> str:
 
 
 def task_name(task_id: int, indexes: Mapping[int, int]) -> str:
-    """Return the name of a task for people: its number in the run, and its id."""
+    """Return the display name of a task: its number in the run, and its id."""
     return (
         f"task {indexes[task_id]} (id {task_id})"
         if task_id in indexes
@@ -218,7 +219,7 @@ def _attempt_text(row: TransitionRow) -> str:
             else f" with {tasks} tasks"
         )
         return f"Requested{many}{f' ({trigger})' if trigger else ''}"
-    return f"Attempt {row.attempt} began; the one before was {row.from_status}"
+    return f"Attempt {row.attempt} began; the previous one was {row.from_status}"
 
 
 def _status_text(row: TransitionRow) -> str:
@@ -245,7 +246,7 @@ def _task_text(row: TransitionRow, name: str) -> str:
         more = f" with {evidence['memory']} of memory" if evidence.get("memory") else ""
         number = f"{evidence['retry']} of {evidence.get('of')}"
         when = evidence.get("not_before")
-        why = f"the try before ended as {evidence.get('after')}"
+        why = f"the previous try ended as {evidence.get('after')}"
         return (
             f"{name[0].upper()}{name[1:]} is tried again ({number}){more}, not before {when}: {why}"
         )
@@ -300,7 +301,7 @@ def _of_stop(row: Mapping[str, Any]) -> TimelineEntry:
     force = " by force" if row.get("force") else ""
     reason = row.get("reason")
     acted = "" if row.get("acted_at") else "; not carried out yet"
-    text = f"{who} asked for a stop{force}{f': {reason}' if reason else ''}{acted}"
+    text = f"{who} requested a stop{force}{f': {reason}' if reason else ''}{acted}"
     return _entry("stop", _id(row), row["requested_at"], row, text)
 
 
@@ -330,8 +331,8 @@ def _of_delivery(row: Mapping[str, Any], run: RunRow) -> TimelineEntry:
             f"{row['type']} could not be delivered to {sink} ({tries} "
             f"tries){f': {error}' if error else ''}"
         )
-    # An undelivered event has no time of its own. It stands at the end of the run, or at its last
-    # change.
+    # An undelivered event has no time of its own, so it appears at the end of the run, or at the
+    # run's last change.
     at = row.get("delivered_at") or run.ended_at or run.updated_at
     return _entry("delivery", f"{row['seq']}:{sink}", at, row, text)
 
@@ -350,7 +351,7 @@ def _entry(
 
 
 def _of_failing_polls(run: RunRow) -> Iterator[TimelineEntry]:
-    """Yield one entry while polls the run fail. It has the time of the first failure."""
+    """Yield an entry while polls of the run fail. It has the time of the first failure."""
     since = run.look_error_since
     error = run.look_error
     if since is None or error is None or run.status in (RunStatus.COMPLETED, RunStatus.FAILED):

@@ -1,1 +1,1 @@
-"""The web UI: HTML for people, over the same readers and commands as the API."""
+"""The web UI: HTML pages for people, which use the same readers and commands as the API."""

@@ -29,21 +29,25 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
-#: The height of a chart, and the width of one run in it, in units of the SVG; the same of the chart
-#: of one crawler.
+#: The height of a chart in the list, in units of the SVG.
 HEIGHT = 40
+#: The width of one run in it.
 WIDTH = 10
+#: The height of the chart on the page of a crawler.
 LARGE = 72
+#: The width of one run in it.
 WIDE = 16
-#: The runs on the page of a crawler, the newest good ones that are compared with those before, and
-#: the fewest of these.
+#: The number of runs on the page of a crawler.
 EACH = 50
+#: The number of newest good runs that are compared with earlier ones.
 NEWEST = 10
+#: The minimum number of earlier ones.
 BEFORE_MIN = 5
-#: The most reasons of failures, and schedules or starters, that the page lists; days for which it
-#: counts good runs.
+#: The maximum number of reasons for failures on the page.
 REASONS = 8
+#: The maximum number of schedules or starters on the page.
 LISTED_MAX = 20
+#: The days for which it counts good runs.
 DAYS = (7, 30)
 
 
@@ -53,10 +57,10 @@ class Bar:
 
     run: RecentRun
     kind: str
-    """What became of it: ``completed``, ``failed``, ``stopped`` by a person, or ``open``."""
+    """Its result: ``completed``, ``failed``, ``stopped`` by a person, or ``open``."""
     x: int
     items: float
-    """The height of the bar of items. The run with the most items has the full height."""
+    """The height of the bar for items. The run with the most items has the full height."""
     errors: float
     duration: float
     title: str
@@ -99,7 +103,9 @@ def add_crawlers(
     async def show_crawler(
         crawler: Annotated[str, Path(max_length=200)], request: Request
     ) -> Response:
-        """Show one crawler, also one that left the catalogue: its last runs, and their outcomes."""
+        """Show one crawler, even if it has left the catalogue: its last runs, and their
+        outcomes.
+        """
         known, away = await crawlers.last()
         runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
         if not runs and crawler not in known:
@@ -108,7 +114,7 @@ def add_crawlers(
             raise Problem(
                 404,
                 "unknown_crawler",
-                f"There is no crawler {crawler[:100]!r}, nor any run of it; {fix}",
+                f"There is no crawler {crawler[:100]!r}, and it has no runs;  {fix}",
             )
         return await run_in_threadpool(shown, request, crawler, known.get(crawler), runs, away)
 
@@ -149,7 +155,10 @@ def add_crawlers(
 
 
 def bars(runs: Sequence[RecentRun], height: int = HEIGHT, width: int = WIDTH) -> list[Bar]:
-    """Return the bars of a chart. ``runs`` have the newest one first, which is on the right."""
+    """Return the bars of a chart.
+
+    ``runs`` is sorted from newest to oldest, and the newest run is on the right.
+    """
     runs = list(reversed(runs))
     items, errors = (
         max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors")
@@ -189,11 +198,11 @@ def _seconds(run: RecentRun) -> float | None:
 
 
 def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:
-    """Return for each figure of these good runs, which have the newest one first: its name, the
-    last value, the median, the median of the newest runs, and the part by which this differs from
-    the median of the runs before them.
+    """Return the usual figures of these good runs, which are sorted from newest to oldest.
 
-    The last two are ``None`` when too few runs came before.
+    For each figure: its name, the last value, the median, the median of the newest runs, and its
+    relative change from the median of the earlier runs. The last two are ``None`` if there are too
+    few earlier runs.
     """
     found = []
     for name in ("items", "pages", "errors", "duration"):
@@ -207,11 +216,11 @@ def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | Non
 
 
 def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[dict[str, Any]]:
-    """Return for each field of the items of these good runs: the share of items of the last run
-    that fill it, the usual share, the least one that is expected, and a line of all shares in units
-    of the SVG.
+    """Return how well these good runs fill each field of their items.
 
-    ``good`` has the newest one first.
+    For each field: the share of items in the last run that fill it, the usual share, the expected
+    minimum, and a line through all shares in units of the SVG. ``good`` is sorted from newest to
+    oldest.
     """
     known = [run.fields for run in good if run.fields is not None]
     expected = crawler.expected.parts if crawler is not None else {}
@@ -233,8 +242,8 @@ def fields(good: Sequence[BriefRun], crawler: CrawlerDefinition | None) -> list[
 
 
 def starters(runs: Sequence[BriefRun]) -> list[tuple[str, str]]:
-    """Return the managers and graphs that started these runs: the name of each, and the address of
-    its page.
+    """Return the managers and graphs that started these runs: the name and the page address of
+    each.
     """
     found = {}
     for parent in dict.fromkeys(run.parent for run in runs if run.parent):

@@ -33,7 +33,7 @@ from crawler_lifecycle.temporal.client import Workflows
 
 
 class AuditForm(KeyedForm):
-    """The form of an audit."""
+    """The form that starts an audit."""
 
     repair: bool = False
     unknown: UnknownDecision = UnknownDecision.LEAVE
@@ -46,8 +46,9 @@ def add_ledger(
 
     @app.get("/corrections")
     def show_corrections(request: Request) -> Response:
-        """List the corrections of all runs since a time (default: the last week), newest first, and
-        the number of corrections of each kind."""
+        """List the corrections of all runs since a given time (default: the last week), newest
+        first, and the number of corrections of each kind.
+        """
         filters = query_of(request, CorrectionFilters)
         now = views.clock()
         since = filters.since or now - WEEK
@@ -80,7 +81,7 @@ def add_ledger(
     async def show_audit(
         request: Request, audit_id: Annotated[str | None, Query(max_length=200)] = None
     ) -> Response:
-        """Show the newest report or the given one, and all open findings."""
+        """Show the given report (default: the newest), and all open findings."""
         report = await run_in_threadpool(store.findings.last_audit, audit_id)
         findings = await run_in_threadpool(store.findings.audit_findings, "open", FINDINGS_MAX)
         due = (
@@ -101,11 +102,11 @@ def add_ledger(
 
     @app.post("/audit")
     async def press_audit(request: Request) -> Response:
-        """Make an audit now. With ``repair``, also repair the findings that are due."""
+        """Run an audit now. With ``repair``, also repair the findings that are due for repair."""
         asked = read(AuditForm, await form(request))
 
         async def act() -> Outcome:
-            with needing_temporal("no audit was made; press again later."):
+            with needing_temporal("no audit was made; try again later."):
                 audit_id, report = await workflows.audit(asked.repair, WAIT_S, asked.unknown)
             href = "/audit" + query({"audit_id": audit_id})
             if report is None:
@@ -113,7 +114,7 @@ def add_ledger(
                     audit_id,
                     href,
                     True,
-                    "The audit executes; its report is shown here after its end.",
+                    "The audit is executing; its report is shown here when it has ended.",
                 )
             found = sum(report.found.values())
             repaired = sum(report.repaired.values())

@@ -2,10 +2,10 @@
 sent.
 
 A screen is a web address together with the role and the project of its readers. The route of that
-address renders it: every few seconds, because a poll without changes writes no event, and sooner
-after an event about its subject. The page of a run is not rendered while its row and its events
-stay the same. Readers have no queues: each keeps the number of the last version that it received,
-and gets only later changes.
+address renders it every few seconds, because a poll without changes writes no event, and sooner
+after an event about its subject. The page of a run is not rendered again while its row and its
+events stay the same. Readers have no queues: each reader keeps the number of the last version that
+it received, and gets only later changes.
 """
 
 from __future__ import annotations
@@ -44,38 +44,42 @@ from crawler_lifecycle.web.problems import Problem
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two renderings of a screen of runs, and of other screens, which change nearly
-#: only with an event.
+#: Seconds between two renderings of a screen about runs.
 EVERY_S = 2.0
+#: The same for other screens, which rarely change without an event.
 OTHERS_S = 5.0
-#: Seconds for which a page of a run is not rendered again if the mark of its row stays. No row
-#: shows some of its values, such as a position in a line. ``CALM_S``: of a run that waits for
-#: nothing. Seconds for which marks are reused, and the most runs of one question for them.
+#: Seconds for which a run's page is not rendered again if the mark of its row stays the same. Some
+#: of its values, such as a position in a queue, are in no row.
 SAME_S = 10.0
+#: The same for a run that waits for nothing.
 CALM_S = 30.0
+#: Seconds for which marks are reused.
 MARKS_S = 1.0
+#: The maximum number of runs in one query for marks.
 MARKS_MAX = 500
-#: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s shows
-#: that.
+#: Seconds between two messages with the age of a screen. A page that hears nothing for 5 s shows a
+#: warning.
 TICK_S = 2.0
-#: Seconds for which a check of database and Temporal is reused, and that a message waits for a new
-#: one.
+#: Seconds for which a check of the database and Temporal is reused.
 NEEDS_S = 1.0
+#: Seconds that a message waits for a new check.
 NEEDS_WAIT_S = 0.3
-#: The pause after a rendering: a multiple of its duration, and seconds at least and at most. It
-#: limits the work for large screens, and for lists of which something changes all the time. One
-#: slow answer of the database must not make a screen old.
+#: The pause after a rendering is this multiple of its duration. It limits the work for large
+#: screens, and for lists that change all the time. A single slow answer of the database must not
+#: make a screen old.
 REST = 4.0
+#: The shortest pause in seconds.
 REST_MIN_S = 0.25
+#: The longest pause in seconds.
 REST_MAX_S = 8.0
-#: The most screens that are rendered at the same moment, and the most of one project.
+#: The maximum number of screens that are rendered at the same time: in total, and for one project.
 AT_ONCE = (3, 2)
 Render = Callable[[], Coroutine[Any, Any, str]]
 Marks = tuple[datetime, Mapping[int, tuple[object, ...]]]
-"""The time of the question, and a value for each run that changes with its row."""
+"""The time of the query, and for each run a value that changes with its row."""
 Ask = Callable[[], Coroutine[Any, Any, Mapping[str, str]]]
 
-# Without the second, nginx buffers the events.
+# Without the second header, nginx buffers the events.
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -94,7 +98,7 @@ class StreamParameters(BaseModel):
 class Screen:
     """One screen for all its readers.
 
-    ``render`` returns its main part, in which marks enclose the separate parts.
+    ``render`` returns the main part of the page, in which marks enclose the separate parts.
     """
 
     def __init__(self, path: str, render: Render, marks: CachedAnswer[Marks], limit: Slots) -> None:
@@ -102,7 +106,7 @@ class Screen:
         run = re.fullmatch(r"runs/([1-9]\d{0,17})(/log)?", self.about)
         self.run_id = int(run[1]) if run else None
         self.news = asyncio.Event()
-        """Set when something happened that it may show. Get this object before you read the
+        """Set when something happens that the screen may show. Get this object before you read the
         version.
         """
         self.every_s = EVERY_S if self.about.partition("/")[0] == "runs" else OTHERS_S
@@ -110,9 +114,7 @@ class Screen:
         self.version = 0
         self.as_of: datetime | None = None
         self.gone = False
-        """True if the subject of the screen does not exist any more, or if its readers may not see
-        it.
-        """
+        """True if the subject of the screen no longer exists, or if its readers may not see it."""
         self._render = render
         self._limit = limit
         self._marks = marks
@@ -121,12 +123,12 @@ class Screen:
         self._due_at = self._rests_until = self._same_until = 0.0
         self._rendering: asyncio.Task[None] | None = None
         self._whole = ""
-        #: Version, mark and text of each part, by its name. The frame, which contains the other
-        #: parts, has the name "".
+        #: The version, mark and text of each part, by its name. The frame around the other parts
+        #: has the name "".
         self._parts: dict[str, tuple[int, str, str]] = {}
 
     def wake(self) -> None:
-        """Render it soon: something happened that it may show."""
+        """Mark the screen for a rendering soon, because something happened that it may show."""
         self._moved = True
         self.news.set()
         self.news = asyncio.Event()
@@ -134,7 +136,7 @@ class Screen:
     async def refresh(self, clock: Clock) -> None:
         """Render the screen if that is due.
 
-        Readers at the same moment wait for the same rendering, but not long.
+        Concurrent readers wait for the same rendering, but not for long.
         """
         if self._rendering is None and self.due_in() <= 0:
             self._rendering = asyncio.create_task(self._rendered(clock))
@@ -188,13 +190,15 @@ class Screen:
         }
 
     def marks(self) -> str:
-        """Return the marks of all parts, which a reader sends when it connects again."""
+        """Return the marks of all parts. A reader sends them when it reconnects."""
         return "".join([mark for _, mark, _ in self._parts.values()][:SEEN_MAX])
 
     def since(self, version: int, seen: set[str], *, fixed: bool) -> str:
-        """Return the parts that changed after a version and whose marks are not in ``seen``.
+        """Return the parts that changed after the given version and whose marks are not in
+        ``seen``.
 
-        A ``fixed`` screen keeps its frame."""
+        A ``fixed`` screen keeps its frame.
+        """
         changed = {
             name for name, (at, mark, _) in self._parts.items() if at > version and mark not in seen
         }
@@ -230,14 +234,14 @@ class Live:
         return at, found
 
     async def _follow(self) -> None:
-        """Wake the screens that new events are about, until the feed closes or no screen has a
-        reader.
+        """Wake the screens that show the subjects of new events, until the feed closes or no screen
+        has a reader.
         """
         position = 0
         while self._screens and not self._feed.closed:
             news = self._feed.news
             position, subjects = self._feed.changed(position)
-            # An event about ``runs/7`` is also one about ``runs``.
+            # An event about ``runs/7`` also concerns ``runs``.
             about = (
                 None
                 if subjects is None
@@ -253,11 +257,12 @@ class Live:
     async def stream(
         self, wanted: StreamParameters, render: Render, seen: set[str], *, fixed: bool
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the stream: ``hello``, the missing parts, and then each change, until
-        the feed closes. The reader already has the parts with the marks ``seen``.
+        """Yield the bytes of the stream until the feed closes: ``hello``, the missing parts, and
+        then each change.
 
-        The event ``gone`` reports that the subject does not exist any more, for example after its
-        deletion. The reader keeps the last version on the screen.
+        The reader already has the parts whose marks are in ``seen``. The event ``gone`` reports
+        that the subject no longer exists, for example after its deletion. The reader keeps the last
+        version on the screen.
         """
         key = (wanted.path, wanted.query, caller_role(), only())
         screen = self._screens.setdefault(
@@ -280,7 +285,8 @@ class Live:
                     yield await self._event("gone", screen)
                 sent_gone = screen.gone
                 text, version = screen.since(version, seen, fixed=fixed), screen.version
-                seen = set() if version else seen  # a slow first rendering may not have ended yet
+                # A slow first rendering may not have finished yet.
+                seen = set() if version else seen
                 if text:
                     yield format_sse_event(
                         data_str=text.replace(NO_KEY, uuid.uuid4().hex), id=screen.marks()
@@ -296,8 +302,8 @@ class Live:
                 self._screens.pop(key, None)
 
     async def _event(self, name: str, screen: Screen) -> bytes:
-        """Return an event with the present time, the time of the screen, the build, and what does
-        not answer now.
+        """Return an event with the present time, the time of the screen, the build, and the systems
+        that do not answer now.
         """
         answers = await self._needs.read_within(NEEDS_WAIT_S) or {}
         away = " and ".join(
@@ -315,7 +321,7 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
 
     @functools.cache
     def operations() -> Operations:
-        return Operations(app)  # at the first call, when all routes are added
+        return Operations(app)  # at the first call, when all routes have been added
 
     @app.get("/page/events", response_class=Response)
     async def stream_page(request: Request) -> StreamedResponse:
@@ -328,11 +334,11 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
             )
         if not may(operation):
             raise Problem(403, "forbidden", f"{operation} needs another role")
-        # A page that connects again has more than at its loading. Without this, what changed back
-        # would not be sent.
+        # A page that reconnects has received updates since it was loaded. Without this, parts that
+        # have changed back would not be sent.
         seen = set(re.findall("[0-9a-f]{8}", request.headers.get("last-event-id") or wanted.seen))
-        # Runs that begin later do not appear on a list of all chosen ones, and a log has a stream
-        # of its own.
+        # A list of all matching runs does not show runs that begin later, and a log has a stream of
+        # its own.
         fixed = operation == "showLog" or "all=true" in wanted.query.split("&")
         chunks = live.stream(wanted, lambda: _asked(app, request, wanted), seen, fixed=fixed)
         return StreamedResponse(
@@ -341,7 +347,7 @@ def add_stream(app: FastAPI, feed: Feed, clock: Clock, needs: Ask, runs: RunRead
 
 
 async def _asked(app: FastAPI, request: Request, wanted: StreamParameters) -> str:
-    """Return the main part of a page, as its own route renders it for the present caller."""
+    """Return the main part of a page as its own route renders it for the present caller."""
     raw = {"raw_path": quote(wanted.path).encode(), "query_string": wanted.query.encode()}
     scope = {**request.scope, **raw, "path": wanted.path, "headers": [], ALONE: True}
     sent: list[Message] = []

@@ -1,8 +1,8 @@
-"""Routes of the login: a person sends a token once, and gets a cookie with a signed reference to
-the token.
+"""Routes of the login.
 
-Or the person comes from the issuer, by an authorization code with PKCE, which another signed cookie
-binds to one browser.
+A person sends a token once, and gets a cookie with a signed reference to the token. Alternatively,
+the person signs in through the issuer, by an authorization code with PKCE; another signed cookie
+binds that code to one browser.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from crawler_lifecycle.web.tries import address_of
 
 logger = logging.getLogger(__name__)
 
-#: The cookie of a login that has begun at the issuer, and its seconds. Browsers send it when the
-#: issuer leads back.
+#: The cookie of a login that has begun at the issuer. Browsers send it when the issuer sends them
+#: back.
 WAY_COOKIE = "crawl_sign_in"
+#: Its lifetime in seconds.
 WAY_S = 600
 _WAY = "sign-in"
 _BACK = "/login/oidc/back"
@@ -54,7 +55,10 @@ class LoginForm(BaseModel):
 
 
 def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
-    """Add login and logout. Without ``logins``, the gateway is open and needs no login."""
+    """Add login and logout.
+
+    Without ``logins``, the gateway is open and needs no login.
+    """
     if logins is not None and logins.oidc is not None:
         _add_sign_in(app, logins, logins.oidc, clock)
 
@@ -89,21 +93,22 @@ def add_login(app: FastAPI, logins: Logins | None, clock: Clock) -> None:
         cookie = cookie_of(request.headers)
         if logins is not None and cookie is not None:
             logins.end(cookie, clock())
-            # The next reading of the tokens informs the others.
+            # The next reading of the tokens informs the other gateways.
             with contextlib.suppress(LifecycleError):
                 await logins.share()
         done = RedirectResponse("/login", 303)
         done.delete_cookie(**_attributes(request))
-        done.headers["Clear-Site-Data"] = '"cache"'  # so that Back shows no page of this login
+        # The Back button must not show pages of this login.
+        done.headers["Clear-Site-Data"] = '"cache"'
         return done
 
 
 def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None:
-    """Add the login by the issuer."""
+    """Add the login through the issuer."""
 
     @app.get("/login/oidc")
     async def sign_in(request: Request, next: str = "/") -> Response:
-        """Lead to the issuer. Raises ``IssuerUnavailable`` if it does not answer."""
+        """Redirect to the issuer. Raises ``IssuerUnavailable`` if it does not answer."""
         await oidc.read()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = (
@@ -130,7 +135,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
 
     @app.get(_BACK)
     async def end_sign_in(request: Request, state: str = "", code: str = "") -> Response:
-        """Begin the login of the person for whom the issuer leads back."""
+        """Log in the person whom the issuer has sent back."""
         call = present_call()
         said = request.query_params
         kept = logins.unseal(_WAY, cookie_of(request.headers, WAY_COOKIE) or "")
@@ -141,7 +146,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             ):
                 raise unauthorised(
                     "unauthenticated",
-                    f"This browser began no such login; begin again at {oidc.page}",
+                    f"This browser has not begun this login; begin again at {oidc.page}",
                 )
             await oidc.read()
             unnamed = (
@@ -152,7 +157,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             if said.get("iss", unnamed) != oidc.issuer:
                 raise unauthorised(
                     "unauthenticated",
-                    f"The answer is not of {oidc.issuer}; begin the login again here",
+                    f"The answer does not come from {oidc.issuer}; begin the login again here",
                 )
             answered: Mapping[str, Any] = (
                 said
@@ -164,20 +169,20 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
             if "error" in answered:
                 words = f"{answered['error']!s:.100}: {answered.get('error_description')!s:.200}"
                 raise unauthorised(
-                    "unauthenticated", f"{oidc.issuer} reports {words}; ask whoever runs it"
+                    "unauthenticated", f"{oidc.issuer} reports {words}; ask its operator"
                 )
             await oidc.prepare(token := str(answered.get("id_token")))
             caller, held, until = oidc.person(token, nonce)
         except (Problem, LifecycleError) as error:
             problem = of_error(error)
-            logger.warning("a login by the issuer was refused: %s", problem.detail)
+            logger.warning("a login through the issuer was refused: %s", problem.detail)
             done = _show(
                 request, logins, place, f"You are not logged in: {problem.detail}", problem.status
             )
         else:
             cookie, seconds = logins.begin_for(caller, held, clock(), until)
-            # A redirect would be a part of the way from the issuer, on which browsers do not send
-            # the login cookie.
+            # A redirect would be part of the navigation from the issuer, during which browsers do
+            # not send the login cookie.
             done = Response(html("go_on.html", path=place, target=place), media_type="text/html")
             done.set_cookie(value=cookie, max_age=seconds, **_attributes(request))
             logger.info("%s logged in", caller.name)
@@ -190,7 +195,7 @@ def _add_sign_in(app: FastAPI, logins: Logins, oidc: Oidc, clock: Clock) -> None
 def _show(
     request: Request, logins: Logins | None, next: str, problem: str = "", status: int = 200
 ) -> Response:
-    """Return the page of the login, with the reason why there was none."""
+    """Return the login page, with the reason why there was no login."""
     issuer = None if logins is None or logins.oidc is None else urlsplit(logins.oidc.issuer).netloc
     return answer(
         request,
@@ -205,17 +210,18 @@ def _show(
 
 
 def _attributes(request: Request, name: str = COOKIE, *, strict: bool = True) -> dict[str, Any]:
-    """Return the attributes of a cookie. Without ``strict``, links on other sites send it, too."""
+    """Return the attributes of a cookie.
+
+    Without ``strict``, browsers also send it when they follow links on other sites.
+    """
     host = request.headers.get("host", "")
     own = {"key": cookie_name(host, name), "secure": not is_loopback(host)}
     return {"path": "/", **own, "httponly": True, "samesite": "strict" if strict else "lax"}
 
 
 def _ours(address: str) -> str:
-    """Return the address if it is on this gateway, else the first page.
+    """Return the address if it is on this gateway, and else the first page.
 
-    A login never leads to another host.
-
-    A longer address finds no room in a cookie.
+    A login never redirects to another host. A longer address does not fit into a cookie.
     """
     return address if re.fullmatch(r"/(?![/\\])[\x21-\x7e]{0,2000}", address) else "/"

@@ -1,7 +1,7 @@
-"""Middleware for answers to browsers: it adds security headers, and shows problems as HTML pages.
+"""Middleware for responses to browsers: it adds security headers, and shows problems as HTML pages.
 
-It is the outermost middleware: browsers get an HTML page for every refused request. Programs do not
-ask for HTML, and get problem documents.
+It is the outermost middleware, so browsers get an HTML page for every refused request. Programs do
+not ask for HTML, and get problem documents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEADERS = {
 
 
 class Pages(Converter):
-    """ASGI middleware around all others, for headers and HTML pages of problems."""
+    """ASGI middleware around all others, which adds headers and HTML pages of problems."""
 
     def holds(self, scope: Scope, headers: MutableHeaders) -> bool:
         for name, value in _HEADERS.items():
@@ -41,7 +41,7 @@ class Pages(Converter):
         return reads_html and headers.get("content-type") == MEDIA_TYPE
 
     def convert(self, scope: Scope, start: Message, problem: dict[str, Any]) -> bytes:
-        """Return a problem document as an HTML page, or redirect to the login."""
+        """Return the HTML page for a problem document, or redirect to the login."""
         answer = MutableHeaders(scope=start)
         status = problem["status"]
         path = _path(scope)
@@ -51,7 +51,7 @@ class Pages(Converter):
             return html("problem.html", path=scope["path"], problem=problem, sent=sent).encode()
         if Headers(scope=scope).get("sec-fetch-site") in ("cross-site", "same-site"):
             # After a link on another site, browsers do not send the login cookie. After a link on
-            # our page, they do.
+            # our own page, they do.
             start["status"] = 200
             del answer["www-authenticate"]
             return html("go_on.html", path=scope["path"], target=path).encode()
@@ -61,7 +61,9 @@ class Pages(Converter):
 
 
 def _path(scope: Scope) -> str:
-    """Return path and query of the request. The result can never be the address of another host."""
+    """Return the path and query of the request. The result can never be the address of another
+    host.
+    """
     path = "/" + quote(scope["path"].lstrip("/\\"), safe="/")
     asked = scope["query_string"].decode("latin-1")
     return f"{path}?{asked}" if asked else path

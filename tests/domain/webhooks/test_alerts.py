@@ -66,7 +66,7 @@ def test_it_names_the_run_its_end_the_cause_the_counts_and_the_page() -> None:
             "schedule.missed",
             "schedules/n",
             {"name": "n", "reason": "late"},
-            "Schedule n: a due time began nothing",
+            "Schedule n: a due time started nothing",
             "n",
         ),
         ("webhook.test", "webhooks/1", {"name": "ops"}, "Webhook ops: this is a test", "ops"),
@@ -87,13 +87,13 @@ def test_a_correction_says_what_was_believed_and_what_was_true() -> None:
     }
     assert (
         alert_of("correction.made", "runs/7", body, None).cause
-        == "Recorded was RUNNING, true was FAILED."
+        == "The recorded status was RUNNING, but the true one was FAILED."
     )
 
 
 @pytest.mark.parametrize(("type", "attention", "words", "bad"), [
-    ("run.empty", "empty", "it brought nothing", True),
-    ("run.dropped", "dropped", "it brought less than usual", True),
+    ("run.empty", "empty", "it found nothing", True),
+    ("run.dropped", "dropped", "it found less than usual", True),
     ("run.attention", "coverage", "COMPLETED (coverage)", True),
     ("run.ended", "coverage", "COMPLETED (coverage)", True),
     ("run.ended", None, "COMPLETED (coverage)", False),  # a crawler's own word

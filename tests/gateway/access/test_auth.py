@@ -356,7 +356,7 @@ def test_new_tokens_need_a_name_and_a_role_that_the_file_takes() -> None:
     for project in ("", "A", "-a", "a-", "a b", "a/b", "x" * 64, "**", "é", "a\n"):
         with pytest.raises(
             ValueError,
-            match=r"^project: .*begin and end with a letter or digit; .\*. is all projects",
+            match=r"^project: .*begin and end with a letter or digit; .\*. means all projects",
         ):
             new_token("ok", "read", project)
 
@@ -379,7 +379,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
             GOOD.replace('"read"', '"root"'),
             "line 3: role: 'root' is unknown; use one of read, operate, admin",
         ),
-        (GOOD.replace('"read"', "1"), "line 3: role is missing or no text"),
+        (GOOD.replace('"read"', "1"), "line 3: role is missing or is not a text"),
         (GOOD.replace("role =", "# role ="), "line 1: role is missing"),
         (GOOD.replace(HASH, "secret"), "line 4: sha256 must be 64 hexadecimal digits"),
         (GOOD.replace("portal", "a b"), "line 2: name: 'a b' is not allowed"),
@@ -399,7 +399,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path) -> None:
             "line 5: project: 'Shop A' is not allowed; project names have 1 to 63",
         ),
         (GOOD + "project = 7\n", "line 5: project: 7 is not allowed"),
-        (GOOD + GOOD, "line 8: the same token as number 1"),
+        (GOOD + GOOD, "line 8: the token is the same as number 1"),
         (f'token = [{{name="a", role="read", sha256="{HASH}", x=1}}]', "token 1: unknown key 'x'"),
         ("x" * (1024 * 1024 + 1), "more than 1048576 bytes"),
     ]:

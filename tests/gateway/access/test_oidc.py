@@ -146,8 +146,8 @@ def test_what_is_no_token_of_the_issuer_for_us_is_refused_and_says_why(desk: Des
         (issuer.token(iat=now + LEEWAY_S + 60), "not yet valid"),
         (issuer.token(exp="soon"), "must be an integer"),
         (issuer.token(exp=1e400), ""),
-        (issuer.token(kid="two"), "no key of the issuer"),
-        (issuer.token(head={"typ": "logout+jwt"}), "no key of the issuer"),
+        (issuer.token(kid="two"), "the issuer has no key"),
+        (issuer.token(head={"typ": "logout+jwt"}), "the issuer has no key"),
         (issuer.token(head={"crit": ["x"]}), ""),
         (f"{none}.{body}.", "alg"),
         (shared, "alg"),
@@ -215,7 +215,7 @@ def test_who_has_no_role_is_told_what_the_claim_holds_and_what_to_do(desk: Desk)
     answer = ask(api, desk.issuer.token("bob@example.com"))
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert (
-        "The claim groups of the issuer holds ['all'], and LIFECYCLE_OIDC__ROLES has none"
+        "The issuer's claim groups contains ['all'], and LIFECYCLE_OIDC__ROLES lists none"
         in answer.text
     )
     for held in (None, 7, {"operators": 1}, [["operators"]], "operators2", ["x" * 5000]):
@@ -634,20 +634,20 @@ def test_what_comes_back_from_elsewhere_signs_nobody_in(desk: Desk) -> None:
             "there is no login, and what was on the way is over"
         )
 
-    refused(foreign, "This browser began no such login")
-    refused(mine, "This browser began no such login", {})
-    refused(mine, "This browser began no such login", {WAY_COOKIE: own[WAY_COOKIE] + "x"})
-    refused(mine.partition("&state")[0], "This browser began no such login")
-    refused(f"{mine}&iss=https://evil.example", "The answer is not of")
+    refused(foreign, "This browser has not begun this login")
+    refused(mine, "This browser has not begun this login", {})
+    refused(mine, "This browser has not begun this login", {WAY_COOKIE: own[WAY_COOKIE] + "x"})
+    refused(mine.partition("&state")[0], "This browser has not begun this login")
+    refused(f"{mine}&iss=https://evil.example", "The answer does not come from")
     refused(f"{mine}&error=access_denied&error_description=%3Cb%3Eno", "access_denied: &lt;b&gt;no")
     desk.issuer.discovery = {"authorization_response_iss_parameter_supported": True}
-    refused(mine, "The answer is not of")
+    refused(mine, "The answer does not come from")
     desk.issuer.discovery = {}
     desk.issuer.codes[parse_qsl(urlsplit(mine).query)[0][1]]["code_challenge"] = "another"
     refused(mine, "invalid_grant: no such code")
     refused(mine, "invalid_grant: no such code")  # the code was taken
     desk.ahead += timedelta(seconds=WAY_S + 1)
-    refused(mine, "This browser began no such login")
+    refused(mine, "This browser has not begun this login")
     desk.ahead = timedelta(0)
     for claims, status in [
         ({"nonce": "another"}, 401),
@@ -664,7 +664,10 @@ def test_what_comes_back_from_elsewhere_signs_nobody_in(desk: Desk) -> None:
     desk.issuer.more = {}
     browser.cookies.clear()
     done = sign_in(desk, browser, email="bob@example.com")
-    assert (done.status_code, "LIFECYCLE_OIDC__ROLES has none of it" in done.text) == (403, True)
+    assert (done.status_code, "LIFECYCLE_OIDC__ROLES lists none of these values" in done.text) == (
+        403,
+        True,
+    )
     assert "Log out" not in done.text
     assert sign_in(desk, browser, iss=desk.issuer.issuer).status_code == 200
     assert ("oidc:bob@example.com", "endSignIn", 403) in desk.rows(browser)

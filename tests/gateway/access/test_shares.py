@@ -156,7 +156,7 @@ async def test_who_leaves_ends_its_work_and_who_waits_too_long_is_told(
         await places.run(_request(asyncio.Event()), gate.work, "b")
     assert (refused.value.status, refused.value.code) == (503, "overloaded")
     gone.set()
-    with pytest.raises(Problem, match="The client left"):
+    with pytest.raises(Problem, match="The client disconnected"):
         await work
     await until(lambda: gate.ended == ["a"])
     assert await places.run(None, str, 5) == "5"

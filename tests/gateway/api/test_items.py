@@ -198,7 +198,7 @@ def test_what_a_crawler_may_write(left: Any) -> None:
     assert (len(page["rows"]), page["total"], len(page["columns"])) == (1, 4, 50)
     assert page["columns_left_out"] == 99_950
     assert page["notes"] == [
-        "1 files were not read: links, pipes, or more files than the limit",
+        "1 files were not read: they are links or pipes, or exceed the limit",
         "1 items were longer than 8,388,608 characters (task-0/items.jsonl: line 1)",
     ]  # fmt: skip
     feed = client.get(f"{address}/feed").text.splitlines()
@@ -218,7 +218,7 @@ def test_reading_ends_in_time(left: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "reading ended" in client.get(f"{address}/stats").json()["notes"][0]
     for format in ("jsonl", "csv"):
         answer = client.get(f"{address}/feed", params={"format": format})
-        told = "name: 'task-0/items.jsonl', which gave no item in 0 s, is not a file that can be read here"
+        told = "name: 'task-0/items.jsonl', which yielded no item within 0 s, is not a file that can be read here"
         assert (answer.status_code, told in answer.json()["detail"]) == (404, True)
 
 

@@ -61,7 +61,7 @@ def test_one_run_is_asked_about_before_the_server_lists_it(harness: Harness) -> 
         text = client.get(f"/v1/runs/{run_id}").json()["blocked"]
         assert text == in_words(BUG)
         assert (
-            "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that corrects this"
+            "since 2026-11-20 11:58:00 UTC: RuntimeError: boom; deploy a build that fixes this"
             in text
         )
         assert client.get("/v1/runs").json()["runs"][0]["blocked"] is None, (
@@ -114,7 +114,7 @@ def test_a_listed_run_that_cannot_be_explained_is_shown_all_the_same(harness: Ha
     with harness.client(harness.new_app(blocked_s=0.05)) as client:
         run_id, workflow_id = started(client)
         harness.workflows.listed[workflow_id] = "WorkflowWorkerUnhandledFailure"
-        words = "its workflow cannot continue (WorkflowWorkerUnhandledFailure); deploy a build that corrects this"
+        words = "its workflow cannot continue (WorkflowWorkerUnhandledFailure); deploy a build that fixes this"
         soon(lambda: client.get("/v1/runs").json()["runs"][0]["blocked"] == words)
         assert client.get(f"/v1/runs/{run_id}").json()["blocked"] == words
 
@@ -184,7 +184,7 @@ def test_the_sentence() -> None:
                 SINCE,
                 "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s).",
             ),
-            "or it gets very many signals (temporal workflow show lists them); give the role workflows more",
+            "or it receives too many signals (temporal workflow show lists them); give the role workflows more",
         ),
         (
             WorkflowProblem(SINCE, "no match", misfit=True),

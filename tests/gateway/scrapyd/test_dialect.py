@@ -100,8 +100,7 @@ def test_projects_versions_and_spiders(harness: Harness, scrapyd: TestClient) ->
         }
     told = error(scrapyd.get("/listspiders.json", params={"project": PROJECT, "_version": "r1"}))
     assert (
-        told
-        == f"version 'r1' not found; the version is '{version}' now: send it, or leave _version out"
+        told == f"version 'r1' not found; the version is now '{version}': send it, or omit _version"
     )
     assert version in error(scrapyd.post("/schedule.json", data={**PLAIN, "_version": "r1"}))
     assert scheduled(scrapyd, _version=version)
@@ -198,7 +197,7 @@ def test_a_log_is_where_scrapyd_has_it(harness: Harness, scrapyd: TestClient) ->
     [job] = ok(scrapyd.get("/listjobs.json"))["finished"]
     assert job["log_url"] == "/logs/default/plain/a%2Fb%20c.log"
     answer = scrapyd.get(job["log_url"])
-    assert "has no log here; no log was kept" in answer.json()["detail"]
+    assert "has no log here; no log was stored" in answer.json()["detail"]
     for path in (
         "/logs/default/plain/nobody.log",
         "/logs/default/strict/a%2Fb%20c.log",

@@ -259,7 +259,7 @@ def test_a_log_without_an_error_says_so(harness: Harness, task: Task) -> None:
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail=NOISE.decode())
     answer = _get(harness, task.path, None, at_error=True)
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
-    assert "names no error; leave at_error out to see its end" in answer.json()["detail"]
+    assert "has no error; omit at_error to see its end" in answer.json()["detail"]
 
 
 def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(
@@ -293,7 +293,7 @@ def test_a_log_out_of_reach_is_explained(harness: Harness, task: Task, follow: b
         if follow
         else True
     )
-    assert "kept after the task has ended" in answer.json()["detail"]
+    assert "stored after the task has ended" in answer.json()["detail"]
 
 
 def test_a_task_that_waits_has_printed_nothing_and_is_told_how_to_wait_for_it(

@@ -214,7 +214,7 @@ def test_a_log_that_was_removed_says_so(
     answer = client.get(f"/v1/runs/{old.run_id}/logs")
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
     assert answer.json()["detail"] == (
-        f"task {task.task_id} is SUCCEEDED and has no log here; the kept log was removed, because its run ended "
+        f"task {task.task_id} is SUCCEEDED and has no log here; the stored log was removed, because its run ended "
         "long ago (crawlctl db prune)"
     )
 

@@ -89,7 +89,7 @@ def test_everything_is_told_in_order_and_in_words(
     )
     assert {
         "Requested with 2 tasks (manual)",
-        "ada asked for a stop by force: wrong site",
+        "ada requested a stop by force: wrong site",
         "Being stopped",
         f"Task 1 (id {second}) became STOPPING",
         f"Task 1 (id {second}) became CANCELLED: OOMKilled, exit 137, signal 9, limit [31m 512Mi; recorded 90.0 s "
@@ -97,7 +97,7 @@ def test_everything_is_told_in_order_and_in_words(
         "Ended FAILED, cancelled: Stopped by ada; recorded 90.0 s after it happened",
         "Supporting files archived: 1 files, 10 bytes, file:///x.zip",
         "run.told could not be delivered to bus (1 tries): refused",
-        "Attempt 2 began; the one before was FAILED",
+        "Attempt 2 began; the previous one was FAILED",
     } <= words, words
     corrected = next(entry for entry in told if entry["kind"] == "correction")
     assert re.fullmatch(
@@ -128,7 +128,7 @@ def test_each_further_try_is_one_line(harness: Harness, client: TestClient, run:
         "QUEUED",
     )
     text = f"Task 0 (id {again}) is tried again (1 of 3) with 768Mi of memory, not before {told['evidence']['not_before']}"
-    assert told["text"] == f"{text}: the try before ended as lost"
+    assert told["text"] == f"{text}: the previous try ended as lost"
     answer = client.get(f"/v1/runs/{run.run_id}").json()
     assert answer["waiting"].startswith("retrying in ")
 

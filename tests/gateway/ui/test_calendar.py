@@ -76,7 +76,7 @@ def test_nothing_comes_while_it_is_paused_or_when_it_is_over(
     assert list(days(browser)) == ["2026-11-20", "2026-11-21", "2026-11-22"]
     press(browser, AT, "pause", reason="why")
     page = words(browser.get(AT))
-    assert "Nothing comes while it is paused" in page
+    assert "While it is paused, due times are recorded but start nothing." in page
     assert list(days(browser)) == ["2026-11-20"]
     assert "in 14 h" not in words(browser.get("/schedules"))
     press(browser, AT, "resume")
@@ -149,8 +149,8 @@ def test_a_definition_that_somebody_broke_is_told_and_breaks_nothing_else(
                 text("UPDATE schedule SET definition = :odd WHERE name = 'nightly'"), broken
             )
         page = words(browser.get(AT))
-        assert "its definition cannot be read, so it begins nothing" in page, odd
-        assert "Nothing can come" in page
+        assert "its definition cannot be read, so it starts nothing" in page, odd
+        assert "Nothing can start" in page
         page = words(browser.get("/schedules"))
         assert "its definition cannot be read" in page
         assert "in 60 s" in page, "the other one"

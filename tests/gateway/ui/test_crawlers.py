@@ -180,7 +180,7 @@ def test_each_number_of_the_overview_is_that_of_its_list(
         "Nothing runs now.",
         "Nothing waits.",
         "needs attention.",
-        "Every schedule did what was due.",
+        "No schedule missed a due time or failed.",
     ):
         assert calm in said
     for status in (RunStatus.FAILED, RunStatus.FAILED, RunStatus.COMPLETED, None, None, None, None):

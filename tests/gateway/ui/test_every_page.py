@@ -244,7 +244,7 @@ def test_limits_hold_for_pages_too(harness: Harness, keys: Keys) -> None:
         over = client.get("/")
         assert over.status_code == 429
         assert int(over.headers["retry-after"]) > 0
-        assert "requests that read" in over.text
+        assert "read requests" in over.text
         assert over.headers["content-type"].startswith("text/html")
 
 

@@ -139,8 +139,8 @@ def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
 
 def test_a_form_that_no_page_sends_is_refused(harness: Harness, browser: TestClient) -> None:
     for data, words in [
-        ({"run": []}, "no run was chosen"),
-        ({"run": [f"{n}.1" for n in range(1, SELECTED_MAX + 2)]}, f"choose at most {SELECTED_MAX}"),
+        ({"run": []}, "no run was selected"),
+        ({"run": [f"{n}.1" for n in range(1, SELECTED_MAX + 2)]}, f"select at most {SELECTED_MAX}"),
         ({"run": ["1"]}, "run[0]"),
         ({"run": ["0.1"]}, "run[0]"),
         ({"run": ["1.1"], "do": "explode"}, "do: "),

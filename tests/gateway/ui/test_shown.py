@@ -50,7 +50,7 @@ def test_what_nobody_knows_yet_is_no_alarm(
 
     monkeypatch.setattr(harness.workflows, "task_queues", silent)
     page = words(browser.get("/"))
-    assert "the workers of the task queues are being checked" in page
+    assert "task queue workers are still being checked" in page
     assert "Some parts are still being checked; the others work" in page
     assert "A part needs attention" not in page
 
@@ -256,7 +256,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
         "without a value the newest is first"
     )
     assert (
-        "Only the newest 2 runs that meet the other filters were put in this order."
+        "Only the newest 2 runs that meet the other filters were sorted."
         in browser.get("/?sort=took").text
     )
     page = browser.get("/v1/runs?search=ShOp2&page_size=1").json()
@@ -284,7 +284,7 @@ def test_what_a_button_does_is_called_as_the_button_first() -> None:
     late = decide(
         Circumstances(late_s=900.0, allowed_s=600.0, overlap=Overlap.SKIP, previous_live=False)
     )
-    assert (late[1] or "").endswith("Backfill begins it (crawlctl schedule backfill)")
+    assert (late[1] or "").endswith("Backfill starts it (crawlctl schedule backfill)")
     assert (too_many_failures([True], 1) or "").endswith(
         "Resume starts it again (crawlctl schedule resume)"
     )

@@ -50,7 +50,7 @@ def test_a_run_tells_what_it_does_how_it_ended_and_which_stages_it_had(
     titles = re.findall(r"<title>([^<]*)</title><rect", browser.get("/runs/1").text)
     assert "Run: recorded as INITIALIZING, from 12:00:00 to 12:01:05 UTC, 65 s" in titles
     assert "Task 0: recorded as PENDING, from 12:00:05 to 12:01:05 UTC, 60 s" in titles
-    assert any(one.startswith("Task 0: recorded was PENDING, true was LOST") for one in titles)
+    assert any(one.startswith("Task 0 was recorded as PENDING, but was LOST") for one in titles)
 
 
 def entry(
@@ -99,7 +99,7 @@ def test_the_truth_began_before_its_record_and_ends_with_the_last_poll() -> None
     )
     assert of_task["pending", "Task 0: truly PENDING"] == (NAMES + 10 * scale, NAMES + 50 * scale)
     assert of_task["failed", "Task 0: truly FAILED"] == (NAMES + 50 * scale, WIDTH)
-    assert of_task["wrong", "Task 0: recorded was PENDING"] == (
+    assert of_task["wrong", "Task 0 was recorded as PENDING"] == (
         NAMES + 50 * scale,
         NAMES + 80 * scale,
     )

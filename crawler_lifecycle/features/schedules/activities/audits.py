@@ -1,4 +1,4 @@
-"""Audits schedules: their definitions in Temporal, due times without a firing, and due times
+"""The audit of schedules: their definitions in Temporal, due times without a firing, and due times
 without a workflow.
 """
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from ..store.schedules import ScheduleStore
 
-#: Seconds to wait after the latest start of a due time before it counts as missed. Its workflow may
-#: still be working.
+#: Seconds after the latest allowed start of a due time until it counts as missed, because its
+#: workflow may still be working.
 SETTLE_S = 60.0
 _K = FindingKind
 
@@ -54,7 +54,7 @@ class ScheduleAudit:
         """Compare a page of schedules with Temporal and with their recorded firings, and record
         missing firings.
 
-        Second execution: finds the firings.
+        Second execution: it finds the recorded firings.
         """
         with beating():
             rows = self.store.schedules.page(int(page.after or 0), PAGE, deleted=True)
@@ -91,7 +91,9 @@ class ScheduleAudit:
         return f"recorded as missed: {noted.missed}, as paused: {noted.paused}"
 
     def open_due(self, after: int, limit: int) -> list[LiveParent]:
-        """Return due times that have not begun their target, with higher numbers than ``after``."""
+        """Return due times that have not begun their target and have numbers higher than
+        ``after``.
+        """
         lines = self.store.schedules.due_to_begin(self.clock(), after, limit)
         return [
             LiveParent(
@@ -106,11 +108,11 @@ class ScheduleAudit:
         ]
 
     def give_up(self, parent: LiveParent, why: str) -> None:
-        """Record that a due time never begins its target."""
+        """Record that the target of a due time will never begin."""
         self.store.schedules.due_failed(parent.number, why)
 
 
-#: What audits compare.
+#: The sources that audits compare.
 SOURCES = (
     ("schedules", ScheduleAudit.audit_schedules, "", (_K.NOT_FIRED, _K.NOT_TOLD, _K.UNREADABLE)),
     source("due_times", "due time"),
@@ -118,8 +120,8 @@ SOURCES = (
 
 
 def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
-    """Return the time up to which each due time has a recorded firing, or will never get one by
-    itself.
+    """Return the time up to which each due time has a recorded firing, or will never get one
+    automatically.
     """
     return now - timedelta(seconds=spec.catch_up_s + spec.jitter_s + SETTLE_S)
 
@@ -127,7 +129,7 @@ def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
 def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> NotedFirings:
     """Record a firing for each past due time whose workflow will not record one any more.
 
-    Returns how many.
+    Return the numbers of recorded firings.
     """
     until = settled_until(ScheduleSpec.read(row.definition), now)
     total = NotedFirings()

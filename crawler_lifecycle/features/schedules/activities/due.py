@@ -1,5 +1,5 @@
-"""Activities of one due time of a schedule: decide, stop the previous target, begin the new
-target.
+"""Activities for one due time of a schedule: decide about it, stop the previous target, and begin
+the new target.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from ..store.schedules import ScheduleStore
 
 
-#: The type of the failure with which a due time waits for the verdict of the previous target.
+#: The type of the failure that a due time raises while it waits for the verdict of the previous
+#: target.
 PREVIOUS_LIVE = "PreviousLive"
 
 
@@ -50,9 +51,9 @@ class DueDecided:
     due_id: int
     decision: Decision
     begun: TargetRef | None = None
-    """The target that was begun."""
+    """The target that has begun."""
     begin: bool = False
-    """True if the target must still be begun, because it waits for the previous target."""
+    """True if the target still has to begin, because it waits for the previous target."""
     stop: bool = False
     """True if the previous target must be stopped first."""
 
@@ -69,12 +70,11 @@ class DueActivities:
 
     @activity_named("decide_due")
     def decide_due(self, order: DueOrder) -> DueDecided | None:
-        """Record the decision about a due time. Begin its target if it does not have to wait.
+        """Record the decision about a due time, and begin its target if it does not have to wait.
 
-        Returns ``None`` if the schedule has no such due time or was deleted. One activity decides
-        and begins, so that each of many due times is recorded early.
-        Second execution: returns the recorded firing, and finds its target by the id of the
-        request.
+        Return ``None`` if the schedule has no such due time or was deleted. A single activity
+        decides and begins, so that each of many due times is recorded early. Second execution: it
+        returns the recorded firing, and finds the firing's target by the id of the request.
         """
         now = self.clock()
         due_at = order.due_at
@@ -109,10 +109,8 @@ class DueActivities:
     def stop_previous_due(self, due_id: int) -> bool:
         """Record the stop of the previous target, and notify its workflow.
 
-        Returns whether that target has its verdict.
-
-        Fails as ``PREVIOUS_LIVE`` while that target has not begun.
-        Second execution: the target recognizes the stop by its id.
+        Return whether that target has its verdict. Fail with ``PREVIOUS_LIVE`` while that target
+        has not begun. Second execution: the target recognizes the stop by its id.
         """
         previous = self.schedules.previous_target(due_id)
         firing = self.schedules.get_due(due_id)
@@ -120,12 +118,14 @@ class DueActivities:
             return True
         if previous.target is None:
             raise _waits(
-                f"the target of due time {previous.due_id} has not begun yet, and is stopped then"
+                f"the target of due time {previous.due_id} has not begun yet; it will be stopped "
+                "then"
             )
         why = f"its schedule is due again, at {due_text(firing.due_at)} (overlap: stop_previous)"
         intent = StopIntent(self.clock(), requested_by=f"schedule {firing.name}", reason=why)
         with beating():
-            if not self._stops(firing):  # after a restore, another firing may have this number
+            # After a restore of the database, another firing may have this number.
+            if not self._stops(firing):
                 return True
             self._stop(previous.target, f"schedule/{firing.name}", intent)
         return False
@@ -134,9 +134,9 @@ class DueActivities:
     def begin_due(self, due_id: int) -> TargetRef | None:
         """Begin the target of a due time after the previous target has its verdict.
 
-        Returns ``None`` if the target was not begun; then the reason is recorded. Fails as
-        ``PREVIOUS_LIVE`` while it has to wait for a verdict.
-        Second execution: finds its target by the id of the request.
+        Return ``None`` and record the reason if the target was not begun. Fail with
+        ``PREVIOUS_LIVE`` while it has to wait for a verdict. Second execution: it finds the
+        firing's target by the id of the request.
         """
         previous = self.schedules.previous_target(due_id)
         firing = self.schedules.get_due(due_id)
@@ -161,9 +161,10 @@ class DueActivities:
     # --- targets ----------------------------------------------------------------------------------
 
     def _begun(self, row: ScheduleRow, firing: DueRow) -> TargetRef | None:
-        """Begin the target of a firing as the gateway does: first the row, then the workflow.
+        """Begin the target of a firing as the gateway does: first write the row, then start the
+        workflow.
 
-        Returns ``None`` if it was not begun; then the reason is recorded.
+        Return ``None`` and record the reason if it was not begun.
         """
         try:
             with limited(row.project):
@@ -185,7 +186,7 @@ class DueActivities:
         return there(self.schedules.get(name), f"schedule {name!r}")
 
     def _begin(self, row: ScheduleRow, firing: DueRow) -> TargetRef | None:
-        """Begin the target, or find the target that an earlier try began.
+        """Begin the target, or find the target that an earlier try has begun.
 
         Raises the errors that ``_begun`` records.
         """
@@ -200,9 +201,9 @@ class DueActivities:
         return begin.get(begun or spec.kind, self._begin_graph)(firing, spec)
 
     def _begun_before(self, firing: DueRow) -> TargetKind | None:
-        """Return the kind of target that an earlier try began, or ``None``.
+        """Return the kind of the target that an earlier try has begun, or ``None``.
 
-        The definition may have changed since.
+        The definition may have changed since then.
         """
         if self.children.runs.find_run(due_request_id(firing.name, firing.due_at)) is not None:
             return TargetKind.RUN
@@ -271,7 +272,7 @@ class DueActivities:
     def _stop(self, target: TargetRef, whose: str, intent: StopIntent) -> None:
         """Record the stop of a target.
 
-        Then notify its workflow, or start one, as the gateway does.
+        Then notify its workflow or start one, as the gateway does.
         """
         if target.kind is TargetKind.RUN:
             run = self.children.runs.get_run(target.id)
@@ -288,7 +289,9 @@ class DueActivities:
 
 
 def _waits(why: str) -> ApplicationError:
-    """Return the failure that makes Temporal retry. It is expected, so it is benign."""
+    """Return the failure that makes Temporal retry. It is marked as benign, because it is
+    expected.
+    """
     return ApplicationError(why, type=PREVIOUS_LIVE, category=ApplicationErrorCategory.BENIGN)
 
 
@@ -307,7 +310,7 @@ def graph_spec(target: dict[str, Any]) -> GraphSpec:
 
 
 def run_request(name: str, due_at: datetime, spec: ScheduleSpec, project: str) -> RunRequest:
-    """Return the request of the run that a due time begins. Raises ``InvalidRequest``."""
+    """Return the request for the run that a due time starts. Raises ``InvalidRequest``."""
     own = {"requested_by": f"schedule {name}", **spec.target_at(due_at)}
     due = {"trigger": Trigger.SCHEDULED.value, "due_at": due_at.isoformat(), "project": project}
     return crawl_request({**own, **due})

@@ -23,7 +23,7 @@ _PART = re.compile(r"(?P<first>\*|[a-z0-9]+)(?:-(?P<last>[a-z0-9]+))?(?:/(?P<ste
 _COMMENT = re.compile(r"\s#.*")
 _ZONE = re.compile(r"\s*(?:CRON_)?TZ=(\S*)", re.IGNORECASE)
 _FIVE = "give five fields (minute hour day month weekday), such as 30 2 * * MON-FRI"
-#: Names of usual times -> their fields.
+#: Maps the names of common times to their fields.
 _NAMED = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -35,13 +35,15 @@ _NAMED = {
 }
 CRON_MAX = 200
 #: Names of files in a machine's time zone folder that we refuse: the local clock, the unknown zone,
-#: zones with leap seconds.
+#: and zones with leap seconds.
 _OF_THE_MACHINE = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Local times that match: each field lists its values. A weekday is 0 (Sunday) to 6."""
+    """The matching local times: each field lists its values. A weekday is a number from 0 (Sunday)
+    to 6.
+    """
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -72,20 +74,20 @@ class ClockEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """A day on which a due time does not exist, or occurs twice."""
+    """A day on which a due time does not exist or occurs twice."""
 
     day: date
     effect: ClockEffect
     local_time: str
-    """The first such local time of the day, ``HH:MM``."""
+    """The first affected local time of the day, as ``HH:MM``."""
 
 
 def read_cron(text: str) -> list[Calendar]:
     """Return the calendars of a cron expression. A time is due when one of them matches.
 
-    If both day and weekday are restricted, there are two calendars: as in crontab, either may
-    match. Names such as ``@daily`` are read, and a comment after the fields is not. Raises
-    ``InvalidRequest``.
+    If both day and weekday are restricted, there are two calendars, because either of them may
+    match, as in crontab. Names such as ``@daily`` are accepted, but a comment after the fields is
+    not. Raises ``InvalidRequest``.
     """
     if len(text) > CRON_MAX:
         raise refusal("cron", text, f"give at most {CRON_MAX} characters")
@@ -114,7 +116,9 @@ def read_cron(text: str) -> list[Calendar]:
         return [own, *either] if _possible(own) else either
     found = Calendar(minutes, hours, days, months, weekdays)
     if not _possible(found):
-        raise refusal("cron", text, "no year has such a day; give a day that its months have")
+        raise refusal(
+            "cron", text, "no year has such a day; give a day that exists in these months"
+        )
     return [found]
 
 
@@ -141,7 +145,7 @@ def _field(
                 _value(cron, name, match["last"], least, most, words) if match["last"] else open_end
             )
             if words is _WEEKDAYS and match["last"] == "sun":
-                last = 7  # FRI-SUN: Sunday is the last day of the week here
+                last = 7  # here, as in FRI-SUN, Sunday is the last day of the week
         if step < 1 or last < first:
             raise refusal(
                 "cron",
@@ -180,7 +184,7 @@ def read_zone(name: str) -> ZoneInfo:
     """Return the IANA zone of this name. Raises ``InvalidRequest``."""
     try:
         if not _OF_THE_MACHINE.match(name):
-            # An invalid name may be a folder or another file: ``ZoneInfo`` then raises an
+            # An invalid name can be a folder or another file, for which ``ZoneInfo`` raises an
             # ``OSError``.
             return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -199,15 +203,15 @@ def due_minutes(
     until: datetime,
     off: Container[date],
 ) -> Iterator[datetime]:
-    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches, but
-    none of a day in ``off``.
+    """Yield, in UTC, each minute after ``after`` and up to ``until`` whose local time matches,
+    except on the days in ``off``.
 
-    A local time that occurs twice gives two minutes.
+    A local time that occurs twice yields two minutes.
     """
     at = after.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     while at <= until:
         local = at.astimezone(zone)
-        # Clocks change at full quarters of an hour.
+        # Clocks change only at full quarters of an hour.
         quarter = at + timedelta(minutes=15 - local.minute % 15)
         if local.date() in off or not any(calendar.has_day(local.date()) for calendar in calendars):
             midnight = at + timedelta(minutes=24 * 60 - 60 * local.hour - local.minute)
@@ -222,9 +226,8 @@ def due_minutes(
 
 
 def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Calendar]:
-    """Return calendars in UTC that contain every time of these calendars in the zone.
-
-    They also contain some other times.
+    """Return calendars in UTC that contain every time of these calendars in the zone, and also some
+    other times.
     """
     found: dict[Calendar, None] = {}
     for offset in _offsets(zone, year):

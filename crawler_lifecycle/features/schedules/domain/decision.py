@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from .definition import Overlap
 
-#: A due time that is later than this, in seconds, counts as caught up. A smaller delay is normal
+#: A due time counts as caught up if it is later than this many seconds. A smaller delay is normal
 #: for a slow worker.
 CAUGHT_UP_S = 60.0
 #: A part of the reason of a pause that no person made.
@@ -15,7 +15,7 @@ PAUSED_ITSELF = "(pause_after_failures)"
 
 
 class Decision(StrEnum):
-    """The decision about a due time, once it was made."""
+    """The decision about a due time."""
 
     STARTED = "started"
     QUEUED = "queued"
@@ -26,33 +26,33 @@ class Decision(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Return whether this decision begins the target, now or later."""
+        """Return whether this decision begins the target, either now or later."""
         return self in (Decision.STARTED, Decision.QUEUED)
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """The facts that a decision depends on."""
+    """The facts on which a decision depends."""
 
     late_s: float
     """Seconds between the due time and this decision."""
     allowed_s: float
-    """Seconds by which it may be late: the catch-up window and the jitter."""
+    """The seconds by which it can be late: the catch-up window and the jitter."""
     overlap: Overlap
     previous_live: bool
-    """True when the target of the previous due time has no verdict yet."""
+    """True if the target of the previous due time has no verdict yet."""
     paused: str | None = None
     """The reason why the schedule is paused."""
     next_due: str | None = None
-    """The next due time, if it has also passed."""
+    """The next due time, if it has also passed already."""
     asked: bool = False
-    """True when a person requested this due time: it is never too late, and a pause does not hold
-    it back.
+    """True if a person requested this due time. Then it is never too late, and a pause does not
+    hold it back.
     """
 
 
 def decide(c: Circumstances) -> tuple[Decision, str | None]:
-    """Return the decision and its reason: a sentence that stays true later.
+    """Return the decision and its reason, which is a sentence that remains true later.
 
     ``started`` has no reason.
     """
@@ -62,7 +62,7 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
         why = (
             f"it was {c.late_s:.0f} s late, and at most {c.allowed_s:g} s are allowed (catch_up_s)"
         )
-        return Decision.MISSED, f"{why}; Backfill begins it (crawlctl schedule backfill)"
+        return Decision.MISSED, f"{why}; Backfill starts it (crawlctl schedule backfill)"
     if c.overlap is Overlap.STOP_PREVIOUS and c.next_due is not None and not c.asked:
         return Decision.SKIPPED_OVERLAP, gave_way(c.next_due)
     if not c.previous_live or c.overlap is Overlap.ALLOW:
@@ -78,16 +78,16 @@ def decide(c: Circumstances) -> tuple[Decision, str | None]:
 
 
 def gave_way(next_due: str) -> str:
-    """Return the reason why a due time begins nothing: the next due time would stop its target at
-    once.
+    """Return the reason why a due time begins nothing, if the next due time would stop its target
+    immediately.
     """
     return f"it was due again, at {next_due}, before its target had begun (overlap: stop_previous)"
 
 
 def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
-    """Return the reason why a schedule pauses itself; ``None``: it does not.
+    """Return the reason why a schedule pauses itself, or ``None`` if it does not.
 
-    ``verdicts``: one entry for each begun target, newest first; true: it failed.
+    ``verdicts`` has one entry for each begun target, newest first. It is true if the target failed.
     """
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None

@@ -35,8 +35,8 @@ from .calendar import (
     smallest_gap_s,
 )
 
-#: The due time in a text of the target, with the directives of ``strftime`` that mean the same
-#: everywhere.
+#: The pattern of a due time in a text of the target. It accepts only the directives of ``strftime``
+#: that have the same meaning everywhere.
 _DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
 _DUE_FIX = (
     "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as "
@@ -45,9 +45,9 @@ _DUE_FIX = (
 EXCLUDED_MAX = 366
 #: The largest UTC offset of a zone, in quarters of an hour.
 _QUARTERS = 4 * 15
-#: The most bytes of JSON of a schedule's target.
+#: The maximum size of a schedule's target in bytes of JSON.
 TARGET_BYTES = 128 * 1024
-#: Bounds of a schedule's numbers. Temporal accepts no catch-up window below 10 s.
+#: Bounds for the numbers of a schedule. Temporal accepts no catch-up window below 10 s.
 LIMITS: Mapping[str, Bound] = {
     "every_s": Bound(10, YEAR_S, "seconds", whole=True, or_none=True),
     "offset_s": Bound(0, YEAR_S, "seconds", whole=True),
@@ -76,7 +76,7 @@ class TargetKind(StrEnum):
     GRAPH = "graph"
 
 
-#: Fields of a target that each due time sets. The author of the schedule may not set them.
+#: The fields of a target that each due time sets. The author of the schedule may not set them.
 OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
     TargetKind.RUN: ("trigger", "due_at", "request_id", "run_id", "rerun", "parent", "project"),
     TargetKind.MANAGER: ("flow_id", "request_id", "parent", "project"),
@@ -86,12 +86,11 @@ OF_THE_DUE_TIME: Mapping[TargetKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """The definition of a schedule.
-
-    Raises ``InvalidRequest`` naming the field, the value and the fix.
+    """The definition of a schedule. Raises ``InvalidRequest``, which names the field, the value and
+    the fix.
 
     It has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) or
-    ``graph`` (as a graph is sent). It has exactly one of ``cron`` and ``every_s``.
+    ``graph`` (as it is sent to the API). It has either ``cron`` or ``every_s``.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -107,10 +106,10 @@ class ScheduleSpec:
     start_at: datetime | None = None
     end_at: datetime | None = None
     excluded: list[str] = field(default_factory=list)
-    """Local dates, such as ``2026-12-24``, on which nothing is due."""
+    """Local dates on which nothing is due, such as ``2026-12-24``."""
     overlap: Overlap = Overlap.SKIP
     catch_up_s: int = 600
-    """The catch-up window in seconds: a due time that is later than this does not begin its
+    """The catch-up window in seconds. A due time that is later than this does not begin its
     target.
     """
     pause_after_failures: int | None = None
@@ -123,7 +122,9 @@ class ScheduleSpec:
 
     @classmethod
     def read(cls, definition: Mapping[str, Any]) -> ScheduleSpec:
-        """Read a stored definition, as ``document`` writes it. Raises ``InvalidRequest``."""
+        """Read a stored definition in the form that ``document`` writes. Raises
+        ``InvalidRequest``.
+        """
         values = dict(definition)
         for name in ("start_at", "end_at"):
             if values.get(name) is not None:
@@ -152,10 +153,10 @@ class ScheduleSpec:
         return found
 
     def target_at(self, due_at: datetime) -> dict[str, Any]:
-        """Return the target of a due time: each ``{due:FORMAT}`` is replaced by the time in the
+        """Return the target of a due time, with each ``{due:FORMAT}`` replaced by the time in the
         schedule's zone.
 
-        Raises ``InvalidRequest`` for another text that begins with ``{due``.
+        Raises ``InvalidRequest`` for any other text that begins with ``{due``.
         """
         found: dict[str, Any] = _filled(
             str(self.kind), self.target, due_at.astimezone(read_zone(self.time_zone))
@@ -163,7 +164,7 @@ class ScheduleSpec:
         return found
 
     def calendars(self) -> list[Calendar]:
-        """The calendars of its cron expression; none for an interval."""
+        """The calendars of its cron expression. An interval has none."""
         return [] if self.cron is None else read_cron(self.cron)
 
     def excluded_days(self) -> list[date]:
@@ -227,16 +228,16 @@ class ScheduleSpec:
                 yield at
 
     def firing(self, now: datetime) -> list[Calendar]:
-        """Return the calendars, in UTC, at which Temporal fires: at every due time and at some
-        other times.
+        """Return the calendars in UTC by which Temporal fires: at every due time and at some other
+        times.
         """
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 
     def fires(self, at: datetime) -> bool:
-        """Return whether Temporal may fire at this time without us, whatever the rules of the zone
-        are.
+        """Return whether Temporal may fire at this time automatically, whatever the rules of the
+        zone are.
 
-        At other times a person triggered the schedule.
+        At all other times, a person has triggered the schedule.
         """
         if self.every_s is not None:
             return (at.timestamp() - self.offset_s) % self.every_s == 0
@@ -261,7 +262,7 @@ class ScheduleSpec:
     def _check_times(self) -> None:
         if (self.cron is None) == (self.every_s is None):
             raise InvalidRequest(
-                "cron: give either cron (a calendar) or every_s (an interval), and not both"
+                "cron: give either cron (a calendar) or every_s (an interval), but not both"
             )
         read_zone(self.time_zone)
         gap = self.every_s if self.every_s is not None else smallest_gap_s(self.calendars())
@@ -320,7 +321,7 @@ def check_own(kind: TargetKind, given: Container[str]) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Raise ``InvalidRequest`` unless the text may be the name of a schedule."""
+    """Raise ``InvalidRequest`` unless the text is allowed as the name of a schedule."""
     if not SCHEDULE_NAME.fullmatch(name):
         raise refusal(
             "name",

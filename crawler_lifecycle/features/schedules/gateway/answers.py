@@ -1,4 +1,4 @@
-"""Answers about schedules and their firings: filters, bodies, and the class that reads schedules
+"""Responses about schedules and their firings: filters, bodies, and the class that reads schedules
 for them.
 """
 
@@ -30,10 +30,11 @@ from ..store.schedules import ScheduleStore
 from ..temporal import AHEAD
 from .calendar import zone_of
 
-#: The number of future due times in an answer, and the year 2100 as seconds since 1970.
+#: The number of future due times in a response.
 NEXT = 5
+#: The year 2100 as seconds since 1970.
 TIME_MAX = 4_102_444_800
-#: The length of the end of a firing's workflow id: a hyphen and the due time.
+#: The length of the suffix of a firing's workflow id: a hyphen and the due time.
 _DUE_LETTERS = len("-2026-03-01T12:00:00Z")
 
 ScheduleName = Annotated[str, Path(max_length=NAME_MAX)]
@@ -80,8 +81,8 @@ class Schedule(OfRow):
 
 
 def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a stored definition in the form of the body of a put: ``argv`` has the options of a
-    manager.
+    """Return a stored definition in the form of the body of a put, in which ``argv`` has the
+    options of a manager.
     """
     manager = definition.get("manager")
     if not isinstance(manager, dict):
@@ -91,7 +92,7 @@ def put_form(definition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class ClockChangeAnswer(OfRow):
-    """A day with a change of the clock, on which a due time does not exist or comes twice."""
+    """A day with a clock change, on which a due time does not exist or occurs twice."""
 
     day: date
     effect: ClockEffect
@@ -102,17 +103,17 @@ class ScheduleDetail(Schedule):
     """One schedule with its future due times."""
 
     next_due: list[datetime]
-    """The next five due times, also while it is paused."""
+    """The next five due times, even while it is paused."""
     clock_changes: list[ClockChangeAnswer]
-    """Days of the next year with a change of the clock. A skipped local time does not fire; a
-    double one does twice.
+    """The days of the next year with a clock change. A skipped local time does not fire, and a
+    repeated one fires twice.
     """
 
 
 class AcceptedSchedule(ScheduleDetail):
     """The schedule after a command.
 
-    ``note`` is for people: what happens next, or why nothing changed.
+    ``note`` is a sentence for people about what happens next, or about why nothing changed.
     """
 
     note: str | None
@@ -135,7 +136,7 @@ class Firing(OfRow):
     lateness_ms: int
     asked_by: str | None
     kind: TargetKind | None
-    """The kind of the started target; null if no target was started yet."""
+    """The kind of the started target; null if no target has started yet."""
     target_id: int | None
     """The id of the started run, manager or graph."""
     begun_at: datetime | None
@@ -153,14 +154,14 @@ class Firing(OfRow):
 
 
 class FiringPage(BaseModel):
-    """A page of firings of a schedule, the latest first."""
+    """A page of firings of a schedule, with the latest first."""
 
     firings: list[Firing]
     next_page_token: str | None
 
 
 class RequestedFirings(BaseModel):
-    """The firings that a person asked for, the earliest first."""
+    """The firings that a person requested, with the earliest first."""
 
     firings: list[Firing]
     note: str | None
@@ -168,22 +169,22 @@ class RequestedFirings(BaseModel):
 
 @dataclass(eq=False)
 class ScheduleViews:
-    """Reads schedules for answers: one schedule, its future due times, and its firings."""
+    """Reads schedules for responses: one schedule, its future due times, and its firings."""
 
     schedules: ScheduleStore
     blocked: BlockedRuns
     clock: Clock
 
     def of(self, row: ScheduleRow) -> Schedule:
-        """Return the answer about one schedule, as in a list."""
+        """Return the response about one schedule, as in a list."""
         return Schedule.of(self._explained(row))
 
     async def detail(self, row: ScheduleRow) -> ScheduleDetail:
-        """Return the answer about one schedule with its future due times."""
+        """Return the response about one schedule with its future due times."""
         return ScheduleDetail.of(self._explained(row), **await self.ahead(row))
 
     async def ahead(self, row: ScheduleRow) -> dict[str, Any]:
-        """Return the fields of an answer that the row does not have."""
+        """Return the response's fields that the row does not have."""
         now = self.clock()
         spec = ScheduleSpec.read(row.definition)
         due = [] if row.deleted_at is not None else await run_in_threadpool(_next, spec, now)
@@ -192,9 +193,10 @@ class ScheduleViews:
     def listed(
         self, fits: Callable[[ScheduleRow], bool], *, troubled: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the schedules that fit, each with its next due time and its last firing. Blocks.
+        """Return the matching schedules, each with its next due time and its last firing. This call
+        blocks.
 
-        ``troubled``: only those whose last due time was missed or ended badly.
+        With ``troubled``, return only those whose last due time was missed or ended badly.
         """
         now = self.clock()
         found = [row for row in self.schedules.every() if fits(row)]
@@ -215,15 +217,18 @@ class ScheduleViews:
         return rows
 
     def of_crawler(self, crawler: str) -> list[dict[str, Any]]:
-        """Return the schedules that start runs of this crawler, as ``listed`` does. Blocks."""
+        """Return the schedules that start runs of this crawler, as ``listed`` does. This call
+        blocks.
+        """
         return self.listed(
             lambda row: mapping_of(row.definition.get(TargetKind.RUN)).get("crawler") == crawler
         )
 
     def due(self, row: ScheduleRow, filters: FiringFilters) -> tuple[list[DueRow], str | None]:
-        """Return a page of firings, the latest first, and the token of the next page. Blocks.
+        """Return a page of firings, with the latest first, and the token of the next page. This
+        call blocks.
 
-        If the workflow of a firing is missing or does not continue, its reason shows this.
+        If the workflow of a firing is missing or does not continue, the firing's reason shows this.
         """
         before = decode("due", filters.page_token)
         at = None if before is None else datetime.fromtimestamp(min(before, TIME_MAX), UTC)
@@ -242,7 +247,7 @@ class ScheduleViews:
     def _explained(self, row: ScheduleRow) -> ScheduleRow:
         """Return the row.
 
-        ``trouble`` also names which workflow of its firings is missing or does not continue.
+        Its ``trouble`` also names the firing whose workflow is missing or does not continue.
         """
         mine = due_workflow_id(row.name)
         bad = [name for name in self.blocked.names() if name[:-_DUE_LETTERS] == mine]
@@ -254,14 +259,14 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
 
 
 def spec_of(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
-    """Return the definition, or the reason why it cannot be read, with the fix.
+    """Return the definition, or else the reason why it cannot be read, with the fix.
 
     Somebody may have edited the row.
     """
     try:
         return ScheduleSpec.read(row.definition), None
     except (ValueError, TypeError) as error:
-        return None, f"its definition cannot be read, so it begins nothing: {error}; put it again"
+        return None, f"its definition cannot be read, so it starts nothing: {error}; put it again"
 
 
 def upcoming(

@@ -1,9 +1,9 @@
-"""The calendar of a schedule: firings of the last days and due times of the next ones, a row for
-each local day.
+"""The calendar of a schedule: firings of the last days and due times of the next days, with one row
+for each local day.
 
-A schedule may fire thousands of times a day. So only the newest firings are read one by one; those
-of days before them are counted by the database, at most ``COUNTED`` of a day. A day with more than
-``MARKS`` firings shows only counts.
+A schedule can fire thousands of times a day. Therefore, only the newest firings are read
+individually. Those of earlier days are counted by the database, at most ``COUNTED`` of each day. A
+day with more than ``MARKS`` firings shows only counts.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from ..domain.definition import ScheduleSpec, TargetKind
 from ..ports import BAD_ENDS, DueRow, ScheduleRow
 from ..store.schedules import ScheduleStore
 
-#: Days before and after today; the most marks of a day; the most firings that are read, and those
-#: of a day counted.
+#: The number of days before and after today.
 DAYS = 14
+#: The maximum number of marks of a day.
 MARKS = 24
+#: The maximum number of firings that are read.
 READ = 24 * 15
+#: The maximum number of firings of a day that are counted.
 COUNTED = 1_440
 _INSTANT = timedelta(microseconds=1)
 
 
 class Outcome(NamedTuple):
-    """The result of a due time: the colour and the shape of its mark, and a word."""
+    """The result of a due time: the colour and shape of its mark, and a word."""
 
     kind: str
     shape: str
@@ -50,14 +52,14 @@ _COMES = Outcome("", "○", "due")
 _UNKNOWN = Outcome("queued", "◌", "not on record yet")
 _DECIDED = {
     Decision.MISSED: Outcome("lost", "✕", "missed"),
-    Decision.FAILED: Outcome("lost", "✕", "not begun"),
+    Decision.FAILED: Outcome("lost", "✕", "not started"),
     Decision.PAUSED: Outcome("", "=", "paused"),
     Decision.SKIPPED_OVERLAP: Outcome("", "»", "skipped"),
 }
 
 
 class Mark(NamedTuple):
-    """One due time in the time zone of the schedule, and the page of what it began."""
+    """One due time in the time zone of the schedule, and the page of the target that it started."""
 
     at: datetime
     outcome: Outcome
@@ -69,7 +71,8 @@ class Mark(NamedTuple):
 class Day:
     """One local day.
 
-    With ``counts``, it has too many marks to show; ``most``: more than were counted.
+    A day with too many marks has ``counts`` instead. ``most`` is true if there are more firings
+    than were counted.
     """
 
     day: date
@@ -78,13 +81,13 @@ class Day:
     counts: Counter[Outcome] = field(default_factory=Counter)
     most: bool = False
     path: str | None = None
-    """The list of its firings, below the calendar."""
+    """The address of the list of its firings, below the calendar."""
 
 
 def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
-    """Return what became of a due time with this decision.
+    """Return the result of a due time with this decision.
 
-    ``status``: that of its target, if it has ``begun``.
+    ``status`` is the status of its target, if that has ``begun``.
     """
     if not decision.begins:
         return _DECIDED[decision]
@@ -94,7 +97,7 @@ def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
         return (
             Outcome("completed", "●", "completed")
             if status
-            else Outcome("", "?", "not on record any more")
+            else Outcome("", "?", "no longer on record")
         )
     bad = status in BAD_ENDS
     return Outcome(
@@ -103,7 +106,7 @@ def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
 
 
 def path_of(one: DueRow) -> str | None:
-    """Return the page of the run, manager or graph that a due time began."""
+    """Return the page of the run, manager or graph that a due time started."""
     if one.target is None:
         return None
     is_graph = one.target.kind is TargetKind.GRAPH
@@ -121,11 +124,11 @@ def calendar(
     newest: list[DueRow],
     now: datetime,
 ) -> list[Day]:
-    """Return the days, the earliest first: none before the first firing and none after the last due
-    time. Blocks.
+    """Return the days, earliest first, from the first firing to the last due time at most. This
+    call blocks.
 
-    ``newest``: the newest ``READ`` firings. Without ``spec``, which cannot be read or is paused,
-        nothing comes.
+    ``newest`` has the newest ``READ`` firings. ``spec`` is ``None`` if it cannot be read or the
+    schedule is paused; then there are no future due times.
     """
     zone = zone_of(row)
     today = now.astimezone(zone).date()
@@ -210,7 +213,7 @@ def _mark(one: DueRow, zone: ZoneInfo) -> Mark:
 
 
 def _times(spec: ScheduleSpec) -> str:
-    """Return what the due times depend on."""
+    """Return the objects on which the due times depend."""
     return json.dumps({**spec.document(), **dict.fromkeys(TargetKind), "run": {}}, sort_keys=True)
 
 

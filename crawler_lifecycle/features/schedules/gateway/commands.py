@@ -82,7 +82,7 @@ class PutSchedule(StrictBody):
     """Only a caller of all projects may name another one than its own."""
 
     def spec(self) -> ScheduleSpec:
-        """Return the definition, with its target as each firing starts it.
+        """Return the definition, with its target in the form in which each firing starts it.
 
         Raises ``InvalidRequest``.
         """
@@ -114,8 +114,8 @@ class AskSchedule(StrictBody):
 
 
 class Backfill(StrictBody):
-    """Body of ``POST /v1/schedules/{name}/backfill``: the due times after ``after``, up to
-    ``until`` (default: now).
+    """Body of ``POST /v1/schedules/{name}/backfill``. It selects the due times after ``after`` and
+    up to ``until`` (default: now).
     """
 
     after: AwareDatetime
@@ -135,7 +135,7 @@ def _run(body: StartRun) -> dict[str, Any]:
 def _manager(body: StartManager) -> dict[str, Any]:
     body.check()
     if body.flow() is not None:
-        raise InvalidRequest("manager.argv: leave --flow-id out; each firing gets its own flow id")
+        raise InvalidRequest("manager.argv: omit --flow-id; each firing gets its own flow id")
     name = body.name or body.crawler
     if name is None:
         raise InvalidRequest("manager.name: missing; give a name, which identifies its flows")
@@ -162,7 +162,7 @@ def _graph(body: StartGraph) -> dict[str, Any]:
     return {**found, **({} if body.name is None else {"name": body.name})}
 
 
-#: The most due times of one backfill.
+#: The maximum number of due times in one backfill.
 BACKFILL_MAX = 500
 
 
@@ -190,9 +190,9 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
     async def _check_target(
         self, name: str, body: PutSchedule, spec: ScheduleSpec, project: str
     ) -> str | None:
-        """Check that the target can be started.
+        """Check that the target can be started. Return a note for the caller, if any.
 
-        Return a note for the caller, if any. Raises ``Problem`` 422 or 503.
+        Raises ``Problem`` 422 or 503.
         """
         if body.run is not None:
             crawler = await self.crawlers.get(body.run.crawler)
@@ -210,12 +210,11 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
     async def trigger(
         self, name: str, body: AskSchedule, seen: datetime | None = None, key: str | None = None
     ) -> CommandResult[list[DueRow]]:
-        """Fire the schedule now, at most once a second.
+        """Fire the schedule now, at most once per second, and return the firing. A repeat with the
+        same ``key`` finds it.
 
-        Return the firing. A repeat with the same ``key`` finds it.
-
-        Raises ``NotInThisState`` if a person asked for a firing after ``seen``, or if another key
-        has fired it in this second.
+        Raises ``NotInThisState`` if a person requested a firing after ``seen``, or if another key
+        has fired the schedule in the same second.
         """
         await self.find(name)
         before = None if key is None else await run_in_threadpool(self.store.asked_due, name, key)
@@ -224,7 +223,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         return CommandResult(lines, fresh=before is None, note=note)
 
     async def backfill(self, name: str, body: Backfill) -> tuple[list[DueRow], str | None]:
-        """Start the due times of a time window that started nothing.
+        """Start the due times in a time window that have started nothing.
 
         Return their firings, and a note if any.
         """

@@ -41,7 +41,7 @@ _Backfill = Annotated[Backfill, Depends(JsonBody(Backfill))]
 
 
 def add_schedules(app: FastAPI, gateway: Gateway) -> None:
-    """Add the routes of schedules: first those of commands, then those that read."""
+    """Add the routes of schedules, commands first."""
     commands = gateway.schedule_commands
     views = gateway.schedule_views
 
@@ -54,13 +54,14 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
         A repeat with the same definition changes nothing.
 
-        The answer lists the days of the coming year on which a due time is skipped or comes twice.
+        The response lists the days of the coming year on which a due time is skipped or occurs
+        twice.
         """
         return await answer(await commands.put(name, signed(body)))
 
     @app.delete("/v1/schedules/{name}")
     async def delete_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Delete a schedule: it has no more firings.
+        """Delete a schedule, so that it has no more firings.
 
         Its past firings stay recorded. Started runs, managers and graphs continue.
         """
@@ -68,14 +69,14 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/schedules/{name}/pause")
     async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
-        """Pause a schedule: firings start nothing until it is resumed, but each is still
+        """Pause a schedule. Firings start nothing until it is resumed, but each is still
         recorded.
         """
         return await answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/schedules/{name}/resume")
     async def resume_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Continue a paused schedule. Only a backfill starts the firings of the pause."""
+        """Resume a paused schedule. Only a backfill starts the firings of the pause."""
         return await answer(await commands.resume(name))
 
     @app.post("/v1/schedules/{name}/trigger", status_code=202)
@@ -86,7 +87,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
         If an earlier target still executes, the new one waits for its verdict.
 
-        A repeat with the same `Idempotency-Key` answers with the same firing, even much later.
+        A repeat with the same `Idempotency-Key` returns the same firing, even much later.
         """
         done = await commands.trigger(
             name, signed(body), key=same_id(body.request_id, idempotency_key)
@@ -99,7 +100,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         """Fire past due times that have not started a target: missed, skipped, paused and failed
         ones, and due times before the schedule was created.
 
-        There may be at most 500. Targets start one after the other, unless they may overlap.
+        At most 500 are allowed. Targets start one after another, unless they may overlap.
         """
         lines, note = await commands.backfill(name, signed(body))
         return RequestedFirings(firings=[Firing.of(line) for line in lines], note=note)
@@ -112,16 +113,14 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/schedules/{name}", **documents(ScheduleDetail))
     async def get_schedule(name: ScheduleName, request: Request) -> Response:
-        """One schedule: its definition, its next due times, and the days with a change of the
-        clock.
-        """
+        """One schedule: its definition, its next due times, and the days with a clock change."""
         return conditional(request, await views.detail(await commands.find(name)))
 
     @app.get("/v1/schedules/{name}/firings", **documents(FiringPage))
     async def list_firings(
         name: ScheduleName, filters: Annotated[FiringFilters, Query()], request: Request
     ) -> Response:
-        """The firings of a schedule with their results, the latest first."""
+        """The firings of a schedule with their results, with the latest first."""
         page, token = await run_in_threadpool(views.due, await commands.find(name), filters)
         return conditional(
             request, FiringPage(firings=[Firing.of(one) for one in page], next_page_token=token)

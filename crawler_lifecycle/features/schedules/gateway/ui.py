@@ -67,8 +67,8 @@ _KNOWN = (
 )
 _REQUEST = 'give one object, such as {"settings": {"DOWNLOAD_DELAY": "1"}}'
 _NEW = {"kind": "run", "time_zone": "UTC"}
-#: For each field that an error of the API names, the field of the form. ``request`` has the other
-#: fields of a target.
+#: Maps each field that an error of the API names to the field of the form. ``request`` has the
+#: other fields of a target.
 _PLACES = {
     **{
         name: name
@@ -107,7 +107,7 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/schedules/new", operation_id="showPutSchedule")
     async def show_put(request: Request, name: str = "") -> Response:
-        """Show the form for a new schedule, or for changes of an existing one."""
+        """Show the form for a new schedule, or for changes to an existing one."""
         return await shown(request, of_row(await commands.find(name)) if name else _NEW)
 
     @app.post("/schedules/new", operation_id="pressPutSchedule")
@@ -178,14 +178,14 @@ def _target(kind: str, given: Mapping[str, str]) -> dict[str, Any]:
     )
     for name in own:
         if name in more:
-            raise refused(
-                "request", f"{name}: the form has a field for it above; leave it out here"
-            )
+            raise refused("request", f"{name}: the form has a field for it above; omit it here")
     return {**more, **own}
 
 
 def of_row(row: ScheduleRow) -> dict[str, str]:
-    """Return the values of the form for a schedule. If they are sent unchanged, nothing changes."""
+    """Return the values of the form for a schedule. If they are sent back unchanged, nothing
+    changes.
+    """
     definition = put_form(row.definition)
     kind = kind_of(definition)
     more = dict(definition[kind])
@@ -206,7 +206,7 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     if kind is TargetKind.MANAGER:
         own |= {"plan": more.get("plan"), "argv": fields.as_words(more.get("argv"))}
     for name, text in own.items():
-        if text:  # the JSON keeps parts that no field can contain
+        if text:  # the JSON keeps the parts that no field can contain
             more.pop("name" if name == "target_name" else name)
     given |= own | {"request": pretty(more) if more else None}
     if row.paused_at is not None:
@@ -214,11 +214,11 @@ def of_row(row: ScheduleRow) -> dict[str, str]:
     return {name: text for name, text in given.items() if text}
 
 
-#: The number of future due times on the page, and the most past due times that are counted for a
-#: backfill.
+#: The number of future due times on the page.
 NEXT = 10
+#: The maximum number of past due times that are counted for a backfill.
 COUNTED_MAX = 500
-#: The facts of a schedule that its page names before its definition.
+#: The facts about a schedule that its page shows before its definition.
 _NAMED = (
     "begins",
     "with",
@@ -238,9 +238,9 @@ class ScheduleForm(ActionForm):
     after: Moment | None = None
     until: Moment | None = None
     counted: int | None = None
-    """The number of due times of a backfill that the page showed before, if any."""
+    """The number of due times of a backfill that the page has shown before, if any."""
     seen: int | None = Field(default=None, ge=0, le=TIME_MAX)
-    """The due time of the latest firing when the form was shown, as seconds since 1970."""
+    """The due time of the latest firing when the form was shown, in seconds since 1970."""
 
 
 def add_schedules(app: FastAPI, gateway: Gateway) -> None:
@@ -256,8 +256,9 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     ) -> Response:
         """List schedules with their next due time and their last firing.
 
-        ``search`` selects names with this text, ``troubled`` those whose last due time was missed
-        or ended badly."""
+        ``search`` selects names that contain this text. ``troubled`` selects schedules whose last
+        due time was missed or ended badly.
+        """
         rows = views.listed(lambda row: search.lower() in row.name.lower(), troubled=troubled)
         return answer(
             request, "schedules.html", now=clock(), rows=rows, search=search, troubled=troubled
@@ -309,7 +310,8 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             asked.do == "backfill"
             and (count := await _uncounted(commands, name, asked)) is not None
         ):
-            present_call().admitted = False  # a question: nothing is done yet
+            # The page only asks a question, and nothing is done yet.
+            present_call().admitted = False
             return answer(
                 request, "backfill.html", name=name, asked=asked, count=count, now=clock()
             )
@@ -318,7 +320,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
 
 
 async def _uncounted(commands: ScheduleCommands, name: str, asked: ScheduleForm) -> int | None:
-    """Return the number of due times of a backfill; ``None`` if the page has already shown this
+    """Return the number of due times of a backfill, or ``None`` if the page has already shown this
     number.
     """
     body = _window(asked)

@@ -1,4 +1,4 @@
-"""Firings: rows of ``schedule_due``, one for each decided due time.
+"""Firings: rows of ``schedule_due``, one for each due time with a decision.
 
 The functions work in an open transaction.
 """
@@ -38,7 +38,8 @@ from .tables import schedule, schedule_due
 BEGINS = [one.value for one in Decision if one.begins]
 _s = schedule.c
 _d = schedule_due.c
-#: The key column, the state column and the condition "a person stopped it" of each kind of target.
+#: The key column and the state column of each kind of target, and the condition that a person
+#: stopped it.
 _TARGETS: Mapping[TargetKind, tuple[Any, Any, Any]] = {
     TargetKind.RUN: (
         run_history.c.run_id,
@@ -58,7 +59,7 @@ OVER = {status.value for status in RunStatus if status.terminal} | {
 GOOD = {RunStatus.COMPLETED.value, GraphState.COMPLETED.value}
 DELETED = "its schedule was deleted before it began"
 UNFIRED = "Temporal did not fire at this time; Backfill begins it (crawlctl schedule backfill)"
-#: The most due times that one call of ``note`` checks.
+#: The maximum number of due times that one call of ``note`` checks.
 _NOTED_MAX = 1000
 _EVENTS = {
     Decision.MISSED: EVENT_SCHEDULE_MISSED,
@@ -81,7 +82,7 @@ def new_row(
     *,
     after_id: int | None = None,
 ) -> dict[str, Any]:
-    """Return the values of a new firing with this decision, which was made at ``now``."""
+    """Return the values of a new firing with this decision, made at ``now``."""
     return {
         "schedule_id": row["schedule_id"],
         "revision": row["revision"],
@@ -96,7 +97,7 @@ def new_row(
 
 
 def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row | None) -> DueRow:
-    """Write these values into a new firing, or into the firing ``before``. Returns the firing."""
+    """Write these values into a new firing, or into the firing ``before``. Return the firing."""
     if before is not None:
         change_row(conn, schedule_due, before, values)
     else:
@@ -109,7 +110,7 @@ def written(conn: Connection, row: Row, values: Mapping[str, Any], before: Row |
 def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
     """Write a firing for each due time up to now, before the definition changes.
 
-    Returns the events to append.
+    Return the events to append.
     """
     events = list[Row]()
     more = True
@@ -122,7 +123,7 @@ def note_all(conn: Connection, row: dict[Any, Any], now: datetime) -> list[Row]:
 
 
 def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
-    """Cancel the queued firings of a schedule that is being deleted. Returns the events to append.
+    """Cancel the queued firings of a schedule that is being deleted. Return the events to append.
 
     A later schedule with the same name must not inherit them. Firings that a person requested stay.
     """
@@ -139,7 +140,7 @@ def drop_queued(conn: Connection, row: Row, now: datetime) -> list[Row]:
     conn.execute(update(schedule_due).where(*mine, _d.asked_by.is_(None)).values(**failed))
     for firing in queued:
         after = firing["after_id"]
-        # A requested firing now waits for the firing before the cancelled ones.
+        # A requested firing now waits for the last firing before the cancelled ones.
         while after in firings:
             after = firings[after]["after_id"]
         if firing["due_id"] not in firings and after != firing["after_id"]:
@@ -153,7 +154,7 @@ def note(
     """Write a firing for each due time without one, from the last check until ``until``, at most
     1,000 at a time.
 
-    Returns the numbers of new firings and the events to append.
+    Return the numbers of new firings and the events to append.
     """
     unfired, last = unfired_times(conn, row, until)
     paused_at = row["paused_at"]
@@ -176,9 +177,10 @@ def note(
 def unfired_times(
     conn: Connection, row: Row, until: datetime
 ) -> tuple[list[datetime], datetime | None]:
-    """Return the due times since the last check that have no firing, of the first 1,000 due times.
+    """Return the due times since the last check that have no firing, among the first 1,000 due
+    times.
 
-    The second value is the last examined due time; ``None``: there are no more due times until
+    The second value is the last examined due time, or ``None`` if there are no more due times until
     ``until``.
     """
     due = list(itertools.islice(spec_of(row).due_times(row["checked_until"], until), _NOTED_MAX))
@@ -191,9 +193,9 @@ def unfired_times(
 
 
 def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
-    """Return the event about these firings, which all have one decision.
+    """Return the event about these firings, which all have the same decision.
 
-    It is empty when the decision has no event.
+    It is empty if the decision has no event.
     """
     first = firings[0]
     last = firings[-1]
@@ -215,7 +217,7 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
         "crawler": crawler,
         "project": row["project"],
     }
-    # A due time is unique for its schedule, in this database and in every other one.
+    # A due time identifies a firing of its schedule, in this database and in any other.
     about = {
         "subject": schedule_subject(row["name"]),
         "uid": f"{first['due_at'].astimezone(UTC):%Y%m%dT%H%M%SZ}",
@@ -224,7 +226,7 @@ def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
 
 
 def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
-    """Raise ``NotInThisState`` when a person requested a due time after ``seen``."""
+    """Raise ``NotInThisState`` if a person requested a due time after ``seen``."""
     mine = (_d.schedule_id == schedule_id, _d.due_at > seen, _d.asked_by.is_not(None))
     found = conn.execute(
         select(_d.due_at, _d.asked_by).where(*mine).order_by(_d.due_at.desc()).limit(1)
@@ -238,18 +240,18 @@ def check_seen(conn: Connection, schedule_id: int, seen: datetime) -> None:
 
 
 def find(conn: Connection, *which: ColumnElement[bool]) -> dict[Any, Any] | None:
-    """Return the one firing that meets these conditions; ``None``: there is none."""
+    """Return the one firing that meets these conditions, or ``None`` if there is none."""
     row = conn.execute(select(schedule_due).where(*which)).mappings().one_or_none()
     return None if row is None else dict(row)
 
 
 def at(conn: Connection, row: Row, due_at: datetime) -> dict[Any, Any] | None:
-    """Return the firing of this due time of a schedule; ``None``: it has no firing yet."""
+    """Return the firing for this due time of a schedule, or ``None`` if it has no firing yet."""
     return find(conn, _d.schedule_id == row["schedule_id"], _d.due_at == due_at)
 
 
 def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
-    """Record that the request with this key asked for this firing.
+    """Record that the request with this key requested this firing.
 
     Raises ``NotInThisState`` if another request did.
     """
@@ -262,9 +264,9 @@ def take(conn: Connection, firing: Mapping[Any, Any], request_key: str) -> None:
 
 
 def previous(conn: Connection, schedule_id: int) -> Row | None:
-    """Return the last decided firing that starts a target; ``None``: there is none."""
+    """Return the last decided firing that starts a target, or ``None`` if there is none."""
     found: list[Row] = []
-    for decision in BEGINS:  # one query for each decision, so that each reads an index
+    for decision in BEGINS:  # one query per decision, so that each can use an index
         mine = select(schedule_due).where(_d.schedule_id == schedule_id, _d.decision == decision)
         found += conn.execute(mine.order_by(_d.decided_at.desc()).limit(1)).mappings().all()
     last: Row | None = max(found, key=lambda firing: firing["decided_at"], default=None)
@@ -274,13 +276,13 @@ def previous(conn: Connection, schedule_id: int) -> Row | None:
 def decided_after(previous: Row | None, now: datetime) -> datetime:
     """Return the time of a new decision.
 
-    It is after the previous decision, even if the clocks of workers differ.
+    It is later than the previous decision, even if the clocks of workers differ.
     """
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
 
 def target_status(conn: Connection, firing: Row) -> str | None:
-    """Return the status of a firing's target; ``None``: the target does not exist any more."""
+    """Return the status of a firing's target, or ``None`` if the target no longer exists."""
     key, state, _ = _TARGETS[TargetKind(firing["target_kind"])]
     found: str | None = conn.execute(
         select(state).where(key == firing["target_id"])
@@ -289,8 +291,8 @@ def target_status(conn: Connection, firing: Row) -> str | None:
 
 
 def has_failed(conn: Connection, firing: Row) -> bool:
-    """Return whether a firing began nothing, or its target has ended badly and no person stopped
-    it.
+    """Return whether a firing started nothing, or its target ended badly without being stopped by a
+    person.
     """
     if firing["decision"] == Decision.FAILED or firing["target_id"] is None:
         return bool(firing["decision"] == Decision.FAILED)
@@ -302,7 +304,7 @@ def has_failed(conn: Connection, firing: Row) -> bool:
 def is_live(conn: Connection, firing: Row) -> bool:
     """Return whether the target of a firing has not ended yet.
 
-    A target that has not started is live, too.
+    A target that has not started also counts as live.
     """
     if not Decision(firing["decision"]).begins:
         return False
@@ -325,7 +327,7 @@ def status_column() -> Any:
 
 
 def target_of(firing: Row) -> TargetRef | None:
-    """Return the target that the firing started; ``None``: it has started no target yet."""
+    """Return the target that the firing started, or ``None`` if it has not started a target yet."""
     return (
         None
         if firing["target_id"] is None
@@ -334,7 +336,7 @@ def target_of(firing: Row) -> TargetRef | None:
 
 
 def due_row(firing: Row, name: str) -> DueRow:
-    """Return the firing as a value of the port."""
+    """Return the firing as the value that the port defines."""
     return made(
         DueRow,
         firing,

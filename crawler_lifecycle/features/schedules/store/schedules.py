@@ -39,18 +39,19 @@ _s = schedule.c
 _d = schedule_due.c
 #: The due times, each with the name of its schedule.
 _NAMED = select(schedule_due, _s.name).join(schedule, _s.schedule_id == _d.schedule_id)
-#: Without this index MySQL may read and sort all firings of a schedule that has most of the rows.
+#: Without this index hint, MySQL can read and sort all firings of a schedule that owns most of the
+#: rows.
 _BY_DUE = (schedule_due, "FORCE INDEX (uq_schedule_due_schedule_id_due_at)", "mysql")
-#: The most by which our clock may be behind Temporal's. A due time that is further in the future is
+#: The maximum time by which our clock can be behind Temporal's. Due times further in the future are
 #: refused.
 _AHEAD = timedelta(hours=1)
 
 
 class ScheduleStore(NamedPart[ScheduleRow]):
-    """Schedules and their firings. Most writing methods lock the row of the schedule first.
+    """Schedules and their firings.
 
-    Each past due time first gets its firing by the former definition before a new definition, the
-    end of a pause, and a deletion.
+    Most writing methods lock the row of the schedule first. Before a new definition, the end of a
+    pause, or a deletion, each past due time gets its firing by the former definition.
     """
 
     table = schedule
@@ -72,11 +73,9 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         return {}, [*firings.note_all(conn, row, now), *firings.drop_queued(conn, row, now)]
 
     def pause(self, name: str, reason: str | None, at: datetime | None = None) -> ScheduleRow:
-        """Pause the schedule for this reason.
+        """Pause the schedule for this reason. ``None`` as the reason resumes it.
 
-        ``None`` as the reason resumes it. Raises ``RunNotFound``.
-
-        ``at`` is the time of the pause; the default is now.
+        ``at`` is the time of the pause; the default is now. Raises ``RunNotFound``.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
@@ -106,17 +105,17 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     ) -> None:
         """Record the revision that Temporal has and the error of the last update.
 
-        ``ended_at`` is the time since which the schedule has no further due times.
+        ``ended_at`` is the time since when the schedule has no further due times.
         """
         values = {"told": told, "trouble": trouble, "ended_at": ended_at}
         with self._db.writing() as conn:
             conn.execute(update(schedule).where(_s.schedule_id == schedule_id).values(**values))
 
     def count_schedules(self, before: datetime) -> ScheduleCounts:
-        """Return the counts of schedules.
+        """Return the numbers of schedules by state.
 
-        ``untold`` counts schedules that were changed before ``before`` and whose change Temporal
-        does not have.
+        ``untold`` is the number of schedules that were changed before ``before`` and whose change
+        Temporal does not have.
         """
         there = _s.deleted_at.is_(None)
         untold = and_(there, or_(_s.told.is_(None), _s.told < _s.revision)) | and_(
@@ -139,17 +138,16 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
         """Decide about a due time once, and return its firing.
 
-        A second call returns the existing firing, even if the schedule was deleted.
-
-        ``revision`` is the revision of the definition with which Temporal fired. Returns ``None``
-        when there is no such schedule, or when it is not due at ``due_at``.
+        A second call returns the existing firing, even if the schedule was deleted. ``revision`` is
+        the revision of the definition with which Temporal fired. Return ``None`` if there is no
+        such schedule, or if it is not due at ``due_at``.
         """
         with self._db.writing() as conn:
             row = self._locked(conn, name, deleted=True)
             before = None if row is None else firings.at(conn, row, due_at)
             if row is None or (row["deleted_at"] is not None and before is None):
                 return None
-            # A recorded decision is final, unless it was only recorded because Temporal had not
+            # A recorded decision is final, unless it was recorded only because Temporal had not
             # fired.
             if before is not None and (
                 before["reason"] != firings.UNFIRED or row["deleted_at"] is not None
@@ -158,8 +156,8 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             spec = firings.spec_of(row)
             now = self._clock()
             asked = before is None and not spec.is_due(due_at)
-            # Temporal never fires at this time by the definition, so a person triggered it in
-            # Temporal.
+            # By the definition, Temporal never fires at this time, so a person triggered the
+            # schedule in Temporal.
             if asked and (revision != row["revision"] or spec.fires(due_at)):
                 return None
             if due_at > now + _AHEAD:
@@ -186,7 +184,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
                 row, due_at, firings.decided_after(previous, now), decision, reason, after_id=after
             )
             firing = firings.written(conn, row, values, before)
-            # The event of a missed firing was appended when the firing was first missed.
+            # The event of a missed firing was appended when the firing was recorded as missed.
             if before is None or decision is not Decision.MISSED:
                 append_events(conn, [firings.event_of(row, [values], now)])
             return firing
@@ -194,7 +192,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     def _failing(self, conn: Connection, row: Row, spec: ScheduleSpec) -> str | None:
         """Pause the schedule if its last targets all failed.
 
-        Returns the reason; ``None``: it was not paused.
+        Return the reason, or ``None`` if it was not paused.
         """
         if spec.pause_after_failures is None:
             return None
@@ -214,7 +212,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         return why
 
     def asked_due(self, name: str, request_key: str) -> DueRow | None:
-        """Return the firing that this request asked for; ``None``: there is none.
+        """Return the firing that this request asked for, or ``None`` if there is none.
 
         Raises ``InvalidRequest`` for an invalid key.
         """
@@ -233,15 +231,15 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         seen: datetime | None = None,
         request_key: str | None = None,
     ) -> list[DueRow]:
-        """Write a firing that starts a target for each of these due times, as a person requested.
+        """For each of these due times, write a firing that starts a target, as a person requested.
 
-        Returns the firings.
+        Return the firings.
 
         A due time that has such a firing already keeps it. ``request_key`` identifies a request
-        with one due time: a repeated request returns the firing of the first. ``seen`` is the
+        with one due time: a repeated request returns the firing of the first one. ``seen`` is the
         latest due time for which this person has seen a firing. Raises ``RunNotFound``. Raises
-        ``NotInThisState`` when another request asked for the same due time, or when a person
-        requested a due time after ``seen``.
+        ``NotInThisState`` if another request asked for the same due time, or if a person requested
+        a due time after ``seen``.
         """
         with self._db.writing() as conn:
             row = self._needed(conn, name)
@@ -249,7 +247,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             answer = list[DueRow]()
             of_request = (_d.schedule_id == row["schedule_id"], _d.request_key == request_key)
             if request_key is not None and (before := firings.find(conn, *of_request)) is not None:
-                # Even if somebody requested another due time since.
+                # This holds even if somebody has requested another due time since.
                 return [firings.due_row(before, name)]
             if seen is not None:
                 firings.check_seen(conn, row["schedule_id"], seen)
@@ -262,7 +260,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
                 if firing is not None and Decision(firing["decision"]).begins:
                     answer.append(firings.due_row(firing, name))
                     continue
-                # A requested firing is never skipped: it waits, unless the schedule allows parallel
+                # A requested firing is never skipped. It waits, unless the schedule allows parallel
                 # targets.
                 live = previous is not None and firings.is_live(conn, previous)
                 overlap = Circumstances(0, 0, spec.overlap, live, asked=True)
@@ -286,8 +284,8 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             return answer
 
     def unfired_due(self, schedule_id: int, until: datetime) -> list[datetime]:
-        """Return due times until ``until`` that have no firing, of the first 1,000 due times since
-        the last check.
+        """Return due times until ``until`` that have no firing, among the first 1,000 due times
+        since the last check.
         """
         with self._db.reading() as conn:
             row = (
@@ -317,7 +315,9 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         return firings.due_row(rows[0], rows[0]["name"])
 
     def previous_target(self, due_id: int) -> PreviousTarget | None:
-        """Return the target for which a queued firing waits; ``None``: it waits for no target."""
+        """Return the target for which a queued firing waits, or ``None`` if it does not wait for a
+        target.
+        """
         with self._db.reading() as conn:
             after = conn.execute(
                 select(_d.after_id).where(_d.due_id == due_id)
@@ -330,11 +330,11 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             )
 
     def give_way(self, due_id: int) -> bool:
-        """Skip a queued firing if a later firing would stop its target at once (overlap
-        ``stop_previous``).
+        """Skip a queued firing if a later firing would stop its target immediately (overlap
+        ``stop_previous``). Return whether it was skipped.
 
-        Returns whether it was skipped. A skipped firing starts no target. Firings that waited for
-        it then wait for the firing before it.
+        A skipped firing starts no target. Firings that waited for it then wait for the firing
+        before it.
         """
         with self._db.writing() as conn:
             its_schedule = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
@@ -382,8 +382,8 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         }
         mine = (_d.due_id == due_id, _d.target_id.is_(None))
         with self._db.writing() as conn:
-            # The schedule may have been deleted while the target was being started. The firing was
-            # failed then.
+            # The schedule may have been deleted while the target was being started. In that case,
+            # the firing was marked as failed.
             failed = update(schedule_due).where(*mine, _d.decision == Decision.FAILED)
             conn.execute(failed.values(decision=Decision.STARTED.value, reason=None))
             conn.execute(update(schedule_due).where(*mine).values(**values))
@@ -391,7 +391,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     def due_failed(self, due_id: int, reason: str) -> None:
         """Record that the target of a firing can never start.
 
-        After its start, or a second time, nothing changes.
+        If it has started, or if this was already recorded, nothing changes.
         """
         with self._db.writing() as conn:
             query = (
@@ -413,11 +413,11 @@ class ScheduleStore(NamedPart[ScheduleRow]):
                 append_events(conn, [firings.event_of(row, [firing], self._clock())])
 
     def due_to_begin(self, until: datetime, after_id: int = 0, limit: int = 100) -> list[DueRow]:
-        """Return firings whose target has not started, decided before ``until``, with a number
-        above ``after_id``.
+        """Return firings that were decided before ``until`` and whose target has not started, with
+        numbers higher than ``after_id``.
         """
         found: list[Row] = []
-        for decision in firings.BEGINS:  # one query for each decision, so that each reads an index
+        for decision in firings.BEGINS:  # one query per decision, so that each can use an index
             query = _NAMED.where(
                 _d.decision == decision, _d.target_id.is_(None), _d.due_id > after_id
             )
@@ -429,7 +429,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         """Return the firing with the latest due time of each schedule that has one, by the
         schedule's number.
 
-        Deleted schedules are left out.
+        Deleted schedules are excluded.
         """
         its = schedule_due.alias().c
         newest = (
@@ -448,8 +448,9 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     def count_due(
         self, schedule_id: int, since: datetime, until: datetime, most: int
     ) -> dict[tuple[Decision, bool, str | None], int]:
-        """Return the numbers of the newest firings since ``since`` and before ``until``, of
-        ``most`` at most: by decision, by whether the target has begun, and by the status of the
+        """Count the newest firings since ``since`` and before ``until``, at most ``most`` of them.
+
+        They are grouped by decision, by whether the target has begun, and by the status of the
         target.
         """
         which = (_d.schedule_id == schedule_id, _d.due_at >= since, _d.due_at < until)
@@ -474,10 +475,10 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         limit: int = 100,
         decision: Decision | None = None,
     ) -> list[DueRow]:
-        """Return firings of a schedule, the latest due time first, with the status of their
-        targets.
+        """Return firings of a schedule with the status of their targets, with the latest due time
+        first.
 
-        ``before`` limits them to earlier due times, ``decision`` to one decision.
+        ``before`` limits them to earlier due times, and ``decision`` to one decision.
         """
         query = _NAMED.add_columns(firings.status_column()).with_hint(*_BY_DUE)
         query = query.where(_d.schedule_id == schedule_id)

@@ -21,7 +21,7 @@ schedule = new_table(
     counted_key("schedule_id"),
     required("name", String(80)),
     project_column(),
-    # Each new definition raises it by 1.
+    # Each new definition increases it by 1.
     required("revision", Integer),
     required("definition", Json),
     # The revision that Temporal has.
@@ -36,7 +36,7 @@ schedule = new_table(
     Column("trouble", Long),
     required("created_at", UtcTime),
     required("updated_at", UtcTime),
-    # The time since which there are no further due times.
+    # The time since when there are no further due times.
     Column("ended_at", UtcTime),
     Column("deleted_at", UtcTime),
     UniqueConstraint("name"),
@@ -45,29 +45,29 @@ schedule = new_table(
 
 schedule_due = new_table(
     "schedule_due",
-    # One row (a firing) for each due time. A row changes later when its target starts or can never
+    # Each due time has one row, its firing. A row changes later when its target starts or can never
     # start. A firing without a target also changes when a person requests it.
     counted_key("due_id"),
     required("schedule_id", Key, ForeignKey("schedule.schedule_id")),
-    # The revision of the definition that was valid at the decision.
+    # The revision of the definition that was valid when the decision was made.
     required("revision", Integer),
     required("due_at", UtcTime),
     required("decision", String(20)),
     Column("reason", Long),
     Column("asked_by", Words(255)),
-    # The key of the request of a person. A repeated request with this key finds this row.
+    # The key of a person's request. A repeated request with this key finds this row.
     Column("request_key", String(120)),
     required("lateness_ms", BigInteger),
     required("decided_at", UtcTime),
     # The row whose target must end before the target of this row starts.
     Column("after_id", BigInteger),
-    # There is no foreign key, because the target is a run, a manager or a graph.
+    # There is no foreign key, because the target can be a run, a manager or a graph.
     required("target_kind", String(20)),
     Column("target_id", BigInteger),
     Column("begun_at", UtcTime),
     UniqueConstraint("schedule_id", "due_at"),
     UniqueConstraint("schedule_id", "request_key"),
     Index(None, "schedule_id", "decision", "decided_at"),
-    # For the search for firings whose target has not started.
+    # An index for the search for firings whose target has not started.
     Index(None, "decision", "target_id", "due_id"),
 )

@@ -1,1 +1,1 @@
-"""The API of scrapyd, so that clients of scrapyd can use this gateway."""
+"""The API of scrapyd, with which clients of scrapyd can use this gateway."""

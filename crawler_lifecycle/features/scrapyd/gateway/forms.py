@@ -1,5 +1,5 @@
-"""Forms as scrapyd accepts them: fields in the address and in the body, each with one or more
-values.
+"""Forms in the way that scrapyd accepts them: fields in the address and in the body, each with one
+or more values.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from starlette.requests import Request
 from crawler_lifecycle.web.problems import Problem
 from crawler_lifecycle.web.turns import in_turn
 
-#: The most fields of one request.
+#: The maximum number of fields in one request.
 FIELDS_MAX = 1000
-#: The most bytes in the head of one part of a multipart form.
+#: The maximum size in bytes of the head of one part in a multipart form.
 _PART_HEAD_MAX = 1024
 
 _URLENCODED = "application/x-www-form-urlencoded"
@@ -36,7 +36,7 @@ def refused(text: str) -> Problem:
 class Form:
     """The fields of one request.
 
-    If a field is given twice, its first value counts, as with scrapyd.
+    If a field is given twice, the first value counts, as with scrapyd.
     """
 
     def __init__(self, fields: Mapping[str, list[bytes]]) -> None:
@@ -82,7 +82,7 @@ def shown(text: object) -> str:
 async def read_form(request: Request) -> Form:
     """Read the fields of a request.
 
-    Fields of the body replace those of the address. Raises ``Problem``.
+    Fields of the body override those of the address. Raises ``Problem``.
     """
     fields = _urlencoded(request.scope["query_string"])
     body = await request.body()
@@ -99,7 +99,7 @@ async def read_form(request: Request) -> Form:
 
 
 def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
-    # Latin-1 keeps each byte, so that an error about bad UTF-8 can later name the field.
+    # Latin-1 keeps each byte, so that an error about invalid UTF-8 can name the field later.
     try:
         pairs = parse_qsl(
             raw.decode("latin-1"),
@@ -115,21 +115,21 @@ def _urlencoded(raw: bytes) -> dict[str, list[bytes]]:
 def _multipart(body: bytes, content_type: str) -> dict[str, list[bytes]]:
     found = _BOUNDARY.search(content_type)
     if found is None:
-        raise refused("Content-Type: has no boundary; let a library write the form")
+        raise refused("Content-Type: has no boundary; use a library to write the form")
     boundary = (found[1] or found[2]).encode("latin-1")
     _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, FIELDS_MAX + 1)
     if not parts or not parts[-1].startswith(b"--"):
         raise (
             _too_many()
             if len(parts) > FIELDS_MAX
-            else refused("body: the form has no end; let a library write it")
+            else refused("body: the form has no end; use a library to write it")
         )
     pairs = []
     for part in parts[:-1]:
         head, _, value = part.partition(b"\r\n\r\n")
         name = _NAME.search(head[:_PART_HEAD_MAX])
         if name is None:
-            raise refused("body: a part of the form has no name; let a library write the form")
+            raise refused("body: a part of the form has no name; use a library to write the form")
         pairs.append((name[1], value))
     return _gathered(pairs)
 

@@ -32,11 +32,11 @@ from .forms import Form, refused, shown
 
 Answer = dict[str, Any]
 
-#: The most jobs in one list: live ones, and the newest ended ones (as scrapyd's
+#: The maximum number of jobs in each list: of live jobs, and of the newest ended ones (as scrapyd's
 #: ``finished_to_keep``).
 LIVE_MAX = 1000
 FINISHED_MAX = 100
-#: The highest number that ``daemonstatus`` counts.
+#: The highest number up to which ``daemonstatus`` counts.
 COUNTED_MAX = 10_000
 #: The state of a job for each status of its run.
 STATES: Mapping[RunStatus, str] = {
@@ -47,7 +47,7 @@ STATES: Mapping[RunStatus, str] = {
     RunStatus.FAILED: "finished",
 }
 _SIGNALS = {**dict.fromkeys(("INT", "TERM", "HUP", "2", "15", "1"), False), "KILL": True, "9": True}
-#: The names that scrapyd has for our fields.
+#: Scrapyd's names for our fields.
 _FIELDS = {"request_id": "jobid", "crawler": "spider"}
 
 
@@ -68,7 +68,7 @@ class Jobs:
     async def daemonstatus(self, form: Form) -> Answer:
         """Return the number of jobs in each state.
 
-        Finished jobs are counted up to the number that a list shows.
+        Finished jobs are counted only up to the number that a list shows.
         """
 
         def count(state: str, most: int) -> int:
@@ -111,14 +111,14 @@ class Jobs:
     async def _check_version(self, version: str | None) -> None:
         if version and version != (known := await self._version()):
             raise refused(
-                f"version {shown(version)} not found; the version is {known!r} now: send it, or "
-                "leave _version out"
+                f"version {shown(version)} not found; the version is now {known!r}: send it, or "
+                "omit _version"
             )
 
     # --- jobs -------------------------------------------------------------------------------------
 
     async def schedule(self, form: Form) -> Answer:
-        """Start a run with the id of the job. A repeat finds the run, and starts nothing."""
+        """Start a run with the id of the job. A repeat finds the run and starts nothing."""
         self._check_project(form.need("project"))
         body = StartRun(
             crawler=form.need("spider"),
@@ -141,8 +141,8 @@ class Jobs:
                 problem.detail = (
                     f"jobid: {shown(jobid)} is already used by another request; give another one"
                 )
-            # A recorded run starts without another request. A client that gets an error could
-            # repeat it with another id.
+            # A recorded run will start without another request. If the client got an error, it
+            # might repeat the request with another id.
             if problem.code != "temporal_unavailable" or problem.run_id is None:
                 raise
             present_call().about.append(("run", str(problem.run_id), None, True))
@@ -156,7 +156,7 @@ class Jobs:
     async def cancel(self, form: Form) -> Answer:
         """Stop the run of a job, by force with the signal ``KILL``.
 
-        Return its former state; ``None`` if it ended.
+        Return its former state, or ``None`` if it has ended.
         """
         self._check_project(form.need("project"))
         job = form.need("job")
@@ -185,7 +185,7 @@ class Jobs:
         """Return the newest jobs, newest first."""
         self._check_project(form.get("project"))
         # In this order, a run that ends between the calls is in both lists. In the other order, it
-        # could be in none.
+        # might be in neither.
         live = await run_in_threadpool(self._listed, ("pending", "running"), LIVE_MAX)
         ended = await run_in_threadpool(self._listed, ("finished",), FINISHED_MAX)
         over = {row.run_id for row in ended}
@@ -238,7 +238,7 @@ class Jobs:
 
 
 def in_its_words(detail: str) -> str:
-    """Replace the field at the beginning of an error text by its name in scrapyd's API."""
+    """Replace the field name at the beginning of an error text with its name in scrapyd's API."""
     field, colon, rest = detail.partition(": ")
     return f"{_FIELDS.get(field, field)}{colon}{rest}"
 
@@ -255,7 +255,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _time(moment: datetime) -> str:
-    """Return a time as scrapyd writes it: in UTC but without a zone, and with microseconds, which
+    """Return a time as scrapyd writes it: in UTC but without a zone, and with the microseconds that
     its clients need.
     """
     return moment.replace(tzinfo=None).isoformat(" ", "microseconds")

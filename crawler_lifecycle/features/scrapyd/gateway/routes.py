@@ -27,14 +27,14 @@ from crawler_lifecycle.web.problems import MEDIA_TYPE
 from .forms import Form, read_form, refused
 from .jobs import Answer, Jobs, in_its_words
 
-#: The node name in answers. It is the same for every gateway, so that callers do not see names of
-#: machines.
+#: The node name in responses. It is the same for every gateway, so that callers do not see the
+#: names of machines.
 NODE = "crawler-lifecycle"
 READS = ("daemonstatus", "listprojects", "listversions", "listspiders", "listjobs", "status")
 WRITES = ("schedule", "cancel")
 UPLOADS = ("addversion", "delversion", "delproject")
 PATHS = frozenset(f"/{call}.json" for call in (*READS, *WRITES, *UPLOADS))
-#: The statuses of errors that scrapyd answers with HTTP 200.
+#: The error statuses for which scrapyd answers with HTTP 200.
 _ITS_OWN = frozenset({400, 404, 405, 409, 415, 421, 422})
 _NOT_HERE = (
     "crawlers cannot be uploaded or deleted here: they are entries of the catalogue "
@@ -95,11 +95,10 @@ def _document(answer: Answer) -> bytes:
 
 
 class Dialect(Converter):
-    """ASGI middleware around all others.
+    """ASGI middleware around all others, which converts errors on paths of scrapyd's API to
+    scrapyd's form.
 
-    On paths of scrapyd's API, it converts errors to scrapyd's form.
-
-    Clients read ``message`` in an answer with HTTP 200. The statuses 401, 403, 429 and 5xx stay as
+    Clients read ``message`` in a response with HTTP 200. The statuses 401, 403, 429 and 5xx stay as
     they are.
     """
 

@@ -1,7 +1,7 @@
-"""Alerts: one event as a short message for people, and its forms for Slack, Teams and Discord.
+"""Alerts: one event as a short message for people, and its formats for Slack, Teams and Discord.
 
-Texts of crawlers are quoted, never interpreted: they mention nobody, format nothing and fit into
-each service's limits.
+Texts of crawlers are quoted and never interpreted: they mention nobody, have no formatting, and fit
+into each service's limits.
 """
 
 from __future__ import annotations
@@ -16,29 +16,33 @@ from urllib.parse import quote
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.last_words import printable
 
-#: The most characters of a title, of a cause and of the line with the counts.
+#: The maximum number of characters of a title.
 TITLE_MAX = 150
+#: The same for a cause.
 CAUSE_MAX = 1500
+#: The same for the line with the counts.
 LINE_MAX = 1000
-#: The most characters of a text in a message, with the marks that quote it: Slack takes 3,000,
-#: Discord 4,096 and 256.
+#: The maximum number of characters of a text in a message, with the marks that quote it. Slack
+#: accepts 3,000.
 SLACK_MAX = 2800
+#: Discord accepts 4,096 in a description.
 DISCORD_MAX = 4000
+#: Discord accepts 256 in a title.
 DISCORD_TITLE_MAX = 250
-#: Event type -> its words in a title. Events without words here are described by their status.
+#: Maps the type of an event to its words in a title. Other events are described by their status.
 _WORDS: Mapping[str, str] = {
     "run.started": "started",
     "run.stopped": "stopped",
     "run.blocked": "its workflow cannot continue",
-    "run.stale": "nobody knows how it stands, its poll is overdue",
+    "run.stale": "its status is unknown because its poll is overdue",
     "webhook.test": "this is a test",
     "correction.made": "a recorded status was wrong",
-    "webhook.paused": "paused, it delivers nothing",
-    "schedule.missed": "a due time began nothing",
-    "schedule.skipped": "a due time began nothing",
+    "webhook.paused": "paused, so it delivers nothing",
+    "schedule.missed": "a due time started nothing",
+    "schedule.skipped": "a due time started nothing",
     "webhook.missed": "events were removed before they were delivered",
-    "run.empty": "it brought nothing",
-    "run.dropped": "it brought less than usual",
+    "run.empty": "it found nothing",
+    "run.dropped": "it found less than usual",
 }
 #: The words of an event about an incident, behind what is wrong with its subject.
 _OF_INCIDENT = {
@@ -48,11 +52,11 @@ _OF_INCIDENT = {
 }
 _CAUSES = ("cause", "error", "why", "reason", "poll_error", "waiting")
 _COUNTS = ("tasks", "jobs", "steps", "pages", "items", "errors", "count", "events")
-#: Statuses and ends of types that mean a problem.
+#: Statuses and endings of types that mean a problem.
 _BAD = ("FAILED", "discarded")
 _TROUBLES = (".stale", ".blocked", ".made", ".missed", ".paused")
-#: Characters that Slack and Discord read as marks -> their quoted form. Slack has no quoted form of
-#: a backtick.
+#: Maps the characters that Slack and Discord read as marks to their quoted form. Slack has no
+#: quoted form of a backtick.
 _SLACK = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "'"}
 _DISCORD = {letter: f"\\{letter}" for letter in "\\*_~`|<>#[]()-:@"}
 
@@ -66,7 +70,8 @@ class Alert:
     line: str
     """The counts."""
     link: str | None
-    """The address of its page in the web UI; ``None``: the address of the web UI is not configured.
+    """The address of its page in the web UI, or ``None`` if the address of the web UI is not
+    configured.
     """
     bad: bool
 
@@ -89,11 +94,14 @@ def alert_of(type: str, subject: str, body: Mapping[str, Any], page: str | None)
     cause = next((body[cause] for cause in _CAUSES if isinstance(body.get(cause), str)), "")
     if type == "webhook.test":
         cause = (
-            "Alerts arrive here. Asked for by "
+            "Alerts arrive here. Requested by "
             f"{body.get('requested_by') or 'somebody without a name'}."
         )
     for correction in (body.get("corrections") or ())[:1]:
-        cause = f"Recorded was {correction.get('believed')}, true was {correction.get('truth')}."
+        cause = (
+            f"The recorded status was {correction.get('believed')}, "
+            f"but the true one was {correction.get('truth')}."
+        )
     line = " · ".join(
         f"{count.capitalize()}: {_counted(body[count])}" for count in _COUNTS if body.get(count)
     )
@@ -143,8 +151,7 @@ def message(kind: str, alert: Alert) -> dict[str, Any]:
 
 
 def _slack(alert: Alert) -> dict[str, Any]:
-    # Slack formats nothing inside of code, and has no quoted form of the marks that it formats
-    # elsewhere.
+    # Slack formats nothing inside code, and it cannot quote the marks that it formats elsewhere.
     texts = {
         "*`{}`*": alert.title,
         "```{}```": alert.cause,
@@ -152,17 +159,18 @@ def _slack(alert: Alert) -> dict[str, Any]:
         "<{}|Open the web UI>": alert.link,
     }
     parts = [form.format(_quoted(text, SLACK_MAX, _SLACK)) for form, text in texts.items() if text]
-    # verbatim: Slack makes no links and no mentions of its own.
+    # with verbatim, Slack adds no links and no mentions of its own
     blocks = [
         {"type": "section", "text": {"type": "mrkdwn", "text": part, "verbatim": True}}
         for part in parts
     ]
-    # Notifications, and receivers that take Slack's form without blocks, show this text.
+    # This text is shown in notifications, and by receivers of Slack's format that do not support
+    # blocks.
     return {"text": f"```{_quoted(alert.text, SLACK_MAX, _SLACK)}```", "blocks": blocks}
 
 
 def _teams(alert: Alert) -> dict[str, Any]:
-    """Return an Adaptive Card. Its blocks read no marks."""
+    """Return an Adaptive Card. Its blocks interpret no marks."""
     title = {"text": alert.title, "weight": "bolder", "color": "attention" if alert.bad else "good"}
     runs = [title, {"text": alert.cause, "fontType": "monospace"}, {"text": alert.line}]
     blocks = [
@@ -215,7 +223,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def _quoted(text: str, most: int, marks: Mapping[str, str]) -> str:
-    """Return the text with its marks quoted, cut to ``most`` characters between two marks."""
+    """Return the text with its marks quoted. It is cut to ``most`` characters, but never within a
+    quoted mark.
+    """
     pieces = [marks.get(letter, letter) for letter in text]
     fit = sum(size <= most for size in accumulate(map(len, pieces)))
     return "".join(pieces) if fit == len(pieces) else "".join(pieces[: max(fit - 1, 0)]) + "…"

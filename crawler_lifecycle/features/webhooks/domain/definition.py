@@ -1,5 +1,5 @@
-"""The definition of a webhook: its kind, its address, its events, and the secrets for their
-signatures.
+"""The definition of a webhook: its kind, its address, its events, and the secrets that sign
+them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from crawler_lifecycle.domain.names import (
 NAME_MAX = 80
 WEBHOOK_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 URL_MAX = 2000
-#: The most values of one filter, and the most characters of a value.
+#: The maximum number of values of one filter.
 VALUES_MAX = 100
+#: The maximum number of characters of a value.
 VALUE_MAX = 200
-#: The most webhooks that an installation may allow, and the most rows that are read.
-#: ``bounds.MOST`` has the default.
+#: The highest number of webhooks that an installation can allow, and the maximum number of rows
+#: that are read. ``bounds.MOST`` has the default limit.
 WEBHOOKS_MAX = 1_000
 #: A webhook is paused after its deliveries have failed for this many seconds.
 GIVE_UP_S = 24 * 3600.0
@@ -42,7 +43,7 @@ KINDS = (WEBHOOK, *CHATS, EMAIL)
 ALERTS = ("incident.*",)
 #: The most addresses of one e-mail.
 RECIPIENTS_MAX = 20
-#: The end of an address that answers show instead of the secret part.
+#: The end of an address that responses show instead of its secret part.
 HIDDEN = "/…"
 
 _RECIPIENT = re.compile(
@@ -53,13 +54,13 @@ _LABEL = "[A-Za-z0-9_-]{1,63}"
 _HOST = re.compile(
     rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}\.?|[0-9A-Fa-f:.]+:[0-9A-Fa-f:.]*", re.ASCII
 )
-#: Hosts that resolvers read as an address and not as a name: the last part is a number (WHATWG URL,
-#: "ends in a number"), or there is a colon.
+#: Hosts that resolvers read as an address and not as a name, because their last part is a number
+#: (WHATWG URL, "ends in a number") or they contain a colon.
 NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?|.*:.*", re.ASCII | re.IGNORECASE)
-#: Allowed ports: https, http (on a developer's machine), and all from 1024 on. Lower ports belong
-#: to other protocols.
+#: The allowed ports: https, http (on a developer's machine), and all ports from 1024 on. Lower
+#: ports belong to other protocols.
 _PORTS = frozenset({443, 80, *range(1024, 2**16)})
-#: Name of a filter -> the field of an event that it tests.
+#: Maps the name of each filter to the field of an event that it tests.
 FILTERS: Mapping[str, str] = {
     "crawlers": "crawler",
     "tags": "tags",
@@ -71,13 +72,13 @@ FILTERS: Mapping[str, str] = {
 
 
 def webhook_workflow_id(name: str) -> str:
-    """Return the workflow id of a webhook's deliveries."""
+    """Return the id of the workflow that delivers to a webhook."""
     return f"crawl-webhook/{name}"
 
 
 def webhook_sink(webhook_id: int | str) -> str:
-    """Return the value of ``sink`` in the rows of a webhook's deliveries; for ``""``: the prefix of
-    all webhooks.
+    """Return the value of ``sink`` in the rows of a webhook's deliveries. For ``""``, return the
+    prefix for all webhooks.
     """
     return f"webhook/{webhook_id}"
 
@@ -105,9 +106,8 @@ def check_webhook_name(name: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSpec:
-    """The definition of a webhook.
-
-    Raises ``InvalidRequest`` naming the field, the value and the fix.
+    """The definition of a webhook. Raises ``InvalidRequest``, which names the field, the value and
+    the fix.
 
     An event is delivered if it matches at least one value of each filter. An empty filter matches
     every event.
@@ -120,12 +120,12 @@ class WebhookSpec:
     commas.
     """
     secrets: list[str] = field(default_factory=list)
-    """References ``env:NAME`` to the secrets: one, or two while a secret is replaced. Only the kind
-    webhook signs.
+    """References ``env:NAME`` to the secrets: one, or two while a secret is being replaced. Only
+    the kind webhook signs.
     """
     events: list[str] = field(default_factory=list)
-    """Types of events, or a pattern such as ``run.*`` for all types of one kind. Empty: all
-    types.
+    """Types of events, or a pattern such as ``run.*`` for all types of one kind. If it is empty,
+    all types are meant.
     """
     crawlers: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
@@ -147,7 +147,7 @@ class WebhookSpec:
                 raise refusal(
                     "secrets",
                     len(self.secrets),
-                    f"leave them out: the kind {self.kind} is not signed",
+                    f"omit them: the kind {self.kind} is not signed",
                 )
         elif not 1 <= len(self.secrets) <= 2 or len(set(self.secrets)) < len(self.secrets):
             raise refusal(
@@ -159,8 +159,8 @@ class WebhookSpec:
             if not _is_reference(secret):
                 # The message does not show the text, because it may be the secret itself.
                 raise InvalidRequest(
-                    "secrets: this is no reference; give env:NAME, a variable of the workers of "
-                    "the role webhooks"
+                    "secrets: this is not a reference; give env:NAME, a variable of the workers "
+                    "of the role webhooks"
                 )
         for name in ("events", *FILTERS):
             _check_values(name, getattr(self, name))
@@ -187,7 +187,7 @@ class WebhookSpec:
 
     @property
     def recipients(self) -> list[str]:
-        """The addresses of an e-mail."""
+        """The recipients of an e-mail."""
         return [address.strip() for address in str(self.url).removeprefix("mailto:").split(",")]
 
     @property
@@ -202,8 +202,8 @@ class WebhookSpec:
     def fits(self, type: str, facts: Mapping[str, object]) -> bool:
         """Return whether an event with these facts (``event_facts``) is delivered.
 
-        A filter does not match if the event does not have its field. People are notified of a
-        verdict once.
+        A filter does not match an event without the filter's field. People are notified of each
+        verdict only once.
         """
         types = self.types
         if type == EVENT_WEBHOOK_TEST or type not in types:
@@ -219,10 +219,7 @@ class WebhookSpec:
 
 
 def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the fields of an event that filters test.
-
-    They come from its body and from the run it is about.
-    """
+    """Return the fields of an event that filters test. They come from its body and from its run."""
     names = ("crawler", "flow_id", "status", "outcome", "ended_by", "attention")
     own = {name: body[name] for name in names if body.get(name) is not None}
     state = {} if body.get("state") is None else {"status": body["state"]}
@@ -230,8 +227,8 @@ def event_facts(body: Mapping[str, object], run: Mapping[str, object] | None) ->
 
 
 def shown(definition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the definition as answers show it: the address of a channel without its end, which is
-    a secret.
+    """Return the definition as responses show it. The address of a chat lacks its end, which is a
+    secret.
     """
     scheme, there, rest = str(definition.get("url")).partition("://")
     if definition.get("kind") not in CHATS or not there:
@@ -246,27 +243,23 @@ def _is_reference(text: object) -> bool:
 def _check_recipients(found: Sequence[str]) -> None:
     wrong = [event for event in found if not _RECIPIENT.fullmatch(event)]
     if wrong or len(found) > RECIPIENTS_MAX:
-        fix = (
-            f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, with commas "
-            "between them"
-        )
+        fix = f"give 1 to {RECIPIENTS_MAX} addresses such as ops@example.com, separated by commas"
         raise refusal("url", wrong[0] if wrong else len(found), fix)
 
 
 def check_url(url: object, *, hidden: bool) -> None:
-    """Raise ``InvalidRequest`` unless the text is a valid address.
+    """Raise ``InvalidRequest`` unless the text is a valid address. ``WebhookRules`` decides whether
+    it may be called.
 
-    ``WebhookRules`` decides if it may be called.
-
-    ``hidden``: the message does not show the address, because it is a secret.
+    With ``hidden``, the message does not show the address, because it is a secret.
     """
     fix = "give an address such as https://hooks.example.com/crawls"
     said = "…" if hidden else url
     if isinstance(url, str) and "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
         # The message does not show the address, because it may contain a password.
         raise InvalidRequest(
-            "url: a name or password in it is not allowed; deliveries are signed, check the "
-            "signature"
+            "url: a name or password in it is not allowed; deliveries are signed, so check the "
+            "signature instead"
         )
     if (
         not isinstance(url, str)
@@ -293,9 +286,9 @@ def check_url(url: object, *, hidden: bool) -> None:
     if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or not exact:
         raise refusal("url", said, fix)
     if port is not None and port not in _PORTS:
-        raise refusal("url", said, "give a port from 1024 to 65535, or leave it out")
+        raise refusal("url", said, "give a port from 1024 to 65535, or omit it")
     if parts.fragment or "#" in url:
-        raise refusal("url", said, "leave out what follows #")
+        raise refusal("url", said, "omit the part after #")
     if parts.scheme == "http" and not is_loopback(host):
         raise refusal(
             "url",
@@ -327,8 +320,8 @@ def _has(value: object, wanted: Collection[str]) -> bool:
 def fix(name: str, through_seq: int, *, fails: bool) -> str:
     """Return the fix for a paused or failing webhook.
 
-    ``through_seq``: the number of the last delivered event. ``fails``: the delivery of the next
-        event fails.
+    ``through_seq`` is the number of the last delivered event. ``fails`` is true if the delivery of
+    the next event fails.
     """
     resume = f"crawlctl webhook resume {name}"
     stuck = through_seq + 1

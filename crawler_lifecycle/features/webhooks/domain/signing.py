@@ -14,8 +14,9 @@ from urllib.parse import quote
 from crawler_lifecycle.domain.errors import InvalidRequest
 
 PREFIX = "whsec_"
-#: The fewest and the most bytes of a secret.
+#: The minimum number of bytes of a secret.
 LEAST = 24
+#: The maximum number of bytes of a secret.
 MOST = 64
 
 
@@ -41,13 +42,13 @@ def read_secret(reference: str, text: str | None) -> bytes:
             "-base64 32)"
         )
         raise InvalidRequest(
-            f"secrets: the value of the variable {name} is no secret of a webhook; give {fix}"
+            f"secrets: the value of the variable {name} is not a valid webhook secret; give {fix}"
         )
     return key
 
 
 def message_id(event_id: str) -> str:
-    """Return the id of an event for the header, the same for every try.
+    """Return the id of an event for the header, which is the same for every try.
 
     It contains no full stop, because full stops separate the signed parts.
     """
@@ -70,7 +71,7 @@ def signed_headers(id: str, at: int | str, body: bytes, keys: Sequence[bytes]) -
 
 
 def verified(headers: Mapping[str, str], body: bytes, key: bytes) -> bool:
-    """Return whether a delivery with these headers has a signature that was made with this key."""
+    """Return whether a delivery with these headers has a signature made with this key."""
     id = headers.get("webhook-id", "")
     own = signed_headers(id, headers.get("webhook-timestamp", ""), body, [key])
     theirs = headers.get("webhook-signature", "").encode().split()

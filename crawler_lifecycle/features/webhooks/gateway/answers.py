@@ -1,4 +1,4 @@
-"""Answers about webhooks and their deliveries: filters, bodies, and the class that reads webhooks
+"""Responses about webhooks and their deliveries: filters, bodies, and the class that reads webhooks
 for them.
 """
 
@@ -37,10 +37,10 @@ class Webhook(OfRow):
 
     name: str
     project: str
-    """The project whose events it gets; ``*``: all projects."""
+    """The project whose events it gets; ``*`` stands for all projects."""
     definition: Mapping[str, Any]
-    """The definition, in the form of the body of a put. The address of a chat has ``…`` instead of
-    its secret end.
+    """The definition, in the form of the body of a put. The address of a chat ends in ``…`` instead
+    of its secret part.
     """
     revision: int
     state: Literal["active", "failing", "paused"]
@@ -49,12 +49,13 @@ class Webhook(OfRow):
     is paused.
     """
     error: str | None
-    """The error of the last try, while deliveries fail."""
+    """The error of the last try while deliveries fail."""
     delivered_at: datetime | None
     """The time of the last delivery."""
     through_seq: int
-    """Each event up to this number was delivered or skipped, or does not fit the filters. If
-    deliveries fail, the next event is the one that fails."""
+    """Each event up to this number was delivered or skipped, or does not match the filters. If
+    deliveries fail, the next event is the one that fails.
+    """
     paused_at: datetime | None
     pause_reason: str | None
     requested_by: str | None
@@ -69,7 +70,7 @@ class Webhook(OfRow):
 class AcceptedWebhook(Webhook):
     """The webhook after a command.
 
-    ``note`` is for people: what happens next, or why nothing changed.
+    ``note`` is a sentence for people about what happens next, or about why nothing changed.
     """
 
     note: str | None
@@ -87,11 +88,11 @@ class Delivery(WebhookDelivery):
     """One event that was sent or tried."""
 
     status: DeliveryStatus
-    """``delivered``, ``failed`` (it is tried again), or ``skipped`` by a person."""
+    """``delivered``, ``failed`` (it is retried), or ``skipped`` by a person."""
 
 
 class DeliveryPage(BaseModel):
-    """A page of deliveries to a webhook, the latest event first."""
+    """A page of deliveries to a webhook, with the latest event first."""
 
     deliveries: list[Delivery]
     next_page_token: str | None
@@ -107,16 +108,16 @@ class RequestedTest(BaseModel):
 
 @dataclass(eq=False)
 class WebhookViews:
-    """Reads webhooks for answers: one webhook and its deliveries."""
+    """Reads webhooks for responses: one webhook and its deliveries."""
 
     webhooks: WebhookStore
     blocked: BlockedRuns
     clock: Clock
 
     def of(self, row: WebhookRow) -> Webhook:
-        """Return the answer about one webhook.
+        """Return the response about one webhook.
 
-        If its workflow is missing or does not continue, this is its error.
+        If its workflow is missing or does not continue, the reason is reported as its error.
         """
         why = self.blocked.listed_workflow(webhook_workflow_id(row.name))
         if why is not None:
@@ -124,7 +125,9 @@ class WebhookViews:
         return Webhook.of(row)
 
     def deliveries(self, row: WebhookRow, filters: DeliveryFilters) -> DeliveryPage:
-        """Return a page of deliveries to a webhook, the latest event first. Blocks."""
+        """Return a page of deliveries to a webhook, with the latest event first. This call
+        blocks.
+        """
         before = decode("delivery", filters.page_token)
         size = filters.page_size
         rows = self.webhooks.list_webhook_deliveries(

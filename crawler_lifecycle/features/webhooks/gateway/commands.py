@@ -39,22 +39,25 @@ class PutWebhook(StrictBody):
     """Body of ``PUT /v1/webhooks/{name}``: the kind, the address, the secrets that sign, and the
     filters of events.
 
-    An event must fit each given filter: one of the filter's values is enough. A filter that is left
-    out selects all.
+    An event must match at least one value of each given filter. An omitted filter selects all
+    events.
     """
 
     kind: Literal["webhook", "slack", "teams", "discord", "email"] = "webhook"
     """``webhook``: signed events for programs. The others are alerts: short messages for people."""
     url: str
     """The https address, or ``env:NAME``, an environment variable that holds it. For ``email``:
-    addresses with commas between them. Answers hide the end of a chat's address, and that form
-    means the address on record."""
+    addresses separated by commas. Responses hide the end of a chat's address; if that form is sent
+    back, it stands for the address on record.
+    """
     secrets: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
     """``env:NAME``: an environment variable of the workers of the role webhooks. Give two while the
-    secret changes. Only the kind ``webhook`` has secrets, and needs one."""
+    secret changes. Only the kind ``webhook`` has secrets, and it needs one.
+    """
     events: Values = Field(default_factory=list)
-    """Types of events, or a name such as ``run.*`` for all types of one kind. Without it: all, and
-    for alerts what ended or needs a person."""
+    """Types of events, or a name such as ``run.*`` for all types of one kind. The default is all
+    types; for alerts, it is ended work and everything that needs a person.
+    """
     crawlers: Values = Field(default_factory=list)
     tags: Values = Field(default_factory=list)
     flows: Values = Field(default_factory=list)
@@ -63,8 +66,8 @@ class PutWebhook(StrictBody):
     ended_by: Annotated[list[EndedBy], Field(max_length=5)] = Field(default_factory=list)
     requested_by: Person | None = None
     project: str | None = None
-    """A webhook of a caller of all projects gets the events of all, or of the one that is named
-    here.
+    """A caller with all projects can name the project whose events the webhook gets. The default is
+    all projects.
     """
 
     def spec(self) -> WebhookSpec:
@@ -74,8 +77,8 @@ class PutWebhook(StrictBody):
         return spec if spec.events or spec.kind == WEBHOOK else replace(spec, events=list(ALERTS))
 
     def over(self, row: WebhookRow | None) -> Self:
-        """Return the body with the address on record, if it has the form in which answers show that
-        address.
+        """Return the body with the address on record, if its address has the form that responses
+        show.
         """
         same = (
             row is not None
@@ -99,7 +102,7 @@ class ResumeWebhook(StrictBody):
     skip: bool = False
     """True to send none of the events up to now."""
     skip_seq: Id | None = None
-    """The number of a failed event that is not sent any more. The other events are sent."""
+    """The number of a failed event that is not sent any more. All other events are sent."""
 
 
 class AskTest(StrictBody):
@@ -133,11 +136,10 @@ class WebhookCommands(NamedCommands[WebhookRow]):
     async def test(
         self, name: str, requested_by: str | None, seen: int | None = None
     ) -> tuple[Event, str | None]:
-        """Send a test event to this webhook only.
+        """Send a test event to this webhook only. Return the event, and a note for the caller if
+        any.
 
-        Return the event, and a note for the caller if any.
-
-        Raises ``NotInThisState`` if a test event with a number above ``seen`` exists already.
+        Raises ``NotInThisState`` if a test event with a number higher than ``seen`` already exists.
         """
         row = await self.find(name)
         event = await run_in_threadpool(self.store.test_webhook, name, requested_by, seen)

@@ -39,7 +39,7 @@ _Test = Annotated[AskTest, Depends(JsonBody(AskTest, optional=True))]
 
 
 def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
-    """Add the routes of webhooks: first those of commands, then those that read."""
+    """Add the routes of webhooks, commands first."""
     commands = gateway.webhook_commands
     views = gateway.webhook_views
 
@@ -50,9 +50,8 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     async def put_webhook(name: WebhookName, body: _Put) -> AcceptedWebhook:
         """Create a webhook, or replace its definition.
 
-        A repeat with the same definition changes nothing.
-
-        A new webhook receives only events from now on.
+        A repeat with the same definition changes nothing. A new webhook receives only future
+        events.
         """
         return answer(await commands.put(name, signed(body)))
 
@@ -68,10 +67,9 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/webhooks/{name}/resume")
     async def resume_webhook(name: WebhookName, body: _Resume) -> AcceptedWebhook:
-        """Continue a paused webhook, and send the events of the pause.
+        """Resume a paused webhook, and send the events of the pause.
 
-        `skip` skips all events up to now, and `skip_seq` skips one event that fails again and
-        again.
+        `skip` skips all events up to now, and `skip_seq` skips one event that keeps failing.
         """
         return answer(await commands.resume(name, skip=body.skip, skip_seq=body.skip_seq))
 
@@ -103,7 +101,7 @@ def add_webhooks(app: FastAPI, gateway: Gateway) -> None:
     async def list_deliveries(
         name: WebhookName, filters: Annotated[DeliveryFilters, Query()], request: Request
     ) -> Response:
-        """The events that were sent to a webhook or tried, the latest event first."""
+        """The events that were sent to a webhook or tried, with the latest event first."""
         return conditional(
             request, await run_in_threadpool(views.deliveries, await commands.find(name), filters)
         )

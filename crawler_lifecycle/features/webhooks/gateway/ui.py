@@ -53,7 +53,8 @@ _KNOWN = (
 _PLACES = {name: name for name in ("name", "kind", "url", "events", *FILTERS, "reason")} | {
     "secrets": "secret"
 }
-#: The types of events in the form: first all types of each kind, then each type.
+#: The types of events in the form: for each kind, first a pattern for all of its types, then each
+#: type.
 EVENTS = [*sorted({f"{one.partition('.')[0]}.*" for one in EVENT_TYPES}), *sorted(EVENT_TYPES)]
 
 
@@ -63,7 +64,7 @@ def add_form(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/webhooks/new", operation_id="showPutWebhook")
     async def show_put(request: Request, name: str = "") -> Response:
-        """Show the form for a new webhook, or for changes of an existing one."""
+        """Show the form for a new webhook, or for changes to an existing one."""
         return await shown(request, of_row(await commands.find(name)) if name else {})
 
     @app.post("/webhooks/new", operation_id="pressPutWebhook")
@@ -119,7 +120,7 @@ def body_of(given: Mapping[str, str]) -> dict[str, Any]:
 def of_row(row: WebhookRow) -> dict[str, str]:
     """Return the form's values for a webhook.
 
-    If they are sent unchanged, nothing changes. Raises ``Problem`` 409.
+    If they are sent back unchanged, nothing changes. Raises ``Problem`` 409.
     """
     definition = shown_definition(row.definition)
     given = {
@@ -133,7 +134,7 @@ def of_row(row: WebhookRow) -> dict[str, str]:
         values = definition.get(name, [])
         given[name] = "\n".join(values)
         if fields.lines(given[name]) != values or not fields.can_be_typed(values):
-            fix = f"change it by PUT /v1/webhooks/{row.name}"
+            fix = f"change it with PUT /v1/webhooks/{row.name}"
             raise Problem(
                 409, "not_in_this_state", f"{name}: has a value that a form cannot contain; {fix}"
             )
@@ -149,7 +150,7 @@ class WebhookForm(ActionForm):
     seen: int | None = Field(default=None, ge=0, le=ID_MAX)
     """The number of the newest event when the form was shown."""
     seq: Id | None = None
-    """The number of an event to skip."""
+    """The number of an event to be skipped."""
 
     @property
     def request_key(self) -> str:

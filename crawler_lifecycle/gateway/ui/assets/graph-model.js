@@ -7,7 +7,7 @@ const WIDTH = 170, HEIGHT = 40, HEAD = 22, PAD = 10;
 const FOLD_ABOVE = 200, WIDE = 50, ALIKE = 10, BANDS = 50;
 const LEAF = 0, FOLDED = 1, FRAME = 2;
 
-// The states, from the best to what needs a person first: a folded box has the colour of its last one.
+// The states, from the best to the one that needs a person first. A folded box has the colour of its last state.
 let STATES = [], WORDS = {}, source = "", took = 0, shape = "", steps = [], known = new Map(), levels = new Map(), groups = new Map();
 let closed = null, flipped = new Map(), drawn = [], found = [], at = -1;
 
@@ -115,7 +115,7 @@ const read = (picture) => {
   for (const parent of inner.keys()) level(parent, inner, pairs, steps.length > FOLD_ABOVE);
 };
 
-// The steps in a group at any depth. A sub-graph is none, but a step that grew into one is.
+// The steps in a group at any depth. A sub-graph is not a step, but a step that grew into a sub-graph is.
 const inside = (item) => {
   const inner = () => item.key[0] === "g" ? levels.get(item.path).items : item.items ?? [];
   item.steps ??= [...item.step?.leaf ? [item.step] : [], ...inner().flatMap(inside)];
@@ -158,7 +158,7 @@ const compose = (items, pairs, x, y, into) => {
   return wide ? {width: width + 2 * PAD, height: height + down + PAD} : {width, height};
 };
 
-// The state of a box and its words. A group shows first what needs a person first.
+// The state of a box and its words. A group first shows the steps that need a person first.
 const words = ({item, kind}) => {
   if (kind === LEAF) {
     const {state, kind: work} = item.step;
@@ -212,7 +212,7 @@ const search = (text) => {
   found = part ? steps.filter((step) => step.kind !== "missing" && step.path.toLowerCase().includes(part)) : [];
 };
 
-// Unfolds all around a step. Returns whether anything was folded.
+// Unfolds all groups around a step. Returns whether anything was folded.
 const reveal = (step) => {
   let changed = false;
   const open = (item) => {
@@ -239,7 +239,7 @@ const does = {
     for (const node of picture.nodes) node.state = WORDS[node.state] ?? node.state;
     took = performance.now() - began;
     if (!picture.nodes.length) return;
-    // New places take long for a large graph, and mostly only states have changed.
+    // New positions take long to compute for a large graph, and usually only states have changed.
     const now = JSON.stringify([picture.nodes.map((node) => [node.path, node.kind, node.label]), picture.edges]);
     if (now !== shape) {
       shape = now;
@@ -270,7 +270,7 @@ const does = {
     postMessage({count: text ? found.length : null});
   },
   next({what, text, back}) {
-    if (what === "found") search(text); // what came since is found too
+    if (what === "found") search(text); // steps that came since are found too
     const all = what === "found" ? found : steps.filter((step) => step.leaf && step.state === what);
     if (!all.length) return postMessage({at: null});
     const ahead = back ? all.findLastIndex((step) => step.id < at) : all.findIndex((step) => step.id > at);

@@ -3,7 +3,7 @@
 // function takes time in proportion to boxes and edges, so ten thousand take a second at most. Runs in a worker.
 const GAP_X = 56, GAP_Y = 14, TALL = 100, BENDS_MAX = 3000;
 
-// The column of each box: the longest way to it. A box without a way to it stands right before what needs it first.
+// The column of each box: the longest way to it. A box without a way to it stands right before the first box that needs it.
 const columnsOf = (count, before, after) => {
   const column = new Int32Array(count), open = Int32Array.from(before, (list) => list.length), ready = [];
   for (let n = 0; n < count; n++) if (!open[n]) ready.push(n);

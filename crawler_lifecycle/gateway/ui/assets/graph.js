@@ -1,6 +1,6 @@
 "use strict";
 // Draws a graph, at the positions that graph-model.js finds. Boxes in view are SVG elements. When there are too many of them,
-// as when one polls from far away, they are painted on a canvas, as edges are. Texts are put only into text nodes.
+// for example after zooming out, they are painted on a canvas, like the edges. Texts are put only into text nodes.
 (() => {
   const room = document.getElementById("drawing");
   const find = (name) => room.querySelector(`.${name}`);
@@ -8,7 +8,7 @@
   const part = find("part"), said = find("said"), field = find("find"), counted = find("counted");
   const SVG = "http://www.w3.org/2000/svg", SHOWN = 24, NEAR_MAX = 300, LINES = 1500, CLOSE = 0.8, CLOSEST = 3, STEP = 1.25, FAR = 0.25;
   const LEAF = 0, FRAME = 2, KEY = "step";
-  // From the best to what needs a person first. page.css has the colours.
+  // From the best state to the one that needs a person first. page.css has the colours.
   const STATES = ["", "completed", "waiting", "scheduled", "ready", "running", "retrying", "cancelled", "failed"];
   const COLOURS = ["--line", "--good", "--wait", "--wait", "--wait", "--busy", "--wait", "--bad", "--bad"];
   let now = null, here = null, view = {x: 0, y: 0, k: 1}, whole = true;
@@ -27,7 +27,7 @@
     parent?.append(element);
     return element;
   };
-  // By characters, so that no half of one is left over.
+  // Cuts between characters, so that none is split.
   const cut = (text, most = SHOWN) => text.length > most ? `${[...text].slice(0, most - 1).join("")}…` : text;
   const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
@@ -36,7 +36,7 @@
   const size = () => [pane.clientWidth, pane.clientHeight];
   const least = () => Math.min(1, (size()[0] - 16) / now.width, (size()[1] - 16) / now.height);
   const hold = () => {
-    // Something of the drawing stays in view.
+    // A part of the drawing always stays in view.
     const [wide, high] = size(), rest = 40 / view.k;
     view.x = Math.min(Math.max(view.x, rest - wide / view.k), now.width - rest);
     view.y = Math.min(Math.max(view.y, rest - high / view.k), now.height - rest);
@@ -103,7 +103,7 @@
     made.box.setAttribute("height", height);
     made.head?.setAttribute("width", width);
     colour(n, made);
-    // Frames stand before what is in them. An element that moves within the document would lose the focus.
+    // Frames come before their contents. An element that moves within the document would lose the focus.
     if (!made.link.parentNode) (now.kinds[n] === FRAME ? frames : group).append(made.link);
     if (focused && made.link !== document.activeElement) made.link.focus({preventScroll: true});
     made.of = now;
@@ -112,7 +112,7 @@
     made.link.remove();
     elements.delete(key);
   };
-  // Exactly one box can be reached by the tabulator: the one that was jumped to, or the first in view.
+  // Exactly one box can be reached with the Tab key: the one that was jumped to, or the first in view.
   const reachable = (shown) => {
     const first = shown.find((n) => now.keys[n] === here) ?? shown[0];
     for (const [key, {link}] of elements) link.setAttribute("tabindex", key === now.keys[first] ? "0" : "-1");
@@ -149,7 +149,7 @@
   };
   const dots = (shown, style) => {
     const {spots, kinds, states} = now, smallest = 2 / view.k;
-    // What needs a person first is painted last, and never too small to be seen.
+    // States that need a person first are painted last, and never too small to be seen.
     for (let state = 0; state < STATES.length; state++) {
       pen.fillStyle = style[COLOURS[state]];
       const more = state === STATES.length - 1 ? 2 * smallest : smallest;
@@ -233,7 +233,7 @@
       if (!before) begin();
       else if (made.fit || (whole && !made.kept)) fit();
       else {
-        // The box that was pressed stays where it was. What a search found comes into view, so a new size fits nothing.
+        // The box that was pressed stays where it was. A step found by a search comes into view, so a new size does not refit the drawing.
         const by = (side) => same < 0 ? 0 : now.spots[4 * same + side] - before.spots[4 * old + side];
         whole = false;
         move(view.x + by(0), view.y + by(1));
@@ -270,7 +270,7 @@
       write(said, `${step.of ? `${step.place} of ${step.of}: ` : ""}${step.path}: ${now.texts[n]}`);
       if (!step.focus) return;
       pane.scrollIntoView({block: "nearest"});
-      // Who searches stays in the field, so that Enter leads to the next.
+      // The search field keeps the focus, so that Enter leads to the next result.
       if (step.what !== "found" || document.activeElement !== field) elements.get(here)?.link.focus({preventScroll: true});
     },
     error() {

@@ -1,6 +1,6 @@
 "use strict";
 // Lists: keys, a search while one types, the number of chosen rows, and views that this browser keeps by name.
-// It begins before the first paint: who sees a list may type at once.
+// It begins before the first paint, because people can type as soon as they see a list.
 (() => {
   const SEARCH = "main [type=search][name=search]";
   const find = (selector) => document.querySelector(selector);
@@ -33,7 +33,7 @@
     text.textContent = does;
     keys.append(name, text);
   }
-  // Who speaks to the computer, or rests a hand on the keyboard, turns them off.
+  // People who use speech input, or rest a hand on the keyboard, can turn them off.
   const use = document.createElement("label"), box = document.createElement("input");
   box.type = "checkbox";
   box.checked = localStorage.getItem("keys") !== "off";
@@ -41,7 +41,7 @@
   use.append(box, " Use these keys");
   const help = dialog("Keys", keys, use);
 
-  // Views are addresses, so they are kept as such. What somebody else wrote into the storage is no view.
+  // Views are addresses, so they are kept as such. Anything else in the storage is not a view.
   const VIEWS_MAX = 50;
   const kept = () => {
     try {

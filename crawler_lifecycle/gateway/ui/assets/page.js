@@ -18,7 +18,7 @@ requestAnimationFrame(() => setTimeout(() => {
   // A page as old as OLD_MS is stale also if messages come: the gateway may be too slow to make it anew.
   const SILENT_MS = 5000, OLD_MS = 15000, LOGIN_MS = 30000, CONNECT_MS = 10000;
   const silent = (since) => performance.now() - since > SILENT_MS;
-  if (silent(at)) shownAt = performance.now(); // it was behind, and has no news yet
+  if (silent(at)) shownAt = performance.now(); // the tab was in the background, and has no news yet
   // Ages of a stale page stand still at its last news.
   const now = () => stale ? asOf : server + (performance.now() - at);
 
@@ -167,7 +167,7 @@ requestAnimationFrame(() => setTimeout(() => {
       lost = !live._htmx?.sse;
       if (lost) refused(ctx.response?.status);
     });
-    // The same page at another address, as of a search: its stream brings all of it. The stream of the address before
+    // The same page at another address, such as after a search: its stream brings all parts. The stream of the address before
     // must have ended first, or its end would be taken for that of the new one.
     const old = (connection) => !connection.url.endsWith(live.dataset.stream);
     const leave = () => live._htmx?.sse?.reader?.cancel();

@@ -1,1 +1,1 @@
-"""Parts that all web pages use: templates, forms, and the answers to actions."""
+"""The parts that all web pages use: templates, forms, and the results of actions."""

@@ -1,7 +1,7 @@
-"""Links of a list: to its filters with the values that exist, to its orders, and to lists that many
-need.
+"""The links of a list: to its filters with the values that exist, to its orders, and to commonly
+needed lists.
 
-Each link is the address of the list with one thing changed, so all of it works without JavaScript.
+Each link is the address of the list with one change, so that everything works without JavaScript.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from crawler_lifecycle.gateway.ui.parts.rendering import next_page, query
 from crawler_lifecycle.subjects import Subject, total_words
 
 Asked = Mapping[str, Any]
-"""The filters of the address that are set."""
+"""The filters that the address sets."""
 #: The statuses of runs and managers that have not ended.
 LIVE = [status.value for status in RunStatus if not status.terminal]
 _WORDS = {
@@ -33,7 +33,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A link with its text, and whether it shows what is chosen now."""
+    """A link with its text, and whether it is selected now."""
 
     word: str
     href: str
@@ -42,33 +42,36 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """The choices in the list of a subject, which the web UI has at ``path``."""
+    """The choices in the list of a subject. ``path`` is the address of the list in the web UI."""
 
     subject: Subject
     path: str
     about: str
-    """What a search compares, for people."""
+    """A description of the fields that a search compares."""
     facets: Mapping[str, str]
-    """The word of each filter whose values are offered."""
+    """The label of each filter whose values are offered."""
     values: Mapping[str, Sequence[str]]
-    """The values of filters that never change."""
+    """The values of the filters with fixed values."""
     sorts: Mapping[str, str]
-    """The title of each column that can be put in order."""
+    """The title of each column by which the list can be sorted."""
     presets: Mapping[str, Asked]
-    """Lists that many need."""
+    """Commonly needed lists."""
     several: Sequence[str] = ()
-    """Filters that may have several values."""
+    """Filters that can have several values."""
     largest: Sequence[str] = ()
-    """Columns whose largest values people want first."""
+    """Columns whose largest values are shown first."""
     fields: Sequence[str] = ("search",)
-    """Filters with a field of their own in the form. The others are kept in it, hidden."""
+    """Filters with a field of their own in the form. The form keeps all other filters in hidden
+    fields.
+    """
 
     def shown(
         self, filters: SearchParameters, known: Mapping[str, Sequence[str]], token: str | None
     ) -> dict[str, Any]:
-        """Return the values of ``list_tools.html`` and of the heads of the table.
+        """Return the values for ``list_tools.html`` and for the column headings.
 
-        ``known``: values of filters that exist."""
+        ``known`` has the existing values of filters.
+        """
         asked = filters.model_dump(
             mode="json", exclude_defaults=True, exclude={"page_token", "all"}
         )
@@ -95,16 +98,15 @@ class Chooser:
         total: tuple[int, bool],
         acts: Sequence[str],
     ) -> dict[str, Any]:
-        """Return the values of ``list.html``. ``acts``: what the caller may do with chosen rows."""
+        """Return the values for ``list.html``. ``acts`` has the actions that the caller may apply
+        to selected rows.
+        """
         rows = [one.model_dump() for one in getattr(page, self.subject.plural)]
         own = {"rows": rows, "note": page.note, "total": total_words(*total), "acts": acts}
         return self.shown(filters, {}, page.next_page_token) | own
 
     def _facets(self, asked: Asked, known: Mapping[str, Sequence[str]]) -> dict[str, list[Choice]]:
-        """Return the values that exist of each filter, by its word.
-
-        Those that are chosen are among them.
-        """
+        """Return the existing values of each filter, including the selected ones, by its label."""
         values = {**self.values, **known}
         found = {}
         for name, word in self.facets.items():
@@ -125,7 +127,7 @@ class Chooser:
         return found
 
     def _chips(self, asked: Asked) -> list[tuple[str, str, str]]:
-        """Return each filter that is set: its word, its value, and the link to the list without
+        """Return each filter that is set: its label, its value, and the link to the list without
         it.
         """
         words = {**_WORDS, **self.facets}
@@ -145,8 +147,9 @@ class Chooser:
         return "" if value is True else str(state_word(value) if name == "state" else value)
 
     def _sorts(self, asked: Asked) -> dict[str, tuple[str, str | None]]:
-        """Return the link of each column that can be put in order, by its title, and its order now
-        for ``aria-sort``."""
+        """Return the link of each column by which the list can be sorted, by its title, and its
+        present order for ``aria-sort``.
+        """
         found = dict[str, tuple[str, str | None]]()
         now = asked.get("sort", "")
         for name, title in self.sorts.items():
@@ -157,7 +160,7 @@ class Chooser:
         return found
 
     def _link(self, asked: Asked, name: str, value: Any, chosen: bool) -> str:
-        """Return the address with this value added, or without it if it is chosen."""
+        """Return the address with this value added, or without it if it is selected."""
         if name in self.several:
             others = [one for one in asked.get(name, ()) if one != value]
             return self.path + query({**asked, name: others if chosen else [*others, value]})
@@ -165,6 +168,6 @@ class Chooser:
 
 
 def _pairs(asked: Asked) -> Iterator[tuple[str, Any]]:
-    """Yield each filter with its value, or with each of its values."""
+    """Yield each filter with its value, or once with each of its values."""
     for name, value in asked.items():
         yield from ((name, one) for one in (value if isinstance(value, list) else [value]))

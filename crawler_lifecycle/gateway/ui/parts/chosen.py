@@ -1,8 +1,9 @@
-"""Actions on what was chosen on a list: one thing, a selection, or all that fit.
+"""Actions on a selection in a list: one object, several objects, or all that match.
 
-The commands of the API carry out the action for each thing, and each has its own result. A form
-contains a key, and the attempt of each thing that was shown. A form that is sent again, for example
-after Back, does nothing twice. A thing that has another attempt now is reported and not changed.
+The commands of the API carry out the action for each object separately, and each object has its own
+result. A form contains a key, and for each object the attempt that was shown. A form that is sent
+again, for example after the Back button, does nothing twice. An object with another attempt than
+the one shown is reported and not changed.
 """
 
 from __future__ import annotations
@@ -38,34 +39,39 @@ from crawler_lifecycle.web.problems import Problem, refused
 
 logger = logging.getLogger(__name__)
 
-#: The most things in one form.
+#: The maximum number of objects in one form.
 SELECTED_MAX = 500
-#: The most things of one form that are worked on at the same moment.
+#: The maximum number of objects of one form that are processed at the same time.
 AT_ONCE = 8
-#: What names a chosen thing: its key, which may be a number, a dot, and the attempt that was shown.
+#: The identifier of a selected object: its key, which may be a number, a dot, and the attempt that
+#: was shown.
 _ATTEMPT = r"\.[1-9][0-9]{0,8}$"
 NUMBERED = rf"^[1-9][0-9]{{0,17}}{_ATTEMPT}"
 CHOSEN = rf"^.{{1,1000}}{_ATTEMPT}"
 
 Thing = tuple[str, int]
-"""The key of a thing and the attempt that was shown."""
+"""The key of an object and the attempt that was shown."""
 Find = Callable[[str], Awaitable[Any]]
-"""Returns the row of a thing by its key."""
+"""Returns the row of an object by its key."""
 Act = Callable[[str, int], Awaitable[tuple[bool, str]]]
-"""Carries out the action for a thing. Returns whether it did something, and a sentence."""
+"""Carries out the action for an object. Returns whether it changed something, and a sentence."""
 Do = Callable[[str, Any], Coroutine[Any, Any, str]]
-"""Carries out the action of a form for the thing with this key. Returns a sentence about the
+"""Carries out the action of a form for the object with this key. Returns a sentence about the
 result.
 """
 
 
 class ChosenForm(ActionForm):
-    """The form of chosen things. The list of them has the name of their kind, such as ``run``."""
+    """The form of a selection. The list of selected objects has the name of their kind, such as
+    ``run``.
+    """
 
     typed: str | None = Field(default=None, max_length=40)
 
     def chosen(self) -> list[Thing]:
-        """Return each thing once. Raises ``Problem`` 422 for none, or for too many."""
+        """Return each selected object once. Raises ``Problem`` 422 if there are none or too
+        many.
+        """
         noun = self.subject.noun
         most = SELECTED_MAX
         found = {
@@ -73,19 +79,21 @@ class ChosenForm(ActionForm):
             for key, _, attempt in (text.rpartition(".") for text in getattr(self, noun))
         }
         if not found:
-            raise refused(noun, f"no {noun} was chosen; go back and choose the {noun}s first")
+            raise refused(noun, f"no {noun} was selected; go back and select the {noun}s first")
         if len(found) > most:
-            raise refused(noun, f"{len(found)} {noun}s were chosen; choose at most {most} at once")
+            raise refused(
+                noun, f"{len(found)} {noun}s were selected; select at most {most} at once"
+            )
         return list(found.items())
 
 
 async def press(
     request: Request, asked: ChosenForm, find: Find, act: Act, now: datetime
 ) -> Response:
-    """Carry out the action for each thing, and show the result of each."""
+    """Carry out the action for each object, and show the result for each."""
     chosen = asked.chosen()
     if asked.action.danger and (expected := await _unconfirmed(find, chosen, asked)) is not None:
-        present_call().admitted = False  # a question: nothing is done yet
+        present_call().admitted = False  # the page only asks a question, and nothing is done yet
         return answer(request, "force.html", expected=expected, asked=asked, chosen=chosen, now=now)
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -99,10 +107,10 @@ async def press(
 
 
 async def _unconfirmed(find: Find, chosen: Sequence[Thing], asked: ChosenForm) -> str | None:
-    """Return the text that a person must type before a force or a deletion.
+    """Return the text that a person must type before a forced stop or a deletion.
 
-    Return ``None`` if the text was typed, or, for a force, if all these things already have a stop
-    or have ended.
+    Return ``None`` if the text was typed. For a forced stop, also return it if all these objects
+    have a stop or have ended.
     """
     numbered = len(chosen) == 1 and chosen[0][0].isdecimal()
     expected = chosen[0][0] if numbered else str(len(chosen))
@@ -114,7 +122,7 @@ async def _unconfirmed(find: Find, chosen: Sequence[Thing], asked: ChosenForm) -
         try:
             row = await find(key)
         except (LifecycleError, Problem):
-            continue  # the result of the action will show it
+            continue  # the result of the action will show the error
         if row.stop is None and row.ended_at is None:
             return expected
     return None
@@ -124,7 +132,7 @@ async def _carried_out(
     asked: ChosenForm, find: Find, act: Act, key: str, attempt: int
 ) -> tuple[bool, str]:
     try:
-        with suppress(RowUnreadable):  # such a thing can still be stopped
+        with suppress(RowUnreadable):  # an object with an unreadable row can still be stopped
             check_shown(attempt, await find(key))
         return await act(key, attempt)
     except (Problem, LifecycleError) as error:
@@ -144,12 +152,12 @@ def add_list(
     do: Do,
     once: Once,
 ) -> None:
-    """Add the list of managers or graphs, and the actions on what was chosen in it."""
+    """Add the list of managers or graphs, and the actions on a selection in it."""
     plural = chooser.subject.plural.capitalize()
 
     @app.get(chooser.path, operation_id=f"show{plural}")
     def show_list(request: Request) -> Response:
-        """List what fits the filters of the address, newest first."""
+        """List the objects that match the filters of the address, newest first."""
         asked = query_of(request, filters)
         page = views.page(asked)
         acts = chosen.acts if may(f"press{plural}") else ()
@@ -158,11 +166,11 @@ def add_list(
 
     @app.post(chooser.path, operation_id=f"press{plural}")
     async def press_list(request: Request) -> Response:
-        """Carry out an action for each that was chosen."""
+        """Carry out an action for each selected object."""
         asked = read(chosen, await form(request))
 
         async def act(key: str, _: int) -> tuple[bool, str]:
-            # A pause that is sent again must not undo what somebody did since.
+            # A pause that is sent again must not undo a later change by somebody else.
             return True, await once(f"{asked.request_key}.{key}", lambda: do(key, asked))
 
         return await press(request, asked, find, act, views.clock())

@@ -1,5 +1,5 @@
-"""Forms of web pages: strict reading, conversion between fields and bodies of the API, and the
-results of actions.
+"""Forms of web pages: strict reading, conversion between their fields and bodies of the API, and
+the results of actions.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from crawler_lifecycle.subjects import Action, Subject
 from crawler_lifecycle.web.problems import Problem, check_json, invalid, of_error, refused
 from crawler_lifecycle.web.turns import in_turn
 
-#: The most fields of one form: a selection of 500 runs, and some more. The most lines of all its
-#: fields: 10,000 tasks.
+#: The maximum number of fields in one form: a selection of 500 runs, and some more.
 FIELDS_MAX = 2000
+#: The maximum number of lines in all its fields: 10,000 tasks, and some more.
 LINES_MAX = 11_000
 _KIND = "application/x-www-form-urlencoded"
 
@@ -80,11 +80,10 @@ async def form(request: Request) -> list[tuple[str, str]]:
 
 
 def read(kind: type[T], pairs: Pairs) -> T:
-    """Convert the fields to a ``kind``, without empty fields.
+    """Convert the fields, without the empty ones, to a ``kind``.
 
-    Raises ``Problem`` 422, which names each wrong field.
-
-    A field may be given only once, unless ``kind`` has a list for it.
+    Raises ``Problem`` 422, which names each wrong field. A field can be given only once, unless
+    ``kind`` has a list for it.
     """
     lists = {name for name, field in kind.model_fields.items() if "list" in str(field.annotation)}
     values: dict[str, object] = {}
@@ -111,7 +110,7 @@ def query_of(request: Request, kind: type[T]) -> T:
 
 
 def validated(kind: type[T], values: Mapping[str, object]) -> T:
-    """Convert the values, which may be texts, to a ``kind``.
+    """Convert the values, which can be texts, to a ``kind``.
 
     Raises ``Problem`` 422, which names each wrong field.
     """
@@ -121,7 +120,7 @@ def validated(kind: type[T], values: Mapping[str, object]) -> T:
         raise invalid(error.errors(include_url=False), kind.model_json_schema()) from None
 
 
-#: The most actions that are remembered.
+#: The maximum number of actions that are remembered.
 KEPT_MAX = 2000
 
 Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -140,7 +139,9 @@ class ActionForm(KeyedForm):
 
     subject: ClassVar[Subject]
     acts: ClassVar[tuple[str, ...]] = ()
-    """The names of the actions that it offers; empty: all of the subject."""
+    """The names of the actions that it offers. If it is empty, the form offers all actions of the
+    subject.
+    """
 
     do: str
     reason: str | None = Field(default=None, max_length=2000)
@@ -159,13 +160,13 @@ class ActionForm(KeyedForm):
 
     @property
     def request_key(self) -> str:
-        """The key of this action. An action with the same key is carried out only once."""
+        """The key of this action. Actions with the same key are carried out only once."""
         return f"{self.key}.{self.do}"
 
     def sentence(self, fresh: bool, note: str | None, **values: object) -> str:
         """Return a sentence about the result.
 
-        ``fresh``: something was changed. ``values`` are used in the sentence.
+        ``fresh`` is true if something was changed. The sentence uses ``values``.
         """
         text = (self.action.done if fresh else self.action.before).format(**values)
         return f"{text} {note}" if note else text
@@ -183,7 +184,7 @@ class Outcome:
 
 def check_shown(shown: int, row: Any) -> None:
     """Raise ``NotInThisState`` if the row of a run, manager or graph has another attempt than the
-    form showed.
+    one that the form showed.
     """
     if shown != row.attempt:
         status = getattr(row, "status", None) or state_word(row.state)
@@ -194,10 +195,9 @@ def check_shown(shown: int, row: Any) -> None:
 class Once:
     """The actions of this process, by the keys of their forms.
 
-    A form that is sent again gets the same outcome.
-
-    Another gateway, or this one after a restart, does not know the key, so the sentence may then
-    differ. The database ensures that no action is done twice (docs/web-ui.md, "Several gateways").
+    A form that is sent again gets the same outcome. Another gateway, or this one after a restart,
+    does not know the key, so the sentence can then differ. The database ensures that no action is
+    done twice (docs/web-ui.md, "Several gateways").
     """
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Once:
     async def __call__(self, key: str, act: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Return the outcome of the action.
 
-        A failure is not kept, so that the form may be sent again.
+        A failure is not stored, so that the form can be sent again.
         """
         own = only(), key
         asked = self._asked.get(own)
@@ -242,8 +242,9 @@ async def carry_out(
 ) -> Response:
     """Carry out an action once, and return the page with its result.
 
-    ``act`` carries it out, and returns a sentence about the result. ``NotInThisState`` is a result,
-    too."""
+    ``act`` carries it out and returns a sentence about the result. ``NotInThisState`` counts as a
+    result, too.
+    """
     name = f"{asked.subject.noun} {key}"
     href = asked.subject.path(key)
 
@@ -261,9 +262,10 @@ async def carry_out(
     )
 
 
-#: The most characters of a typed command line: to split it takes some microseconds for each
-#: character. The most texts between commas.
+#: The maximum number of characters in a typed command line, because splitting it takes some
+#: microseconds per character.
 _WORDS_MAX = 16 * 1024
+#: The maximum number of texts between commas.
 _PARTS_MAX = 1000
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -274,15 +276,14 @@ class Wrong:
 
     detail: str
     fields: Mapping[str, str]
-    """A sentence for each wrong field, by its name."""
+    """A sentence for each wrong field, by the name of the field."""
 
 
 def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) -> dict[str, str]:
-    """Return the fields without the empty ones.
+    """Return the fields that are not empty.
 
-    A field of ``several`` may be given more than once; then its text has one value in each line.
-
-    Raises ``Problem`` 422 for an unknown field, or for a field that is given twice.
+    A field in ``several`` can be given more than once, and its text then has one value on each
+    line. Raises ``Problem`` 422 for an unknown field, or for a field that is given twice.
     """
     known, several, found = set(known), set(several), dict[str, list[str]]()
     for name, value in pairs:
@@ -291,13 +292,13 @@ def typed(pairs: Pairs, known: Iterable[str], *, several: Iterable[str] = ()) ->
         if name in found and name not in several:
             raise refused(name, "given twice; give it once")
         if value.strip():
-            # Browsers send line ends in this form.
+            # Browsers send line breaks in this form.
             found.setdefault(name, []).append(value.replace("\r\n", "\n"))
     return {name: "\n".join(values) for name, values in found.items()}
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines of a text, without spaces around them, and without empty lines."""
+    """Return the lines of a text, without surrounding spaces and without empty lines."""
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
@@ -314,7 +315,7 @@ def assignments(field: str, text: str) -> dict[str, str]:
         if not line.strip():
             continue
         if not equals or not name.strip() or name.strip() in found:
-            raise refused(field, f"line {n}: write NAME=VALUE, each name once")
+            raise refused(field, f"line {n}: write NAME=VALUE, with each name only once")
         found[name.strip()] = value
     return found
 
@@ -335,15 +336,15 @@ def words(field: str, text: str) -> list[str]:
 def whole(text: str) -> int | str:
     """Return the number in a text.
 
-    Another text is returned unchanged, and the API refuses it later.
+    Any other text is returned unchanged, and the API refuses it later.
     """
     return int(text) if _WHOLE.fullmatch(text.strip()) else text
 
 
 def read_json(field: str, text: str, kind: type[J], fix: str) -> J:
-    """Read JSON as strictly as a body of the API.
+    """Read JSON as strictly as in a body of the API.
 
-    Raises ``Problem`` 422, with the ``fix`` for another ``kind``.
+    Raises ``Problem`` 422, with the ``fix`` if the value is not of this ``kind``.
     """
     try:
         found = check_json(text.encode())
@@ -355,19 +356,19 @@ def read_json(field: str, text: str, kind: type[J], fix: str) -> J:
 
 
 def objects(field: str, text: str) -> list[dict[str, Any]]:
-    """Read one JSON object in each line that is not empty. Raises ``Problem`` 422."""
+    """Read one JSON object from each line that is not empty. Raises ``Problem`` 422."""
     fix = 'write the arguments as JSON, such as {"page": "2"}'
     lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     return [read_json(field, line, dict, f"line {n}: {fix}") for n, line in lines]
 
 
 def can_be_typed(texts: Iterable[str]) -> bool:
-    """Return whether a form with one line sends these texts back unchanged."""
+    """Return whether a form with one text per line sends these texts back unchanged."""
     return not any(set("\r\n\0") & set(text) for text in texts)
 
 
 def as_assignments(values: object) -> str | None:
-    """Return the text for ``assignments``, or ``None`` for values that have no such text."""
+    """Return the text that ``assignments`` reads as these values, or ``None`` if there is none."""
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
         return None
     text = "\n".join(f"{name}={value}" for name, value in values.items())
@@ -376,13 +377,13 @@ def as_assignments(values: object) -> str | None:
 
 
 def as_words(values: object) -> str | None:
-    """Return the text for ``words``, or ``None`` for values that have no such text."""
+    """Return the text that ``words`` reads as these values, or ``None`` if there is none."""
     text = shlex.join(values) if _are_texts(values) else ""
     return text if text and len(text) <= _WORDS_MAX else None
 
 
 def as_parts(values: object) -> str | None:
-    """Return the text for ``parts``, or ``None`` for values that have no such text."""
+    """Return the text that ``parts`` reads as these values, or ``None`` if there is none."""
     text = ", ".join(values) if _are_texts(values) else ""
     return text if parts(text) == values else None
 
@@ -398,11 +399,11 @@ def _are_texts(values: object) -> TypeGuard[list[str]]:
 def placed(
     problem: Problem, names: Mapping[str, str], kinds: Sequence[str] = (), rest: str | None = None
 ) -> Wrong:
-    """Assign the errors of the API to the fields of a form.
+    """Assign the API's errors to the fields of a form.
 
-    ``names`` maps fields of the API to fields of the form. A field of the API may begin with one of
-    ``kinds``, such as ``run`` in ``run.crawler``. ``names`` then has it as ``run.crawler``;
-    otherwise it belongs to the field ``rest``.
+    ``names`` maps fields of the API to fields of the form. A field of the API can begin with one of
+    ``kinds``, such as ``run`` in ``run.crawler``. It belongs to the field that ``names`` gives for
+    ``run.crawler``, or else to the field ``rest``.
     """
     found: dict[str, str] = {}
     for error in problem.errors:
@@ -426,7 +427,7 @@ async def keep(
 ) -> None:
     """Create or change the schedule or webhook that a form names.
 
-    Then pause or resume it, as the form requests.
+    Then pause or resume it if the form requests that.
     """
     name = given.get("name", "").strip()
     row = await commands.seen(name)
@@ -456,14 +457,16 @@ async def sent(
 
 
 def check_seen(given: Mapping[str, str], revision: int | None) -> None:
-    """Raise ``Problem`` if the form showed another revision than the present one: it would
+    """Raise ``Problem`` if the form showed another revision than the present one, because it would
     overwrite a change.
     """
     shown = given.get("revision")
     if shown == (None if revision is None else str(revision)):
         return
     if shown is None:
-        raise refused("name", "this name already exists; change that one, or give another name")
+        raise refused(
+            "name", "this name already exists; change the existing one, or give another name"
+        )
     what = "it was deleted" if revision is None else "somebody changed it"
     raise Problem(
         409,

@@ -1,6 +1,6 @@
-"""Rendering of web pages: asset files, templates, and texts for times and numbers.
+"""Rendering of web pages: asset files, templates, and the display of times and numbers.
 
-Any text may come from an attacker. All templates use autoescape, invisible characters are made
+Any text can come from an attacker. All templates use autoescape, invisible characters are made
 visible before that, and no template marks a text as safe.
 """
 
@@ -59,7 +59,7 @@ _FOR_EVER = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Ac
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One asset file, in the forms in which it is sent."""
+    """One asset file, in each encoding in which it is sent."""
 
     name: str
     """The file name with a hash of its content."""
@@ -70,7 +70,7 @@ class Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return all asset files, by their names without the hash."""
+    """Return all asset files by their names without the hash."""
     found = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.suffix in _TYPES:
@@ -89,7 +89,7 @@ def address(name: str) -> str:
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Return whether the client accepts a gzip answer."""
+    """Return whether the client accepts a gzip response."""
     coding = [
         part.split(";") for part in request.headers.get("accept-encoding", "").lower().split(",")
     ]
@@ -104,7 +104,7 @@ def add_assets(app: FastAPI) -> None:
 
     @app.get(PREFIX + "{name}")
     async def get_asset(name: str, request: Request) -> Response:
-        """Send an asset file. It needs no token, because the login page uses it."""
+        """Send an asset file. No token is needed, because the login page uses these files."""
         asset = served.get(name)
         if asset is None:
             raise Problem(
@@ -119,18 +119,18 @@ def add_assets(app: FastAPI) -> None:
         return Response(asset.plain, media_type=asset.media_type, headers=_FOR_EVER)
 
 
-#: Pages with fewer bytes are sent without compression.
+#: Smaller pages, measured in bytes, are sent uncompressed.
 _ZIP_FROM = 1024
-#: Characters that are invisible or change the direction of text. The web UI shows their numbers
+#: Characters that are invisible or change the text direction. The web UI shows their code points
 #: instead.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
-#: A time as ``waiting`` writes it. With " ago" behind it, it is shown as a moment, otherwise as a
-#: duration.
+#: A time in the form in which ``waiting`` writes it. If " ago" follows, it is shown as a moment,
+#: otherwise as a duration.
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
-#: The operations of the pages that update themselves.
+#: The operations of the pages that update automatically.
 MOVES = {
     "showRuns",
     "showRun",
@@ -149,20 +149,21 @@ MOVES = {
     "showAudit",
     "showCrawler",
 }
-#: The key in a request's scope which states that only the main part of a page is wanted, for all
-#: its readers.
+#: The key in a request's scope that marks a request for only the main part of a page, for all its
+#: readers.
 ALONE = "lifecycle.page.alone"
-#: Placeholders in rendered text: for the key of forms, and for the address of the page's stream.
+#: The placeholder for the key of forms in rendered text.
 NO_KEY = secrets.token_hex(16)
+#: The placeholder for the address of the page's stream.
 _STREAM = secrets.token_hex(16)
 #: The mark around parts that are updated separately. It is random and never sent, so that no text
 #: can contain it.
 _PART = secrets.token_hex(8)
 _END = Markup("<!--{}-->").format(_PART)
 _PARTS = re.compile(f"<!--{_PART} ([a-z0-9-]+)-->(.*?)<!--{_PART}-->", re.DOTALL)
-#: The words for ages, which differ between two renderings of the same content.
+#: The ages in words, which differ between two renderings of the same content.
 _AGES = re.compile(r'(?<=">)[^<]*(?=</time>)')
-#: The most marks of parts in the address of a stream.
+#: The maximum number of marks of parts in the address of a stream.
 SEEN_MAX = 250
 
 
@@ -174,7 +175,7 @@ def visible(value: Any) -> Any:
         return "–"
     if isinstance(value, Markup):
         return value
-    # The escapes are those of JSON, so that JSON text keeps its meaning.
+    # These are JSON escapes, so that JSON text keeps its meaning.
     return _UNSEEN.sub(_escaped, value) if isinstance(value, str) else value
 
 
@@ -186,13 +187,13 @@ def _escaped(found: re.Match[str]) -> str:
 def exact(value: str) -> Markup:
     """Return an escaped text for a form field.
 
-    It must come back unchanged, so invisible characters stay.
+    Invisible characters stay, because the text must be sent back unchanged.
     """
     return escape(value)
 
 
 def span(seconds: float) -> str:
-    """Return a duration in words, in one or two units."""
+    """Return a duration in words, with one or two units."""
     left = max(int(seconds), 0)
     if left < 120:
         return f"{left} s"
@@ -223,7 +224,7 @@ def moment(value: datetime | None, now: datetime) -> Markup:
 
 
 def lasting(begin: datetime, now: datetime) -> Markup:
-    """Return the time since ``begin`` in words. The page updates it."""
+    """Return the time since ``begin`` in words, which the page updates."""
     return _time_tag("<time data-for", begin, span((now - begin).total_seconds()))
 
 
@@ -241,7 +242,7 @@ def between(begin: datetime | None, end: datetime | None, now: datetime) -> str 
 
 
 def aging(sentence: str | None, now: datetime) -> Markup | None:
-    """Return a sentence about waiting. Its times become ages, which the page updates."""
+    """Return a sentence about waiting, in which times become ages that the page updates."""
     if sentence is None:
         return None
     text = Markup("")
@@ -306,7 +307,7 @@ def size(value: int | None) -> str:
 
 
 def pretty(value: object) -> str:
-    """Return a value as JSON for people."""
+    """Return a value as readable JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True, default=str)
 
 
@@ -317,8 +318,8 @@ def query(values: Mapping[str, Any]) -> str:
 
 
 def next_page(filters: BaseModel, token: str | None, *without: str) -> str | None:
-    """Return the address of the next page of a list, with the same filters; ``None`` without a next
-    page.
+    """Return the address of the next page of a list with the same filters, or ``None`` if there is
+    none.
     """
     asked = filters.model_dump(mode="json", exclude_defaults=True, exclude={"page_token", *without})
     return query({**asked, "page_token": token}) if token else None
@@ -330,20 +331,19 @@ def columns(given: Sequence[Column]) -> list[Column]:
 
 
 def part(name: str) -> Markup:
-    """Return the mark before a part that is updated separately: an element with this id.
+    """Return the mark before a part that is updated separately, which is the element with this id.
 
-    ``end`` comes after it.
+    ``end`` follows the part.
     """
     return Markup("<!--{} {}-->").format(_PART, name)
 
 
 def parts_of(text: str) -> tuple[str, dict[str, tuple[str, str]]]:
-    """Return the main part of a page without marks, and each part with its checksum.
-
-    The frame has the name ``""``.
+    """Return the main part of a page without marks, and each part with its checksum. The frame has
+    the name ``""``.
 
     The checksum changes when the visible content changes, and is the same on every gateway. It
-    leaves out words for ages, which the page updates itself, and the keys of forms.
+    excludes ages in words, which the page itself updates, and the keys of forms.
     """
     whole = text[text.index("<main ") : text.index("</main>") + len("</main>")]
     parts = {"": _PARTS.sub(r"<\1>", whole), **dict(_PARTS.findall(whole))}
@@ -411,7 +411,7 @@ _TEMPLATES = _environment()
 
 
 def html(template: str, **values: Any) -> str:
-    """Render a template with these values, and with the name and role of the caller."""
+    """Render a template with these values, and with the name and the role of the caller."""
     who = {"caller": caller_name(), "role": caller_role(), "build": release()}
     return _TEMPLATES.get_template(template).render(
         who | {"layout": "base.html", "moves": False} | values
@@ -431,7 +431,7 @@ def answer(request: Request, template: str, *, status: int = 200, **values: Any)
     if moves:
         text = text.replace(_STREAM, escape(_stream(request, text)))
     body = _PARTS.sub(r"\2", text).replace(NO_KEY, uuid.uuid4().hex).encode()
-    # Back then shows a form with its old key, so that the same action is not done twice.
+    # The Back button then shows a form with its old key, so that the same action is not done twice.
     headers = {"Vary": "Accept-Encoding", "Cache-Control": "private, no-cache"}
     if len(body) >= _ZIP_FROM and accepts_gzip(request):
         body = gzip.compress(body, 5, mtime=0)

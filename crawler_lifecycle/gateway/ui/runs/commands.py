@@ -35,7 +35,7 @@ from crawler_lifecycle.store.runs.search import SORTS
 from crawler_lifecycle.subjects import RUN, Subject, total_words
 from crawler_lifecycle.web.problems import Problem
 
-#: The most values that a filter offers.
+#: The maximum number of values that a filter offers.
 VALUES_MAX = 100
 CHOOSER = Chooser(
     RUN,
@@ -71,7 +71,7 @@ CHOOSER = Chooser(
 
 
 class RunForm(ChosenForm):
-    """The form of one or more runs."""
+    """The form for actions on one or more runs."""
 
     subject: ClassVar[Subject] = RUN
     run: Annotated[
@@ -117,14 +117,14 @@ async def _do(
             return await commands.resume(run_id, signed(ResumeRun(**own)), attempt)
 
 
-#: Seconds that a list waits for the status bar. A later status bar comes with the stream.
+#: Seconds that a list waits for the status bar. If it takes longer, the stream sends it later.
 HEALTH_WAIT_S = 0.3
 
 
 class PageFilters(RunFilters):
     """Filters in the address of the list.
 
-    With ``all``, all runs that fit are listed and chosen, up to the limit.
+    With ``all``, all matching runs are listed and selected, up to the limit.
     """
 
     all: bool = False
@@ -138,14 +138,14 @@ def add_runs(
 
     @app.get("/")
     async def show_runs(request: Request) -> Response:
-        """Show the status bar, and below it the runs that fit the filters of the address, newest
+        """Show the status bar, and below it the runs that match the filters of the address, newest
         first.
         """
         filters = query_of(request, PageFilters)
         read_runs = run_in_threadpool(
             lambda: _everything(views, filters) if filters.all else views.listed(filters)
         )
-        # A list with filters is about other runs.
+        # The overview does not belong to a list with filters.
         parts: list[Any] = [health, kept.own, *([] if request.query_params else [overview])]
         found, strip, known, *above = await asyncio.gather(
             read_runs, *(part.read_within(HEALTH_WAIT_S) for part in parts)
@@ -180,7 +180,7 @@ def add_runs(
 
 
 def _everything(views: RunViews, filters: PageFilters) -> tuple[RunPage, dict[int, RunTasks]]:
-    """Return all runs that fit, up to the limit of one form.
+    """Return all matching runs, up to the limit of one form.
 
     The page token shows whether there are more.
     """

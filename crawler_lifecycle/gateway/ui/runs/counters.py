@@ -1,5 +1,5 @@
-"""Counters of a run over time, as far as they are on record: each change of status is an event that
-has them.
+"""Counters of a run over time, as far as they are recorded: each change of status is an event that
+includes them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from datetime import datetime
 from crawler_lifecycle.gateway.runs.answers import RunDetail
 from crawler_lifecycle.ports.runs import Event
 
-#: The most events that are read and the most points that are shown; the size of a chart.
+#: The maximum number of events that are read.
 READ = 300
+#: The maximum number of points that are shown.
 POINTS = 50
+#: The width of a chart.
 WIDTH = 320
+#: The height of a chart.
 HEIGHT = 60
 
 
@@ -29,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The lines, and the rows of the table: a time, and the value of each counter."""
+    """The lines, and the rows of the table with a time and the value of each counter."""
 
     lines: list[Line]
     rows: list[tuple[datetime, list[int | None]]]
@@ -38,9 +41,10 @@ class Counters:
 
 
 def counters_of(run: RunDetail, events: Sequence[Event], now: datetime) -> Counters | None:
-    """Draw the counters of the present attempt; ``None`` if fewer than two times are known.
+    """Draw the counters of the present attempt, or return ``None`` if they are known for fewer than
+    two times.
 
-    ``events``: the newest.
+    ``events`` has the newest events.
     """
     names = ("pages", "items", "errors")
     found = [

@@ -1,5 +1,5 @@
-"""The runs of the last 24 hours as bars: how many were accepted in each hour, and what became of
-them.
+"""The runs of the last 24 hours as bars: the number of runs accepted in each hour, and their
+results.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from crawler_lifecycle.gateway.ui.parts.choosing import LIVE
 from crawler_lifecycle.gateway.ui.parts.rendering import number, query
 from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Hours with a bar of their own, the present one included; seconds for which the numbers are
-#: reused.
+#: The number of hours with a bar of their own, including the present one.
 HOURS = 24
+#: Seconds for which the numbers are reused.
 FRESH_S = 10.0
-#: How late a run may appear in the list of an hour.
+#: The length of one bar.
 HOUR = timedelta(hours=1)
+#: The longest delay with which a run can appear in the list of an hour.
 LATE = timedelta(minutes=10)
-#: The size of a bar, and the least height of a part, so that one failed run among thousands is
-#: seen.
+#: The width of a bar.
 WIDTH = 24
+#: The height of a bar.
 HEIGHT = 40
+#: The minimum height of a part, so that one failed run among thousands is visible.
 LEAST = 3
-#: What becomes of a run, from the bottom of a bar to its top; its width shows the same as its
-#: colour.
+#: The results of runs, from the bottom of a bar to its top. The width shows the same as the colour.
 _WIDTHS = {"completed": 12, "open": 16, "stopped": 16, "failed": 22}
 
 
@@ -44,12 +45,12 @@ class Bar:
     title: str
     link: str
     parts: list[tuple[str, int, int, int, int]]
-    """Kind, x, y, width and height of each part."""
+    """The kind, x, y, width and height of each part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """The bars, and words with links that count all of them."""
+    """The bars, and the totals as words with links."""
 
     bars: list[Bar]
     words: list[tuple[str, str]]
@@ -57,11 +58,11 @@ class Day:
 
 @dataclass(eq=False)
 class LastDay:
-    """Counts the runs of the last 24 hours. The answer is reused for ``FRESH_S`` seconds.
+    """Counts the runs of the last 24 hours. The result is reused for ``FRESH_S`` seconds.
 
     An hour that is over, and whose runs have all ended, changes only when somebody resumes one of
-    them. Each time, only one such hour is counted again, in turn: to count all runs of a day would
-    cost a database too much.
+    these runs. Such hours are recounted in turn, one hour each time, because counting all runs of a
+    day would cost a database too much.
     """
 
     runs: RunReader
@@ -69,15 +70,15 @@ class LastDay:
 
     def __post_init__(self) -> None:
         self.kept = TtlCache(partial(run_in_threadpool, self._count), FRESH_S)
-        #: By project: the hours, the one that was counted longest ago first. Each has its time of
-        #: counting and numbers.
+        #: The hours of each project, starting with the one that was counted longest ago. Each has
+        #: the time of its count and the numbers.
         self._hours: dict[str | None, dict[datetime, tuple[datetime, Counter[str]]]] = {}
 
     def _count(self) -> Day:
         now = self.clock().astimezone(UTC)
         since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=HOURS - 1)
         hours = [since + timedelta(hours=n) for n in range(HOURS)]
-        # The clocks of hosts differ: a run may appear late in an hour that is over.
+        # Because the clocks of hosts differ, a run can appear late in an hour that is over.
         over = [
             (begin, (at, counts))
             for begin, (at, counts) in self._hours.get(only(), {}).items()

@@ -1,7 +1,7 @@
-"""The overview above the list of runs: what runs, what waits and why, what needs attention, and
-where.
+"""The overview above the list of runs: what is running, what waits and why, and what needs
+attention.
 
-The template makes the links: each number is the length of the list to which it leads.
+The template makes the links. Each number is the length of the list to which it links.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from crawler_lifecycle.store.store import Store
 
 from .day import LastDay
 
-#: Seconds for which the figures of live runs are reused, and those that are expensive and change
-#: less.
+#: Seconds for which the figures of live runs are reused.
 LIVE_S = 2.0
+#: The same for figures that are expensive and change less often.
 INCIDENTS_S = 10.0
-#: The most live runs of a status, and the most runs that need attention, that are counted. The page
-#: shows if there are more.
+#: The maximum number of live runs per status that are counted. The page shows if there are more.
 LIVE_MAX = 10_000
+#: The maximum number of runs that need attention that are counted.
 ATTENTION_MAX = 100
-#: The most runs and schedules with problems, and the most reasons of waits, that are named.
+#: The maximum number of runs and schedules with problems that are named.
 NAMED = 3
+#: The maximum number of reasons for waiting that are named.
 REASONS = 4
 
 
 @dataclass(eq=False)
 class Overview:
-    """Makes the overview, once for all who may see the same runs."""
+    """Creates the overview once for all callers who may see the same runs."""
 
     store: Store
     views: RunViews
@@ -51,7 +52,7 @@ class Overview:
     async def read_within(self, seconds: float) -> dict[str, Any]:
         """Return the values of the templates.
 
-        Of a part that takes longer, return the last values, or ``None``.
+        If a part takes longer, return its last values or ``None``.
 
         Raises ``StoreUnavailable``.
         """
@@ -73,7 +74,7 @@ class Overview:
         }
 
     def _why(self, run_ids: list[int]) -> dict[int, str | None]:
-        """Return for each of these runs the sentence about why it waits."""
+        """Return for each of these runs a sentence about why it waits."""
         near = [self.store.runs.list_runs(before_run_id=run_id + 1, limit=1) for run_id in run_ids]
         rows = [
             row

@@ -28,13 +28,14 @@ from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.web.problems import Problem
 
-#: The most lines and bytes of a log in the first answer of the page.
+#: The maximum number of lines of a log in the first response of the page.
 LINES = 500
+#: The maximum number of bytes of a log in the first response of the page.
 BYTES = 256 * 1024
-#: The most items on one page.
+#: The maximum number of items on one page.
 ROWS = 200
-#: Escape sequences of terminals, all other control characters except line end and tab, and
-#: characters that change the direction of text.
+#: Terminal escape sequences, all other control characters except line break and tab, and characters
+#: that change the text direction.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ "
     r"-/]*[0-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
@@ -50,7 +51,7 @@ class ShownItems(ItemsChoice):
 
 def plain(data: bytes) -> str:
     """Return the output of a task as text, without characters that a terminal or a page could
-    misread.
+    misinterpret.
     """
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     return _ESCAPES.sub("", text)
@@ -63,12 +64,13 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     async def show_log(
         run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request
     ) -> Response:
-        """Show the end of a task's log, or the lines around its last error, or the reason why it is
-        not here.
+        """Show the end of a task's log, or the lines around its last error, or the reason why the
+        log is not available here.
         """
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
         task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
-        # The stream of the page moves the status only: the lines come from the stream of the log.
+        # The stream of the page only updates the status, because the lines come from the stream of
+        # the log.
         text, away = (
             ("", None)
             if ALONE in request.scope
@@ -89,7 +91,7 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
 
     @app.get("/runs/{run_id}/log/whole")
     async def fetch_log(run_id: RunId, choice: Annotated[FilesChoice, Query()]) -> StreamedResponse:
-        """Send the whole log of a task up to now, byte by byte."""
+        """Send the whole log of a task up to now, byte for byte."""
         asked = await logged_task(reader, run_id, choice.task)
         named = f'attachment; filename="run-{run_id}-task-{asked.ref.task_id}.log"'
         return reader.answer(
@@ -98,7 +100,9 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
 
 
 async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple[str, str | None]:
-    """Return the last lines, or those around the last error, or an empty text and the reason."""
+    """Return the last lines or those around the last error. If the log cannot be read, return an
+    empty text and the reason.
+    """
     try:
         if at_error:
             return plain((await reader.at_error(task))[0]), None
@@ -111,11 +115,12 @@ async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple
     return plain(kept), None
 
 
-#: The most bytes of a text, and of a picture, that the page shows.
+#: The maximum size in bytes of a text that the page shows.
 TEXT_MAX = 256 * 1024
+#: The maximum size in bytes of a picture that the page shows.
 PICTURE_MAX = 2 * 1024 * 1024
-#: Types of pictures by their first bytes, as a crawler may choose any file name. SVG is left out:
-#: it may run scripts.
+#: Types of pictures by their first bytes, because a crawler can choose any file name. SVG is
+#: excluded because it can run scripts.
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -192,7 +197,7 @@ def add_items(app: FastAPI, items: RunItems, views: RunViews) -> None:
     async def show_items(
         run_id: RunId, choice: Annotated[ShownItems, Query()], request: Request
     ) -> Response:
-        """Show items as a table. The fields that most items have are the first columns."""
+        """Show items as a table, in which the fields that most items have are the first columns."""
         table = await items.tables.run(request, items.table, run_id, choice, ROWS)
         stats = (
             await items.tables.run(request, items.stats, run_id, choice) if choice.stats else None

@@ -1,6 +1,6 @@
 """The web page of one run.
 
-It first shows whether the status is true, then why, then the possible actions.
+It first shows whether the status is true, then the reasons, and then the possible actions.
 """
 
 from __future__ import annotations
@@ -39,27 +39,28 @@ from crawler_lifecycle.gateway.ui.runs.story import told
 from crawler_lifecycle.ports.runs import DrawnTask, RunRow, TaskRow
 from crawler_lifecycle.store.store import Store
 
-#: The most tasks that are drawn as squares. All tasks are in the counts and in the table.
+#: The maximum number of tasks that are drawn as squares. The counts and the table include all
+#: tasks.
 SQUARES_MAX = 10_000
-#: Squares in one block. A block is sent again if one of its squares changes.
+#: The number of squares in one block. A block is sent again if one of its squares changes.
 BLOCK = 250
-#: Squares in one row. Ten rows make a block.
+#: The number of squares in one row. Ten rows make a block.
 COLUMNS = 25
-#: The most characters in the text of a square. A reason may have thousands, for each of ten
-#: thousand tasks.
+#: The maximum number of characters in the text of a square. A reason may have thousands of
+#: characters for each of ten thousand tasks.
 SAID_MAX = 200
-#: The most tasks that are listed in addition to their squares.
+#: The maximum number of tasks that are listed in addition to their squares.
 FEW = 20
-#: The most entries of the timeline, and the most corrections, on the page of a run. Other pages
-#: have the rest.
+#: The maximum number of timeline entries and of corrections on the page of a run. Other pages have
+#: the rest.
 ENTRIES_MAX = 200
-#: The letter of each status of a task: its first one, but T for STOPPING.
+#: The letter for each status of a task: its first letter, but T for STOPPING.
 LETTERS = {status.value: status[0] for status in TaskStatus} | {"STOPPING": "T"}
 _STATUSES = {letter: status.lower() for status, letter in LETTERS.items()}
 
 
 class PageTasks(TaskFilters):
-    """Filters in the address of a run's tasks. The list begins with the id ``task``."""
+    """Filters in the address of a run's tasks. The list begins with the task id ``task``."""
 
     task: Id | None = None
 
@@ -146,7 +147,7 @@ def add_run(
     async def press_export(run_id: RunId, request: Request) -> Response:
         """Repeat the deliveries of an ended run.
 
-        They keep their ids, so a receiver can ignore a second one.
+        They keep their ids, so that a receiver can ignore duplicates.
         """
         read(AgainForm, await form(request))
         outcome = await deliveries.resend(run_id, ResendExport())
@@ -156,8 +157,8 @@ def add_run(
 
 
 def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
-    """Return the tasks as squares, and the few tasks that the page lists: all of a small run, or
-    those that failed.
+    """Return the tasks as squares, and the few tasks that the page lists: all tasks of a small run,
+    or those that failed.
     """
     drawn: Sequence[DrawnTask] = []
     few: Sequence[TaskRow] = []
@@ -184,12 +185,13 @@ def tasks_of(store: Store, run: RunDetail) -> dict[str, Any]:
 def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
     """Return one square for each task, as blocks of HTML.
 
-    The number of blocks is fixed, because a page can replace a block but not add one.
+    The number of blocks is fixed, because a page can replace a block but not add one. A square is a
+    character and not an HTML element, because ten thousand elements would slow down a browser. A
+    block has its complete rows, and then the last row. Both have one text for each status, with
+    spaces for the other statuses.
 
-    A square is a character and not an HTML element: ten thousand elements would slow down a
-    browser. A block has its complete rows, and then the last row. Both have one text for each
-    status, with spaces for the other statuses. The attribute ``data-tasks`` has a line with the id
-    and the text of each square. ``squares.js`` shows that text, and opens the task after a click.
+    The attribute ``data-tasks`` has a line with the id and the text of each square. ``squares.js``
+    shows that text, and opens the task after a click.
     """
     said: dict[tuple[object, ...], str] = {}
     blocks = []
@@ -209,7 +211,7 @@ def squares(tasks: Sequence[DrawnTask]) -> list[Markup]:
 
 
 def _pad(letters: str) -> str:
-    """Return rows of squares: one text for each status, drawn in the same position."""
+    """Return rows of squares: one text for each status, all drawn in the same position."""
     rows = [letters[n : n + COLUMNS] for n in range(0, len(letters), COLUMNS)]
     layers = []
     for letter in sorted(set(letters)):
@@ -219,7 +221,7 @@ def _pad(letters: str) -> str:
 
 
 def about_of(task: DrawnTask) -> str:
-    """Return one line about a task."""
+    """Return one line of text about a task."""
     parts = [
         str(task.status),
         task.outcome or "",
@@ -240,8 +242,8 @@ def exit_of(task: DrawnTask) -> str:
 
 
 def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
-    """Return the history of a run: all entries, newest first, or else only the first entries,
-    oldest first.
+    """Return the history of a run: all entries, newest first, or if they are too many, the first
+    entries, oldest first.
     """
     page = timeline.page(row, None, ENTRIES_MAX)
     entries: Sequence[TimelineEntry] = page.timeline
@@ -260,7 +262,7 @@ def history_of(store: Store, timeline: Timeline, row: RunRow) -> dict[str, Any]:
 def polling_schedule(run: RunDetail) -> list[tuple[float, bool]]:
     """Return the minutes between polls.
 
-    ``True`` marks the one that is used now, as far as the times of polls show.
+    ``True`` marks the interval that applies now, as far as the times of polls show.
     """
     own = run.request.get("poll_minutes")
     minutes = (

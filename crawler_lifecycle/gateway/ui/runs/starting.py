@@ -1,4 +1,4 @@
-"""The form that starts a run: empty for a crawler of the catalogue, or with the values of an
+"""The form that starts a run. It is empty for a crawler of the catalogue, or has the values of an
 earlier run.
 """
 
@@ -29,8 +29,8 @@ from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.web.problems import Problem, refused
 from crawler_lifecycle.web.turns import in_turn
 
-#: The most tasks of an earlier run that the form contains. Runs with more tasks must be started
-#: through the API.
+#: The maximum number of tasks of an earlier run that the form contains. Runs with more tasks must
+#: be started through the API.
 TASKS_SHOWN_MAX = 2000
 LIMITS = tuple(field.name for field in dataclasses.fields(Limits))
 _PLAIN = (
@@ -60,7 +60,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
     ) -> Response:
         """Show the form of a crawler.
 
-        ``like`` is the number of a run whose values fill the form.
+        ``like`` is the number of a run whose values are filled in.
         """
         given: dict[str, str] = {}
         note = None
@@ -74,7 +74,9 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
 
     @app.post("/runs/new")
     async def press_start(request: Request) -> Response:
-        """Start a run and redirect to its page. A form that is sent again starts no second run."""
+        """Start a run and redirect to its page. A form that is sent again does not start a second
+        run.
+        """
         pairs = await fields.form(request)
         given = dict(pairs)
 
@@ -99,8 +101,8 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
     ) -> Response:
         known, away = await crawlers.last()
         pools = store.pools.known_pools
-        # A refused form keeps its key: it started nothing, and a double click still starts only one
-        # run.
+        # A refused form keeps its key, because it has started nothing, and a double click must
+        # still start only one run.
         key = given.get("key") or uuid.uuid4().hex
         values: dict[str, Any] = {
             "known": sorted(known),
@@ -117,10 +119,7 @@ def add_start(app: FastAPI, commands: Commands, crawlers: Crawlers, store: Store
 
 
 def _body(pairs: fields.Pairs) -> StartRun:
-    """Return the body of the API for the form.
-
-    Raises ``Problem`` 422, which names each wrong field.
-    """
+    """Return the API body for the form. Raises ``Problem`` 422, which names each wrong field."""
     given = fields.typed(pairs, [*_KNOWN, *(name for name, _ in pairs if name.startswith("arg."))])
     if not given.get("key"):
         raise refused("key", "missing; load the form again")
@@ -184,7 +183,7 @@ def _of_run(row: RunRow, tasks: TaskReader) -> tuple[dict[str, str], str | None]
         own = tasks.list_tasks(row.run_id, limit=TASKS_SHOWN_MAX + 1)
         if len(own) > TASKS_SHOWN_MAX:
             notes.append(
-                f"The run has more than {TASKS_SHOWN_MAX} tasks, which are left out. Use the API "
+                f"The run has more than {TASKS_SHOWN_MAX} tasks, which are omitted. Use the API "
                 "to start it."
             )
         else:

@@ -1,5 +1,5 @@
-"""The story of a run: a sentence, its four stages with their times, and a picture of what was
-recorded and was true.
+"""The story of a run: a sentence, its four stages with their times, and a picture of the recorded
+and the true statuses.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from crawler_lifecycle.gateway.ui.parts.rendering import number, span
 from crawler_lifecycle.ports.runs import TaskRow
 from crawler_lifecycle.subjects import TERMINAL
 
-#: The size of the picture: its width, the room for names, the height of a row, and the room for the
-#: two rows of a lane.
+#: The width of the picture.
 WIDTH = 960
+#: The space for names.
 NAMES = 70
+#: The height of a row.
 ROW = 16
+#: The space for the two rows of a lane.
 LANE = 62
-#: The most lanes of tasks. Tasks whose status was wrong come first.
+#: The maximum number of lanes for tasks. Tasks whose status was wrong come first.
 LANES_MAX = 6
-#: The least width of a band, and the width of a letter in it.
+#: The minimum width of a band.
 LEAST = 2.0
+#: The width of a letter in it.
 LETTER = 7.5
-#: Statuses of tasks in the words of a sentence.
+#: The words for statuses of tasks in a sentence.
 _WORDS = {
     "RUNNING": "executing",
     "QUEUED": "waiting",
@@ -36,7 +39,7 @@ _WORDS = {
 }
 _DRAWN = ("attempt", "status", "task", "correction")
 _DEPLOYED = ("PENDING", "RUNNING")
-#: Stage -> what its time is.
+#: The meaning of each stage's time.
 STAGES = {
     "initiation": "requested",
     "deployment": "first task deployed",
@@ -47,8 +50,8 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage: the time that is on record for it, the time of the next one, and how it stands:
-    done, now or later.
+    """One stage: its recorded time, the time of the next stage, and its state: done, now or
+    later.
     """
 
     name: str
@@ -60,7 +63,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A rectangle of the picture, with the words to show over it, and inside of it if they fit."""
+    """A rectangle of the picture. Its words are shown as a tooltip, and also inside it if they
+    fit.
+    """
 
     x: float
     y: int
@@ -86,9 +91,10 @@ class Picture:
 def told(
     run: RunDetail, tasks: Sequence[TaskRow], entries: Sequence[TimelineEntry], *, whole: bool
 ) -> dict[str, Any]:
-    """Return the values of the page.
+    """Return the values for the page.
 
-    ``entries`` are those of the timeline, oldest first; ``whole``: all of them.
+    ``entries`` are the entries of the timeline, oldest first. ``whole`` is true if these are all
+    entries.
     """
     mine = [entry for entry in entries if entry.attempt == run.attempt]
     failed = [
@@ -109,7 +115,7 @@ def told(
 
 
 def sentence(run: RunDetail) -> str:
-    """Return what the run is doing, or its outcome."""
+    """Return a sentence about the run's present activity, or about its outcome."""
     counted = ", ".join(
         f"{number(n)} {_WORDS.get(one, one.lower())}" for one, n in run.tasks.items() if n
     )
@@ -131,7 +137,7 @@ def sentence(run: RunDetail) -> str:
 
 
 def steps(run: RunDetail, entries: Sequence[TimelineEntry]) -> list[Step]:
-    """Return the four stages with their times, as far as they are on record."""
+    """Return the four stages with their times, as far as they are recorded."""
     ends = {entry.to_status: entry.at for entry in entries if entry.kind == "status"}
     at = {
         "initiation": next((entry.at for entry in entries if entry.kind == "attempt"), None),
@@ -160,9 +166,9 @@ def steps(run: RunDetail, entries: Sequence[TimelineEntry]) -> list[Step]:
 def picture(
     run: RunDetail, entries: Sequence[TimelineEntry], indexes: Mapping[int, int]
 ) -> Picture | None:
-    """Draw the changes of this attempt; ``None`` if none is on record.
+    """Draw the changes of this attempt, or return ``None`` if none is recorded.
 
-    ``indexes``: id of a task -> its number.
+    ``indexes`` maps the id of each task to its number.
     """
     changes: dict[int | None, list[TimelineEntry]] = {}
     wrong: dict[int | None, list[TimelineEntry]] = {}
@@ -230,7 +236,9 @@ def picture(
             since = record.get("truth_since") or one.at - timedelta(
                 milliseconds=record.get("lag_ms") or 0
             )
-            words = f"{name}: recorded was {record.get('believed')}, true was {record.get('truth')}"
+            words = (
+                f"{name} was recorded as {record.get('believed')}, but was {record.get('truth')}"
+            )
             band(y - 3, since, one.at, "wrong", words, height=2 * ROW + 8)
         for row, when in enumerate(
             ([one.at for one in mine], [one.cluster_time or one.at for one in mine])
