@@ -77,6 +77,16 @@ _AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
 #: of loggers can precede it.
 _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
+_WARNINGS = frozenset({"WARNING", "WARN", "WRN", "W"})
+#: Bytes in lower case, of which each line that reports an error contains at least one.
+ERROR_MARKS = tuple(
+    mark.encode()
+    for mark in (
+        *("alert", "crit", "emerg", "err", "exception", "fatal", "interrupt", "panic", "sever"),
+        *("timeout", "traceback", "not found", "no such file", "permission denied"),
+        *("level", "lvl", '"@l', ".go:", ".cc:"),
+    )
+)
 #: Keys of JSON records, the lowest level of an error in the loggers of Node, and the highest one in
 #: syslog.
 _LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l")
@@ -84,6 +94,8 @@ _TEXT_KEYS = ("msg", "message", "@m", "event")
 _CAUSE_KEYS = ("err", "error", "exception", "exc_info")
 _NODE_ERROR = 50
 _SYSLOG_ERROR = 3
+_NODE_WARNING = 40
+_SYSLOG_WARNING = 4
 
 #: Returns the bytes of a log from a position on, up to this number.
 Read = Callable[[int, int], bytes]
@@ -99,6 +111,19 @@ class Words:
     """The offset of the line, in bytes from the beginning of the log."""
     sure: bool = True
     """False if it belongs to a record of a lower level, after which the crawler continued."""
+
+
+def is_loud(line: str, *, warnings: bool = False) -> bool:
+    """Return whether a line of a log reports an error, or also a warning.
+
+    Its level counts, or else its form, as that of the last line of a stack trace.
+    """
+    line = printable(_ANSI.sub("", line[:_LINE_MAX])).rstrip()
+    record = _level(line)
+    if record is None:
+        return line.endswith(_TRACEBACK) or any(rule.match(line) for rule in _ERROR_LINES)
+    quiet, _, word = record
+    return not quiet or (warnings and word in _WARNINGS)
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
@@ -131,18 +156,22 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
     return guess.strip(_NOISE) or None
 
 
-def last_error(read: Read, size: int) -> Words | None:
+def last_error(read: Read, size: int, most: int = SEARCH_MAX) -> Words | None:
     """Return the last error in a log of this size.
 
-    The last ``SEARCH_MAX`` bytes are searched backwards from the end.
+    The last ``most`` bytes are searched backwards from the end.
     """
     doubtful = None
     end = size
-    while end > max(0, size - SEARCH_MAX):
+    while end > max(0, size - most):
         begin = max(0, end - _WINDOW)
         # A trace that begins in this window ends in the window after it. The first line may be cut;
         # the next window has all of it.
         part = read(begin, min(end + _LINE_MAX, size) - begin)
+        low = part.lower()
+        if not any(mark in low for mark in ERROR_MARKS):
+            end = begin
+            continue
         lines = [(begin + at, line) for at, line in _lines(part) if at or not begin]
         found = _found(lines, ended=end == size)
         if found is not None and found.sure:
@@ -182,7 +211,7 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
         if record is not None:
             last_record = n
             frames = False
-            quiet, told = record
+            quiet, told, _ = record
         elif line.endswith(_TRACEBACK):
             frames = True
             continue
@@ -209,8 +238,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
     return Words(told.strip(_NOISE), lines[n][0], best is sure)
 
 
-def _level(line: str) -> tuple[bool, str] | None:
-    """Return whether a record has a level below an error, and its message.
+def _level(line: str) -> tuple[bool, str, str] | None:
+    """Return whether a record has a level below an error, its message, and the word of its level.
 
     Return ``None`` if the line is not a record.
     """
@@ -221,10 +250,11 @@ def _level(line: str) -> tuple[bool, str] | None:
         return None
     word = next(filter(None, match.groups())).upper()
     rest = line[match.end() :]
-    return word not in _LOUD_WORDS, rest[_AFTER_LEVEL.match(rest).end() :]  # type: ignore[union-attr]
+    message = rest[_AFTER_LEVEL.match(rest).end() :]  # type: ignore[union-attr]
+    return word not in _LOUD_WORDS, message, word
 
 
-def _json_level(line: str) -> tuple[bool, str] | None:
+def _json_level(line: str) -> tuple[bool, str, str] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -242,7 +272,8 @@ def _json_level(line: str) -> tuple[bool, str] | None:
         text = text.get("message", "") if isinstance(text, dict) else text
         # The last line of a trace in Python is its error.
         said.append(str(text).strip().rpartition("\n")[2])
-    return not loud, printable(": ".join(filter(None, said)))
+    word = "WARN" if level in (_NODE_WARNING, _SYSLOG_WARNING) else str(level).upper()
+    return not loud, printable(": ".join(filter(None, said))), word
 
 
 def short(line: str) -> str:

@@ -27,16 +27,17 @@ def test_a_log_is_followed_paused_and_searched(harness: Harness, visitor: Visito
     page.wait_for_function(
         "seen => document.getElementById('log').innerText.length > seen", arg=seen
     )
-    page.get_by_label("Search").fill("robots")
-    expect(state).to_contain_text("lines contain it")
-    expect(log).not_to_contain_text("200 http://")
-    assert page.url.endswith("#search=robots"), "whoever gets this address sees the same lines"
-    page.get_by_label("Search").fill("")
+    page.get_by_label("Search").fill("200 HTTP://")
+    page.get_by_role("button", name="Search").click()
+    expect(state).to_contain_text("in the whole log")
+    expect(log.get_by_role("link").first).to_be_visible()
+    assert "q=200" in page.url, "whoever gets this address sees the same lines"
+    visitor.poll(page)
+    log.get_by_role("link").first.click()
+    expect(log.locator("#found")).to_contain_text("200 http://")
     expect(log).to_contain_text("200 http://")
-    page.get_by_label("Level").select_option("errors")
-    expect(state).to_contain_text("lines have this level")
-    expect(log).not_to_contain_text("200 http://")
-    page.get_by_label("Level").select_option("all lines")
+    visitor.poll(page)
+    page.get_by_role("link", name="End of the log").click()
     expect(log).to_contain_text("200 http://")
     page.get_by_role("button", name="Pause").click()
     expect(state).to_contain_text("Paused")

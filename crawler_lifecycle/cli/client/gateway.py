@@ -163,12 +163,12 @@ class Gateway:
         task_id: int | None = None,
         *,
         tail: int | None = None,
-        at_error: bool | None = None,
+        **choice: Any,
     ) -> str:
         """Return at most the last ``tail`` lines of a task's log (default: the log of the main
-        task), or the lines around its last error.
+        task), or those that other parameters of the route choose.
         """
-        return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, at_error=at_error)
+        return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, **choice)
 
     def follow_logs(self, run_id: int, task_id: int | None, *, tail: int | None) -> Iterator[str]:
         """Yield parts of a task's log as it grows, until the task has ended."""

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from crawler_lifecycle.cli.output import as_json, clean, emit
 from crawler_lifecycle.cli.problems import CommandFailed, Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, say
+from crawler_lifecycle.domain.log_search import LineLevel
 
 from .texts import RunId
 
@@ -28,6 +29,9 @@ def logs(
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     tail: int | None = None,
     at_error: bool = False,
+    line: int | None = None,
+    search: str | None = None,
+    level: LineLevel | None = None,
 ) -> int:
     """Show the log of a task.
 
@@ -43,15 +47,27 @@ def logs(
         show only this many of the newest lines
     at_error
         show the lines around the last error
+    line
+        show the lines around the line with this number; with --search or --level, begin there
+    search
+        show only lines with this text, with their numbers
+    level
+        show only errors, or only warnings and errors, with their numbers
     """
     if tail is not None and tail < 1:
         raise WrongUsage(f"--tail {tail} is not allowed", "give 1 or more, or leave it out")
-    if at_error and (follow or tail):
-        raise WrongUsage("--at-error chooses the lines itself", "leave --follow and --tail out")
+    if at_error and (follow or tail or line or search or level):
+        raise WrongUsage("--at-error chooses the lines itself", "leave the other options out")
+    if (line or search or level) and (follow or tail):
+        raise WrongUsage(
+            "--line, --search and --level choose the lines themselves",
+            "leave --follow and --tail out",
+        )
     if follow:
         return _follow(run, task, tail)
     with current().gateway() as gateway:
-        text = gateway.logs(run, task, tail=tail, at_error=at_error or None)
+        around = "error" if at_error else "line" if line and not (search or level) else None
+        text = gateway.logs(run, task, tail=tail, around=around, line=line, q=search, level=level)
     if not current().for_people:
         rows = [{"run_id": run, "task_id": task, "line": line} for line in text.splitlines()]
         document = {"run_id": run, "task_id": task, "log_tail": text}

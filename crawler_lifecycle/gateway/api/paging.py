@@ -22,6 +22,7 @@ from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.bounds import ID_MAX, INT_MAX, storable
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.log_search import TEXT_MAX, LineLevel, LogQuery
 from crawler_lifecycle.domain.run import RunStatus, Stage, Trigger
 from crawler_lifecycle.domain.status_words import RUN_WORDS
 from crawler_lifecycle.domain.waiting import Wait
@@ -193,6 +194,8 @@ class SummaryChoice(Choice):
 
 #: The maximum number of lines of a log in one response, without the lines that follow later.
 LINES_MAX = 10_000
+#: The default number of lines before and after a line.
+AROUND = 200
 
 
 class FilesChoice(Choice):
@@ -202,14 +205,37 @@ class FilesChoice(Choice):
 
 
 class LogChoice(FilesChoice):
-    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and a
-    number of lines. ``at_error`` selects the lines around the last error instead, and cannot follow
-    the log.
-    """
+    """Parameters of ``GET /v1/runs/{run_id}/logs``: a task's id (default: the main task), and the
+    lines that are wanted: the last ones, those around a line, or those that fit a search."""
 
     tail: int = Field(default=1000, ge=0, le=LINES_MAX)
     follow: bool = False
-    at_error: bool = False
+    around: Literal["error", "line"] | None = None
+    line: Id | None = None
+    before: int = Field(default=AROUND, ge=0, le=LINES_MAX)
+    after: int = Field(default=AROUND, ge=0, le=LINES_MAX)
+    q: str | None = Field(default=None, min_length=1, max_length=TEXT_MAX)
+    level: LineLevel | None = None
+
+    @property
+    def query(self) -> LogQuery | None:
+        """Return the search; ``None``: nothing is searched."""
+        return LogQuery(self.q, self.level) if self.q or self.level else None
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """Refuse parameters that contradict each other."""
+        if self.around and (self.query or self.follow):
+            raise InvalidRequest("around: leave it out, or leave out q, level and follow")
+        if self.follow and self.query:
+            raise InvalidRequest("follow: leave it out, or leave out q and level")
+        if self.around == "line" and self.line is None:
+            raise InvalidRequest("line: give the number of the line")
+        if self.line is not None and self.around != "line" and self.query is None:
+            raise InvalidRequest("line: give around=line, q or level with it, or leave it out")
+        if self.q and ("\n" in self.q or "\r" in self.q):
+            raise InvalidRequest("q: a line has no line end; give a part of one line")
+        return self
 
 
 class FileChoice(Choice):

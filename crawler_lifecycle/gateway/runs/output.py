@@ -174,15 +174,25 @@ def add_logs(app: FastAPI, reader: LogReader) -> None:
     async def get_log(run_id: RunId, choice: Annotated[LogChoice, Query()]) -> StreamedResponse:
         """The last lines of a task's output.
 
-        With ``follow``, new output is added until the task has ended. With ``at_error``, the
-        response has the lines around the last error, and the header ``X-Log-Position`` has the
-        error's offset in bytes. If this gateway cannot read logs from the cluster, only the stored
-        end of the log is available, and only after the task has ended.
+        With ``follow``, new output is added until the task has ended. With ``around``, the lines
+        around its last error or around the line with a number: the header ``X-Log-Line`` has the
+        number of that line, and ``X-Log-First`` the number of the first line of the answer. With
+        ``q`` or ``level``, at most 500 lines that fit, each as its number, a colon and the line:
+        if the header ``X-Log-Next`` is there, ask again with it as ``line``.
+
+        If this gateway cannot read logs from the cluster, only the kept end of the log is
+        available, after the task has ended.
         """
         task = await logged_task(reader, run_id, choice.task)
-        if choice.at_error:
-            text, at = await reader.at_error(task)
-            return reader.answer(once(text), TEXT, {**HEADERS, "X-Log-Position": str(at)})
+        if choice.around is not None:
+            piece, line = await reader.around(task, choice.line, choice.before, choice.after)
+            numbers = {"X-Log-Line": str(line), "X-Log-First": str(piece.number)}
+            return reader.answer(once(piece.data), TEXT, HEADERS | numbers)
+        if choice.query is not None:
+            found, next_line = await reader.matching(task, choice.query, choice.line or 1)
+            text = b"".join(b"%d:%b\n" % (line.number, line.data) for line in found)
+            more = {} if next_line is None else {"X-Log-Next": str(next_line)}
+            return reader.answer(once(text), TEXT, HEADERS | more)
         chunks = await reader.read(task, choice.tail, follow=choice.follow)
         return reader.answer(chunks, TEXT, HEADERS)
 

@@ -5,12 +5,21 @@ keeps.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from crawler_lifecycle.domain.errors import LifecycleError
-from crawler_lifecycle.domain.last_words import last_error
+from crawler_lifecycle.domain.last_words import Read, last_error
+from crawler_lifecycle.domain.log_search import (
+    FoundLine,
+    LogQuery,
+    line_at,
+    line_of,
+    lines_around,
+    search,
+)
 from crawler_lifecycle.domain.retention import pruned_through
 from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.domain.task import TaskStatus
@@ -26,11 +35,13 @@ from crawler_lifecycle.web.problems import Problem
 
 #: Bytes that are read and sent at a time.
 CHUNK = 64 * 1024
-#: Bytes of a log that are shown on each side of its last error.
-ERROR_BEFORE = 16 * 1024
-ERROR_AFTER = 48 * 1024
-#: The maximum number of bytes in which line ends are searched backwards, because a log can be one
-#: long line.
+#: Bytes at the end of a log in which its last error is searched.
+ERROR_SEARCH_MAX = 256 * 1024 * 1024
+#: The most lines that one search returns, and the seconds after which it returns those that were
+#: found.
+FOUND_MAX = 500
+SEARCH_S = 3.0
+#: The most bytes in which line ends are searched backwards. A log may be one long line.
 BACK_MAX = 4 * 1024 * 1024
 #: More lines than any stored log has.
 WHOLE = 1_000_000
@@ -42,6 +53,8 @@ STATUS_S = 1.5
 THREADS = (6, 4)
 
 T = TypeVar("T")
+#: Reads a log, and the size of the log.
+ReadableLog = tuple[Read, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,32 +136,73 @@ class LogReader:
             return self._copy(task, 0, part.next, WHOLE)
         return await self.read(task, WHOLE, follow=False)
 
-    async def at_error(self, task: LoggedTask) -> tuple[bytes, int]:
-        """Return the lines around the last error in a task's log, and the position of that error in
-        bytes.
+    async def around(
+        self, task: LoggedTask, number: int | None, before: int, after: int
+    ) -> tuple[FoundLine, int]:
+        """Return the lines around a line of a task's log as one piece, and the number of that line.
 
-        If the log itself is not available here or has no error, the stored part is read. Raises
-        ``Problem`` 404 if that has no error either, and ``ClusterUnavailable``.
+        ``number`` as ``None`` means the last error. It is searched in the kept part of the log if
+        the log itself is not here or names no error. A number beyond the end means the last line.
+
+        Raises ``Problem`` 404 if no log can be read, or if it names no error, and
+        ``ClusterUnavailable``.
         """
-        kept = await self._kept(task) or b""
-        return await self._threads.run(None, self._around_error, task, kept)
 
-    def _around_error(self, task: LoggedTask, kept: bytes) -> tuple[bytes, int]:
+        def around(logs: list[ReadableLog]) -> tuple[FoundLine, int]:
+            for read, size in logs:
+                line = _last_error(read, size) if number is None else line_of(read, size, number)
+                if line is not None:
+                    return lines_around(read, size, line, before, after), line.number
+            detail = (
+                f"the log of task {task.ref.task_id} names no error; leave around out to see its "
+                "end"
+            )
+            raise Problem(404, "log_not_found", detail, run_id=task.run.run_id)
+
+        return await self._search(task, around)
+
+    async def matching(
+        self, task: LoggedTask, query: LogQuery, number: int
+    ) -> tuple[list[FoundLine], int | None]:
+        """Return lines of a task's log that fit, from the line ``number`` on, and the number of the
+        line at which the search has to continue.
+
+        The second value is ``None`` when the whole log was searched. Raises ``Problem`` 404 if no
+        log can be read, and ``ClusterUnavailable``.
+        """
+
+        until = time.monotonic() + SEARCH_S
+
+        def matching(logs: list[ReadableLog]) -> tuple[list[FoundLine], FoundLine | None]:
+            read, size = logs[0]
+            first = line_of(read, size, number)
+            return search(read, size, query, first, FOUND_MAX, lambda: time.monotonic() > until)
+
+        lines, next_line = await self._search(task, matching)
+        return lines, None if next_line is None else next_line.number
+
+    async def _search(self, task: LoggedTask, question: Callable[[list[ReadableLog]], T]) -> T:
+        """Answer a question about a task's log: first the log itself, then its kept part."""
+        kept = await self._ask(self.tasks.log_tail, task.ref.task_id)
+        last = (kept or "").encode()
+
         def live(at: int, most: int) -> bytes:
             part = self._read(task, at, most)
             return b"" if part is None else part.data
 
-        end = self._read(task, None, 1)
-        for read, size in (
-            (live, end.next if end else 0),
-            (lambda at, most: kept[at : at + most], len(kept)),
-        ):
-            if found := last_error(read, size):
-                begin = max(0, found.at - ERROR_BEFORE)
-                text = read(begin, found.at - begin + ERROR_AFTER)
-                return text[text.find(b"\n") + 1 if begin else 0 :], found.at
-        detail = f"the log of task {task.ref.task_id} has no error; omit at_error to see its end"
-        raise Problem(404, "log_not_found", detail, run_id=task.run.run_id)
+        def ask() -> T | None:
+            end = self._read(task, None, 1)
+            logs: list[ReadableLog] = []
+            if end is not None and (end.next or kept is None):
+                logs.append((live, end.next))
+            if kept is not None:
+                logs.append((lambda at, most: last[at : at + most], len(last)))
+            return question(logs) if logs else None
+
+        answer = await self._threads.run(None, ask)
+        if answer is None:
+            raise self._missing(task, False, await self._pruned(task))
+        return answer
 
     def _may_come(self, task: LoggedTask) -> bool:
         """Return whether a missing log may still appear, because the task has not begun yet."""
@@ -298,6 +352,11 @@ def find_task(tasks: TaskReader, run: RunRef, task_id: int | None) -> LoggedTask
     return LoggedTask(
         run, TaskRef(row.task_id, row.task_index, row.attempt, row.cluster_uid), row.status
     )
+
+
+def _last_error(read: Read, size: int) -> FoundLine | None:
+    found = last_error(read, size, ERROR_SEARCH_MAX)
+    return None if found is None else line_at(read, found.at)
 
 
 def _row(tasks: TaskReader, run_id: int, task_id: int) -> TaskRow | None:

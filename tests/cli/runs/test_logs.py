@@ -31,8 +31,24 @@ def test_a_task_and_the_last_lines_of_its_log(
 def test_the_lines_around_the_last_error(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     route = gateway.get("/v1/runs/7/logs").respond(text="ERROR: no\nbye\n")
     result = crawlctl("logs", "7", "--at-error")
-    assert dict(route.calls.last.request.url.params) == {"at_error": "true"}
+    assert dict(route.calls.last.request.url.params) == {"around": "error"}
     assert result.out == "ERROR: no\nbye\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "params"),
+    [
+        (("--line", "66"), {"around": "line", "line": "66"}),
+        (("--search", "price"), {"q": "price"}),
+        (("--level", "error", "--line", "66"), {"level": "error", "line": "66"}),
+    ],
+)
+def test_lines_are_chosen_on_the_server(
+    gateway: respx.MockRouter, crawlctl: Crawlctl, words: tuple[str, ...], params: dict[str, str]
+) -> None:
+    route = gateway.get("/v1/runs/7/logs").respond(text="66:ERROR: no\n")
+    assert crawlctl("logs", "7", *words).out == "66:ERROR: no\n"
+    assert dict(route.calls.last.request.url.params) == params
 
 
 def test_an_empty_log_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
@@ -48,6 +64,9 @@ def test_an_empty_log_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> 
         ("--tail", "0"),
         ("--at-error", "-f"),
         ("--at-error", "--tail", "3"),
+        ("--at-error", "--search", "x"),
+        ("--search", "x", "-f"),
+        ("--level", "loud"),
         ("-f", "-o", "json"),
         ("-f", "-o", "yaml"),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,8 +31,7 @@ from crawler_lifecycle.domain.task import Change, Observation, Phase, TaskStatus
 from crawler_lifecycle.gateway.streams.logs import (
     BACK_MAX,
     CHUNK,
-    ERROR_AFTER,
-    ERROR_BEFORE,
+    FOUND_MAX,
     _last_lines,
 )
 from crawler_lifecycle.ports.files import LogPart
@@ -182,7 +183,10 @@ def test_wrong_parameters_are_refused(client: TestClient, task: Task) -> None:
         "task=0",
         "follow=maybe",
         "lines=3",
-        "at_error=3",
+        "around=3",
+        "level=loud",
+        "before=-1",
+        "q=",
     ]:
         answer = client.get(f"{task.path}?{query}")
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request"), query
@@ -225,22 +229,62 @@ def test_a_log_opens_at_its_last_error(harness: Harness, task: Task) -> None:
     early, late = NOISE * 5_000, NOISE * 3_300
     logs.write(early + ERROR + b"KeyError: 'price'\n" + late, task.run_id)
     task.running()
-    answer = _get(harness, task.path, logs, at_error=True)
-    assert answer.headers["X-Log-Position"] == str(len(early + ERROR))
-    before, mark, after = answer.content.partition(ERROR + b"KeyError: 'price'\n")
-    assert mark
-    # Whole lines before it, and what came afterwards.
-    assert before == NOISE * before.count(b"\n")
-    assert ERROR_BEFORE - len(ERROR) - len(NOISE) < len(before) <= ERROR_BEFORE
-    assert late.startswith(after)
-    assert len(after) > ERROR_AFTER - 100
-    page = _get(harness, f"/runs/{task.run_id}/log", logs, at_error=True).text
-    assert "KeyError: &#39;price&#39;" in page
-    assert "The lines around the last error." in page
+    answer = _get(harness, task.path, logs, around="error", before=10, after=7)
+    assert (answer.headers["X-Log-Line"], answer.headers["X-Log-First"]) == ("5004", "4994")
+    assert answer.content == NOISE * 7 + ERROR + b"KeyError: 'price'\n" + NOISE * 7
+    page = _get(harness, f"/runs/{task.run_id}/log", logs, around="error").text
+    assert "Lines 4\u202f804 to 5\u202f204" in page
+    found = re.search(r'<span id="found" class="error"><a [^>]*>5004</a> ([^\n]*)', page)
+    assert found is not None
+    assert found[1] == "KeyError: &#39;price&#39;"
+
+
+def test_lines_around_a_line_and_lines_that_fit(harness: Harness, task: Task) -> None:
+    logs = FakeLogs()
+    log = NOISE * 66_665 + ERROR + b"KeyError: 'price'\n" + NOISE * 33_331
+    logs.write(log, task.run_id)
+    task.running()
+    lines = log.split(b"\n")
+    around = _get(harness, task.path, logs, around="line", line=66_666, before=2, after=1)
+    assert around.content == b"\n".join(lines[66_663:66_667]) + b"\n"
+    beyond = _get(harness, task.path, logs, around="line", line=10**9, before=0, after=0)
+    assert beyond.headers["X-Log-Line"] == "100001"
+    errors = _get(harness, task.path, logs, level="error")
+    assert errors.text.splitlines() == [
+        f"66666:{lines[66_665].decode()}",
+        "66667:Traceback (most recent call last):",
+        "66669:KeyError: 'price'",
+    ]
+    assert "X-Log-Next" not in errors.headers
     assert (
-        f'data-source="/v1/runs/{task.run_id}/logs?task={task.task_id}&amp;at_error=true" data-part>'
-        in page
+        _get(harness, task.path, logs, q="PRICE", level="error").text == "66669:KeyError: 'price'\n"
     )
+    assert _get(harness, task.path, logs, q="no such text").text == ""
+    many = _get(harness, task.path, logs, q="crawled")
+    assert (many.text.count("\n"), many.headers["X-Log-Next"]) == (FOUND_MAX, str(FOUND_MAX + 1))
+    rest = _get(harness, task.path, logs, q="crawled", line=99_900)
+    assert rest.text.partition(":")[0] == "99900"
+    page = f"/runs/{task.run_id}/log"
+    assert "1 line fits, in the whole log" in _get(harness, page, logs, q="'price'", level="").text
+    assert "Continue the search at line 501" in _get(harness, page, logs, q="crawled").text
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("around", {"around": "error", "q": "x"}),
+        ("around", {"around": "error", "follow": True}),
+        ("follow", {"q": "x", "follow": True}),
+        ("line", {"around": "line"}),
+        ("line", {"line": 3}),
+        ("q", {"q": "a\nb"}),
+    ],
+)
+def test_parameters_that_contradict_each_other_are_refused(
+    harness: Harness, task: Task, field: str, wrong: dict[str, Any]
+) -> None:
+    answer = _get(harness, task.path, FakeLogs(), **wrong)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
 
 
 def test_where_the_log_is_gone_its_kept_part_opens_at_the_error(
@@ -250,16 +294,25 @@ def test_where_the_log_is_gone_its_kept_part_opens_at_the_error(
     kept = log_tail(kept_log(lambda at, most: log[at : at + most], len(log), failed=True))
     task.became(TaskStatus.PENDING, TaskStatus.FAILED, tail=kept)
     for logs in (None, FakeLogs()):
-        answer = _get(harness, task.path, logs, at_error=True)
-        assert kept[int(answer.headers["X-Log-Position"]) :].startswith("KeyError: 'price'")
+        answer = _get(harness, task.path, logs, around="error")
+        number = int(answer.headers["X-Log-Line"])
+        assert kept.split("\n")[number - 1] == "KeyError: 'price'"
         assert ERROR.decode() + "KeyError: 'price'" in answer.text
+        assert f"{number}:KeyError: 'price'" in _get(harness, task.path, logs, q="KeyError").text
 
 
 def test_a_log_without_an_error_says_so(harness: Harness, task: Task) -> None:
     task.became(TaskStatus.PENDING, TaskStatus.SUCCEEDED, tail=NOISE.decode())
-    answer = _get(harness, task.path, None, at_error=True)
+    answer = _get(harness, task.path, None, around="error")
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
-    assert "has no error; omit at_error to see its end" in answer.json()["detail"]
+    assert "names no error; leave around out to see its end" in answer.json()["detail"]
+
+
+def test_a_search_in_a_log_out_of_reach_is_explained(harness: Harness, task: Task) -> None:
+    task.running()
+    answer = _get(harness, task.path, None, q="price")
+    assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
+    assert "the log's end is kept after the task has ended" in answer.json()["detail"]
 
 
 def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(

@@ -4,28 +4,21 @@
   const KEPT = 5000, KEPT_CHARS = 4 * 1024 * 1024, BLOCK = 200, BLOCK_CHARS = 32 * 1024, LINE_CHARS = 8 * 1024;
   const FLUSH_MS = 250, SLICE_CHARS = 256 * 1024, PENDING_MAX = 2 * 1024 * 1024, RETRY_MS = 3000;
   const pre = document.getElementById("log"), state = document.getElementById("state");
-  const pause = document.getElementById("pause"), label = document.getElementById("search");
-  const search = label.querySelector("input"), choice = document.getElementById("level"), level = choice.querySelector("select");
+  const pause = document.getElementById("pause");
   // The words by which loggers, languages and shells name a level. Only the beginning of a line is read.
   const LEVELS = [["error", /(?<![/\w])(?:CRITICAL|ERROR|FATAL)\b|^(?:error|fatal)[: ]|^Traceback |^panic: |^(?:Uncaught )?[\w$.]*(?:Error|Exception)\b/],
     ["warning", /(?<![/\w])WARN(?:ING)?\b/]];
   const levelOf = (line) => LEVELS.find(([, rule]) => rule.test(line.slice(0, 300)))?.[0];
   const CONTROL = new RegExp("\\x1b\\[[0-?]*[ -/]*[@-~]|\\x1b[\\]PX^_][^\\x07\\x1b\\n]*(?:\\x07|\\x1b\\\\)?|\\x1b[ -/]*[0-~]?"
     + "|[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]", "g");
-  let lines = [], chars = 0, open = "", pending = "", flushing = false, skipped = false, stop = null, paused = false, told = "";
+  let open = "", pending = "", flushing = false, skipped = false, stop = null, paused = false, told = "";
 
   const say = (text) => { if (text !== told) state.textContent = told = text; };
-  const fits = () => {
-    const wanted = search.value.toLowerCase(), least = level.value;
-    const loud = (line) => !least || levelOf(line) === "error" || levelOf(line) === least;
-    return (line) => (!wanted || line.toLowerCase().includes(wanted)) && loud(line);
-  };
   const atEnd = () => pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 40;
   const short = (line) => line.length > LINE_CHARS ? `${line.slice(0, LINE_CHARS)} … (${line.length} characters, cut here)` : line;
 
   // Lines are in blocks. The browser lays out only visible blocks; to lay out all lines would freeze the page.
-  const block = (some) => {
-    const text = some.filter(fits());
+  const block = (text) => {
     for (let from = 0; from < text.length;) {
       let part = pre.lastElementChild;
       const joins = part && part.lines < BLOCK && part.chars < BLOCK_CHARS;
@@ -68,20 +61,6 @@
       first.remove();
     }
   };
-  const keep = (some) => {
-    lines.push(...some);
-    for (const line of some) chars += line.length;
-    let surplus = Math.max(lines.length - KEPT, 0);
-    for (let n = 0; n < surplus; n += 1) chars -= lines[n].length;
-    for (; chars > KEPT_CHARS; surplus += 1) chars -= lines[surplus].length;
-    if (surplus) lines.splice(0, surplus);
-  };
-  const redraw = () => {
-    pre.replaceChildren();
-    block(open ? [...lines, short(open)] : lines);
-    if (search.value || level.value) say(`${shown("lines")} of ${lines.length} lines ${search.value ? "contain it" : "have this level"}`);
-    pre.scrollTop = pre.scrollHeight;
-  };
   const rest = () => new Promise((go) => setTimeout(go));
   // Works in slices of whole lines, so that typing and scrolling wait for one slice at most.
   const flush = async () => {
@@ -94,7 +73,6 @@
       const to = last ? text.lastIndexOf("\n") + 1 : close + 1;
       if (to > from) {
         const fresh = text.slice(from, to - 1).replaceAll("\r\n", "\n").replace(CONTROL, "").split("\n").map(short);
-        keep(fresh);
         block(fresh);
         trim();
         await rest();
@@ -107,7 +85,7 @@
     if (mine === stop) {
       if (open.length > PENDING_MAX) open = open.slice(0, LINE_CHARS + 1);
       if (end) pre.scrollTop = pre.scrollHeight;
-      if (skipped && !search.value) say("The log grows too fast, so lines were left out here. Download the whole log to see them.");
+      if (skipped) say("The log grows too fast, so lines were left out here. Download the whole log to see them.");
     }
     flushing = false;
   };
@@ -116,10 +94,7 @@
     await flush();
     const last = short(open.replace(CONTROL, ""));
     open = "";
-    if (last) { block([last]); keep([last]); }
-    // The page of a failed run leads to the last error, which may have statistics behind it.
-    const found = location.hash === "#error" && [...pre.querySelectorAll(".error")].at(-1);
-    if (found) found.scrollIntoView({block: "center"});
+    if (last) block([last]);
   };
 
   const follow = async () => {
@@ -134,9 +109,8 @@
         if (answer.status === 429 || answer.status === 503) setTimeout(restart, RETRY_MS);
         return;
       }
-      const part = "part" in pre.dataset;
-      if (!part) say("New lines are shown as they come.");
-      lines = []; chars = 0; open = ""; pending = ""; skipped = false;
+      say("New lines are shown as they come.");
+      open = ""; pending = ""; skipped = false;
       pre.replaceChildren();
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
@@ -146,7 +120,7 @@
         if (pending.length > PENDING_MAX) { pending = pending.slice(-PENDING_MAX / 2); skipped = true; }
       }
       await ended();
-      if (!part) say("This is the end of the log.");
+      say("This is the end of the log.");
     } catch (error) {
       if (mine.signal.aborted) return;
       say("The gateway does not answer. The page tries again.");
@@ -160,19 +134,10 @@
     pause.setAttribute("aria-pressed", String(paused));
     if (paused) { stop?.abort(); flush(); say("Paused. After the pause, the last lines are loaded again."); } else restart();
   });
-  search.addEventListener("input", () => {
-    // The address of the page keeps the search, so that it can be sent to others.
-    history.replaceState(history.state, "", search.value ? `#search=${encodeURIComponent(search.value)}` : location.pathname + location.search);
-    redraw();
-  });
-  level.addEventListener("change", redraw);
-  if (location.hash.startsWith("#search=")) {
-    try { search.value = decodeURIComponent(location.hash.slice(8)); } catch { search.value = ""; }
-  }
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop?.abort(); else restart(); });
   // After a silence, the connection of the log may hang for ever.
   document.addEventListener("page:news", restart);
-  pause.hidden = label.hidden = choice.hidden = false;
+  pause.hidden = false;
   setInterval(flush, FLUSH_MS);
   restart();
 })();

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -14,6 +16,8 @@ from starlette.responses import Response
 
 from crawler_lifecycle.activities.run_files import FileList, RunFiles
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.last_words import is_loud
+from crawler_lifecycle.domain.log_search import LINE_MAX, FoundLine
 from crawler_lifecycle.gateway.access.slots import Slots
 from crawler_lifecycle.gateway.api.paging import FilesChoice, ItemsChoice, LogChoice, NameChoice
 from crawler_lifecycle.gateway.runs.commands import undeleted
@@ -23,6 +27,7 @@ from crawler_lifecycle.gateway.runs.output import FILES_AT_ONCE, HEADERS, TEXT, 
 from crawler_lifecycle.gateway.runs.routes import RunId, RunViews
 from crawler_lifecycle.gateway.streams.logs import LoggedTask, LogReader, find_task
 from crawler_lifecycle.gateway.streams.responses import StreamedResponse
+from crawler_lifecycle.gateway.ui.parts.forms import query_of
 from crawler_lifecycle.gateway.ui.parts.rendering import ALONE, answer
 from crawler_lifecycle.runner.item_files import is_items
 from crawler_lifecycle.store.runs.reads import RunReader
@@ -57,35 +62,55 @@ def plain(data: bytes) -> str:
     return _ESCAPES.sub("", text)
 
 
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """One line of the page of a log."""
+
+    number: int
+    text: str
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLog:
+    """The content of the page of a log: its end, the lines around a line, or found lines."""
+
+    text: str = ""
+    """The end of the log."""
+    lines: Sequence[ShownLine] = ()
+    line: int | None = None
+    """The line around which the others are."""
+    next: int | None = None
+    """The line at which the search has to continue."""
+    away: str | None = None
+    """The reason why nothing is shown."""
+
+
 def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
     """Add the page of a log, and the download of the whole log."""
 
     @app.get("/runs/{run_id}/log")
-    async def show_log(
-        run_id: RunId, choice: Annotated[LogChoice, Query()], request: Request
-    ) -> Response:
-        """Show the end of a task's log, or the lines around its last error, or the reason why the
-        log is not available here.
+    async def show_log(run_id: RunId, request: Request) -> Response:
+        """Show the end of a task's log, the lines around one line, or those that fit a search, or
+        the reason why the log is not here.
         """
+        choice = query_of(request, LogChoice)
         row = await run_in_threadpool(undeleted, reader.runs, run_id)
         task = await run_in_threadpool(find_task, reader.tasks, row.ref, choice.task)
-        # The stream of the page only updates the status, because the lines come from the stream of
-        # the log.
-        text, away = (
-            ("", None)
-            if ALONE in request.scope
-            else await _part(reader, task, at_error=choice.at_error)
-        )
+        # The stream of the page moves the status only: the lines come from the stream of the log.
+        alone = ALONE in request.scope
+        shown = ShownLog() if alone else await _shown(reader, task, choice)
         run = views.of(row, views.clock())
+        asked = choice.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         return answer(
             request,
             "log.html",
-            lines=LINES,
-            at_error=choice.at_error,
+            newest=LINES,
+            choice=choice,
+            link=lambda **more: urlencode({**asked, "task": task.ref.task_id, **more}),
             run=run,
             task=task,
-            text=text,
-            away=away,
+            log=shown,
             now=views.clock(),
         )
 
@@ -99,20 +124,31 @@ def add_log(app: FastAPI, reader: LogReader, views: RunViews) -> None:
         )
 
 
-async def _part(reader: LogReader, task: LoggedTask, *, at_error: bool) -> tuple[str, str | None]:
-    """Return the last lines or those around the last error. If the log cannot be read, return an
-    empty text and the reason.
-    """
+async def _shown(reader: LogReader, task: LoggedTask, choice: LogChoice) -> ShownLog:
     try:
-        if at_error:
-            return plain((await reader.at_error(task))[0]), None
+        if choice.query is not None:
+            found, next_line = await reader.matching(task, choice.query, choice.line or 1)
+            lines = [line for match in found for line in _lines(match)]
+            return ShownLog(lines=lines, next=next_line)
+        if choice.around is not None:
+            piece, line = await reader.around(task, choice.line, choice.before, choice.after)
+            return ShownLog(lines=_lines(piece), line=line)
         chunks = await reader.read(task, LINES, follow=False)
     except (Problem, LifecycleError) as error:
-        return "", str(error)
+        return ShownLog(away=str(error))
     kept = b""
     async for chunk in chunks:
         kept = (kept + chunk)[-BYTES:]
-    return plain(kept), None
+    return ShownLog(plain(kept))
+
+
+def _lines(piece: FoundLine) -> list[ShownLine]:
+    found = []
+    for number, line in enumerate(piece.data.removesuffix(b"\n").split(b"\n"), piece.number):
+        text = plain(line[:LINE_MAX])
+        warns = is_loud(text, warnings=True)
+        found.append(ShownLine(number, text, ("error" if is_loud(text) else "warning") * warns))
+    return found
 
 
 #: The maximum size in bytes of a text that the page shows.
