@@ -312,7 +312,7 @@ def test_a_search_in_a_log_out_of_reach_is_explained(harness: Harness, task: Tas
     task.running()
     answer = _get(harness, task.path, None, q="price")
     assert (answer.status_code, answer.json()["code"]) == (404, "log_not_found")
-    assert "the log's end is kept after the task has ended" in answer.json()["detail"]
+    assert "the log's end is stored after the task has ended" in answer.json()["detail"]
 
 
 def test_a_log_that_goes_away_while_it_is_asked_for_is_given_as_it_was_kept(
