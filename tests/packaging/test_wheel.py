@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import site
 import subprocess
@@ -67,6 +68,18 @@ def test_it_holds_everything_that_is_needed_and_nothing_else(wheel: Path) -> Non
     assert not [
         name for name in names if "__pycache__" in name or "/test_" in name or "/tests/" in name
     ]
+
+
+def test_a_package_index_gets_the_readme_without_links_to_files_of_the_repository(
+    metadata: Distribution,
+) -> None:
+    shown = metadata.metadata.get_payload()
+    assert isinstance(shown, str)
+    assert metadata.metadata["Description-Content-Type"] == "text/markdown"
+    assert "runs each of them as a durable\n[Temporal](https://temporal.io) workflow." in shown
+    assert "continue with the quickstart:" in shown
+    targets = re.findall(r"\]\(([^)]*)\)", shown)
+    assert [target for target in targets if not target.startswith("https://")] == []
 
 
 def test_the_metadata_names_scripts_extras_and_requirements(metadata: Distribution) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,23 @@ def test_the_workflows_call_the_complete_tests_the_linter_and_what_is_published(
     assert {"lint", "types", "wheel", "image", "site"} <= named_targets(commands)
 
 
+def test_a_tag_has_one_version_for_package_and_chart() -> None:
+    """The first job of a release refuses another: its last job would miss the chart's file."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((ROOT / "deploy" / "helm" / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == version
+    release = ROOT / ".github" / "workflows" / "release.yml"
+    [check] = [step["run"] for step in steps(release) if step.get("name", "").startswith("Refuse")]
+    for tag, accepted in ((f"v{version}", True), ("v0.0.1", False)):
+        script = check.splitlines()[1]
+        done = subprocess.run(
+            ["bash", "-ec", script],
+            cwd=ROOT,
+            env={"GITHUB_REF_NAME": tag, "PATH": os.environ["PATH"]},
+        )
+        assert (done.returncode == 0) is accepted
+
+
 def test_a_bug_report_asks_for_the_doctor_and_the_run() -> None:
     folder = ROOT / ".github" / "ISSUE_TEMPLATE"
     forms = {path.stem: yaml.safe_load(path.read_text()) for path in folder.glob("*.yml")}
@@ -130,6 +149,19 @@ def test_documents_name_only_targets_and_modules_that_exist() -> None:
             for name in sorted(named_targets(text) - TARGETS)
         ]
         wrong += [f"{page.relative_to(ROOT)}: {command}" for command in missing_modules(text)]
+    assert wrong == []
+
+
+def test_a_page_outside_of_docs_links_only_files_that_exist() -> None:
+    """``make site`` reads the pages of docs/ alone."""
+    wrong = []
+    for page in (*documents(), ROOT / "CHANGELOG.md"):
+        links = re.findall(r"\]\(([\w./-]+)(?:#[^)]*)?\)", page.read_text())
+        wrong += [
+            f"{page.relative_to(ROOT)}: {name}"
+            for name in links
+            if not (page.parent / name).exists()
+        ]
     assert wrong == []
 
 
