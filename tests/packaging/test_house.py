@@ -128,7 +128,7 @@ def test_prose_after_code_is_read(tmp_path: Path) -> None:
         ),
         ("a.html", '{% set beside = 1 %}\n<p class="is beside" title="go on">{{ beside }}</p>', []),
         ("a.html", '\n<p title="It goes on">beside</p>\n{{ show("is beside") }}', [2, 2, 3]),
-        ("a.js", 'beside("is beside", "beside"); // go on\nsay("x"); beside = "y";', [1, 1]),
+        ("a.js", 'beside("is beside", "beside"); // it goes on\nsay("x"); beside = "y";', [1, 1]),
         ("a.toml", '[beside]\nbeside = "a `beside` b"\na = "it is\\\nbeside"\n# beside', [4, 5]),
     ],
 )
