@@ -23,13 +23,14 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://\S+")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 #: The last part of a host has only small letters, unlike the class in ``shop.errors.PriceError``.
 _HOST = re.compile(r"(?<![\w.-])(?:[\w-]{1,63}\.){1,10}[a-z]{2,24}(?![\w.-])(?::[0-9]{1,5})?")
-_WORD = re.compile(r"\w+")
+#: A word with a digit. Each word is read at most twice.
+_DIGITS = re.compile(r"(?<!\w)(?=[^\W\d]*\d)\w+")
 _QUOTED = re.compile(r"(?<!\w)'[^']*'|\"[^\"]*\"|`[^`]*`")
 _NUMBERS = re.compile(r"#(?:[\s#,.:;/_+-]*#)+")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class IncidentCondition:
     """Something that needs somebody now."""
 
     kind: str
@@ -57,7 +58,7 @@ class Condition:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What makes two conditions the same one."""
+        """The parts that two conditions have in common if they are the same one."""
         return self.kind, self.subject, self.project, self.fingerprint
 
 
@@ -70,11 +71,11 @@ def failed_since_good(
     """
     streaks: dict[Hashable, list[T]] = {}
     recovered = set[Hashable]()
-    for one in ended:
-        if is_good(one):
-            recovered.add(name(one))
-        elif name(one) not in recovered:
-            streaks.setdefault(name(one), []).append(one)
+    for end in ended:
+        if is_good(end):
+            recovered.add(name(end))
+        elif name(end) not in recovered:
+            streaks.setdefault(name(end), []).append(end)
     return list(streaks.values())
 
 
@@ -88,14 +89,10 @@ def normalised(line: str) -> str:
     while line != before:
         before = line
         line = _UUID.sub("#", _URL.sub("~", line))
-        line = _WORD.sub(_without_digits, _HOST.sub("~", line))
+        line = _DIGITS.sub("#", _HOST.sub("~", line))
         line = _NUMBERS.sub("#", _QUOTED.sub("…", line))
         line = " ".join(line.split())
     return line
-
-
-def _without_digits(word: re.Match[str]) -> str:
-    return "#" if any(letter.isdigit() for letter in word[0]) else word[0]
 
 
 def fingerprint(*causes: str | None) -> str:

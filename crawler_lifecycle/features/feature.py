@@ -64,7 +64,7 @@ class Feature:
     """
 
     conditions: Mapping[str, str] = field(default_factory=dict)
-    """Functions that return what needs somebody now, from the store and the time (``Condition``),
+    """Functions that return each ``IncidentCondition`` that holds now, from the store and the time,
     by the noun with which its kinds begin.
     """
     watcher: str | None = None

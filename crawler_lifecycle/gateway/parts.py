@@ -179,6 +179,7 @@ class Gateway:
         if self.outbox_retry_s is not None:
             found.append(self.sweep(self.outbox_retry_s).run)
         if self.watches:
-            watchers = [one.load(one.watcher) for one in FEATURES if one.watcher is not None]
-            found += [watcher(self).run for watcher in watchers]
+            for feature in FEATURES:
+                if feature.watcher is not None:
+                    found.append(feature.load(feature.watcher)(self).run)
         return found

@@ -12,20 +12,20 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.features.incidents.domain.crawlers import (
     FAILS,
-    EndedRun,
+    JudgedRun,
     crawler_conditions,
 )
 from crawler_lifecycle.features.incidents.domain.rules import (
     RECOVERED,
-    Change,
+    IncidentChange,
     changes_of,
     closing,
     key_of,
 )
-from crawler_lifecycle.features.incidents.domain.workers import SILENT_S, Beat, WorkerWatch
+from crawler_lifecycle.features.incidents.domain.workers import SILENT_S, WorkerNote, WorkerWatch
 from crawler_lifecycle.features.incidents.ports import IncidentRow
 from tests.support.examples import examples
 
@@ -41,10 +41,10 @@ ENDS = {
 }
 
 
-def run_of(number: int, word: str, at: datetime | None = None) -> EndedRun:
+def run_of(number: int, word: str, at: datetime | None = None) -> JudgedRun:
     status, outcome, ended_by, lacks, cause = ENDS[word]
     at = at or START + timedelta(minutes=number)
-    return EndedRun(number, status, outcome, ended_by, lacks, cause.format(n=number), at)
+    return JudgedRun(number, status, outcome, ended_by, lacks, cause.format(n=number), at)
 
 
 @dataclass
@@ -54,13 +54,13 @@ class Record:
     rows: list[IncidentRow] = field(default_factory=list)
     events: list[tuple[str, int]] = field(default_factory=list)
 
-    def round(self, conditions: Sequence[Condition], now: datetime) -> None:
+    def round(self, conditions: Sequence[IncidentCondition], now: datetime) -> None:
         closed = {key_of(row): row for row in self.rows if row.state == "closed"}
         still = [row for row in self.rows if row.state == "open"]
         for change in changes_of(conditions, still, closed, lambda row: True, now):
             self.write(change)
 
-    def write(self, change: Change) -> None:
+    def write(self, change: IncidentChange) -> None:
         row = change.row
         if row is None:
             first: dict[str, Any] = {
@@ -74,7 +74,7 @@ class Record:
         if change.event is not None:
             self.events.append((change.event.partition(".")[2], row.count))
 
-    def play(self, runs: Sequence[EndedRun], each: int = 1) -> None:
+    def play(self, runs: Sequence[JudgedRun], each: int = 1) -> None:
         """Judge the runs as they end, ``each`` between two rounds."""
         for last in range(each, len(runs) + each, each):
             there = sorted(runs[:last], key=lambda run: run.ended_at, reverse=True)
@@ -145,8 +145,8 @@ def test_a_cause_that_comes_back_within_an_hour_is_the_same_incident() -> None:
     assert [word for word, _ in record.events] == ["opened", "closed", "opened"]
 
 
-def condition(at: datetime, **more: Any) -> Condition:
-    return Condition("webhook_paused", "webhooks/ops", "default", "410", START, at, **more)
+def condition(at: datetime, **more: Any) -> IncidentCondition:
+    return IncidentCondition("webhook_paused", "webhooks/ops", "default", "410", START, at, **more)
 
 
 def test_what_a_person_closed_comes_back_only_by_something_newer() -> None:
@@ -209,11 +209,11 @@ def test_ever_other_causes_are_one_incident() -> None:
 
 def test_a_worker_without_new_notes_is_silent_until_one_replaces_it() -> None:
     watch = WorkerWatch()
-    one = Beat("cluster", 0.0, 100.0)
+    one = WorkerNote("cluster", 0.0, 100.0)
     assert watch.silent({"host/1": one}, 10.0) == {}
     assert watch.silent({"host/1": one}, 10.0 + SILENT_S + 1) == {"host/1": SILENT_S + 1}
-    older = Beat("cluster", 50.0, 110.0)
+    older = WorkerNote("cluster", 50.0, 110.0)
     assert "host/1" in watch.silent({"host/1": one, "host/2": older}, 20.0)
-    newer = Beat("cluster", 101.0, 110.0)
+    newer = WorkerNote("cluster", 101.0, 110.0)
     assert watch.silent({"host/1": one, "host/2": newer}, 21.0) == {}
     assert watch.silent({"host/1": one._replace(at=102.0)}, 22.0) == {}

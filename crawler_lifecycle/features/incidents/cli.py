@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from crawler_lifecycle.cli.client.gateway import Gateway
 from crawler_lifecycle.cli.output import build_table, clean, emit, show_facts, show_list
 from crawler_lifecycle.cli.problems import Exit, WrongUsage
 from crawler_lifecycle.cli.session import current, seconds, time_of
-from crawler_lifecycle.cli.subjects import By, Kind, Limit, Project, watch_changes
+from crawler_lifecycle.cli.subjects import By, Entry, Kind, Limit, Project, watch_changes
 from crawler_lifecycle.dev_json import user
 from crawler_lifecycle.subjects import INCIDENT, Document
 
@@ -64,23 +64,21 @@ def list_incidents(
         columns = INCIDENT.columns
         show_list("/v1/incidents", columns, key="incident_id", empty=empty, limit=limit, **wanted)
         return Exit.DONE
+
+    def lines(rows: Sequence[Document]) -> list[Entry]:
+        texts = [f"incident {row['incident_id']} {row['kind']}: {row['cause']}" for row in rows]
+        return [
+            (row["incident_id"], clean(text), row) for row, text in zip(rows, texts, strict=True)
+        ]
+
     with current().gateway() as gateway:
-        _watch(gateway, limit, wanted)
+        watch_changes(
+            lambda: gateway.rows("/v1/incidents", limit=limit, **wanted),
+            lines,
+            picture=lambda rows: build_table(rows, INCIDENT.columns),
+            nothing="nothing needs anybody",
+        )
     return Exit.GAVE_UP_WAITING
-
-
-def _watch(gateway: Gateway, limit: int, wanted: dict[str, Any]) -> None:
-    watch_changes(
-        lambda: gateway.rows("/v1/incidents", limit=limit, **wanted),
-        lambda rows: [(row["incident_id"], _line(row), row) for row in rows],
-        picture=lambda rows: build_table(rows, INCIDENT.columns),
-        nothing="nothing needs anybody",
-    )
-
-
-def _line(row: Document) -> str:
-    text = f"incident {row['incident_id']} {row['kind']} {row['subject']} ({row['count']})"
-    return clean(f"{text}: {row['cause']}")
 
 
 def show(incident: Id, /) -> None:

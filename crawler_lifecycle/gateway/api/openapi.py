@@ -153,7 +153,9 @@ def _describe(operation: dict[str, Any], path: str, access: Access) -> None:
     else:
         operation["security"] = [{"bearer": [access.role.value]}]
         names += ["BadRequest", "Unauthorised", "Forbidden", "Invalid", "TooMany", "Unavailable"]
-        if any(one in path for one in ("{run_id}", "{manager_id}", "/graphs/{id}")):
+        if any(
+            one in path for one in ("{run_id}", "{manager_id}", "{incident_id}", "/graphs/{id}")
+        ):
             names.append("NotFound")
             names += ["Conflict"] if access.writes else []
     responses = operation["responses"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from crawler_lifecycle.domain.conditions import Condition, fingerprint
+from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.errors import RunNotFound
 from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions
@@ -20,13 +20,15 @@ from crawler_lifecycle.store.store import Store
 from tests.contracts.store.harness import START, Harness
 
 
-def failing(name: str = "shop", minute: int = 0, **more: Any) -> Condition:
+def failing(name: str = "shop", minute: int = 0, **more: Any) -> IncidentCondition:
     at = START + timedelta(minutes=minute)
     values: dict[str, Any] = {"fingerprint": fingerprint("boom"), "times": (at,), **more}
-    return Condition("crawler_failing", f"crawlers/{name}", "default", "boom", START, at, **values)
+    return IncidentCondition(
+        "crawler_failing", f"crawlers/{name}", "default", "boom", START, at, **values
+    )
 
 
-def record(store: Store, *conditions: Condition) -> int:
+def record(store: Store, *conditions: IncidentCondition) -> int:
     return store.incidents.record(conditions, lambda row: True)
 
 

@@ -25,6 +25,7 @@ from fastapi.testclient import TestClient
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.projects import limited, only
 from crawler_lifecycle.domain.quotas import Quotas
@@ -57,6 +58,7 @@ TABLES = (
     "task_history",
     "correction",
     "manager_item",
+    "incident",
 )
 RUN, MANAGER, NAME, GRAPH = FIRST + 1, FIRST + 1, "zebra", "zebra-graph"
 WEBHOOK = {"url": "https://hooks.example.com/zebra", "secrets": ["env:CRAWL_HOOK"]}
@@ -73,6 +75,7 @@ OF_A: Mapping[str, object] = {
         "project": "default",
         "spider": "plain",
         "crawler": "plain",
+        "incident_id": FIRST + 1,
     },
 }
 OF_B = OF_A | {
@@ -81,9 +84,10 @@ OF_B = OF_A | {
     "id": "okapi-graph",
     "name": "okapi",
     "job": "okapi-request",
+    "incident_id": 1,
 }
 #: The parameters that name something; the others only say more about it.
-NAMING = {"run_id", "manager_id", "id", "name", "job"}
+NAMING = {"run_id", "manager_id", "id", "name", "job", "incident_id"}
 QUERIES: Mapping[str, Mapping[str, object]] = {
     **{key: {"name": "task-0/items.jsonl"} for key in ("getFile", "showFile")},
     **{key: {"path": "zebra-step"} for key in ("getStep", "getStepResult")},
@@ -278,6 +282,10 @@ class Apis:
         self.harness.store.corrections.record_corrections(main, wrong)
         self.harness.claim(ended)
         self.harness.end(ended, RunStatus.COMPLETED)
+        now = self.harness.clock.now
+        project = "a" if word == NAME else "b"
+        needs = IncidentCondition("crawler_failing", f"crawlers/{word}", project, word, now, now)
+        self.harness.store.incidents.record([needs], lambda row: False)
         if word != NAME:
             return
         self.harness.workflows.queues = [

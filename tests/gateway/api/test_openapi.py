@@ -16,6 +16,7 @@ import openapi_spec_validator
 import pytest
 from fastapi.testclient import TestClient
 
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features.managers.ports import UserCodeRow
 from crawler_lifecycle.gateway.access.operations import ACCESS
@@ -94,7 +95,7 @@ def test_what_has_a_validator_takes_it_back(document: Any) -> None:
         for item in document["paths"].values()
         if "304" in item.get("get", {}).get("responses", {})
     ]
-    assert len(reads) == 25
+    assert len(reads) == 26
     for operation in reads:
         assert "If-None-Match" in [parameter["name"] for parameter in operation["parameters"]]
         assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
@@ -201,6 +202,9 @@ def test_answers_hold_what_is_declared_and_nothing_else(
         "/v1/webhooks/s", json={"url": "https://hooks.example.com/", "secrets": ["env:CRAWL_HOOK"]}
     )
     client.post("/v1/webhooks/s/test")
+    now = harness.clock.now
+    needs = IncidentCondition("crawler_failing", "crawlers/plain", "default", "boom", now, now)
+    harness.store.incidents.record([needs], lambda row: False)
     harness.store.user_code.register_user_code(
         "w", [UserCodeRow("a:B", "manager", None, "", "f", [{"name": "--x"}])]
     )
@@ -212,6 +216,7 @@ def test_answers_hold_what_is_declared_and_nothing_else(
         path = (
             path.replace("{run_id}", str(run_id))
             .replace("{manager_id}", str(manager_id))
+            .replace("{incident_id}", "1")
             .replace("{id}", "g")
         )
         path = path.replace("{name}", "s")

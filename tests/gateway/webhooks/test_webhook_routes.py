@@ -124,7 +124,7 @@ def test_the_address_of_a_chat_is_shown_without_its_end_and_that_form_keeps_it(
         assert (hidden.status_code, "hunter2" in hidden.text) == (422, False)
         named = ok(client.put(PATH, json={"kind": "slack", "url": "env:CRAWL_HOOK_CHAT"}))
         assert named["definition"]["url"] == "env:CRAWL_HOOK_CHAT"
-        assert "run.ended" in named["definition"]["events"]
+        assert named["definition"]["events"] == ["incident.*"]
         assert (
             client.put(PATH, json={"kind": "slack", "url": "env:AWS_SECRET_ACCESS_KEY"}).status_code
             == 422

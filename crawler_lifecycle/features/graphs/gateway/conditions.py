@@ -1,11 +1,11 @@
-"""What needs somebody about graphs."""
+"""The conditions of graphs that need somebody."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
 
-from crawler_lifecycle.domain.conditions import Condition, failed_since_good, normalised
+from crawler_lifecycle.domain.conditions import IncidentCondition, failed_since_good, normalised
 from crawler_lifecycle.store.store import Store
 
 from ..domain.spec import GraphState
@@ -14,7 +14,7 @@ from ..domain.spec import GraphState
 ENDED_MAX = 100
 
 
-def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the graphs that failed, unless a later one of the same name is good."""
     states = [GraphState.COMPLETED, GraphState.DISCARDED]
     ended = store.graphs.newest(limit=ENDED_MAX, states=states)
@@ -25,7 +25,7 @@ def conditions(store: Store, now: datetime) -> Iterator[Condition]:
     ):
         times = tuple(row.ended_at or row.updated_at for row in failed)
         newest = failed[0]
-        yield Condition(
+        yield IncidentCondition(
             "graph_failed",
             f"graphs/{failed[-1].key}",
             newest.project,

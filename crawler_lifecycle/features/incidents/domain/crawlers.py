@@ -1,4 +1,4 @@
-"""What is wrong with a crawler, by its last runs."""
+"""Conditions of a crawler, derived from its last runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import groupby, takewhile
 from typing import NamedTuple
 
-from crawler_lifecycle.domain.conditions import Condition, Level, fingerprint
+from crawler_lifecycle.domain.conditions import IncidentCondition, Level, fingerprint
 from crawler_lifecycle.domain.ended_by import EndedBy
 from crawler_lifecycle.domain.run import COVERAGE, EMPTY, NO_ITEMS, UNMET_OUTCOMES, RunStatus
 
@@ -20,7 +20,7 @@ FLAKY_FAILS = 3
 FLAKY_RUNS = 10
 
 
-class EndedRun(NamedTuple):
+class JudgedRun(NamedTuple):
     """A run of the crawler that has ended."""
 
     run_id: int
@@ -33,7 +33,7 @@ class EndedRun(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """Whether it says something about its crawler: nobody and no limit stopped it."""
+        """True if it says something about its crawler: neither a person nor a limit stopped it."""
         return self.ended_by not in (EndedBy.PERSON, EndedBy.LIMIT)
 
     @property
@@ -42,17 +42,19 @@ class EndedRun(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What is wrong with it, if it is not good."""
+        """The kind of its problem, if it is not good."""
         if self.lacks in (EMPTY, COVERAGE, NO_ITEMS):
             return "crawler_empty"
         return "crawler_less" if self.lacks in UNMET_OUTCOMES else "crawler_failing"
 
 
-def crawler_conditions(project: str, crawler: str, runs: Sequence[EndedRun]) -> list[Condition]:
+def crawler_conditions(
+    project: str, crawler: str, runs: Sequence[JudgedRun]
+) -> list[IncidentCondition]:
     """Return what is wrong with a crawler. ``runs``: the last that ended, the newest first."""
     judged = [run for run in runs if run.is_judged]
     streak = list(takewhile(lambda run: not run.is_good, judged))
-    groups: dict[tuple[str, str], list[EndedRun]] = {}
+    groups: dict[tuple[str, str], list[JudgedRun]] = {}
     for run in streak:
         cause = fingerprint(crawler, run.lacks or run.outcome, None if run.lacks else run.cause)
         groups.setdefault((run.kind, cause), []).append(run)
@@ -66,7 +68,7 @@ def crawler_conditions(project: str, crawler: str, runs: Sequence[EndedRun]) -> 
     return [*found, *_flaky(project, crawler, judged[:FLAKY_RUNS])]
 
 
-def _flaky(project: str, crawler: str, runs: Sequence[EndedRun]) -> Iterator[Condition]:
+def _flaky(project: str, crawler: str, runs: Sequence[JudgedRun]) -> Iterator[IncidentCondition]:
     failed = [run for run in runs if run.status == RunStatus.FAILED]
     # Many failures, one after the other, are no sign once they are over.
     turns = groupby(run.status == RunStatus.FAILED for run in runs)
@@ -76,12 +78,14 @@ def _flaky(project: str, crawler: str, runs: Sequence[EndedRun]) -> Iterator[Con
 
 
 def _condition(
-    kind: str, project: str, crawler: str, cause: str, runs: Sequence[EndedRun]
-) -> Condition:
+    kind: str, project: str, crawler: str, cause: str, runs: Sequence[JudgedRun]
+) -> IncidentCondition:
     newest = runs[0]
     oldest = runs[-1]
+    times = tuple(run.ended_at for run in runs)
     level: Level = "bad" if kind == "crawler_failing" else "warn"
-    return Condition(
+    fix = f"see why run {newest.run_id} ended so, repair the crawler, and start it again"
+    return IncidentCondition(
         kind,
         f"crawlers/{crawler}",
         project,
@@ -91,8 +95,8 @@ def _condition(
         cause,
         level,
         len(runs),
-        tuple(run.ended_at for run in runs),
+        times,
         oldest.run_id,
         newest.run_id,
-        f"see why run {newest.run_id} ended so, repair the crawler, and start it again",
+        fix,
     )

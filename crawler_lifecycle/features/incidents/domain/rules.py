@@ -1,4 +1,4 @@
-"""How conditions become incidents: when one is opened, counted, closed, opened again, and
+"""Rules by which conditions become incidents: one is opened, counted, closed, opened again, and
 reported.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.names import (
     EVENT_INCIDENT_CLOSED,
     EVENT_INCIDENT_GREW,
@@ -30,7 +30,7 @@ Key = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class IncidentChange:
     """One change of the record. ``row``: the incident that changes; ``None``: a new one."""
 
     row: IncidentRow | None
@@ -45,12 +45,12 @@ def key_of(row: IncidentRow) -> Key:
 
 
 def changes_of(
-    conditions: Iterable[Condition],
+    conditions: Iterable[IncidentCondition],
     open_rows: Iterable[IncidentRow],
     closed: Mapping[Key, IncidentRow],
     covers: Callable[[IncidentRow], bool],
     now: datetime,
-) -> list[Change]:
+) -> list[IncidentChange]:
     """Return what changes.
 
     ``closed``: the incident of each key that was closed last. ``covers``: whether ``conditions``
@@ -72,14 +72,16 @@ def changes_of(
     return changes + [closing(row, RECOVERED, now) for row in over]
 
 
-def closing(row: IncidentRow, by: str, now: datetime) -> Change:
+def closing(row: IncidentRow, by: str, now: datetime) -> IncidentChange:
     """Return the end of an incident. It is reported if anything was since its last end."""
     said = row.notices > 0 and not _is_muted(row, now)
     values = {"state": "closed", "closed_at": now, "closed_by": by, "notices": 0}
-    return Change(row, values, EVENT_INCIDENT_CLOSED if said else None)
+    return IncidentChange(row, values, EVENT_INCIDENT_CLOSED if said else None)
 
 
-def _appeared(condition: Condition, last: IncidentRow | None, now: datetime) -> Change | None:
+def _appeared(
+    condition: IncidentCondition, last: IncidentRow | None, now: datetime
+) -> IncidentChange | None:
     values = _newest(condition)
     if last is not None and last.closed_at is not None:
         seen = last.closed_by != RECOVERED and condition.at <= last.closed_at
@@ -88,7 +90,9 @@ def _appeared(condition: Condition, last: IncidentRow | None, now: datetime) -> 
         if now - last.closed_at <= REOPENED_WITHIN:
             again = {"state": "open", "closed_at": None, "closed_by": None}
             count = max(last.count + _fresh(condition, last), condition.count)
-            return Change(last, {**values, **again, "count": count, "reopened": last.reopened + 1})
+            return IncidentChange(
+                last, {**values, **again, "count": count, "reopened": last.reopened + 1}
+            )
     if now - condition.at > OPENED_WITHIN:
         return None
     muted = last is not None and _is_muted(last, now)
@@ -99,27 +103,31 @@ def _appeared(condition: Condition, last: IncidentRow | None, now: datetime) -> 
         "notices": 0 if muted else 1,
         "notified_count": 0 if muted else condition.count,
     }
-    return Change(
+    return IncidentChange(
         None,
         {**values, "count": condition.count, **first},
         None if muted else EVENT_INCIDENT_OPENED,
     )
 
 
-def _continued(condition: Condition, row: IncidentRow, now: datetime) -> Change | None:
+def _continued(
+    condition: IncidentCondition, row: IncidentRow, now: datetime
+) -> IncidentChange | None:
     count = max(row.count + _fresh(condition, row), condition.count)
     if count == row.count and condition.at <= row.last_at and condition.level == row.level:
         return None
     values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
     grows = row.notices < 2 and count >= GROWS * row.notified_count
     if not grows or _is_muted(row, now):
-        return Change(row, values)
+        return IncidentChange(row, values)
     late = row.notified_count == 0  # it was muted when it was opened
     told = {"notices": 1 if late else 2, "notified_count": count}
-    return Change(row, {**values, **told}, EVENT_INCIDENT_OPENED if late else EVENT_INCIDENT_GREW)
+    return IncidentChange(
+        row, {**values, **told}, EVENT_INCIDENT_OPENED if late else EVENT_INCIDENT_GREW
+    )
 
 
-def _newest(condition: Condition) -> dict[str, Any]:
+def _newest(condition: IncidentCondition) -> dict[str, Any]:
     """Return the columns about the newest occurrence."""
     return {
         "level": condition.level,
@@ -134,7 +142,7 @@ def _newest(condition: Condition) -> dict[str, Any]:
     }
 
 
-def _fresh(condition: Condition, row: IncidentRow) -> int:
+def _fresh(condition: IncidentCondition, row: IncidentRow) -> int:
     """Return how many occurrences are newer than those that the row counts."""
     return sum(at > row.last_at for at in condition.times)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 SILENT_S = 7.0
 
 
-class Beat(NamedTuple):
+class WorkerNote(NamedTuple):
     """The last note of a worker: its roles, when it began, and when it left the note."""
 
     roles: str
@@ -24,27 +24,24 @@ class Beat(NamedTuple):
 
 @dataclass
 class WorkerWatch:
-    """What one reader has seen of the notes of workers."""
+    """The notes of workers, and since when one reader has seen each as it is."""
 
-    _changed: dict[str, tuple[Beat, float]] = field(default_factory=dict)
+    _changed: dict[str, tuple[WorkerNote, float]] = field(default_factory=dict)
 
-    def silent(self, beats: Mapping[str, Beat], now: float) -> dict[str, float]:
+    def silent(self, notes: Mapping[str, WorkerNote], now: float) -> dict[str, float]:
         """Return for how many seconds each silent worker has been so, by its name.
 
         A worker with the same roles that began later replaces a silent one.
         """
         before = self._changed
-        self._changed = {name: (beat, now) for name, beat in beats.items()}
-        same = {name: seen for name, seen in before.items() if seen[0] == beats.get(name)}
+        self._changed = {name: (note, now) for name, note in notes.items()}
+        same = {name: seen for name, seen in before.items() if seen[0] == notes.get(name)}
         self._changed |= same
         waits = {name: now - changed for name, (_, changed) in self._changed.items()}
-        alive = [beats[name] for name, wait in waits.items() if wait <= SILENT_S]
-        return {
-            name: wait
-            for name, wait in waits.items()
-            if wait > SILENT_S and not any(_replaces(other, beats[name]) for other in alive)
-        }
-
-
-def _replaces(other: Beat, beat: Beat) -> bool:
-    return other.roles == beat.roles and other.began > beat.at
+        silent = {name: wait for name, wait in waits.items() if wait > SILENT_S}
+        for name in list(silent):
+            note = notes[name]
+            alive = [notes[other] for other in waits.keys() - silent.keys()]
+            if any(other.roles == note.roles and other.began > note.at for other in alive):
+                del silent[name]
+        return silent

@@ -1,5 +1,5 @@
-"""What needs somebody about crawlers, pools, polls, workers and the other parts of the
-installation.
+"""The conditions of crawlers, pools, polls, workers and the other parts of the
+installation that need somebody.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from crawler_lifecycle.domain.audits.overdue import overdue_words
-from crawler_lifecycle.domain.conditions import Condition, fingerprint
+from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions
-from crawler_lifecycle.features.incidents.domain.workers import Beat, WorkerWatch
+from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, WorkerWatch
 from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
@@ -31,14 +31,14 @@ HOLDERS_MAX = 3
 DOCTOR = "crawlctl doctor shows what is wrong"
 
 
-def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[Condition]:
+def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[IncidentCondition]:
     """Return what is wrong with these crawlers. ``ended``: how many runs of each ended lately."""
     for crawler, runs in ended.items():
         limit = min(RUNS + runs, RUNS_MAX)
         yield from crawler_conditions(*crawler, store.incidents.ended_runs(crawler, limit))
 
 
-def pool_conditions(store: Store, now: datetime) -> Iterator[Condition]:
+def pool_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the pools that are full while a run has waited for long, and who holds their slots."""
     if not store.pools.known_pools.counted:
         return
@@ -54,18 +54,18 @@ def pool_conditions(store: Store, now: datetime) -> Iterator[Condition]:
             f"{count(row.waiting_runs, 'run')} wait since {since:%Y-%m-%d %H:%M} UTC"
         )
         fix = row.problem or "raise its limit (LIFECYCLE_POOLS), or stop what holds its slots"
-        yield Condition(
+        yield IncidentCondition(
             "pool_full", f"pools/{row.name}", ALL, cause, since, since, level="warn", fix=fix
         )
 
 
-def poll_conditions(store: Store, now: datetime) -> Iterator[Condition]:
+def poll_conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the polls that are overdue."""
     late = replace(store.overdue.overdue_polls(now), lost=0)
     since = late.since
     if since is not None:
         cause = overdue_words(late, now) or ""
-        yield Condition(
+        yield IncidentCondition(
             "poll_overdue",
             "parts/polls",
             ALL,
@@ -80,7 +80,7 @@ def poll_conditions(store: Store, now: datetime) -> Iterator[Condition]:
 
 def found_of_parts(
     parts: Iterable[HealthPart], bad: dict[str, datetime], now: datetime
-) -> Iterator[Condition]:
+) -> Iterator[IncidentCondition]:
     """Return the parts that are bad in two rounds, one after the other.
 
     ``bad``: the parts that were bad in the last round, and since when.
@@ -93,12 +93,14 @@ def found_of_parts(
         since = bad[part.name] = before.get(part.name, now)
         if part.name in before:
             subject = f"parts/{part.name}"
-            yield Condition("part_unwell", subject, ALL, part.text, since, since, fix=part.fix)
+            yield IncidentCondition(
+                "part_unwell", subject, ALL, part.text, since, since, fix=part.fix
+            )
 
 
 def found_of_workflows(
     blocked: BlockedRuns, stuck: dict[str, datetime], now: datetime
-) -> Iterator[Condition]:
+) -> Iterator[IncidentCondition]:
     """Return the reasons for which workflows cannot continue, each once.
 
     ``stuck``: the reasons of the last round, and since when.
@@ -111,7 +113,7 @@ def found_of_workflows(
         del stuck[gone]
     for cause, texts in groups.items():
         since = stuck.setdefault(cause, now)
-        yield Condition(
+        yield IncidentCondition(
             "workflow_stuck",
             "parts/workflows",
             ALL,
@@ -124,10 +126,12 @@ def found_of_workflows(
         )
 
 
-def found_of_workers(store: Store, watch: WorkerWatch, now: datetime) -> Iterator[Condition]:
+def found_of_workers(
+    store: Store, watch: WorkerWatch, now: datetime
+) -> Iterator[IncidentCondition]:
     """Return the workers that are frozen, cut off or killed."""
     notes = store.notes.live_notes(WORKER)
-    beats = {str(row["name"]): Beat(**json.loads(row["note"])) for row in notes}
+    beats = {str(row["name"]): WorkerNote(**json.loads(row["note"])) for row in notes}
     for name, silent_s in watch.silent(beats, time.monotonic()).items():
         since = now - timedelta(seconds=silent_s)
         roles = beats[name].roles
@@ -136,4 +140,6 @@ def found_of_workers(store: Store, watch: WorkerWatch, now: datetime) -> Iterato
             f"it has left no note since {since:%H:%M:%S} UTC"
         )
         fix = "continue or end its process, and start another one (crawlctl worker)"
-        yield Condition("worker_silent", f"parts/worker {name}", ALL, cause, since, since, fix=fix)
+        yield IncidentCondition(
+            "worker_silent", f"parts/worker {name}", ALL, cause, since, since, fix=fix
+        )

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from crawler_lifecycle.background import Failures, Loop
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.features.incidents.domain.workers import WorkerWatch
@@ -42,12 +42,12 @@ TURN = timedelta(seconds=10)
 #: Seconds that a round waits for the state of the parts.
 PARTS_S = 1.0
 
-Source = Callable[[], Iterable[Condition]]
+Source = Callable[[], Iterable[IncidentCondition]]
 
 
 @dataclass
-class _Seen:
-    """What this process knows from its earlier rounds."""
+class RoundState:
+    """The memory of the rounds of this process."""
 
     rounds: int = 0
     seq: int = 0
@@ -65,21 +65,22 @@ class Rounds:
         self._store = gateway.store
         self._holder = uuid.uuid4().hex
         self._failures: dict[str, Failures] = {}
-        self._seen = _Seen()
+        self._seen = RoundState()
 
     async def run(self) -> None:
         """Make rounds until this is cancelled. Raises nothing."""
-        await Loop("the search for incidents", EVERY_S).run(self._next)
 
-    async def _next(self) -> None:
-        health = await self._gateway.health.read_within(PARTS_S)
-        await asyncio.to_thread(self.once, () if health is None else health.parts)
+        async def turn() -> None:
+            health = await self._gateway.health.read_within(PARTS_S)
+            await asyncio.to_thread(self.once, () if health is None else health.parts)
+
+        await Loop("the search for incidents", EVERY_S).run(turn)
 
     def once(self, parts: Sequence[HealthPart]) -> bool:
         """Make one round. Returns false if another gateway makes them. Blocks."""
         now = self._gateway.clock()
         if not self._store.notes.take_turn("incidents", self._holder, now + TURN):
-            self._seen = _Seen()  # the other one may record what this one does not know
+            self._seen = RoundState()  # the other one may record what this one does not know
             return False
         seen = self._seen
         whole = seen.whole_at is None or now - seen.whole_at >= WHOLE
@@ -108,13 +109,13 @@ class Rounds:
             return asked and found.get(noun) is not None
 
         self._store.incidents.record(
-            [one for group in found.values() for one in group or ()], covers
+            [condition for group in found.values() for condition in group or ()], covers
         )
         seen.rounds += 1
         seen.whole_at = now if whole else seen.whole_at
         return True
 
-    def _found(self, noun: str, source: Source) -> list[Condition] | None:
+    def _found(self, noun: str, source: Source) -> list[IncidentCondition] | None:
         """Return the conditions; ``None``: they cannot be read now."""
         failures = self._failures.setdefault(noun, Failures(f"the search for a bad {noun}"))
         try:

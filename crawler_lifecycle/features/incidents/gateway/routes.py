@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
-from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.bounds import ID_MAX, storable
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
-from crawler_lifecycle.gateway.api.paging import Moment, OfProject, cut, one_of
+from crawler_lifecycle.gateway.api.paging import OfProject, cut, one_of
 from crawler_lifecycle.gateway.cursors import decode
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.runs.commands import existing
@@ -23,7 +22,6 @@ from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.web.problems import JsonBody
 
 from ..ports import KINDS, IncidentRow
-from ..store.incidents import IncidentStore
 from ..store.reads import State
 from ..store.tables import NAME_MAX, TEXT_MAX
 
@@ -61,7 +59,7 @@ class Mute(StrictBody):
     ends.
     """
 
-    until: Moment | None = None
+    until: Annotated[AwareDatetime, AfterValidator(storable)] | None = None
     for_s: Annotated[float, Field(gt=0, le=MUTE_MAX_S)] | None = None
 
 
@@ -89,7 +87,7 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/incidents", **documents(IncidentPage))
     def list_incidents(filters: Annotated[IncidentFilters, Query()], request: Request) -> Response:
-        """What needs somebody, newest first: one incident for each cause and subject."""
+        """The incidents, newest first: what needs somebody, once for each cause and subject."""
         assignee = filters.assignee
         if filters.mine:
             assignee = caller_name()
@@ -113,12 +111,16 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
         existing("incident", incident_id, store.get_incident(incident_id))
         return store.close_incident(incident_id, signed(body).requested_by or "a person")
 
-    change = partial(_changed, store)
+    def change(incident_id: int, **values: Any) -> IncidentRow:
+        existing("incident", incident_id, store.get_incident(incident_id))
+        return store.change_incident(incident_id, **values)
 
     @app.post("/v1/incidents/{incident_id}/mute")
     def mute_incident(incident_id: IncidentId, body: _Mute) -> IncidentRow:
         """Send no events about an incident until a time, or for some seconds."""
         until = body.until
+        if until is not None and body.for_s is not None:
+            raise InvalidRequest("for_s: not allowed with until; give one of them")
         if body.for_s is not None:
             until = gateway.clock() + timedelta(seconds=body.for_s)
         return change(incident_id, muted_until=until)
@@ -132,8 +134,3 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
     def comment_incident(incident_id: IncidentId, body: _Comment) -> IncidentRow:
         """Record a comment about an incident, which replaces the one before."""
         return change(incident_id, comment=body.comment)
-
-
-def _changed(store: IncidentStore, incident_id: int, **values: Any) -> IncidentRow:
-    existing("incident", incident_id, store.get_incident(incident_id))
-    return store.change_incident(incident_id, **values)

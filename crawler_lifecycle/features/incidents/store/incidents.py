@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
 from crawler_lifecycle.features.incidents.domain.rules import (
-    Change,
+    IncidentChange,
     changes_of,
     closing,
     key_of,
@@ -43,7 +43,9 @@ _EMPTY = {"state": "open", "reopened": 0, "notices": 0, "notified_count": 0}
 class IncidentStore(IncidentReader):
     """Incidents: what needs a person."""
 
-    def record(self, conditions: Sequence[Condition], covers: Callable[[IncidentRow], bool]) -> int:
+    def record(
+        self, conditions: Sequence[IncidentCondition], covers: Callable[[IncidentRow], bool]
+    ) -> int:
         """Open, count and close incidents by what holds now, with their events.
 
         ``covers``: whether ``conditions`` would have the condition of an open incident. Only one
@@ -75,7 +77,7 @@ class IncidentStore(IncidentReader):
             change_row(conn, incident, row, values)
             return made(IncidentRow, {**row, **values})
 
-    def _write(self, conn: Connection, change: Change, now: datetime) -> Row:
+    def _write(self, conn: Connection, change: IncidentChange, now: datetime) -> Row:
         """Write a change, and return its event; empty: nobody is notified."""
         values = dict(change.values)
         if change.row is None:

@@ -10,7 +10,7 @@ from sqlalchemy import func, select, union_all
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
-from crawler_lifecycle.features.incidents.domain.crawlers import EndedRun
+from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
 from crawler_lifecycle.features.incidents.domain.rules import Key, key_of
 from crawler_lifecycle.features.incidents.ports import IncidentRow
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -25,8 +25,8 @@ _i = incident.c
 _r = run_history.c
 #: The most events of ended runs that are read at once.
 EVENTS_MAX = 5_000
-#: The columns of an ``EndedRun``.
-_ENDED = [_r[name] for name in EndedRun._fields]
+#: The columns of an ``JudgedRun``.
+_ENDED = [_r[name] for name in JudgedRun._fields]
 #: The statuses of tasks that hold a slot.
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 
@@ -119,7 +119,7 @@ class IncidentReader(StorePart):
                 first = here if conn.execute(here).one_or_none() is not None else next_project
         return found
 
-    def ended_runs(self, crawler: Crawler, limit: int) -> list[EndedRun]:
+    def ended_runs(self, crawler: Crawler, limit: int) -> list[JudgedRun]:
         """Return the last runs of a crawler that ended, the newest end first."""
         project, name = crawler
         mine = select(_r.run_id).where(_r.project == project, _r.crawler == name)
@@ -129,7 +129,7 @@ class IncidentReader(StorePart):
         ]
         page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
         query = select(*_ENDED).join(page, page.c.run_id == _r.run_id)
-        runs = [EndedRun(**row) for row in self._rows(query)]
+        runs = [JudgedRun(**row) for row in self._rows(query)]
         return sorted(runs, key=lambda run: (run.ended_at, run.run_id), reverse=True)[:limit]
 
     def slot_holders(self, pool: str, limit: int) -> Sequence[tuple[str, int]]:

@@ -1,11 +1,11 @@
-"""What needs somebody about managers."""
+"""The conditions of managers that need somebody."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
 
-from crawler_lifecycle.domain.conditions import Condition, failed_since_good
+from crawler_lifecycle.domain.conditions import IncidentCondition, failed_since_good
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.store.store import Store
 
@@ -17,7 +17,7 @@ ROWS_MAX = 100
 TRIES = 3
 
 
-def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the managers that failed, unless a later one of the same name is good, and those whose
     class fails.
     """
@@ -37,8 +37,10 @@ def conditions(store: Store, now: datetime) -> Iterator[Condition]:
             yield _condition("manager_stuck", row, row.error, times)
 
 
-def _condition(kind: str, row: ManagerRow, cause: str, times: tuple[datetime, ...]) -> Condition:
-    return Condition(
+def _condition(
+    kind: str, row: ManagerRow, cause: str, times: tuple[datetime, ...]
+) -> IncidentCondition:
+    return IncidentCondition(
         kind,
         f"managers/{row.manager_id}",
         row.project,

@@ -1,4 +1,4 @@
-"""What needs somebody about schedules."""
+"""The conditions of schedules that need somebody."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.store.store import Store
 
 from ..domain.decision import PAUSED_ITSELF, Decision
@@ -20,7 +20,7 @@ FIRINGS_MAX = 20
 SKIPPED = 3
 
 
-def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the schedules that paused themselves, begin nothing, or are never due again."""
     latest = store.schedules.latest_due()
     for row in store.schedules.every():
@@ -40,17 +40,17 @@ def conditions(store: Store, now: datetime) -> Iterator[Condition]:
             yield from _undone(row, firings)
 
 
-def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[Condition]:
+def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[IncidentCondition]:
     """Return what is wrong with the firings since the last one that began something."""
-    since = list(takewhile(lambda one: not one.decision.begins, firings))
+    since = list(takewhile(lambda firing: not firing.decision.begins, firings))
     kinds = {
         "missed": ([Decision.MISSED, Decision.FAILED], 1),
         "skipped": ([Decision.SKIPPED_OVERLAP], SKIPPED),
     }
     for what, (decisions, least) in kinds.items():
-        found = [one for one in since if one.decision in decisions]
+        found = [firing for firing in since if firing.decision in decisions]
         if len(found) >= least:
-            times = tuple(one.decided_at for one in found)
+            times = tuple(firing.decided_at for firing in found)
             cause = found[0].reason or found[0].decision
             yield _condition(
                 row,
@@ -66,7 +66,9 @@ def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[Condition]:
 
 def _condition(
     row: ScheduleRow, what: str, cause: str | None, since: datetime, *, fix: str, **more: Any
-) -> Condition:
+) -> IncidentCondition:
     values: dict[str, Any] = {"at": since, "fix": f"crawlctl schedule {fix} {row.name}", **more}
     subject = f"schedules/{row.name}"
-    return Condition(f"schedule_{what}", subject, row.project, cause or what, since, **values)
+    return IncidentCondition(
+        f"schedule_{what}", subject, row.project, cause or what, since, **values
+    )

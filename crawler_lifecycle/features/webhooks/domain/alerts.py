@@ -134,13 +134,11 @@ def _of_incident(type: str, body: Mapping[str, Any], page: str | None) -> Alert:
         "Closed by": None if by == "recovered" else by,
     }
     line = " · ".join(f"{fact}: {value}" for fact, value in facts.items() if value is not None)
-    return Alert(
-        _cut(f"{noun[:-1].capitalize()} {name}: {what}{_OF_INCIDENT[type]}", TITLE_MAX),
-        _cut(str(body.get("cause") or ""), CAUSE_MAX),
-        _cut(line, LINE_MAX),
-        f"{page.rstrip('/')}/{quote(subject, errors='replace')}" if page else None,
-        body.get("level") == "bad" and by is None,
-    )
+    title = f"{noun[:-1].capitalize()} {name}: {what}{_OF_INCIDENT[type]}"
+    link = f"{page.rstrip('/')}/{quote(subject, errors='replace')}" if page else None
+    cause = _cut(str(body.get("cause") or ""), CAUSE_MAX)
+    bad = body.get("level") == "bad" and by is None
+    return Alert(_cut(title, TITLE_MAX), cause, _cut(line, LINE_MAX), link, bad)
 
 
 def message(kind: str, alert: Alert) -> dict[str, Any]:

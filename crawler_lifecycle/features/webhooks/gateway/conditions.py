@@ -1,11 +1,11 @@
-"""What needs somebody about webhooks and alerts."""
+"""The conditions of webhooks and alerts that need somebody."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.store.store import Store
 
 from ..domain.definition import fix
@@ -14,13 +14,13 @@ from ..domain.definition import fix
 FAILS_FOR = timedelta(minutes=1)
 
 
-def conditions(store: Store, now: datetime) -> Iterator[Condition]:
+def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
     """Return the webhooks that fail, and those that were paused while they failed."""
     for row in store.webhooks.every():
         since = row.failing_since
         if since is None or now - since < FAILS_FOR:
             continue
-        yield Condition(
+        yield IncidentCondition(
             f"webhook_{row.state}",
             f"webhooks/{row.name}",
             row.project,

@@ -1,0 +1,344 @@
+"""The rounds that find incidents: crawlers, schedules, webhooks, graphs, managers, pools, polls,
+parts and workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.pools import Pool, Pools
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.incidents.domain.workers import SILENT_S
+from crawler_lifecycle.features.incidents.gateway import conditions, rounds
+from crawler_lifecycle.features.incidents.gateway.rounds import SELDOM, TURN, WHOLE, Rounds
+from crawler_lifecycle.features.incidents.ports import KINDS, IncidentRow
+from crawler_lifecycle.gateway.health import HealthPart
+from crawler_lifecycle.store.notes import DEAD_AFTER, WORKER, Beats
+from tests.gateway.gateway_harness import Harness
+
+
+class Player:
+    """Makes rounds, and reads what they found."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.rounds = Rounds(harness.gateway())
+
+    def play(self, *parts: HealthPart, times: int = SELDOM) -> list[IncidentRow]:
+        for _ in range(times):
+            assert self.rounds.once(parts)
+        return self.harness.store.incidents.open_incidents(100)
+
+    def found(self, *parts: HealthPart, times: int = SELDOM) -> dict[str, str]:
+        """The subject of each kind that is open."""
+        return {row.kind: row.subject for row in self.play(*parts, times=times)}
+
+
+@pytest.fixture
+def player(harness: Harness) -> Player:
+    return Player(harness)
+
+
+def write(harness: Harness, statement: str, **values: object) -> None:
+    with harness.store.database.writing() as conn:
+        assert conn.execute(sa.text(statement), values).rowcount
+
+
+def run_ends(harness: Harness, client: Any, status: RunStatus = RunStatus.FAILED) -> int:
+    run_id = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
+    harness.claim(run_id)
+    harness.end(run_id, status)
+    return run_id
+
+
+def test_a_crawler_that_fails_is_found_in_the_next_round_and_a_good_run_ends_it(
+    player: Player, harness: Harness
+) -> None:
+    assert player.play() == []
+    with harness.client() as client:
+        for _ in range(3):
+            harness.clock.forward(30)
+            last = run_ends(harness, client)
+        [row] = player.play(times=2)
+        assert (row.kind, row.subject, row.count, row.last_run_id) == (
+            *("crawler_failing", "crawlers/plain", 3, last),
+        )
+        harness.clock.forward(30)
+        run_ends(harness, client, RunStatus.COMPLETED)
+        assert player.play(times=2) == []
+
+
+def test_many_failures_of_one_cause_send_two_messages_while_they_last(
+    player: Player, harness: Harness
+) -> None:
+    with harness.client() as client:
+        for n in range(60):
+            harness.clock.forward(1)
+            run_ends(harness, client)
+            if n % 3 == 0:
+                player.play(times=2)
+        [row] = player.play(times=2)
+        harness.clock.forward(1)
+        run_ends(harness, client, RunStatus.COMPLETED)
+        player.play(times=2)
+    assert row.count == 60
+    found = harness.store.events.events_after(0, 10_000)
+    told = [(one.type, one.body["count"]) for one in found if one.type.startswith("incident.")]
+    assert told == [("incident.opened", 4), ("incident.grew", 40), ("incident.closed", 60)]
+
+
+def test_a_schedule_that_paused_itself_and_one_that_a_person_paused(
+    player: Player, harness: Harness
+) -> None:
+    body = {"run": {"crawler": "plain"}, "every_s": 3600}
+    with harness.client() as client:
+        for name in ("nightly", "manual"):
+            assert client.put(f"/v1/schedules/{name}", json=body).status_code == 200
+        client.post("/v1/schedules/manual/pause", json={"reason": "a migration"})
+    harness.store.schedules.pause("nightly", "the last 3 targets failed (pause_after_failures)")
+    [row] = player.play()
+    assert (row.kind, row.subject) == ("schedule_paused", "schedules/nightly")
+    assert row.fix == "crawlctl schedule resume nightly"
+    harness.store.schedules.pause("nightly", None)
+    assert player.play() == []
+
+
+@pytest.mark.parametrize(
+    ("decisions", "kinds"),
+    [
+        (["missed"], ["schedule_missed"]),
+        (["failed", "missed", "started"], ["schedule_missed"]),
+        (["started", "missed"], []),
+        (["skipped_overlap"] * 2, []),
+        (["skipped_overlap"] * 3, ["schedule_skipped"]),
+        (["paused", "missed"], ["schedule_missed"]),
+    ],
+)
+def test_firings_that_began_nothing(
+    player: Player, harness: Harness, decisions: Sequence[str], kinds: Sequence[str]
+) -> None:
+    """``decisions``: the newest first."""
+    with harness.client() as client:
+        body = {"run": {"crawler": "plain"}, "every_s": 60}
+        client.put("/v1/schedules/often", json=body)
+        for n in range(len(decisions)):
+            harness.clock.forward(60)
+            client.post("/v1/schedules/often/trigger", headers={"Idempotency-Key": f"due-{n}"})
+    with harness.store.database.writing() as conn:
+        ids = conn.execute(sa.text("SELECT due_id FROM schedule_due ORDER BY due_at DESC"))
+        for due_id, decision in zip(ids.scalars().all(), decisions, strict=True):
+            change = sa.text(
+                "UPDATE schedule_due SET decision = :it, reason = 'why' WHERE due_id = :id"
+            )
+            conn.execute(change, {"it": decision, "id": due_id})
+    assert [row.kind for row in player.play()] == kinds
+
+
+def test_a_schedule_without_a_next_firing_and_one_that_temporal_does_not_take(
+    player: Player, harness: Harness
+) -> None:
+    body = {"run": {"crawler": "plain"}, "every_s": 3600}
+    with harness.client() as client:
+        for name in ("never", "planned", "odd"):
+            client.put(f"/v1/schedules/{name}", json=body)
+    now = harness.clock.now
+    write(
+        harness,
+        "UPDATE schedule SET ended_at = :now WHERE name <> 'odd'",
+        now=f"{now:%Y-%m-%d %H:%M:%S.%f}",
+    )
+    write(harness, "UPDATE schedule SET trouble = 'no right' WHERE name = 'odd'")
+    ended = json.dumps({**body, "end_at": now.isoformat()})
+    write(harness, "UPDATE schedule SET definition = :it WHERE name = 'planned'", it=ended)
+    assert player.found() == {
+        "schedule_idle": "schedules/never",
+        "schedule_unsynced": "schedules/odd",
+    }
+
+
+def test_webhooks_that_fail_for_a_minute_and_those_that_were_given_up(
+    player: Player, harness: Harness
+) -> None:
+    body = {"url": "https://hooks.example.com/x", "secrets": ["env:CRAWL_HOOK"]}
+    with harness.client() as client:
+        for name in ("fresh", "ops", "lost", "off"):
+            client.put(f"/v1/webhooks/{name}", json=body)
+        client.post("/v1/webhooks/off/pause")
+    for name, minutes in (("fresh", 0.5), ("ops", 2), ("lost", 1440)):
+        since = harness.clock.now - timedelta(minutes=minutes)
+        write(
+            harness,
+            "UPDATE webhook SET failing_since = :at, error = 'HTTP 503' WHERE name = :name",
+            at=f"{since:%Y-%m-%d %H:%M:%S.%f}",
+            name=name,
+        )
+    harness.store.webhooks.pause("lost", "no delivery for a day: HTTP 503")
+    assert player.found() == {
+        "webhook_failing": "webhooks/ops",
+        "webhook_paused": "webhooks/lost",
+    }
+
+
+def test_graphs_and_managers_that_failed_until_a_later_one_is_good(
+    player: Player, harness: Harness
+) -> None:
+    step = {"path": "one", "kind": "crawl", "job": {"crawler": "plain"}}
+    with harness.client() as client:
+        for key in ("walk-1", "walk-2"):
+            client.post("/v1/graphs", json={"id": key, "name": "walk", "steps": [step]})
+        for flow in ("f1", "f2"):
+            body = {"crawler": "plain", "name": "feed", "flow_id": flow}
+            client.post("/v1/managers", json=body)
+    ended = f"{harness.clock.now:%Y-%m-%d %H:%M:%S.%f}"
+    write(
+        harness, "UPDATE graph SET state = 'discarded', ended_at = :at WHERE graph_id = 1", at=ended
+    )
+    write(
+        harness,
+        "UPDATE manager SET status = 'FAILED', ended_at = :at WHERE manager_id = 1",
+        at=ended,
+    )
+    write(
+        harness,
+        "UPDATE manager SET status = 'PROCESSING', tries = 5, error = 'boom' WHERE manager_id = 2",
+    )
+    assert player.found() == {
+        "graph_failed": "graphs/walk-1",
+        "manager_failed": "managers/1",
+        "manager_stuck": "managers/2",
+    }
+    write(
+        harness, "UPDATE graph SET state = 'completed', ended_at = :at WHERE graph_id = 2", at=ended
+    )
+    write(
+        harness,
+        "UPDATE manager SET status = 'COMPLETED', ended_at = :at WHERE manager_id = 2",
+        at=ended,
+    )
+    assert player.found() == {}
+
+
+def test_a_pool_in_which_a_run_waits_for_long(player: Player, harness: Harness) -> None:
+    store = harness.store
+    store.pools._pools = Pools({"herd": Pool(max=1)}, slots=4)
+    with harness.client() as client:
+        client.post("/v1/runs", json={"crawler": "plain"})
+    at = f"{harness.clock.now - timedelta(minutes=11):%Y-%m-%d %H:%M:%S.%f}"
+    write(
+        harness,
+        "INSERT INTO pool_ticket (run_id, pool, priority, since, waits_since, wanted) "
+        "VALUES (1, 'herd', 3, :at, :at, 1)",
+        at=at,
+    )
+    [row] = player.play()
+    assert (row.kind, row.subject, row.project) == ("pool_full", "pools/herd", "*")
+    assert "0 of 1 slots are in use by nobody; 1 run wait" in row.cause
+
+
+def test_a_poll_that_is_overdue(player: Player, harness: Harness) -> None:
+    with harness.client() as client:
+        run_id = int(client.post("/v1/runs", json={"crawler": "plain"}).json()["run_id"])
+    harness.claim(run_id)
+    at = f"{harness.clock.now - timedelta(minutes=5):%Y-%m-%d %H:%M:%S.%f}"
+    write(harness, "UPDATE run_history SET next_look_at = :at", at=at)
+    [row] = player.play()
+    assert (row.kind, row.last_run_id) == ("poll_overdue", run_id)
+
+
+def test_a_part_is_unwell_in_two_rounds_and_workflows_that_cannot_continue(
+    player: Player, harness: Harness
+) -> None:
+    def part(name: str, level: Any = "bad") -> HealthPart:
+        return HealthPart(name, level, f"{name} does not answer", "look", harness.clock.now)
+
+    parts = [part("temporal"), part("polls"), part("stream", "warn")]
+    assert player.found(*parts, times=1) == {}
+    assert player.found(*parts, times=2) == {"part_unwell": "parts/temporal"}
+    assert player.found(part("temporal", "ok"), times=2) == {}
+    blocked = player.rounds._gateway.blocked
+    blocked._known = {f"crawl/shop/{n}": "a bug" for n in range(3)}
+    [row] = player.play(times=2)
+    assert (row.kind, row.count) == ("workflow_stuck", 3)
+    assert "cannot continue (a bug)" in row.cause
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_leaves_no_notes_is_found_and_one_that_shuts_down_is_not(
+    player: Player, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(conditions.time, "monotonic", lambda: now)
+    store = harness.store
+    beats = Beats(store.notes, ["cluster", "audit"])
+    await beats._beat()
+    store.notes.leave_note(
+        WORKER,
+        "host/2",
+        json.dumps({"roles": "workflows", "began": 1.0, "at": 2.0}),
+        harness.clock.now + DEAD_AFTER,
+    )
+    assert player.found(times=1) == {}
+    now += SILENT_S + 1
+    await beats._beat()
+    [row] = player.play(times=1)
+    assert (row.kind, row.subject) == ("worker_silent", "parts/worker host/2")
+    assert "workflows" in row.cause
+    store.notes.remove_note(WORKER, "host/2")
+    assert player.found(times=1) == {}
+    assert rounds.EVERY_S + SILENT_S < 10
+
+
+def test_of_several_gateways_one_makes_the_rounds_and_another_continues(
+    player: Player, harness: Harness
+) -> None:
+    other = Rounds(harness.gateway())
+    assert player.rounds.once(())
+    assert not other.once(())
+    harness.clock.forward(TURN.total_seconds() + 1)
+    assert other.once(())
+    assert not player.rounds.once(())
+    assert timedelta(seconds=15) > TURN
+
+
+def test_what_cannot_be_read_now_closes_nothing(
+    player: Player, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.store.schedules.put("nightly", {"every_s": 60}, None)
+    harness.store.schedules.pause("nightly", "(pause_after_failures)")
+    assert player.found() == {"schedule_paused": "schedules/nightly"}
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(harness.store.schedules), "every", fail)
+        assert player.found() == {"schedule_paused": "schedules/nightly"}
+
+
+def test_every_ten_minutes_a_round_asks_for_everything(player: Player, harness: Harness) -> None:
+    with harness.client() as client:
+        for _ in range(3):
+            run_ends(harness, client)
+    assert player.found(times=1) == {"crawler_failing": "crawlers/plain"}
+    write(harness, "UPDATE run_history SET status = 'COMPLETED'")
+    assert player.found() == {"crawler_failing": "crawlers/plain"}
+    harness.clock.forward(WHOLE.total_seconds())
+    assert player.found(times=1) == {}
+
+
+def test_every_noun_of_a_kind_has_its_source() -> None:
+    nouns = {noun for feature in FEATURES for noun in feature.conditions}
+    own = {"crawler", "part", "worker", "workflow"}
+    assert nouns | own == {kind.partition("_")[0] for kind in KINDS}
+    sources: list[Callable[[Any, datetime], Any]] = [
+        feature.load(name) for feature in FEATURES for name in feature.conditions.values()
+    ]
+    assert all(callable(source) for source in sources)
