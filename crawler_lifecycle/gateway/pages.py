@@ -32,7 +32,7 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     # This route comes before those of runs, or "new" would be the id of a run.
     add_start(app, gateway.commands, gateway.crawlers, store)
     add_runs(app, views, gateway.health, Overview(store, views), store.runs)
-    add_run(app, store, views, gateway.temporal_ui, gateway.deliveries)
+    add_run(app, store, views, gateway.temporal_page, gateway.deliveries)
     add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)
     add_items(app, gateway.items, views)

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI
 
@@ -146,6 +147,14 @@ class Gateway:
         """Return the outbox retry, which repeats accepted commands that did not reach Temporal."""
         others = (self.manager_commands.unsent, self.graph_commands.unsent)
         return Sweep(self.store, self.workflows, self.commands, others, every_s, self.clock)
+
+    def temporal_page(self, kind: str, id: str) -> str | None:
+        """Return the address at which Temporal's UI shows one of the ``workflows`` or
+        ``schedules``; ``None`` if the address of the UI is unknown.
+        """
+        if self.temporal_ui is None:
+            return None
+        return f"{self.temporal_ui.rstrip('/')}/{kind}/{quote(id, safe='')}"
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:

@@ -53,6 +53,7 @@ async def keep_audit_schedule(
             id=names.AUDIT_SCHEDULE,
             task_queue=names.QUEUE_AUDIT,
             execution_timeout=AUDIT_LIFE,
+            static_summary="audit · schedule",
         ),
         spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=every_s))]),
         policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),

@@ -45,6 +45,7 @@ from crawler_lifecycle.domain.audits.audit import (
 from crawler_lifecycle.domain.errors import TemporalUnavailable
 from crawler_lifecycle.domain.run import RunRequest, StopRequest
 from crawler_lifecycle.domain.run_ref import RunRef
+from crawler_lifecycle.domain.summaries import summary_of
 from crawler_lifecycle.ports.protocols import RowOrder
 from crawler_lifecycle.ports.runs import Fence, Owner
 from crawler_lifecycle.workflows.audit import AuditOrder
@@ -164,7 +165,12 @@ class Workflows:
             priority = Priority(priority_key=request.priority, fairness_key=turn)
             with suppress(WorkflowAlreadyStartedError):
                 start = self._start(
-                    names.LIFECYCLE_WORKFLOW, args, one, conflict=_FAIL, priority=priority
+                    names.LIFECYCLE_WORKFLOW,
+                    args,
+                    one,
+                    run_id=request.run_id,
+                    conflict=_FAIL,
+                    priority=priority,
                 )
                 return _chain(await start)
             found = await self.state(one)
@@ -264,6 +270,7 @@ class Workflows:
         args: list[object],
         workflow_id: str,
         *,
+        run_id: int | None = None,
         task_queue: str = names.QUEUE_MAIN,
         conflict: WorkflowIDConflictPolicy = WorkflowIDConflictPolicy.USE_EXISTING,
         priority: Priority = GOES_FIRST,
@@ -278,6 +285,7 @@ class Workflows:
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=conflict,
                 priority=priority,
+                static_summary=summary_of(workflow_id, run_id),
                 **options,
             )
 

@@ -102,7 +102,13 @@ def never() -> bool:
 def start(
     method: Callable[[Any, A], R], arg: A, **options: Unpack[Options]
 ) -> workflow.ActivityHandle[R]:
-    """Start an activity with the options of the policy table."""
+    """Start an activity with the options of the policy table.
+
+    A workflow without signals shows the activity as its details; others show their whole state.
+    """
+    if isinstance(workflow.instance(), WithoutSignals):
+        step = options.get("summary") or method.__name__.replace("_", " ")
+        workflow.set_current_details(f"{step}, since {workflow.now():%H:%M:%S} UTC")
     # The result stays raw. If the SDK could not read it, the workflow task would fail, and our code
     # could not retry.
     handle: workflow.ActivityHandle[Any] = workflow.start_activity(

@@ -112,6 +112,18 @@ def test_no_setting_is_overridden_in_silence(
     assert changed == {*layout.OWN, *layout.TAKEN}
 
 
+def test_the_gateway_links_to_temporals_ui_where_dev_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = "LIFECYCLE_GATEWAY__TEMPORAL_UI"
+    monkeypatch.delenv(setting, raising=False)
+    ports = dict.fromkeys(PORTS, 1) | {"temporal_ui": 8233}
+    env = Layout(tmp_path, ports).environment(tmp_path / "crawlers.yaml")
+    assert env[setting] == "http://127.0.0.1:8233/namespaces/default"
+    del ports["temporal_ui"]
+    assert setting not in Layout(tmp_path, ports).environment(tmp_path / "crawlers.yaml")
+
+
 def test_dev_refuses_by_name_what_it_decides_itself(
     dev: Callable[..., Any], tmp_path: Path
 ) -> None:

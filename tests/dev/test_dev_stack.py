@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, chdir, closing, contextmanager
 from pathlib import Path
@@ -38,6 +39,13 @@ def _status(url: str) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def _page(url: str) -> str:
+    asked = urllib.request.Request(url, headers={"Accept": "text/html"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def test_everything_is_up_and_dev_json_says_where(running: Dev) -> None:
@@ -189,7 +197,9 @@ def test_interrupted_or_killed_it_takes_its_parts_along_and_crawls_outlive_it(de
         name: before[name] for name in ("gateway", "temporal")
     }
     assert "its UI     http://127.0.0.1" in dev.spoken
-    assert _status(dev.known["temporal_ui"]) == 200
+    page = f"{dev.known['temporal_ui']}/namespaces/default/workflows/crawl%2Flong%2F"
+    assert _status(page) == 200
+    assert f'href="{page}' in _page(dev.known["gateway"] + f"/runs/{run_id}")
     assert _namespaces(dev) == [row]
     assert _crawlers_of(dev, run_id) == crawler
     assert dev.crawlctl("describe", str(run_id), "-o", "json").stdout

@@ -29,6 +29,8 @@ from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.run import RunResult
 from crawler_lifecycle.domain.undecoded import UndecodedPayload
+from crawler_lifecycle.features.managers.domain.manager import ManagerOrder
+from crawler_lifecycle.temporal.client import Workflows
 from crawler_lifecycle.temporal.codec import ENCODING, Encryption, codec_of, read_keys
 from crawler_lifecycle.temporal.converter import WHY, TolerantPayloadConverter
 from crawler_lifecycle.temporal.plugin import plugin
@@ -172,6 +174,23 @@ async def test_a_run_is_unreadable_without_the_key_and_works_for_those_who_have_
         ended = await ours.get_workflow_handle("plain", result_type=RunResult).result()
         assert ended.outcome == "deploy_failed"
         await _replay(testbed)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_summary_is_unreadable_without_the_key(server: WorkflowEnvironment) -> None:
+    """Even the longest one is accepted, though encryption makes it longer."""
+    stranger, ours = await _client(server, None), await _client(server, f"{'k' * 40}={OLD}")
+    flow = CONFIDENTIAL + "\U0001f577" * 100
+    await Workflows(ours).start_for(ManagerOrder(7), names.manager_workflow_id("shops", flow))
+    workflow_id = names.manager_workflow_id("shops", flow)
+    found = await stranger.get_workflow_handle(workflow_id).describe()
+    summary = found.raw_description.execution_config.user_metadata.summary
+    assert summary.metadata["encoding"] == ENCODING
+    assert CONFIDENTIAL.encode() not in summary.data
+    handle = ours.get_workflow_handle(workflow_id)
+    readable = str(await (await handle.describe()).static_summary())
+    assert readable.startswith(f"manager shops · flow {CONFIDENTIAL}")
+    await handle.terminate("end of test")
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -103,7 +103,7 @@ def dev(
     site
         folder of HTML pages to serve and crawl, instead of the demonstration site
     ui
-        also run Temporal's web UI; any web page can call it
+        also run Temporal's UI; any web page can call it
     metrics
         open a port with the worker's metrics
     kill

@@ -236,6 +236,9 @@ class Layout:
         }
         env.setdefault(LOOPBACK_WEBHOOKS, "true")
         env.setdefault(MODULES, json.dumps(modules_with_user_code(Path.cwd())))
+        if "temporal_ui" in self.ports:
+            place = f"{known['temporal_ui']}/namespaces/{temporal_server.NAMESPACE}"
+            env.setdefault("LIFECYCLE_GATEWAY__TEMPORAL_UI", place)
         if "metrics" in self.ports:
             env |= {
                 "LIFECYCLE_WORKER__METRICS_HOST": LOOPBACK,

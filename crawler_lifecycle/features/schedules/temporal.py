@@ -126,6 +126,7 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
             id=due_workflow_id(row.name),
             task_queue=names.QUEUE_MAIN,
             priority=GOES_FIRST,
+            static_summary=f"schedule {row.name}",
         ),
         spec=temporal_spec(spec, now),
         # Temporal allows every overlap. The database decides about overlaps of runs, because the
@@ -240,7 +241,9 @@ class ScheduleKeeper:
             there = found.schedule
             note = found.schedule.state.note or ""
             digest = _digest(there, await _input(client, there))
-            if (there.state.paused, note, digest) == (
+            # Temporal returns an empty summary for schedules of earlier builds.
+            summary = str(getattr(there.action, "static_summary", ""))
+            if summary and (there.state.paused, note, digest) == (
                 wanted.state.paused,
                 wanted.state.note,
                 _left(wanted)[0],

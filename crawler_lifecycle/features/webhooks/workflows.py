@@ -81,6 +81,7 @@ class CrawlWebhookWorkflow:
             )
             await pause(BROKEN_S, lambda: self._woken)
             return False
+        workflow.set_current_details(f"deliveries: {found.how}")
         if found.how is FollowEnd.PAUSED:
             await pause(PAUSED_S, lambda: self._woken, "paused")
         elif found.how is FollowEnd.FAILING:

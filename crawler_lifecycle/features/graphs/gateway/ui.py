@@ -94,6 +94,7 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
             words=STATE_WORDS,
             more=next_page(filters, step_token(last)),
             address=GRAPH.path(graph.id),
+            temporal=gateway.temporal_page("workflows", graph.workflow_id),
             now=clock(),
         )
 

@@ -38,6 +38,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityHandle, Parent
 from crawler_lifecycle.activities.child_runs import RecordParentStop, StopRuns
 from crawler_lifecycle.domain import names
 from crawler_lifecycle.domain.errors import Fenced
+from crawler_lifecycle.domain.summaries import summary_of
 from crawler_lifecycle.features.managers.workflows.manager_state import PASS_LEAST_S, PASS_S
 from crawler_lifecycle.features.managers.workflows.owned import OwnedWorkflow
 from crawler_lifecycle.workflows.calls import (
@@ -163,12 +164,14 @@ class FunctionCalls:
         it.
         """
         number = order.batch
+        call_id = names.graph_batch_workflow_id(self._s.key, number)
         try:
             handle = await workflow.start_child_workflow(
                 GraphBatchWorkflow.run,
                 args=[order, workflow.info().workflow_id, pool],
-                id=names.graph_batch_workflow_id(self._s.key, number),
+                id=call_id,
                 parent_close_policy=ParentClosePolicy.ABANDON,
+                static_summary=summary_of(call_id),
             )
         except WorkflowAlreadyStartedError:
             return
@@ -265,6 +268,7 @@ class GraphBatchWorkflow(WithoutSignals):
                 "input: give an order, the id of the graph's workflow, and a pool of workers or "
                 "nothing"
             )
+        workflow.set_current_details(f"call {order.batch} of {graph}, pool {pool or 'default'}")
         handle = call_batch(order, pool, LONG_S)
         while not handle.done():
             try:

@@ -109,6 +109,7 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
             "parts_shown": parts_of(manager),
             "next": managers.list_jobs(manager.manager_id, 0, NEXT, states=_WAITING),
             "output": managers.output(manager.manager_id),
+            "temporal": gateway.temporal_page("workflows", manager.workflow_id),
         }
         return answer(request, "manager.html", **values)
 

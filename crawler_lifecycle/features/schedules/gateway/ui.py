@@ -17,6 +17,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.domain.due_ids import temporal_schedule_id
 from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.gateway.access.operations import signed
 from crawler_lifecycle.gateway.access.recorder import present_call
@@ -299,6 +300,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
             "today": now.astimezone(zone).date(),
             "marks": MARKS,
             "counted": COUNTED,
+            "temporal": gateway.temporal_page("schedules", temporal_schedule_id(row.name)),
         }
         return answer(request, "schedule.html", filters=filters, **values)
 

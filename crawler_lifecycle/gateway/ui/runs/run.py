@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
-from urllib.parse import quote
 
 from fastapi import FastAPI, Query, Request
 from markupsafe import Markup, escape
@@ -74,7 +73,11 @@ class AgainForm(BaseModel):
 
 
 def add_run(
-    app: FastAPI, store: Store, views: RunViews, ui: str | None, deliveries: Deliveries
+    app: FastAPI,
+    store: Store,
+    views: RunViews,
+    temporal_page: Callable[[str, str], str | None],
+    deliveries: Deliveries,
 ) -> None:
     """Add the web pages of a run, of its tasks and of its timeline, and the action that repeats
     deliveries.
@@ -90,11 +93,10 @@ def add_run(
         return await run_in_threadpool(together, request, row, await views.detail_of(row))
 
     def shown(request: Request, row: RunRow, run: RunDetail) -> Response:
-        workflow = f"{ui.rstrip('/')}/workflows/{quote(run.workflow_id, safe='')}" if ui else None
         values: dict[str, Any] = {
             "run": run,
             "polling_schedule": polling_schedule(run),
-            "workflow": workflow,
+            "temporal": temporal_page("workflows", run.workflow_id),
             "now": clock(),
             "schedule": schedule_of(run.request_id),
             "manager": names_of_workflow(run.parent or ""),
