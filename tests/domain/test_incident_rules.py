@@ -18,6 +18,7 @@ from crawler_lifecycle.features.incidents.domain.crawlers import (
     JudgedRun,
     crawler_conditions,
 )
+from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.rules import (
     RECOVERED,
     IncidentChange,
@@ -26,7 +27,6 @@ from crawler_lifecycle.features.incidents.domain.rules import (
     key_of,
 )
 from crawler_lifecycle.features.incidents.domain.workers import SILENT_S, WorkerNote, WorkerWatch
-from crawler_lifecycle.features.incidents.ports import IncidentRow
 from tests.support.examples import examples
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

@@ -27,6 +27,7 @@ from crawler_lifecycle.domain.audits.audit import (
 from crawler_lifecycle.domain.audits.corrections import CorrectionKind
 from crawler_lifecycle.domain.audits.overdue import overdue_before
 from crawler_lifecycle.domain.bounds import ID_MAX, MOST
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.coverage import Coverage, ExpectedCoverage
 from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.domain.names import graph_subject, graph_workflow_id, manager_subject
@@ -161,6 +162,12 @@ MAY = {
         ): "at most 1,441 firings of one day are counted by their result, for people"
         for what in ("scan", "temporary")
         for name in ("each_due", "<derived2>")  # the name that MariaDB gives it
+    },
+    ("list_incidents", "scan", "incident"): "the newest are read in the order of the key",
+    **{
+        (method, what, "incident"): "all open incidents are read and sorted, which are few"
+        for method in ("record_conditions", "open_incidents")
+        for what in ("scan", "sort")
     },
     (
         "latest_due",
@@ -413,6 +420,7 @@ def _explain(url: str, size: Size, plans: Plans) -> tuple[Plans, set[str]]:
             graphs(Harness(watched, filled.clock), size)  # type: ignore[arg-type]
             schedules(Harness(watched, filled.clock))  # type: ignore[arg-type]
             webhooks(Harness(watched, filled.clock))  # type: ignore[arg-type]
+            incidents(Harness(watched, filled.clock))  # type: ignore[arg-type]
             audits(watched, filled)  # type: ignore[arg-type]
             access(watched, filled)  # type: ignore[arg-type]
             clearing(watched, filled)  # type: ignore[arg-type]
@@ -815,6 +823,46 @@ def webhooks(harness: Harness) -> None:
     ]
     harness.store.run_reports.note_stale(stale[0])
     harness.store.run_reports.note_blocked("crawl/services/stale", None, "a bug", clock.now)
+
+
+def incidents(harness: Harness) -> None:
+    """Incidents of 300 crawlers that fail again and again, most of them closed."""
+    store, clock = harness.store.incidents, harness.clock
+    needs = [
+        IncidentCondition(
+            f"crawler_{n % 7}", f"crawlers/c{n}", f"p{n % 40}", "boom", clock.now, clock.now, f"{n}"
+        )
+        for n in range(300)
+    ]
+    for _ in range(8):
+        store.record_conditions(needs, lambda row: True)
+        store.record_conditions([], lambda row: True)
+        clock.forward(7200)
+        needs = [replace(one, at=clock.now) for one in needs]
+    store.record_conditions(needs[:20], lambda row: True)
+    store.record_conditions([replace(one, count=9) for one in needs[:20]], lambda row: True)
+    for project in (None, "p3"):
+        with limited(project):
+            [first, *_] = store.open_incidents(50)
+            store.get_incident(first.incident_id)
+            store.open_counts()
+            store.list_incidents()
+            store.list_incidents(first.incident_id + 1, muted=False)
+            store.list_incidents(state="closed", muted=True)
+            store.list_incidents(state="all")
+            store.list_incidents(kind="crawler_3", assignee="ann")
+            store.list_incidents(subject=first.subject)
+    store.closed_last({first.subject})
+    store.change_incident(first.incident_id, comment="later")
+    store.close_incident(first.incident_id, "ann")
+    [crawler, *_] = store.all_crawlers()
+    store.ended_runs(crawler, 20)
+    store.crawlers_ended_after(0)
+    store.slot_holders("pool-1", 3)
+    notes = harness.store.notes
+    notes.take_turn("incidents", "one", clock.now)
+    notes.leave_note("worker", "host/1", "{}", clock.now)
+    notes.remove_note("worker", "host/1")
 
 
 def schedules(harness: Harness) -> None:

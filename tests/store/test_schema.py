@@ -148,9 +148,9 @@ FROZEN = {
     "0007_lacks.py": "758a2f2d2ebe236b",
     "0008_looks.py": "38aa89951e52bb5e",
     "0009_step_kinds.py": "38b8b5bd2efb36ce",
-    "0010.mysql.sql": "b5c0cddccfc194f7",
-    "0010.sqlite.sql": "1049570a7e0de857",
-    "0010_incidents.py": "ac0983c00b3e4427",
+    "0010.mysql.sql": "2916d382fdd296f0",
+    "0010.sqlite.sql": "97964f67d3dc6b2a",
+    "0010_incidents.py": "85b6a37f609739b2",
 }
 
 

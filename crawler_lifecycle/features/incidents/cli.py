@@ -25,7 +25,7 @@ def list_incidents(
     subject: str | None = None,
     assignee: str | None = None,
     mine: bool = False,
-    muted: bool | None = None,
+    muted: bool = False,
     watch: bool = False,
     project: Project = None,
     limit: Limit = 50,
@@ -45,7 +45,7 @@ def list_incidents(
     mine
         only those that you take care of
     muted
-        only muted ones; --no-muted: only others
+        only muted ones
     watch
         show changes until Ctrl-C
     """
@@ -56,7 +56,7 @@ def list_incidents(
         "kind": kind,
         "subject": subject,
         "assignee": user() if mine else assignee,
-        "muted": muted,
+        "muted": muted or None,
         "project": project,
     }
     if not watch:

@@ -29,7 +29,7 @@ def failing(name: str = "shop", minute: int = 0, **more: Any) -> IncidentConditi
 
 
 def record(store: Store, *conditions: IncidentCondition) -> int:
-    return store.incidents.record(conditions, lambda row: True)
+    return store.incidents.record_conditions(conditions, lambda row: True)
 
 
 def events(store: Store) -> list[tuple[str, object]]:
@@ -76,7 +76,7 @@ def test_hundreds_at_once_are_all_recorded_with_their_events(harness: Harness) -
     [worst] = store.incidents.open_incidents(1)
     assert (worst.level, worst.name) == ("bad", "shop-0")
     assert len(events(store)) == many
-    assert store.incidents.record([], lambda row: row.name == "shop-0") == 1
+    assert store.incidents.record_conditions([], lambda row: row.name == "shop-0") == 1
     assert store.incidents.open_counts() == {"crawler_failing": many - 1}
 
 

@@ -285,7 +285,7 @@ class Apis:
         now = self.harness.clock.now
         project = "a" if word == NAME else "b"
         needs = IncidentCondition("crawler_failing", f"crawlers/{word}", project, word, now, now)
-        self.harness.store.incidents.record([needs], lambda row: False)
+        self.harness.store.incidents.record_conditions([needs], lambda row: False)
         if word != NAME:
             return
         self.harness.workflows.queues = [

@@ -204,7 +204,7 @@ def test_answers_hold_what_is_declared_and_nothing_else(
     client.post("/v1/webhooks/s/test")
     now = harness.clock.now
     needs = IncidentCondition("crawler_failing", "crawlers/plain", "default", "boom", now, now)
-    harness.store.incidents.record([needs], lambda row: False)
+    harness.store.incidents.record_conditions([needs], lambda row: False)
     harness.store.user_code.register_user_code(
         "w", [UserCodeRow("a:B", "manager", None, "", "f", [{"name": "--x"}])]
     )

@@ -16,10 +16,10 @@ from crawler_lifecycle.domain.errors import StoreUnavailable
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.incidents.domain.incident import KINDS, IncidentRow
 from crawler_lifecycle.features.incidents.domain.workers import SILENT_S
 from crawler_lifecycle.features.incidents.gateway import conditions, rounds
 from crawler_lifecycle.features.incidents.gateway.rounds import SELDOM, TURN, WHOLE, Rounds
-from crawler_lifecycle.features.incidents.ports import KINDS, IncidentRow
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.store.notes import DEAD_AFTER, WORKER, Beats
 from tests.gateway.gateway_harness import Harness

@@ -23,7 +23,7 @@ def opened(harness: Harness, *names: str, project: str = "default", **more: Any)
         IncidentCondition("crawler_failing", f"crawlers/{name}", project, "boom", now, now, **more)
         for name in names
     ]
-    harness.store.incidents.record(found, lambda row: False)
+    harness.store.incidents.record_conditions(found, lambda row: False)
     return [row.incident_id for row in harness.store.incidents.list_incidents()][: len(names)][::-1]
 
 

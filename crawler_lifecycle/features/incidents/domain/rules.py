@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.names import (
     EVENT_INCIDENT_OPENED,
 )
 
-from ..ports import IncidentRow
+from .incident import IncidentRow
 
 RECOVERED = "recovered"
 #: A cause that comes back so soon opens its incident again.

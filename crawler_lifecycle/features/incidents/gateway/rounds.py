@@ -18,8 +18,8 @@ from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features import FEATURES
+from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.workers import WorkerWatch
-from crawler_lifecycle.features.incidents.ports import IncidentRow
 from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.parts import Gateway
@@ -108,7 +108,7 @@ class Rounds:
             asked = noun != "crawler" or (row.project, row.name) in ended
             return asked and found.get(noun) is not None
 
-        self._store.incidents.record(
+        self._store.incidents.record_conditions(
             [condition for group in found.values() for condition in group or ()], covers
         )
         seen.rounds += 1

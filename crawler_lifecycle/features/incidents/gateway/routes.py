@@ -21,7 +21,7 @@ from crawler_lifecycle.gateway.runs.commands import existing
 from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.web.problems import JsonBody
 
-from ..ports import KINDS, IncidentRow
+from ..domain.incident import KINDS, IncidentRow
 from ..store.reads import State
 from ..store.tables import NAME_MAX, TEXT_MAX
 

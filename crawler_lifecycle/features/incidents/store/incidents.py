@@ -11,13 +11,13 @@ from sqlalchemy import Connection, insert, select
 from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
+from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.rules import (
     IncidentChange,
     changes_of,
     closing,
     key_of,
 )
-from crawler_lifecycle.features.incidents.ports import IncidentRow
 from crawler_lifecycle.store.base.bulk import chunks
 from crawler_lifecycle.store.base.outbox import append_events, facts
 from crawler_lifecycle.store.base.rows import Row, change_row, made
@@ -43,7 +43,7 @@ _EMPTY = {"state": "open", "reopened": 0, "notices": 0, "notified_count": 0}
 class IncidentStore(IncidentReader):
     """Incidents: what needs a person."""
 
-    def record(
+    def record_conditions(
         self, conditions: Sequence[IncidentCondition], covers: Callable[[IncidentRow], bool]
     ) -> int:
         """Open, count and close incidents by what holds now, with their events.

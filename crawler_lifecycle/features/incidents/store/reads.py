@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import func, select, union_all
+from sqlalchemy import Select, func, select, union_all
 
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
 from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
+from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.rules import Key, key_of
-from crawler_lifecycle.features.incidents.ports import IncidentRow
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.outbox import outbox_event
 from crawler_lifecycle.store.base.rows import made, seen, wanted
@@ -87,11 +87,10 @@ class IncidentReader(StorePart):
 
     def closed_last(self, subjects: Collection[str]) -> dict[Key, IncidentRow]:
         """Return the incident of each cause of these subjects that was closed last."""
-        closed = select(incident).where(_i.state == "closed")
         with self._db.reading() as conn:
-            rows = rows_in(conn, closed, _i.subject, subjects)
-        found = [made(IncidentRow, row) for row in rows]
-        return {key_of(row): row for row in sorted(found, key=lambda row: row.incident_id)}
+            rows = rows_in(conn, select(incident), _i.subject, subjects)
+        closed = [made(IncidentRow, row) for row in rows if row["state"] == "closed"]
+        return {key_of(row): row for row in sorted(closed, key=lambda row: row.incident_id)}
 
     # --- what they are derived from ---
 
@@ -109,23 +108,26 @@ class IncidentReader(StorePart):
     def all_crawlers(self) -> list[Crawler]:
         """Return all crawlers that have runs. An index gives each by one step."""
         found = list[Crawler]()
-        names = select(_r.project, _r.crawler).order_by(_r.project, _r.crawler).limit(1)
+        project = crawler = ""
         with self._db.reading() as conn:
-            first = names
-            while (row := conn.execute(first).one_or_none()) is not None:
-                found.append((row.project, row.crawler))
-                here = names.where(_r.project == row.project, _r.crawler > row.crawler)
-                next_project = names.where(_r.project > row.project)
-                first = here if conn.execute(here).one_or_none() is not None else next_project
+
+            def next_of(query: Select[Any]) -> str:
+                return conn.execute(query).scalar_one() or ""
+
+            while project := next_of(select(func.min(_r.project)).where(_r.project > project)):
+                names = select(func.min(_r.crawler)).where(_r.project == project)
+                while crawler := next_of(names.where(_r.crawler > crawler)):
+                    found.append((project, crawler))
         return found
 
     def ended_runs(self, crawler: Crawler, limit: int) -> list[JudgedRun]:
         """Return the last runs of a crawler that ended, the newest end first."""
         project, name = crawler
         mine = select(_r.run_id).where(_r.project == project, _r.crawler == name)
+        newest = mine.order_by(_r.run_id.desc()).limit(limit)
         parts = [
-            mine.where(_r.status == status).order_by(_r.run_id.desc()).limit(limit).subquery(status)
-            for status in OVER_RUNS
+            newest.where(_r.status == status).subquery(f"page_{n}")
+            for n, status in enumerate(OVER_RUNS)
         ]
         page = union_all(*(select(part.c.run_id) for part in parts)).subquery("page")
         query = select(*_ENDED).join(page, page.c.run_id == _r.run_id)

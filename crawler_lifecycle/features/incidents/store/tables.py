@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, String, UniqueConstraint
+from sqlalchemy import BigInteger, Column, Integer, String, UniqueConstraint
 
 from crawler_lifecycle.store.columns import (
     UtcTime,
@@ -26,7 +26,7 @@ incident = new_table(
     # The path of its page: crawlers/shop-437, schedules/nightly.
     required("subject", Words(220)),
     project_column(),
-    # bad or warn; the letters have the order of the list.
+    # bad or warn; the letters have the order of lists.
     required("level", String(10)),
     required("state", String(10)),
     required("fingerprint", String(32)),
@@ -52,10 +52,5 @@ incident = new_table(
     Column("assignee", Words(NAME_MAX)),
     Column("comment", Words(TEXT_MAX)),
     UniqueConstraint("open_key"),
-    # Few are open, so one index gives all of them, the worst and newest first.
-    Index(None, "state", "level", "last_at"),
-    Index(None, "project", "state", "level", "last_at"),
-    *list_indexes("incident_id", "kind", "subject", "project"),
-    # For the search for a cause that comes back.
-    Index(None, "state", "closed_at"),
+    *list_indexes("incident_id", "state", "subject", "project", "project state"),
 )

@@ -28,14 +28,10 @@ CREATE TABLE IF NOT EXISTS incident (
 	CONSTRAINT ck_incident_times CHECK (opened_at >= '1970-01-01' AND opened_at < '2101-01-01' AND last_at >= '1970-01-01' AND last_at < '2101-01-01' AND (closed_at IS NULL OR closed_at >= '1970-01-01' AND closed_at < '2101-01-01') AND (muted_until IS NULL OR muted_until >= '1970-01-01' AND muted_until < '2101-01-01'))
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
-CREATE INDEX ix_incident_kind_incident_id ON incident (kind, incident_id);
-
 CREATE INDEX ix_incident_project_incident_id ON incident (project, incident_id);
 
-CREATE INDEX ix_incident_project_state_level_last_at ON incident (project, state, level, last_at);
+CREATE INDEX ix_incident_project_state_incident_id ON incident (project, state, incident_id);
 
-CREATE INDEX ix_incident_state_closed_at ON incident (state, closed_at);
-
-CREATE INDEX ix_incident_state_level_last_at ON incident (state, level, last_at);
+CREATE INDEX ix_incident_state_incident_id ON incident (state, incident_id);
 
 CREATE INDEX ix_incident_subject_incident_id ON incident (subject, incident_id);

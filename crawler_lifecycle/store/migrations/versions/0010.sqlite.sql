@@ -28,14 +28,10 @@ CREATE TABLE IF NOT EXISTS incident (
 	CONSTRAINT ck_incident_types CHECK (typeof(incident_id) = 'integer' AND typeof(incident_uid) = 'text' AND typeof(kind) = 'text' AND typeof(subject) = 'text' AND typeof(project) = 'text' AND typeof(level) = 'text' AND typeof(state) = 'text' AND typeof(fingerprint) = 'text' AND (open_key IS NULL OR typeof(open_key) = 'text') AND typeof(cause) = 'text' AND (fix IS NULL OR typeof(fix) = 'text') AND typeof(count) = 'integer' AND (first_run_id IS NULL OR typeof(first_run_id) = 'integer') AND (last_run_id IS NULL OR typeof(last_run_id) = 'integer') AND opened_at LIKE '____-__-__ __:__:__%' AND datetime(opened_at) IS NOT NULL AND last_at LIKE '____-__-__ __:__:__%' AND datetime(last_at) IS NOT NULL AND (closed_at IS NULL OR closed_at LIKE '____-__-__ __:__:__%' AND datetime(closed_at) IS NOT NULL) AND (closed_by IS NULL OR typeof(closed_by) = 'text') AND typeof(reopened) = 'integer' AND typeof(notified_count) = 'integer' AND typeof(notices) = 'integer' AND (muted_until IS NULL OR muted_until LIKE '____-__-__ __:__:__%' AND datetime(muted_until) IS NOT NULL) AND (assignee IS NULL OR typeof(assignee) = 'text') AND (comment IS NULL OR typeof(comment) = 'text'))
 );
 
-CREATE INDEX ix_incident_kind_incident_id ON incident (kind, incident_id);
-
 CREATE INDEX ix_incident_project_incident_id ON incident (project, incident_id);
 
-CREATE INDEX ix_incident_project_state_level_last_at ON incident (project, state, level, last_at);
+CREATE INDEX ix_incident_project_state_incident_id ON incident (project, state, incident_id);
 
-CREATE INDEX ix_incident_state_closed_at ON incident (state, closed_at);
-
-CREATE INDEX ix_incident_state_level_last_at ON incident (state, level, last_at);
+CREATE INDEX ix_incident_state_incident_id ON incident (state, incident_id);
 
 CREATE INDEX ix_incident_subject_incident_id ON incident (subject, incident_id);

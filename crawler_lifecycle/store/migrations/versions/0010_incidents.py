@@ -13,7 +13,7 @@ depends_on = None
 
 #: An older build records no incidents, and reads none.
 WORKS_FROM = "0001"
-FINGERPRINT = "d3c3a2dd6062c27f"
+FINGERPRINT = "1f19be1efe499eb1"
 
 
 def upgrade() -> None:

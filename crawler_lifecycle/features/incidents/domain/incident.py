@@ -1,4 +1,4 @@
-"""Values of incidents."""
+"""The record of an incident, and the kinds of incidents."""
 
 from __future__ import annotations
 

@@ -1,0 +1,118 @@
+"""The search for incidents among very many runs: what a round costs at the rate of a large day, and
+the first round of a gateway; SQLite and MariaDB.
+
+The baseline of a round is one plain statement, that of the first round a count of all runs by
+crawler, each in the same database.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import sqlalchemy as sa
+
+from benchmarks.sizes import size
+from crawler_lifecycle.clock import utc_now
+from crawler_lifecycle.features.incidents.gateway.rounds import EVERY_S, SELDOM, Rounds
+from crawler_lifecycle.store.migrations.schema_version import upgrade
+from crawler_lifecycle.store.store import Store, open_store
+from crawler_lifecycle.store.tables import metadata
+from tests.gateway.gateway_harness import Harness
+from tests.support import filling
+from tests.support.mariadb import running_mariadb
+
+RUNS = size(1_000_000, 2_000, "BENCHMARK_RUNS")
+CRAWLERS = size(500, 20)
+SCHEDULES = size(200, 5)
+ROUNDS = size(20 * SELDOM, SELDOM)
+#: Ended runs in a second: 100,000 a day, each of one task.
+RATE = 100_000 / 86_400
+
+
+async def main() -> None:
+    """Print the figures for both databases."""
+    with tempfile.TemporaryDirectory() as folder:
+        _figures("SQLite", f"sqlite:///{Path(folder) / 'state.db'}")
+    try:
+        with running_mariadb() as server, server.database() as url:
+            _figures("MariaDB", url)
+    except pytest.skip.Exception as missing:
+        print(missing)
+
+
+def _figures(name: str, url: str) -> None:
+    upgrade(url)
+    store = open_store(url)
+    _fill(store)
+    rounds = Rounds(Harness(store, utc_now).gateway(clock=utc_now))  # type: ignore[arg-type]
+    whole_s, whole_cpu_s = _measured(lambda: rounds.once(()))
+    scan_s, _ = _measured(lambda: _counted(store))
+    found = sum(store.incidents.open_counts().values())
+    print(
+        f"{name}: first round among {RUNS:,} runs of {CRAWLERS} crawlers {whole_s:.2f} s "
+        f"({whole_cpu_s:.2f} s of processor; {found} incidents), a scan of them {scan_s:.2f} s"
+    )
+    used = bare = 0.0
+    due = 0.0
+    number = RUNS
+    for _ in range(ROUNDS):
+        due += RATE * EVERY_S
+        while due >= 1:
+            due -= 1
+            number -= 1
+            _end(store, number)
+        used += _measured(lambda: rounds.once(()))[1]
+        bare += _measured(store.events.last_event_seq)[1]
+    each_ms = used / ROUNDS * 1000
+    print(
+        f"{name}: a round {each_ms:.1f} ms of processor (a plain statement "
+        f"{bare / ROUNDS * 1000:.1f} ms), {used / (ROUNDS * EVERY_S):.2%} of a core "
+        f"(reach: 1 %), without the database server"
+    )
+    store.close()
+
+
+def _fill(store: Store) -> None:
+    filler = filling.patient_engine(store.database.engine.url)
+    with patch.object(filling, "CRAWLERS", CRAWLERS), filler.begin() as connection:
+        filling.fill_runs(connection, RUNS)
+        change = f"UPDATE run_history SET ended_at = :at WHERE run_id > {RUNS - 40 * CRAWLERS}"
+        connection.execute(sa.text(change), {"at": f"{utc_now():%Y-%m-%d %H:%M:%S.%f}"})
+    with filler.begin() as connection:
+        filling.analyze(connection, list(metadata.tables))
+    filler.dispose()
+    definition = {"run": {"crawler": "crawler-1"}, "every_s": 3600}
+    for n in range(SCHEDULES):
+        store.schedules.put(f"s{n}", definition, None)
+
+
+def _counted(store: Store) -> None:
+    with store.database.reading() as connection:
+        statement = "SELECT crawler, status, count(*), max(cause) FROM run_history GROUP BY 1, 2"
+        connection.execute(sa.text(statement)).all()
+
+
+def _end(store: Store, run_id: int) -> None:
+    """Append the event of the end of a run, as its verdict does."""
+    with store.database.writing() as connection:
+        connection.execute(sa.text("UPDATE outbox_counter SET seq = seq + 1"))
+        statement = (
+            "INSERT INTO outbox_event (seq, subject, subject_uid, run_id, attempt, type, body, "
+            "created_at) SELECT seq, 'runs/1', 'u', :id, 1, 'run.ended', '{}', :at FROM "
+            "outbox_counter"
+        )
+        at = f"{utc_now():%Y-%m-%d %H:%M:%S.%f}"
+        connection.execute(sa.text(statement), {"id": run_id, "at": at})
+
+
+def _measured(call: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of a call, and those of processor time."""
+    began = time.perf_counter()
+    used = time.process_time()
+    call()
+    return time.perf_counter() - began, time.process_time() - used
