@@ -1,6 +1,4 @@
-"""The first schema. It is frozen as SQL beside this module, because it must never change with the
-tables.
-"""
+"""The first schema. It is frozen as SQL beside this module, because it must never change with the tables."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-#: The oldest schema version whose builds still work on this schema. Every migration has this
-#: constant.
+#: The oldest schema version whose builds still work on this schema. Every migration has this constant.
 WORKS_FROM = "0001"
 #: ``python -m tools.schema`` of the build that has this schema as its newest.
 FINGERPRINT = "24cbc2bec71c7e59"

@@ -1,6 +1,4 @@
-"""A database keeps the fingerprint of its tables, so that a build finds out whether another build
-made them.
-"""
+"""A database keeps the fingerprint of its tables, so that a build finds out whether another build made them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Runs and tasks say who ended them. For older rows, status, outcome and the beginning of the cause
-tell it.
-"""
+"""Runs and tasks say who ended them. For older rows, status, outcome and the beginning of the cause tell it."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ _INDEXES = {
     "ix_run_history_ended_by_run_id": ("ended_by", "run_id"),
     "ix_run_history_project_ended_by_run_id": ("project", "ended_by", "run_id"),
 }
-#: The cause of a crawler's own end has these words, also where its outcome is one of ours. INSTR
-#: knows upper and lower case on each database, and LIKE does not.
+#: The cause of a crawler's own end has these words, also where its outcome is one of ours. INSTR knows upper and lower
+#: case on each database, and LIKE does not.
 _BY_OUTCOME = """
     WHEN INSTR(cause, 'The crawler') > 0 THEN 'crawler'
     WHEN status = 'LOST' THEN 'cluster'

@@ -12,8 +12,7 @@ down_revision = "0006"
 branch_labels = None
 depends_on = None
 
-#: An older build records nothing here. Its runs that lack fields are then in no list of what needs
-#: attention.
+#: An older build records nothing here. Its runs that lack fields are then in no list of what needs attention.
 WORKS_FROM = "0001"
 FINGERPRINT = "41c33c7e653f82f0"
 

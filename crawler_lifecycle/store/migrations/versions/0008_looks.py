@@ -12,8 +12,7 @@ down_revision = "0007"
 branch_labels = None
 depends_on = None
 
-#: An older build counts no looks. A newer one also compares the time of the last look, which every
-#: build writes.
+#: An older build counts no looks. A newer one also compares the time of the last look, which every build writes.
 WORKS_FROM = "0001"
 FINGERPRINT = "fbc970bf0ec3f969"
 

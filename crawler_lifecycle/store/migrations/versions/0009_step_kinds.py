@@ -9,8 +9,7 @@ down_revision = "0008"
 branch_labels = None
 depends_on = None
 
-#: An older build has no graphs with steps of a new kind. Where a newer one sent some, it lets these
-#: steps stand.
+#: An older build has no graphs with steps of a new kind. Where a newer one sent some, it lets these steps stand.
 WORKS_FROM = "0001"
 FINGERPRINT = "200b05ae1da30616"
 
