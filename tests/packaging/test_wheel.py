@@ -77,7 +77,7 @@ def test_a_package_index_gets_the_readme_without_links_to_files_of_the_repositor
     assert isinstance(shown, str)
     assert metadata.metadata["Description-Content-Type"] == "text/markdown"
     assert "runs each of them as a durable\n[Temporal](https://temporal.io) workflow." in shown
-    assert "continue with the quickstart:" in shown
+    assert "or continue with the quickstart, which" in shown
     targets = re.findall(r"\]\(([^)]*)\)", shown)
     assert [target for target in targets if not target.startswith("https://")] == []
 
