@@ -15,20 +15,19 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Maximum number of concurrent calls, not counting slow ones.
+#: Maximum number of concurrent calls, excluding slow calls.
 WIDTH = 16
-#: Seconds after which a call counts as slow. Another call can then start in its place, and nobody
-#: waits for the slow call at the end.
+#: Seconds after which a call counts as slow. Another call can then start in its place, and the end
+#: does not wait for the slow call.
 SLOW_S = 5.0
-#: Maximum number of concurrent calls, including slow ones.
+#: Maximum number of concurrent calls, including slow calls.
 MOST = 200
 
 
 class Abreast(Generic[T, R]):
-    """Calls ``do`` for each item.
-
-    At the end, ``slow`` is the number of calls that nobody waited for. They continue in their own
-    threads until their own time limits end them, and their results are lost.
+    """Calls ``do`` for each item. At the end, ``slow`` is the number of slow calls that have not
+    returned. These calls continue in their own threads until their own time limits end them, and
+    their results are discarded.
     """
 
     def __init__(
@@ -46,9 +45,8 @@ class Abreast(Generic[T, R]):
         return len(self._busy)
 
     def over(self, items: Iterable[T]) -> Iterator[tuple[T, R | Exception]]:
-        """Yield each item with its result or error, in the order in which the calls end.
-
-        The next item is read only when its call can start.
+        """Yield each item with its result or error, in the order in which the calls return. An item
+        is read only when its call can start.
         """
         waiting = iter(items)
         number = 0
@@ -86,8 +84,8 @@ class Abreast(Generic[T, R]):
         threading.Thread(target=run, args=(call,), name=f"abreast-{number}", daemon=True).start()
 
     def _ended(self, seconds: float) -> Iterator[tuple[T, R | Exception]]:
-        """Wait up to ``seconds`` for one call, and yield the answers of all calls that have ended
-        by then.
+        """Wait up to ``seconds`` for one call, and yield the answers of all calls that have
+        returned by then.
         """
         try:
             found = self._answers.get(timeout=max(seconds, 0.001))

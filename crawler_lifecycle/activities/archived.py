@@ -1,9 +1,7 @@
-"""Reading of single files from a stored archive: only its directory and the requested members are
-fetched.
-
-The contents of an archive come from a crawler, and its storage can belong to anybody. So only the
-two compression methods that we write are read, in pieces, and a directory above ``DIRECTORY_MAX``
-is refused.
+"""Reading of single files from a stored archive: only the directory and the requested members are
+fetched. The contents of an archive come from a crawler, and the storage can belong to a third
+party. So only the two compression methods that we use are read, in pieces, and a directory larger
+than ``DIRECTORY_MAX`` is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from crawler_lifecycle.domain.errors import NotDelivered
 from crawler_lifecycle.domain.run_data import FarFile
 from crawler_lifecycle.ports.protocols import FileArchive
 
-#: Size of the largest directory that is read, in bytes. It is enough for about 20,000 files.
+#: Size of the largest directory that is read, in bytes. This size is enough for about 20,000 files.
 DIRECTORY_MAX = 2 * 1024 * 1024
 #: Size of one request to the storage, and of one piece for the caller, in bytes.
 BLOCK = 256 * 1024
@@ -38,8 +36,8 @@ _BROKEN = (
 
 
 class ArchivedFiles:
-    """Lists and reads members of stored archives. Methods block. All raise ``NotDelivered`` if an
-    archive cannot be read.
+    """Lists and reads members of stored archives. The methods block, and raise ``NotDelivered`` if
+    an archive cannot be read.
     """
 
     def __init__(self, archive: FileArchive) -> None:

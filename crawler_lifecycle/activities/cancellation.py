@@ -1,7 +1,7 @@
 """Activities that stop a run. All of them run on the control queue.
 
 Tasks are asked to end page by page. The database records which tasks were asked, and the next
-execution continues with the others.
+execution continues with the remaining tasks.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Number of tasks that one query reads or marks.
 STOP_PAGE = 1000
-#: Seconds after which no further task is asked. The activity then ends, and its next execution
-#: continues from the record.
+#: Seconds after which no further task is asked to end. The activity then returns, and its next
+#: execution continues from the record.
 PASS_S = 20.0
 #: Maximum time between two records, in seconds, so that requests are recorded soon after they were
 #: sent.
@@ -50,11 +50,11 @@ class StopReport:
     """Result of ``k8_stop_task`` or ``k8_stop_pod``."""
 
     left: int = 0
-    """Number of tasks whose stop request failed or was not answered in time. They are asked again
-    later.
+    """Number of tasks whose stop request failed or was not answered in time. The next execution
+    asks these tasks again.
     """
     more: bool = False
-    """True if the time was up before every task was asked."""
+    """True if the time limit was reached before every task was asked to end."""
     asked_at: datetime | None = None
     """The latest time at which a task of the run was asked to end."""
     counts: Counts = field(default_factory=Counts)
@@ -123,7 +123,7 @@ class StopPass:
         return StopReport(left, self._more, asked_at, counts)
 
     def _turns(self) -> Iterator[TaskRef]:
-        """Yield the tasks to ask next, until the time is up."""
+        """Yield the tasks to ask next, until the time limit is reached."""
         yield from self._pages(None)
         if self._force and not self._more:
             yield from self._pages(self._clock() - timedelta(seconds=AGAIN_S))
@@ -152,20 +152,20 @@ class StopPass:
         self._cluster.kill(self._fence.run, task)
 
     def _log(self, task: TaskRef) -> Details | None:
-        """Return the log of a task before its stop, or ``None`` if it cannot be read.
-
-        A later poll replaces it if the log still exists then. An error here does not prevent the
-        stop, because the reason for the stop may be a node that does not answer.
+        """Return the log of a task before the task is stopped, or ``None`` if the log cannot be
+        read. The next poll replaces this log if the log still exists at that time. An error here
+        does not prevent the stop, because the reason for the stop may be a node that does not
+        answer.
         """
         try:
             return next(iter(self._cluster.details(self._fence.run, [task])), None)
-        except Exception as error:  # reading can also fail because of the crawler's output
+        except Exception as error:  # the crawler's output can be another cause of a failure
             log.warning("the log of task %s was not saved before its stop: %s", task.task_id, error)
             return None
 
     def _mark(self) -> None:
-        """Record which tasks were asked: first their logs in one transaction, then their statuses
-        in another.
+        """Record which tasks were asked to end: first their logs in one transaction, then their
+        statuses in a second transaction.
         """
         answered, self._answered = self._answered, []
         if answered:
@@ -176,7 +176,7 @@ class StopPass:
                 self._stops.mark_stopping(
                     self._fence, [task.task_id for task, _ in answered], killed=self._force
                 )
-            # The requests were sent, and will be repeated after the row is repaired.
+            # The requests were sent. They will be repeated after the row is repaired.
             except RowUnreadable as error:
                 log.warning(
                     "%d stop requests of run %d are not recorded: %s",
@@ -188,16 +188,15 @@ class StopPass:
         self._marked_at = time.monotonic()
 
 
-#: Seconds for which ``record_stop`` asks or kills tasks. The next step or the next try continues.
+#: Seconds for which ``record_stop`` asks tasks to end or kills them. The next step or the next try
+#: continues with the remaining tasks.
 AT_ONCE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class HeardStop:
-    """One stop as the workflow received it.
-
-    ``request_id`` names its row in the cancellation log. It is ``None`` if the stop comes from a
-    limit of the run.
+    """One stop as the workflow received it. ``request_id`` names the stop's row in the cancellation
+    log, and is ``None`` if the stop comes from one of the run's limits.
     """
 
     intent: StopIntent
@@ -226,10 +225,11 @@ class CancellationActivities:
 
     @activity_named("record_stop")
     def record_stop(self, order: RecordStop) -> StopIntent | None:
-        """Record the stop, and then ask or kill the tasks at once. The run becomes STOPPING.
+        """Record the stop, and then at once ask the tasks to end, or kill them. The run becomes
+        STOPPING.
 
-        Return the recorded stop. On a busy Temporal server, the next step (``k8_stop_task``) can
-        come seconds later; it asks the remaining tasks and reports errors. If the row is
+        Return the recorded stop. On a busy Temporal server, seconds can elapse before the next step
+        (``k8_stop_task``), which asks the remaining tasks and reports errors. If the row is
         unreadable, ``RowUnreadable`` is raised, and the stop is recorded after the row is repaired.
 
         Second execution: the stop is already recorded, and only tasks that were not asked yet are
@@ -271,7 +271,7 @@ class CancellationActivities:
     def k8_stop_task(self, fence: Fence) -> StopReport:
         """Ask each active task of the run to end gracefully. Each asked task becomes STOPPING.
 
-        Several tasks are asked at a time, so a call that hangs does not delay the others.
+        Several tasks are asked at a time, so a call that hangs does not delay the other calls.
         Second execution: continues with the tasks that are not STOPPING yet. The cluster may get
         the same request again, but it sends the crawler no second signal.
         """

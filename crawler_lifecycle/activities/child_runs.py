@@ -1,6 +1,6 @@
 """Starts and stops of runs for a manager, a graph or a schedule.
 
-The module also defines the ids and inputs of the workflows of runs, for all code that begins, stops
+In addition, the module defines the ids and inputs of run workflows, for all code that begins, stops
 or follows runs.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 J = TypeVar("J")
 
-#: Number of runs that are read at once, in order to begin or stop them.
+#: Number of runs that are read from the database at once, in order to begin or stop these runs.
 WINDOW = 100
 #: Seconds after which no further run is begun or stopped. The activity then returns and is called
 #: again.
@@ -48,7 +48,7 @@ ERROR_MAX = 1000
 
 
 class NeverBegun(InvalidRequest):
-    """This job can never have a run. The text explains why."""
+    """No run can ever begin for this job. The text explains why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,9 @@ class RecordParentStop:
     intent: StopIntent
     leave: bool = False
     must: bool = False
-    """For a damaged row of a manager. If true, raise the error, so that Temporal retries until the
-    repair. If false, return the error, so that the runs can be stopped in the meantime.
+    """If true, an error about a damaged row of a manager is raised, so that Temporal retries until
+    the row is repaired. If false, the error is returned, so that the runs can be stopped before the
+    repair.
     """
 
 
@@ -80,8 +81,8 @@ class StopRecorded:
     leave: bool = False
     status: RunStatus = RunStatus.STOPPING
     unreadable: str | None = None
-    """The defect of the row and its fix, if nothing could be recorded. The other fields are then as
-    requested.
+    """The defect in the row and its fix, if nothing could be recorded. The other fields then
+    contain the requested values.
     """
 
 
@@ -99,7 +100,7 @@ class StopRuns:
 
 @dataclass(frozen=True, slots=True)
 class BegunRuns:
-    """Result of one pass that begins runs for jobs."""
+    """Result of one pass that begins runs for waiting jobs."""
 
     begun: int = 0
     refused: int = 0
@@ -107,7 +108,7 @@ class BegunRuns:
     ended.
     """
     more: bool = False
-    """True if the time was up before every job was tried."""
+    """True if the time limit was reached before every job was tried."""
     stopped: bool = False
     """True if a stop is recorded, so that no further run is begun."""
 
@@ -117,11 +118,12 @@ class RunsLeft:
     """Result of one pass that stops live runs."""
 
     live: int = 0
-    """Number of live runs. If ``more`` is true, only the runs that were read are counted."""
+    """Number of live runs. If ``more`` is true, only runs that were read from the database are
+    counted."""
     more: bool = False
-    """True if the time was up before all runs were read."""
+    """True if the time limit was reached before all runs were read."""
     trouble: str | None = None
-    """The latest reason why a run could not be stopped."""
+    """The most recent reason why a run could not be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,8 @@ class ChildRuns:
 
     def crawlers(self) -> Sequence[CrawlerDefinition]:
         """Return the known crawlers."""
-        # An installation with its own scheduler service may have no catalogue here. Then ask that
-        # service.
+        # An installation with its own scheduler service may have no catalogue on this worker. Then
+        # ask that service.
         return self.catalogue.all() or self.scheduler.crawlers()
 
     @property
@@ -154,16 +156,15 @@ class ChildRuns:
         begun: Callable[[int, int | None, str | None], bool | None],
         stopped: Callable[[], StopIntent | None],
     ) -> BegunRuns:
-        """Begin the runs of all waiting jobs until the time is up.
-
-        A job that fails does not delay the others. The first such error is raised after all jobs
-        were tried. An outage ends the pass at once.
+        """Begin the runs of all waiting jobs until the time limit is reached. A job that fails does
+        not delay the other jobs. The first error is raised after all jobs were tried. An outage
+        ends the pass at once.
 
         ``waiting(most)`` returns up to ``most`` jobs by number. ``begin(job)`` begins a run and
-        returns its id, or ``None`` if it was stopped at once; it raises ``NeverBegun``.
-        ``begun(number, id, why)`` records the id, or the reason why the job can never have a run,
-        and returns ``False`` if the job was cancelled in the meantime. ``stopped()`` returns the
-        stop that prevents further runs.
+        returns the run's id, or ``None`` if the run was stopped at once. It raises ``NeverBegun``.
+        ``begun(number, id, why)`` records the id, or the reason why no run can ever begin for the
+        job, and returns ``False`` if the job was cancelled in the meantime. ``stopped()`` returns
+        the stop that prevents further runs.
         """
         until = time.monotonic() + PASS_S
         incidents = list[LifecycleError]()
@@ -197,7 +198,7 @@ class ChildRuns:
                             refused=done.refused + refused,
                         )
                 except QuotaReached as error:
-                    incidents.append(error)  # it waits, while jobs of other pools can begin
+                    incidents.append(error)  # this job waits, while jobs in other pools can begin
                 except (StoreRefused, RowUnreadable, InvalidRequest) as error:
                     log.error("job %d of %s cannot begin now: %s", number, whose, error)
                     incidents.append(error)
@@ -210,7 +211,7 @@ class ChildRuns:
         request: Callable[[], RunRequest],
         stopped: Callable[[], StopIntent | None] = lambda: None,
     ) -> RunRow | None:
-        """Create or find the run of this request, and start its workflow.
+        """Create or find the run for this request, and start the run's workflow.
 
         Return ``None`` if the run was stopped before it executed. As in the gateway, the row is
         created before the workflow. ``request()`` creates and checks the request. ``stopped()``
@@ -221,7 +222,7 @@ class ChildRuns:
         if run is None:
             try:
                 wanted = request()
-                with suppress(DuplicateRequest):  # another try of this activity has created it
+                with suppress(DuplicateRequest):  # another try of this activity has created the run
                     run, fresh = self.acceptance.reserve_run(wanted, request_id)
             except InvalidRequest as error:
                 raise NeverBegun(str(error)) from None
@@ -230,8 +231,8 @@ class ChildRuns:
             raise NeverBegun(
                 f"the request id {request_id!r} belongs to a run that {whose} does not own; end it"
             )
-        # A stop or the end may have come after the job was picked and before the run had a row. The
-        # new run must then not execute. A later stop finds the row.
+        # A stop or the end may have come after the job was picked and before the run had a row.
+        # Then the new run must not begin to execute. The next stop finds the row.
         intent = stopped() if fresh else None
         if intent is not None:
             self.stop(run, whose, intent)
@@ -250,8 +251,7 @@ class ChildRuns:
         self, whose: str, page: Callable[[int, int], Sequence[RunRow]], intent: StopIntent
     ) -> RunsLeft:
         """Stop each of these runs whose workflow has not acted on a stop yet, several at a time.
-
-        ``whose`` is the prefix of the ids of these stops. ``page(after, most)`` returns up to
+        ``whose`` is the prefix of the ids of the stops. ``page(after, most)`` returns up to
         ``most`` live runs with ids above ``after``.
         """
         until = time.monotonic() + PASS_S
@@ -275,7 +275,8 @@ class ChildRuns:
                 return replace(left, more=True)
 
     def stop(self, run: RunRow, whose: str, intent: StopIntent) -> None:
-        """Record the stop of a run. Then notify its workflow or start one, as the gateway does."""
+        """Record the stop of a run. Then notify the run's workflow or start a new one, as the
+        gateway does."""
         kind = "force_stop" if intent.force else "stop"
         request_id = f"{whose}/{run.attempt}/{kind}"
         run = self.stops.record_stop(run.run_id, intent, request_id)
@@ -300,26 +301,24 @@ class ChildRuns:
 
 
 def _to_notify(run: RunRow, intent: StopIntent) -> bool:
-    """Return whether a run still needs this stop.
-
-    It does if it has no stop, if its workflow has not acted on its stop, or if only the new stop is
-    forced.
+    """Return whether a run still needs this stop. This is true if the run has no stop, if its
+    workflow has not acted on the recorded stop, or if only the new stop is forced.
     """
     return run.stop is None or run.stop_acted_at is None or (intent.force and not run.stop.force)
 
 
 def own_workflow_id(row: RunRow) -> str:
-    """Return the plain workflow id of a run, which consists of its crawler and its request."""
+    """Return the plain workflow id for a run, which contains the names of the crawler and the
+    request."""
     return workflow_id(row.crawler, row.request_id)
 
 
 def next_workflow_id(row: RunRow) -> str:
-    """Return the id for the next workflow of this run.
-
-    An earlier attempt may still use the plain id while it delivers its events, which can take hours
-    if the archive is unavailable. A start under that id would find the old workflow and begin
-    nothing. So the plain id is used only if no other workflow has it. Otherwise the id contains the
-    next attempt, so that a repeated call starts no second workflow.
+    """Return the id for the next workflow of this run. An earlier attempt may still use the plain
+    id while it is delivering its events, which can take hours if the archive is unavailable. A
+    start under that id would find the old workflow and begin nothing. So the plain id is used only
+    if no other workflow uses it. Otherwise the returned id contains the number of the next attempt,
+    so that a repeated call starts no second workflow.
     """
     own = own_workflow_id(row)
     if row.owner_run_id is None:
@@ -329,7 +328,7 @@ def next_workflow_id(row: RunRow) -> str:
 
 
 def workflow_ids(row: RunRow) -> list[str]:
-    """Return the ids of workflows that can work for this run: its recorded owner, then its next
+    """Return the ids of workflows that can belong to this run: its recorded owner, then its next
     workflow.
     """
     return list(dict.fromkeys(filter(None, (row.owner_workflow_id, next_workflow_id(row)))))
@@ -339,17 +338,16 @@ def uid_there(row: RunRow, workflow_id: str) -> str | None:
     """Return the run uid that a workflow with this id must have, or ``None`` for the recorded
     owner.
 
-    The id is made from the request, so a workflow of another run can use it. That happens if a
-    restore lost that run's row and its request was repeated.
+    The id is made from the request, so the workflow of another run can use the same id. That
+    happens if a restore removed that run's row and the request was repeated.
     """
     owner = row.owner_run_id is not None and workflow_id == row.owner_workflow_id
     return None if owner else row.run_uid
 
 
 def begin_request(row: RunRow, **more: Any) -> RunRequest:
-    """Return the input of a workflow for a stored run.
-
-    The workflow reads all other data by the run's id.
+    """Return the input of a workflow for a stored run. The workflow reads all other data from the
+    run's row.
     """
     priority = row.request.get("priority")
     # Temporal needs the priority before the workflow has read the stored request.

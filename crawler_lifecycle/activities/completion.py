@@ -73,7 +73,7 @@ class RunEnded:
 
 @dataclass
 class CompletionActivities:
-    """Activities of stage 4."""
+    """Activities for stage 4."""
 
     completion: CompletionStore
     exports: ExportStore
@@ -89,7 +89,7 @@ class CompletionActivities:
 
     @activity_named("update_run_status")
     def update_run_status(self, fence: Fence) -> RunEnded:
-        """Set the run's verdict from its tasks, once per attempt.
+        """Derive the run's verdict from its tasks, and record it once per attempt.
 
         Second execution: returns the recorded verdict.
         """
@@ -142,7 +142,7 @@ class CompletionActivities:
 
     @activity_named("deliver_event")
     def deliver_event(self, key: str) -> None:
-        """Deliver a recorded event about the end of a manager or a graph to the data pipelines.
+        """Deliver to the data pipelines a recorded event about the end of a manager or a graph.
 
         Raises ``InvalidRequest`` if no such event is recorded.
 
@@ -156,10 +156,9 @@ class CompletionActivities:
         send_event(self.events, event, self.sink.send, self.sink.name)
 
     def _send_earlier_ends(self, fence: Fence) -> None:
-        """Deliver the end events of earlier attempts that are still undelivered.
-
-        A resume can come before the earlier workflow has delivered its event, and that workflow can
-        have failed. Audits check only the current attempt. A failure is recorded and not raised.
+        """Deliver the end events of earlier attempts that are still undelivered. A run can be
+        resumed before the earlier workflow has delivered its event, and that workflow can have
+        failed. Audits check only the current attempt. A failure is recorded and not raised.
         """
         if fence.attempt == 1:
             return
@@ -191,10 +190,9 @@ class CompletionActivities:
 
     @activity_named("export_supporting_files")
     def export_supporting_files(self, fence: Fence) -> ExportResult | None:
-        """Zip the supporting files of all tasks of the run into the archive.
-
-        Return ``None`` if there are none. Files of earlier attempts are included, because a resumed
-        crawl continues where they ended.
+        """Zip the supporting files of all tasks of the run into the archive. Return ``None`` if
+        there are no files. Files of earlier attempts are included, because a resumed crawl
+        continues where these attempts ended.
 
         Second execution: writes the same archive under the same key again.
         """
@@ -244,8 +242,8 @@ class CompletionActivities:
     def resend_pushes(self, fence: Fence) -> int:
         """Push the undelivered events of this attempt again, and return their number.
 
-        A ``run.changed`` event is left out if a newer one exists. Raises ``NotDelivered`` at the
-        first event that fails again.
+        A ``run.changed`` event is left out if a newer ``run.changed`` event exists. Raises
+        ``NotDelivered`` at the first event that fails again.
 
         Second execution: pushes only the events that are still undelivered.
         """

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.deletion import DeletionStore
     from crawler_lifecycle.store.runs.reads import RunReader
 
-#: Temporal's lists can be out of date. These are the number of consecutive empty lists that prove
-#: the deletion, and the seconds between two lists.
+#: The number of consecutive empty lists from Temporal that prove the deletion, and the seconds
+#: between two lists. More than one is needed because Temporal's lists can be out of date.
 LISTS = 2
 LIST_S = 1.0
 #: Maximum number of lists that one try reads.
@@ -54,9 +54,8 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_texts", no_thread_cancel_exception=True)
     def delete_run_texts(self, run: RunRef) -> None:
-        """Remove the texts of persons and crawlers from all rows about the run.
-
-        Second execution: does the same.
+        """Remove texts that persons and crawlers wrote from all rows about the run. Second
+        execution: does the same.
         """
         with beating(), self._noting(run, "rows"):
             gone = self.deletion.delete_texts(run, alive)
@@ -66,11 +65,9 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_histories", no_thread_cancel_exception=True)
     def delete_run_histories(self, run: RunRef) -> None:
-        """Delete all workflow executions of the run from Temporal, including open ones.
-
-        Raises ``TemporalUnavailable`` while Temporal still lists some.
-
-        Second execution: deletes the rest.
+        """Delete all workflow executions of the run from Temporal, including open executions.
+        Raises ``TemporalUnavailable`` while Temporal still lists executions. Second execution:
+        deletes the remaining executions.
         """
         row = self._row(run)
         empty = 0
@@ -85,13 +82,10 @@ class DeletionActivities:
 
     @activity.defn(name="delete_run_files", no_thread_cancel_exception=True)
     def delete_run_files(self, run: RunRef) -> bool | None:
-        """Remove the run's archives and the files of its tasks.
-
-        After the deletion of the workflow executions, this ends the deletion. Return whether an
-        export can still write files; older builds return ``None``. Raises ``NotDelivered`` if
-        something remains.
-
-        Second execution: removes the rest.
+        """Remove the run's archives and the files of its tasks. This is the last step, after the
+        workflow executions have been deleted. Return whether an export can still write files; older
+        builds return ``None``. Raises ``NotDelivered`` if files or archives remain. Second
+        execution: removes the remaining files and archives.
         """
         row = self._row(run)
         errors = list[LifecycleError]()

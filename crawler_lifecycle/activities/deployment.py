@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
 
-#: Seconds after which a deployment call expires, so that a late call cannot undo a stop.
+#: Seconds after which a deployment call expires, so that a delayed call cannot undo a stop.
 DEPLOYMENT_LIFE_S = 25
 #: Maximum number of tasks that one call offers to the scheduler service.
 DEPLOYMENT_PAGE = 100
@@ -64,12 +64,12 @@ class Deploy:
     max_parallel: int | None = None
     resume: bool = False
     next_look_at: datetime | None = None
-    """The time of the run's next poll. It does not depend on the answer of the call."""
+    """The time of the run's next poll. This time does not depend on the answer to the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeployReport:
-    """Result of a deployment call."""
+    """The result of a deployment call."""
 
     counts: Counts
     offered: int = 0
@@ -78,7 +78,8 @@ class DeployReport:
     in_line: bool = False
     """True if the run waits for slots of its pool."""
     resting: Resting = field(default_factory=Resting)
-    """The tasks whose next try may not begin yet. They are counted if no task was offered."""
+    """The tasks whose next try may not begin yet. These tasks are counted only if no task was
+    offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Requeue:
 
 @dataclass
 class DeploymentActivities:
-    """Activities of stage 2."""
+    """Activities for stage 2."""
 
     deployment: DeploymentStore
     polls: PollStore
@@ -207,7 +208,7 @@ class DeploymentActivities:
                 limits=handle.limits,
                 expires_at=expires_at,
                 # The runs of a manager or a graph that a schedule started have the schedule's due
-                # time, but another trigger.
+                # time, but a different trigger.
                 scheduled=scheduled or handle.due_at is not None,
                 due_at=handle.due_at,
                 priority=handle.priority,
@@ -222,8 +223,8 @@ class DeploymentActivities:
             except DeploymentRefused as error:
                 return self._refused(call, until, fence, str(error))
             except SchedulerUnavailable as error:
-                # Such a call created no task. Its offer must be withdrawn, because its tasks may be
-                # created in another namespace later.
+                # Such a call created no task. Its offer must be withdrawn, because a later call may
+                # create the tasks in another namespace.
                 if isinstance(error, MeantElsewhere | CallTooLarge):
                     self.deployment.withdraw_offer(fence, tasks, until)
                 self.deployment.note_waiting(fence, f"{SCHEDULER_WAIT}{error}")
@@ -243,11 +244,10 @@ class DeploymentActivities:
     def _sent(
         self, fence: Fence, call: Deployment, until: datetime
     ) -> tuple[Deployment, list[DeployedTask]]:
-        """Deploy as many tasks as the service accepts in one call, and return that call and its
-        answers.
-
-        A call that is too large creates no task. The offer of half of its tasks is then withdrawn,
-        and the other half is tried. Raises ``CallTooLarge`` if even one task is too large.
+        """Deploy as many tasks as the service accepts in one call, and return that call and the
+        answers. A call that is too large creates no task. The offer of half of the tasks is then
+        withdrawn, and the other half is tried. Raises ``CallTooLarge`` if even one task is too
+        large.
         """
         while True:
             try:
@@ -269,8 +269,8 @@ class DeploymentActivities:
             raise
 
     def _record(self, fence: Fence) -> Mapping[str, object]:
-        """Return the record that the cluster keeps with each task, so that a lost row of the run
-        can be restored.
+        """Return the record that the cluster stores with each task, so that a missing row of the
+        run can be restored.
         """
         row = self.runs.get_run(fence.run_id)
         if row is None or row.owner_workflow_id is None:
@@ -281,10 +281,9 @@ class DeploymentActivities:
         return record_of(row.request, row.request_id, row.multi, owner, total, row.attempt)
 
     def _refused(self, call: Deployment, until: datetime, fence: Fence, why: str) -> DeployReport:
-        """Record that the service refuses these tasks permanently.
-
-        An earlier call may have created some of them, so a poll searches for them. A missing task
-        may still appear until the earlier call expires. After that, the task is refused as well.
+        """Record that the service refuses these tasks permanently. An earlier call may have created
+        some of these tasks, so a poll searches for them. A missing task may still appear until the
+        earlier call expires. After that, the task is refused as well.
         """
         counts = self.deployment.refuse_queued(fence, why, call.tasks, until)
         if counts.queued:
@@ -302,8 +301,8 @@ class DeploymentActivities:
     def _adopt_late_ones(self, fence: Fence) -> None:
         """Find the tasks that a call of the previous attempt created late, after a resume.
 
-        The store offers such a task again only after that call has expired. This poll precedes the
-        offer, so that no second task is created.
+        The store offers such a task again only after that call has expired. This poll takes place
+        before the offer, so that no second task is created.
         """
         page = self.tasks.task_page(fence.run_id, [TaskStatus.QUEUED], limit=DEPLOYMENT_PAGE)
         if any(
@@ -312,10 +311,8 @@ class DeploymentActivities:
             self._look_for_queued(fence, "resume")
 
     def _look_for_queued(self, fence: Fence, source: str) -> None:
-        """Record the tasks that unanswered deployment calls have created.
-
-        The poll is recorded as a complete poll, so it also covers the tasks that were deployed
-        before.
+        """Record the tasks that unanswered deployment calls have created. The poll is recorded as a
+        complete poll, so it includes the tasks that were deployed before.
         """
         step = PollStep(self.polls, self.cluster, fence, self.policies)
 
@@ -328,12 +325,10 @@ class DeploymentActivities:
 
     @activity_named("get_main_job_status")
     def get_main_job_status(self, order: MainJob) -> MainJobReport:
-        """Ask the cluster whether the main task has started.
-
-        Until then the activity fails, and Temporal retries it.
-
-        So a long wait adds nothing to the workflow's history. Each try records why the run waits in
-        the database. Second execution: asks again.
+        """Ask the cluster whether the main task has started. If the task has not started, the
+        activity fails, and Temporal retries the activity. So a long wait adds nothing to the
+        workflow's history. Each try records in the database why the run is waiting. Second
+        execution: asks again.
         """
         fence = order.fence
         with beating(), reporting(self.deployment.note_waiting, fence):
@@ -372,11 +367,10 @@ class DeploymentActivities:
         )
 
     def _note_executing(self, fence: Fence) -> float | None:
-        """Record which tasks execute, so that no outdated PENDING is visible in the first minute.
-
-        Also record missing tasks, because two polls together prove that a task is gone. Return the
-        seconds until the second poll can prove it. The next poll records the ends of tasks, because
-        it also fetches their debugging information.
+        """Record which tasks are executing, so that no outdated PENDING is visible in the first
+        minute. Record missing tasks too, because two polls together prove that a task is gone.
+        Return the seconds until the second poll can prove it. The next poll records the ends of
+        tasks, because that poll fetches their debugging information.
         """
         try:
             state, poll = PollStep(self.polls, self.cluster, fence).poll()
@@ -389,7 +383,7 @@ class DeploymentActivities:
     def _note(
         self, fence: Fence, state: FoundState, poll: Poll, next_look_at: datetime | None = None
     ) -> None:
-        with suppress(Overtaken):  # then something newer is recorded
+        with suppress(Overtaken):  # a newer state is already recorded
             PollStep(self.polls, self.cluster, fence).record(
                 state, poll, "look", next_look_at=next_look_at, ends=False
             )
@@ -398,10 +392,9 @@ class DeploymentActivities:
     def _again(
         self, error: LifecycleError, start_check_s: float, again_s: float | None = None
     ) -> ApplicationError:
-        """Return the failure that makes Temporal retry after the interval of the specification.
-
-        The failure is expected, so it is marked as benign. ``again_s`` is the number of seconds
-        after which the cluster can give the missing proof.
+        """Return the failure that makes Temporal retry after the interval in the specification. The
+        failure is expected, so it is marked as benign. ``again_s`` is the number of seconds after
+        which the cluster can give the missing proof.
         """
         delay = timedelta(seconds=max(_interval(start_check_s, again_s), error.retry_after_s or 0))
         category = ApplicationErrorCategory.BENIGN
@@ -413,7 +406,8 @@ class DeploymentActivities:
     def update_run_started(self, order: StartReport) -> RunStatus:
         """Change the run from INITIALIZING to PROCESSING.
 
-        Second execution: the run already has this status or a later one, and keeps it.
+        Second execution: the run already has this status or one that follows it, and the status
+        stays.
         """
         return self.deployment.mark_started(order.fence, order.started_at, order.next_look_at)
 
@@ -445,9 +439,8 @@ class DeploymentActivities:
     @activity_named("requeue_ended_tasks")
     def requeue_ended_tasks(self, order: Requeue) -> Counts:
         """After a resume, insert new QUEUED rows for the tasks that did not succeed. The old rows
-        point to the new ones.
-
-        Second execution: the old rows already point to new ones, and nothing changes.
+        point to the new rows. Second execution: the old rows already point to new rows, and nothing
+        changes.
         """
         return Counts.of(self.deployment.requeue_ended(order.fence, order.include_succeeded))
 
@@ -460,9 +453,7 @@ def _interval(start_check_s: float, again_s: float | None) -> float:
 
 def _is_news(main: TaskState, seen: Observation) -> bool:
     """Return whether the presence or absence of a deployed task is not recorded in the database
-    yet.
-
-    A task that was seen waiting and disappears later must not be recorded as never created.
+    yet. If a task was seen waiting and then disappears, it must not be recorded as never created.
     """
     if seen.phase is Phase.ABSENT:
         return main.uid is not None and main.missed_at is None

@@ -53,7 +53,7 @@ class AddToRun:
 
 @dataclass
 class InitiationActivities:
-    """Activities of stage 1."""
+    """Activities for stage 1."""
 
     initiation: InitiationStore
     additions: AdditionStore
@@ -66,11 +66,11 @@ class InitiationActivities:
         """Insert the run with all its tasks, or claim the run named by ``run_id`` (resumption,
         reserved runs).
 
-        If this worker has a catalogue, it refuses an impossible request with ``InvalidRequest``
+        If this worker has a catalogue, an impossible request is refused with ``InvalidRequest``
         before anything is recorded. A request that a quota refuses is not retried, because the
-        sender decides when to try again. From now on, the steps of this workflow precede the first
-        steps of others. Second execution: returns the same answer to the same owner, and inserts
-        nothing.
+        sender decides when to try again. After this step, the steps of this workflow precede the
+        first steps of other workflows. Second execution: returns the same answer to the same owner,
+        and inserts nothing.
         """
         self.directory.has_begun(order.owner.workflow_id)
         request = order.request
@@ -80,7 +80,8 @@ class InitiationActivities:
             )
         crawler = self.catalogue.get(request.crawler or "")
         if crawler is not None:
-            # The catalogue may have changed since the first execution, whose record stays valid.
+            # The catalogue may have changed since the first execution. The record from the first
+            # execution stays valid.
             if self.runs.find_run(order.request_id) is None:
                 tasks = None if request.tasks is None else [task.args for task in request.tasks]
                 check_tasks(crawler, request.args, request.settings, tasks)
@@ -107,8 +108,8 @@ class InitiationActivities:
         """Append child tasks to a live run. After the next poll, they are deployed into free slots.
 
         Arguments that the crawler does not accept are refused here, because the scheduler service
-        would otherwise refuse all queued tasks of the same call. A call that a quota refuses is not
-        retried, because others wait for it.
+        would otherwise refuse all queued tasks in the same call. A call that a quota refuses is not
+        retried, because a caller is waiting for the answer.
 
         Second execution: the same key gets the same tasks.
         """

@@ -1,12 +1,11 @@
-"""Metrics of runs: the table of instruments, and the functions that count.
+"""Metrics about runs: the table of instruments, and the functions that record values. All values go
+through the SDK's meter: the activity's meter or, outside activities, the worker's meter. So one
+endpoint on a worker serves both our own values and the SDK's values. An activity that is executed
+outside a worker records nothing.
 
-All values go through the SDK's meter: that of the activity or, outside activities, that of the
-worker. So one endpoint of a worker serves both its own values and the SDK's. An activity that is
-executed outside a worker counts nothing.
-
-Metrics are for monitoring, not for accounting: an activity whose answer was lost counts twice. The
-database has the true numbers. Labels have a fixed set of values. An outcome that a crawler invented
-becomes ``other``.
+Metrics are for monitoring, not for accounting: an activity whose answer was lost is counted twice.
+The database contains the exact numbers. Labels have a fixed set of values. An outcome that a
+crawler invented becomes ``other``.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Instrument:
     text: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Upper bounds in seconds. A counter has none."""
+    """The upper bounds of the buckets, in seconds. A counter has no buckets."""
 
     @property
     def exposed(self) -> str:
@@ -79,7 +78,7 @@ POLLS = Instrument(
 POLL_TIME = Instrument("lifecycle_poll", "Duration of complete polls", (), POLL_BUCKETS)
 TASKS_CHANGED = Instrument("lifecycle_tasks_changed", "Changes of tasks' statuses", ("to",))
 CORRECTIONS = Instrument(
-    "lifecycle_corrections", "Recorded statuses that turned out to be untrue", ("kind",)
+    "lifecycle_corrections", "Recorded statuses that turned out to be wrong", ("kind",)
 )
 TRUTH_LAG = Instrument(
     "lifecycle_truth_lag",
@@ -158,8 +157,8 @@ def outcome_class(outcome: str | None) -> str:
 
 
 def error_class(error: BaseException) -> str:
-    """Return the stable type string of a domain error, or ``cancelled`` or ``other`` for any other
-    error.
+    """Return the stable type string of a domain error. For an error outside the domain, return
+    ``cancelled`` or ``other``.
     """
     code = error.type if isinstance(error, ApplicationError) else getattr(error, "code", None)
     if isinstance(error, LifecycleError) or code in codes():
@@ -168,7 +167,7 @@ def error_class(error: BaseException) -> str:
 
 
 def expected(error: BaseException) -> bool:
-    """Return whether an activity raised this failure only in order to wait."""
+    """Return whether an activity raised this failure only because it is waiting."""
     return isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
 
 
@@ -176,16 +175,15 @@ _outside: MetricMeter | None = None
 
 
 def outside(meter: MetricMeter | None) -> None:
-    """Set the meter for counts outside activities.
-
-    With ``None``, nothing is counted there.
+    """Set the meter for counts outside activities. If it is ``None``, nothing is counted outside
+    activities.
     """
     global _outside
     _outside = meter
 
 
 def count(instrument: Instrument, by: int = 1, /, **labels: str) -> None:
-    """Add to a counter, through the meter of the present activity or of the worker."""
+    """Add to a counter, through the meter of the current activity or of the worker."""
     meter = _meter()
     if by and meter is not None:
         meter.create_counter(instrument.name, instrument.text).add(by, dict(labels))
@@ -196,7 +194,7 @@ def _meter() -> MetricMeter | None:
 
 
 def measure(what: Instrument, seconds: float, **labels: str) -> None:
-    """Record a duration, through the meter of the present activity or of the worker."""
+    """Record a duration, through the meter of the current activity or of the worker."""
     meter = _meter()
     if meter is not None:
         histogram = meter.create_histogram_timedelta(what.name, what.text)
@@ -204,14 +202,15 @@ def measure(what: Instrument, seconds: float, **labels: str) -> None:
 
 
 def observer_up(up: bool) -> None:
-    """Record whether the observer of this worker sees the cluster."""
+    """Record whether this worker's observer can watch the cluster."""
     if _outside is not None:
         text = "1 while the observer sees the cluster, otherwise 0"
         _outside.create_gauge("lifecycle_observer_up", text).set(int(up))
 
 
 def stretched(factor: float) -> None:
-    """Record the stretch of the interval before the next poll of the run that was just polled."""
+    """Record the stretch of the interval between the poll that has just ended and the run's next
+    poll."""
     if _outside is not None:
         text = (
             "Stretch of the interval before the poll that was planned last; 1 while polls are "
@@ -224,9 +223,8 @@ def stretched(factor: float) -> None:
 
 
 def committed(news: CommittedChanges) -> None:
-    """Count what a transaction recorded: changed statuses, their lag, and corrections.
-
-    Call it after the commit, in the thread that wrote. A second execution writes nothing, so
+    """Count the statuses that a transaction changed, their lag, and the corrections. Call this
+    function after the commit, in the thread that wrote. A second execution writes nothing, so
     nothing is counted twice.
     """
     for change in news.changes:

@@ -2,7 +2,8 @@
 it proves.
 
 The workflow orders polls through activities, which stage the changes for subsequent activities.
-``Recorder`` does a whole poll without the workflow, and records at once what an observer noticed.
+``Recorder`` does a whole poll without the workflow, and records at once the changes that an
+observer noticed.
 """
 
 from __future__ import annotations
@@ -47,10 +48,8 @@ T = TypeVar("T")
 
 
 def again_if_overtaken(poll: Callable[[], T]) -> T:
-    """Return the result of ``poll``.
-
-    It is repeated if something newer was recorded while it was under way. Raises ``Overtaken``
-    after the last try.
+    """Return the result of ``poll``. The poll is repeated if a newer state was recorded while the
+    poll was under way. Raises ``Overtaken`` after the last try.
     """
     for _ in range(TRIES - 1):
         with suppress(Overtaken):
@@ -59,7 +58,7 @@ def again_if_overtaken(poll: Callable[[], T]) -> T:
 
 
 def ref_of(task: TaskState) -> TaskRef:
-    """Return the reference by which the cluster is asked about a task."""
+    """Return the reference with which the cluster is asked about a task."""
     stopping = task.status is TaskStatus.STOPPING
     # A task that was never offered, or that was deferred, is in no namespace.
     place = task.place if task.uid is not None or task.offered_until is not None else None
@@ -104,11 +103,10 @@ class PollStep:
         ends: bool = True,
         stretch: float | None = None,
     ) -> PollReport:
-        """Record the poll, and stage the changes that it proves.
-
-        Without ``ends``, stage no ends of tasks. ``gap_s`` is the interval before the poll. If
-        ``next_look_at`` is ``None``, the planned time stays. ``stretch`` is the factor by which the
-        next interval is stretched. Raises ``Overtaken``.
+        """Record the poll, and stage the changes that the poll proves. If ``ends`` is false, stage
+        no ends of tasks. ``gap_s`` is the interval before the poll. If ``next_look_at`` is
+        ``None``, the planned time stays. ``stretch`` is the factor by which the next interval is
+        stretched. Raises ``Overtaken``.
         """
         found = self._compare(state, poll, gap_s, resumed)
         if not ends:
@@ -145,8 +143,8 @@ class PollStep:
         state: FoundState,
         apply: Callable[[], None],
     ) -> None:
-        """Find the next tries of ended tasks that have no row, before anybody decides about these
-        ends.
+        """Find the next tries of ended tasks, if these tries have no row, before a decision about
+        these ends.
 
         The cluster has such tries if the database was restored from a copy that is older than that
         decision. ``apply`` applies the changes that the poll found, if they are still staged.
@@ -163,7 +161,7 @@ class PollStep:
         return their number.
 
         A task that has just begun has printed nothing that is worth a call, and thousands can begin
-        between two polls. If nothing can be read about a task, this is recorded.
+        between two polls. If nothing can be read about a task, that fact is recorded.
         """
         ended = list[TaskRef]()
         page = self._polls.staged(self.fence, -1, DETAILS_PAGE)
@@ -175,8 +173,8 @@ class PollStep:
             after = page[-1].observation.index
             full = len(page) == DETAILS_PAGE
             page = self._polls.staged(self.fence, after, DETAILS_PAGE) if full else []
-        # Use a single call, because a cluster may have to list all tasks of the run for it. The
-        # results are written in pages.
+        # A single call is made, because a cluster may have to list all tasks of the run for each
+        # call. The results are written in pages.
         found = iter(self._cluster.details(self.fence.run, ended))
         missing = {task.task_id for task in ended}
         while details := list(islice(found, DETAILS_PAGE)):
@@ -187,7 +185,7 @@ class PollStep:
         return len(ended) - len(missing)
 
     def apply(self, source: str, poll: Poll) -> None:
-        """Apply what ``record`` has staged, together with its details."""
+        """Apply the changes that ``record`` has staged, together with their details."""
         self.fetch_details()
         self._polls.apply_details(self.fence)
         self._polls.apply_findings(self.fence, source, poll.observed_at)
@@ -243,7 +241,7 @@ def _has_executed(seen: Observation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PollOutcome:
-    """The result of a poll without the workflow."""
+    """The result of a poll that the workflow did not request."""
 
     changed: int
     """The number of changes. The workflow has to be notified of them."""
@@ -251,14 +249,14 @@ class PollOutcome:
     again_s: float | None = None
     """Seconds after which the cluster requests another poll."""
     spares_poll: bool = True
-    """True if the workflow only has to count the tasks. An earlier build, which may still run for a
-    while after an upgrade, polls again.
+    """True if the workflow only has to count the tasks. An earlier build, which may still be
+    running for a while after an upgrade, polls again.
     """
 
 
 @dataclass
 class Recorder:
-    """Polls runs without their workflows, and records changes at once.
+    """Polls runs independently of their workflows, and records changes at once.
 
     Verdicts, deployments, retries and stops belong to the workflow, which has to be notified of
     changes.
@@ -271,7 +269,7 @@ class Recorder:
     clock: Clock = utc_now
 
     def record(self, fence: Fence, source: str, few: Tasks = None) -> PollOutcome | None:
-        """Do one poll of a run, and record what it proves.
+        """Do one poll of a run, and record the changes that the poll proves.
 
         Return ``None`` for a run that has just been resumed, because its workflow has to do this
         poll. ``few`` contains the tasks that changed. In a run with many tasks, only these tasks
@@ -300,7 +298,7 @@ class Recorder:
         try:
             step.fetch_details()
             self.polls.apply_details(step.fence)
-        except LifecycleError as error:  # they stay staged, and the workflow fetches them
+        except LifecycleError as error:  # the workflow fetches the details later
             log.warning(
                 "the details of ended tasks of run %s are fetched later: %s",
                 step.fence.run_id,

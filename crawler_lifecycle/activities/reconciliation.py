@@ -1,8 +1,8 @@
 """Stage 3, reconciliation: polls the cluster, compares it with the rows, and records the true
 statuses.
 
-The activities of one round exchange the findings of a poll through the database. So nothing large
-is sent through Temporal, and each activity can be repeated on its own.
+The activities in one round exchange the findings of a poll through the database. So no large data
+is sent through Temporal, and each activity can be repeated separately.
 """
 
 from __future__ import annotations
@@ -76,21 +76,21 @@ class PollAnswer:
     observed_at: datetime
     next_look_at: datetime
     gap_s: float
-    """Seconds until the next poll. The workflow uses them because the worker's clock may be
-    wrong.
+    """Seconds until the next poll. The workflow uses this duration instead of a time, because the
+    worker's clock may be wrong.
     """
     seconds: float
     stop: StopIntent | None = None
     stalled: bool = False
     started: bool = False
-    """True if a task executes. Unless the run was just resumed, it is also true if a task executed
-    and has ended.
+    """True if a task is executing or, unless the run was just resumed, if a task was executed and
+    has ended.
     """
     started_at: datetime | None = None
-    """The earliest start of these tasks, if the cluster knows it."""
+    """The earliest start of these tasks, if the cluster reports it."""
     truth_first: bool = False
     """True if the changes are recorded before their debugging information is fetched. An earlier
-    build, which may still run for a while after an upgrade, uses the opposite order.
+    build, which may still be running for a while after an upgrade, uses the opposite order.
     """
 
 
@@ -132,13 +132,13 @@ class AliveTasks(Counts):
 
     @property
     def counts(self) -> Counts:
-        """The numbers of tasks alone."""
+        """Only the numbers of tasks."""
         return Counts(self.by_status, self.active, self.queued)
 
 
 @dataclass
 class ReconciliationActivities:
-    """Activities of stage 3."""
+    """Activities for stage 3."""
 
     polls: PollStore
     tasks: TaskReader
@@ -148,13 +148,13 @@ class ReconciliationActivities:
     retries: RetryStore
     clock: Clock = utc_now
     policies: Policies | None = None
-    """How the ends of crawlers are read. If ``None``, the entries of the catalogue are not used."""
+    """The rules for ends and retries. If this is ``None``, the entries in the catalogue are not
+    used."""
 
     @activity_named("get_active_running_tasks")
     def get_active_running_tasks(self, run_id: int) -> ActiveReport:
-        """Return the run's tasks by status, from the database.
-
-        Second execution: reads them again.
+        """Return the numbers of the run's tasks by status, from the database. Second execution:
+        reads the numbers again.
         """
         return ActiveReport(Counts.of(self.tasks.count_tasks(run_id)))
 
@@ -221,7 +221,8 @@ class ReconciliationActivities:
         )
 
     def _note_error(self, fence: Fence, error: str) -> None:
-        """Record why a poll cannot be done or recorded, beginning with its first try."""
+        """Record why a poll cannot be done or recorded. This happens on every try, even the
+        first."""
         self.polls.record_poll_error(fence, error, ordered_at())
 
     @activity_named("get_bulk_task_history_data")
@@ -248,7 +249,7 @@ class ReconciliationActivities:
     def sync_statuses(self, order: Sync) -> SyncedCounts:
         """Record the staged statuses, with transitions and corrections, in one transaction.
 
-        Second execution: nothing is staged any more, and the counts are the same.
+        Second execution: no change is staged, and the counts are the same.
         """
         with reporting(self._note_error, order.fence):
             counts = self.polls.apply_findings(
@@ -265,7 +266,7 @@ class ReconciliationActivities:
     def signal_pusher_changed(self, fence: Fence) -> None:
         """Push the run's newest ``run.changed`` event to the front end.
 
-        Second execution: pushes the event that is then the newest.
+        Second execution: pushes the event that is the newest at that time.
         """
         event = self.events.last_event(fence.run_id, EVENT_RUN_CHANGED)
         if event is not None:
@@ -273,9 +274,8 @@ class ReconciliationActivities:
 
     @activity_named("count_alive_tasks")
     def count_alive_tasks(self, run_id: int) -> AliveTasks:
-        """Count the active and the queued tasks. If there are none, the run is over.
-
-        Second execution: counts them again.
+        """Count the active and the queued tasks. If there are none, all tasks have ended. Second
+        execution: counts the tasks again.
         """
         state = self.polls.recorded_state(run_id)
         counts = Counts.of(state.counts)

@@ -1,4 +1,4 @@
-"""Retries: further tries of tasks that ended without success, by the policy of the run."""
+"""Retries: further tries of tasks that ended without success, by the run's retry policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.retries import RetryStore
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: The maximum number of pages of ends about which one activity decides. Each page is one
+#: The maximum number of pages of ended tasks that one activity processes. Each page is one
 #: transaction.
 PAGES = 10
 
@@ -39,15 +39,16 @@ class RetryReport:
 
     counts: Counts
     ended: int
-    """The number of tasks that ended without success and are not retried. It is lower than the
-    final number while there are undecided ends.
+    """The number of tasks that ended without success and are not retried. This number is lower than
+    the final number while there are undecided ends.
     """
     resting: Resting
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """The policies of ends and retries: those of the installation, and those of the crawlers."""
+    """The rules for ends and retries: the installation's rules, and the rules in the crawlers'
+    entries."""
 
     retries: RetryStore
     catalogue: Catalogue
@@ -55,8 +56,8 @@ class Policies:
     ends: Ends = NO_ENDS
 
     def reading(self, crawler: str | None) -> Reading | None:
-        """Return how the ends of this crawler are read, or ``None`` if this worker does not know
-        its entry.
+        """Return how this crawler's ends are interpreted, or ``None`` if this worker does not have
+        the crawler's entry.
         """
         entry = self.catalogue.get(crawler or "")
         return (
@@ -66,7 +67,8 @@ class Policies:
         )
 
     def of(self, request: RunRequest) -> tuple[Retries, str | None]:
-        """Return the policy of a run, and the memory with which its tasks begin, if it is set."""
+        """Return the retry policy for a run, and the memory limit with which the run's tasks begin,
+        if it is set."""
         crawler = self.catalogue.get(request.crawler or "")
         policy = resolved(
             request.retries, None if crawler is None else crawler.retries, self.installation
@@ -84,7 +86,7 @@ class Policies:
         return policy, max(resources.memory, known, key=_bytes)
 
     def for_tasks(self, request: RunRequest, tasks: Sequence[QueuedTask]) -> list[QueuedTask]:
-        """Return the tasks with the memory and the nodes that the policy gives them."""
+        """Return the tasks, with the memory and the nodes that the policy sets."""
         policy, memory = self.of(request)
         first = memory if policy.remember else None
         elsewhere = policy.retry_on
@@ -117,7 +119,7 @@ class RetryActivities:
         """Insert QUEUED rows for tasks that ended without success and that the policy retries, for
         a few pages of ends.
 
-        Second execution: each end was decided once, and the next pages are decided.
+        Second execution: each end is decided only once, so the next pages are processed.
         """
         with reporting(self.waits.note_waiting, fence):
             request = self.runs.request_of(fence.run_id)

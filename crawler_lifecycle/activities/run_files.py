@@ -1,8 +1,7 @@
-"""Reading of a run's supporting files from the folders of its tasks or, if they are not readable
-here, from its archives.
-
-The files of a run are those of all tries that count (``domain/tries.py``). A try whose folder was
-removed is read from the newest archive that has its files.
+"""Reading of a run's supporting files from the folders of its tasks or, if the folders are not
+readable here, from the run's archives. The files of a run are the files of all tries that count
+(``domain/tries.py``). A try whose folder was removed is read from the newest archive that has its
+files.
 """
 
 from __future__ import annotations
@@ -36,18 +35,19 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.runs.reads import RunReader
     from crawler_lifecycle.store.runs.tasks import TaskReader
 
-#: Maximum number of files in one list, and in a list of a whole run.
+#: Maximum number of files in one list, and in a list for a whole run.
 FILES_MAX = 2_000
 ALL_FILES = 20_000
-#: Maximum number of tries whose files are listed. A list of a whole run with more tries or files is
-#: refused.
+#: Maximum number of tries whose files are listed. If a whole run has more tries or files, the list
+#: is refused.
 TRIES_MAX = 10_000
 #: Total time in seconds that one reader waits for archives, and seconds between two checks.
 WAIT_S = 30.0
 CHECK_S = 0.5
 #: Maximum time of one read, in seconds. A piece far inside a compressed file takes longer.
 READ_S = 60.0
-#: Number of files that one reader can continue to read without starting again.
+#: Number of files that one reader can keep open, so that the next read need not start from the
+#: beginning.
 OPEN_MAX = 8
 #: Number of bytes in one read from a file.
 CHUNK = 64 * 1024
@@ -75,8 +75,8 @@ class FileList:
     left_out: int = 0
     note: str | None = None
     archive: int | None = None
-    """The attempt whose archive has the files. ``None`` means that the folders of the tasks have
-    them.
+    """The attempt whose archive contains the files. ``None`` means that the files are in the tasks'
+    folders.
     """
     items_missing: int = 0
     """The number of counted items whose files cannot be read here."""
@@ -119,9 +119,8 @@ class RunFiles:
     elsewhere: str
 
     def list(self, run: RunRow, of: TaskRef | None = None, *, whole: bool = False) -> FileList:
-        """Return files of all tries of the run that count, or of those whose items one task counts.
-
-        With ``whole``, the higher limit applies.
+        """Return files of all tries of the run that count or, if ``of`` is given, of the tries
+        whose items that task counts. If ``whole`` is true, the higher limit applies.
         """
         most = ALL_FILES if whole else FILES_MAX
         tries = self.tasks.tries(run.run_id)
@@ -191,10 +190,8 @@ class RunFiles:
         return FileList(readable, files[:most], left_out, note, None if here else archive, missing)
 
     def open(self, run: RunRow, name: str, offset: int = 0) -> OpenedFile | None:
-        """Open the file with this name.
-
-        Return ``None`` if no such file can be read here. The file can be opened at this offset or
-        before it.
+        """Open the file with this name. Return ``None`` if no such file can be read here. The file
+        may be opened at this offset or at an offset before it.
         """
         if (live := self._live_file(run.ref, name, offset)) is not None:
             return live
@@ -245,10 +242,9 @@ class RunFiles:
         return sorted(found, reverse=True)
 
     def coming(self, run: RunRow, now: datetime) -> str | None:
-        """Return the state of the archive of the run's newest attempt: ``exported``, ``empty`` or
-        ``coming``.
-
-        Return ``None`` if the run has not ended, or if nobody tries to export the archive any more.
+        """Return the state of the archive for the run's newest attempt: ``exported``, ``empty`` or
+        ``coming``. Return ``None`` if the run has not ended, or if no further export of the archive
+        will be tried.
         """
         records = {
             export["attempt"]: str(export["status"])
@@ -262,10 +258,8 @@ class RunFiles:
 
 
 class OpenedFiles:
-    """A cache of open files between two reads.
-
-    Without it, each read of an archive's member would decompress the member from its beginning
-    again.
+    """A cache of open files between two reads. Without this cache, each read of an archive's member
+    would decompress the member from its beginning again.
     """
 
     def __init__(self, files: RunFiles) -> None:
@@ -290,16 +284,16 @@ class OpenedFiles:
 class FileReading:
     """Lists and reads files of runs, piece by piece.
 
-    Methods block, and send heartbeats meanwhile. They raise the errors of ``RunFiles``. They also
-    raise ``RunNotFound`` for an unknown run, and ``InvalidRequest`` for a run that ``parent`` did
-    not begin.
+    Methods block, and send heartbeats in the meantime. They raise the same errors as ``RunFiles``,
+    ``RunNotFound`` for an unknown run, and ``InvalidRequest`` for a run that ``parent`` did not
+    begin.
     """
 
     runs: RunReader
     files: RunFiles
     parent: str
-    """The workflow whose runs may be read: the id of a graph or, for managers of one name in all
-    flows, ``manager/NAME/``.
+    """The workflow whose runs may be read: the workflow id of a graph or, for all flows of the
+    managers with one name, ``manager/NAME/``.
     """
     clock: Clock = utc_now
     late: bool = field(default=False, init=False)
@@ -310,11 +304,9 @@ class FileReading:
         self._opened = OpenedFiles(self.files)
 
     def list(self, run_id: int) -> list[RunFile]:
-        """Return the files of a run.
-
-        Wait while its archive is not ready, for at most ``WAIT_S`` in total. Raises
-        ``NotYetDelivered`` after that time, and ``NotDelivered`` if no file of the run can be read
-        here.
+        """Return the files of a run. Wait while the run's archive is not ready, for at most
+        ``WAIT_S`` seconds in total. Raises ``NotYetDelivered`` after that time, and
+        ``NotDelivered`` if no file of the run can be read here.
         """
         with beating():
             while True:
@@ -340,9 +332,8 @@ class FileReading:
         return listed.files
 
     def read(self, run_id: int, name: str, offset: int) -> bytes:
-        """Return up to ``PIECE`` bytes from this offset on, and no bytes at the end of the file.
-
-        Raises ``NotDelivered`` if the file or the rest of it is missing.
+        """Return up to ``PIECE`` bytes, starting at this offset. At the end of the file, return no
+        bytes. Raises ``NotDelivered`` if the file or its remaining part is missing.
         """
         if type(offset) is not int or not 0 <= offset <= ID_MAX:
             raise refusal("offset", offset, "give a whole number that is not negative")
@@ -409,9 +400,8 @@ class FileQuestions:
 def _pieces(
     live: LiveFiles, run: RunRef, task: TaskRef, path: str, first: FilePart, offset: int
 ) -> Iterator[bytes]:
-    """Yield the content that the file had when it was opened.
-
-    Bytes that were added later need another read.
+    """Yield the content that the file had when it was opened. Bytes that were added after that need
+    another read.
     """
     now: FilePart | None = first
     while offset < first.size:

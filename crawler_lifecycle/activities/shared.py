@@ -49,14 +49,13 @@ PUSH_S = 1.41
 
 
 def activity_named(name: str) -> Callable[[F], F]:
-    """Return the decorator of an activity with this name.
-
-    The SDK raises no exception in its thread (see ``alive``).
+    """Return the decorator for an activity with this name. The SDK raises no exception in the
+    activity's thread (see ``alive``).
     """
     return activity.defn(name=name, no_thread_cancel_exception=True)
 
 
-#: For each class, the names of its activities and of their methods.
+#: For each class, the names of its activities, and the names of the methods.
 _DEFINED: dict[type, dict[str, str]] = {}
 
 
@@ -74,7 +73,7 @@ def activities_in(owner: object) -> dict[str, Callable[..., Any]]:
 
 
 def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
-    """Return the answer of the method ``ask_<name>`` to user code.
+    """Return to user code the answer of the method ``ask_<name>``.
 
     Raises ``InvalidRequest`` for an unknown question or wrong arguments.
     """
@@ -88,9 +87,8 @@ def answered(owner: object, name: str, arguments: Mapping[str, Any]) -> object:
 
 
 def there(row: T | None, what: str) -> T:
-    """Return the row of ``what``, such as ``graph 7``.
-
-    Raises ``RunNotFound`` if there is none.
+    """Return the row for ``what``, such as ``graph 7``. Raises ``RunNotFound`` if there is no such
+    row.
     """
     if row is None:
         raise RunNotFound(f"{what} does not exist; try crawlctl {what.partition(' ')[0]} list")
@@ -98,9 +96,8 @@ def there(row: T | None, what: str) -> T:
 
 
 def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None:
-    """Record the printed output of user code.
-
-    An error is only logged, because the output is not one of the code's effects.
+    """Record the printed output of user code. A failure to record it is only logged, because the
+    output is not an effect of the code.
     """
     try:
         if printed:
@@ -112,7 +109,7 @@ def keep_output(keep: Callable[[int, str], None], id: int, printed: str) -> None
 def ordered_at() -> datetime | None:
     """Return the time at which this try was scheduled, by the clock of the Temporal server.
 
-    Later tries have later times. Return ``None`` outside activities.
+    Each try has a later time than the try before. Return ``None`` outside activities.
     """
     return activity.info().current_attempt_scheduled_time if activity.in_activity() else None
 
@@ -135,14 +132,11 @@ class Counts:
 
 
 def alive(*details: object) -> None:
-    """Send a heartbeat at a point where the activity can end.
-
-    Raises ``CancelledError`` if the activity was cancelled.
-
-    Activities are never interrupted anywhere else (``no_thread_cancel_exception``). Otherwise the
-    SDK could raise an exception in the thread at any instruction, for example just after the thread
-    took a lock. The lock would then never be released, and every thread of the worker would wait
-    for it.
+    """Send a heartbeat at a point where the activity can end. Raises ``CancelledError`` if the
+    activity was cancelled. Activities are never interrupted at other points
+    (``no_thread_cancel_exception``). Otherwise the SDK could raise an exception in the thread at
+    any instruction, for example just after the thread took a lock. The lock would then never be
+    released, and every thread of the worker would wait for it.
     """
     _beat(*details)
     if activity.in_activity() and activity.is_cancelled():
@@ -150,11 +144,9 @@ def alive(*details: object) -> None:
 
 
 def retry_while_unavailable(call: Callable[[], T], seconds: float) -> T:
-    """Return the result of the call, which is repeated while the database is unavailable, for at
-    most ``seconds``.
-
-    Repeating the call must be harmless. Raises ``StoreUnavailable`` after that time, and
-    ``CancelledError``.
+    """Return the result of the call. The call is repeated while the database is unavailable, for at
+    most ``seconds``, so repetitions must be harmless. Raises ``StoreUnavailable`` after that time,
+    and ``CancelledError``.
     """
     until = time.monotonic() + seconds
     pause = 0.1
@@ -173,7 +165,8 @@ def _beat(*details: object) -> None:
     """Send one heartbeat, if the worker's event loop accepts it.
 
     The SDK waits ten seconds for that, and then raises. This happens on a machine that was asleep
-    or is overloaded. It is not an error of the activity, and the next heartbeat may succeed.
+    or is overloaded. The exception is not an error of the activity, and the next heartbeat may
+    succeed.
     """
     if activity.in_activity():
         with suppress(TimeoutError):
@@ -182,12 +175,12 @@ def _beat(*details: object) -> None:
 
 @contextmanager
 def reporting(report: Callable[[Fence, str], None], fence: Fence) -> Iterator[None]:
-    """Report an error that a retry alone cannot fix: a damaged row, a refused statement, or a bug
-    of ours.
+    """Report an error that a retry cannot fix: a damaged row, a refused statement, or a bug in our
+    code.
 
-    ``report`` records the text for the run. The activity is retried until somebody repairs the
-    cause. If the run's own row is damaged, nothing is recorded. For a bug, only its type is
-    reported, because its text can contain secrets.
+    ``report`` records the text for the run. The activity is retried until the cause is repaired. If
+    the run's own row is damaged, nothing is recorded. For a bug, only the type of the error is
+    reported, because the error's text can contain secrets.
     """
     try:
         yield
@@ -208,8 +201,8 @@ def beating(every_s: float = 3.0) -> Iterator[None]:
     """Send heartbeats in the background while a blocking call runs.
 
     So Temporal notices within the heartbeat timeout that a worker has died. A call that hangs in a
-    living worker is limited by the activity's start-to-close timeout. Heartbeats also receive the
-    cancellation of the activity.
+    living worker is limited by the activity's start-to-close timeout. A heartbeat is the call
+    through which an activity learns of its cancellation.
     """
     over = threading.Event()
     context = contextvars.copy_context()
@@ -247,8 +240,8 @@ def push_event(events: EventStore, event: Event, notifiers: Sequence[Notifier]) 
     """Push a recorded event through each notifier that has not delivered it, and record each try.
 
     All push at the same time, each for at most ``PUSH_S``, whatever its own limit. So several
-    notifiers take no longer than one, and one that hangs fails like one that refuses. Raises the
-    first error after all were tried.
+    notifiers take no longer than one notifier, and a notifier that hangs counts as failed. Raises
+    the first error after all notifiers were tried.
     """
     done = events.delivered_by(event.seq)
     waiting = {notifier.name: notifier for notifier in notifiers if notifier.name not in done}

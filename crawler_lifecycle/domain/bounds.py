@@ -1,8 +1,8 @@
 """Bounds of numbers, times and texts from callers and crawlers.
 
-The first part checks values of a caller (``LIMITS``) and refuses wrong ones. The second part reads
-values of a crawler. There an impossible value becomes unknown, because a value that does not fit
-its column would break every poll.
+The first part checks values from a caller (``LIMITS``) and refuses wrong values. The second part
+reads values from a crawler. There an impossible value becomes unknown, because a value that does
+not fit its column would break every poll.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TIME_FIX = (
     f"give a time in the years {FIRST_YEAR} to {LAST_YEAR} with its zone, such as "
     "2026-03-01T12:00:00Z"
 )
-#: The maximum number of processors of one task, which exceeds that of any machine.
+#: The maximum number of processors for one task, which is more than any machine has.
 CPU_MAX = 100_000
 DAY_S = 86_400.0
 YEAR_S = 366 * DAY_S
@@ -40,34 +40,34 @@ YEAR_S = 366 * DAY_S
 #: ``LIFECYCLE_LIMITS__MANAGERS`` …). Each open webhook needs a thread of a worker.
 MOST: Mapping[str, int] = {"managers": 1_000, "graphs": 1_000, "schedules": 1_000, "webhooks": 100}
 #: The maximum number of values, including arrays and objects, in a JSON body or in a workflow's
-#: input. Even the shortest value takes time to validate.
+#: input. The validation of even the shortest value takes time.
 VALUES_MAX = 150_000
 INPUT_VALUES_MAX = 30_000
 #: The maximum size of the tasks in one deployment call, in bytes of JSON. With the fields that the
-#: tasks share, a call stays below one megabyte, a usual limit of proxies.
+#: tasks share, a call stays below one megabyte, a common limit in proxies.
 OFFER_BYTES_MAX = 768 * 1024
-#: The maximum length of a short text, such as ``requested_by`` or ``parent``, which is also the
-#: length of its column.
+#: The maximum length of a short text, such as ``requested_by`` or ``parent``. The columns for these
+#: texts have the same length.
 SAID_MAX = 255
-#: The maximum size of such a text as JSON, in bytes, when it is sent through Temporal. There a
-#: character outside ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a search attribute
-#: of more than 2,048 bytes. As UTF-8 such a text has at most 765 bytes, and a workflow id can have
-#: 1,000.
+#: The maximum size of a short text as JSON, in bytes, when the text is sent through Temporal. In
+#: this JSON, a character outside ASCII has 6 or 12 bytes. Temporal ends a workflow that sets a
+#: search attribute of more than 2,048 bytes. As UTF-8 such a text has at most 765 bytes, and a
+#: workflow id can have 1,000.
 TRAVEL_MAX = 2_000
 #: Unicode categories that are refused: control characters, surrogates and line separators.
 #: Databases, protobuf or logs would change them.
 _UNFIT = ("Cc", "Cs", "Zl", "Zp")
-#: The maximum length of a task's name, uid and reason in an answer of the scheduler service.
+#: The maximum length of a task's name, uid and reason in an answer from the scheduler service.
 NAME_MAX = 255
 UID_MAX = 100
 REASON_MAX = 1000
 
 
-#: The configuration of classes that pydantic reads: it refuses unknown fields.
+#: The pydantic configuration that refuses unknown fields.
 STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
-# --- values of a caller ---------------------------------------------------------------------------
+# --- values from a caller -------------------------------------------------------------------------
 
 _QUOTED = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
@@ -89,9 +89,8 @@ def check_values(field: str, text: bytes, most: int) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it, with at most 120 characters.
-
-    Only the beginning of a long value is converted.
+    """Return a value as text for an error message, with at most 120 characters. Only the beginning
+    of a long value is converted.
     """
     if isinstance(value, int) and abs(value) >= 10**60:
         return "a very large number"
@@ -113,7 +112,7 @@ class Bound:
     or_none: bool = False
     """True if the value may be ``None``."""
     fix: str = ""
-    """Further advice, after the range in the message."""
+    """Further advice, which follows the range in the message."""
 
     def fix_text(self) -> str:
         """Return the advice for a wrong value, such as ``give a whole number from 1 to 5``."""
@@ -150,7 +149,8 @@ LIMITS: Mapping[str, Bound] = {
     "max_parallel_tasks": Bound(
         1, TASKS_PER_RUN_MAX, whole=True, or_none=True, fix=", or leave it out for all"
     ),
-    # At least one poll per day: with fewer polls, the recorded status would be of little use.
+    # At least one poll per day: if polls were less frequent, the recorded status would be of little
+    # use.
     "poll_minutes": Bound(0, 1440, "minutes", above=True),
     "limits.start_check_s": Bound(0, 3600, "seconds"),
     "limits.start_timeout_s": Bound(0, YEAR_S, "seconds", above=True, or_none=True, fix=_OPEN),
@@ -162,7 +162,8 @@ LIMITS: Mapping[str, Bound] = {
 
 
 def refusal(field: str, value: object, fix: str) -> InvalidRequest:
-    """Return the error for a value that is not allowed, with the field, the value and the fix."""
+    """Return the error about a value that is not allowed. The error contains the field, the value
+    and the fix."""
     return InvalidRequest(f"{field}: {shown(value)} is not allowed; {fix}")
 
 
@@ -179,8 +180,8 @@ def check_name(what: str, name: object, *, or_none: bool = False) -> None:
 
 
 def check_number(field: str, value: object, bound: Bound | None = None) -> None:
-    """Raise ``InvalidRequest`` unless the number is within its bound, by default that in
-    ``LIMITS``.
+    """Raise ``InvalidRequest`` unless the number is within its bound. The default bound is the one
+    in ``LIMITS``.
     """
     bound = bound or LIMITS[field]
     if not (bound.holds(value) or (value is None and bound.or_none)):
@@ -190,7 +191,7 @@ def check_number(field: str, value: object, bound: Bound | None = None) -> None:
 def storable(at: datetime) -> datetime:
     """Return the time in UTC.
 
-    Raises ``ValueError`` with the fix for a time outside the years that we store.
+    Raises ``ValueError``, which contains the fix, for a time outside the years that we store.
     """
     found = believable(at)
     if found is None:
@@ -252,18 +253,18 @@ def check_request_id(value: object) -> None:
         raise refusal("request_id", value, "remove the spaces at the beginning and the end")
 
 
-# --- values of a crawler --------------------------------------------------------------------------
+# --- values from a crawler ------------------------------------------------------------------------
 
-#: The highest number of a signal. Linux has 64 signals, and some of its ports have 128.
+#: The highest signal number. Linux has 64 signals, and some of its ports have 128.
 SIGNAL_MAX = 128
-#: The maximum length of a text that is kept from a summary, and of a note about a resume.
+#: The maximum length of a text from a summary, and of a note about a resume.
 TEXT_MAX = 1000
 NOTE_MAX = 200
 
 
 def whole(value: object) -> int | None:
-    """Return the number in a text of decimal digits, or ``None`` for any other text or a number
-    above ``ID_MAX``.
+    """Return the number in a text of decimal digits. Return ``None`` for a text with other
+    characters, and for a number above ``ID_MAX``.
     """
     if not (isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 19):
         return None
@@ -271,29 +272,27 @@ def whole(value: object) -> int | None:
 
 
 def count(value: object) -> int | None:
-    """Return a counter or a number of bytes: a whole number from 0 to ``COUNT_MAX``, or ``None``
-    for any other value.
+    """Return the value if it is a whole number from 0 to ``COUNT_MAX`` (a counter or a number of
+    bytes), and otherwise ``None``.
     """
     return value if type(value) is int and 0 <= value <= COUNT_MAX else None
 
 
 def exit_code(value: object) -> int | None:
-    """Return the exit code of a process, or ``None`` for a value that is not an exit code or does
-    not fit its column.
+    """Return the value if it is the exit code of a process and fits its column, and otherwise
+    ``None``.
     """
     return value if type(value) is int and -INT_MAX <= value <= INT_MAX else None
 
 
 def exit_signal(value: object) -> int | None:
-    """Return the number of a signal, or ``None`` for 0 and for any other value."""
+    """Return the value if it is a signal number. Otherwise, and for 0, return ``None``."""
     return value if type(value) is int and 0 < value <= SIGNAL_MAX else None
 
 
 def words(value: object, most: int = TEXT_MAX) -> str | None:
-    """Return the text, cut to ``most`` characters, without those that a database or Temporal
-    refuses.
-
-    Return ``None`` for an empty text and for any other value.
+    """Return the text, cut to ``most`` characters, excluding characters that a database or Temporal
+    refuses. Return ``None`` for an empty text and for a value that is not a text.
     """
     if not isinstance(value, str):
         return None
@@ -311,10 +310,8 @@ def cut_to_travel(text: str) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """Return an ISO 8601 time in UTC.
-
-    Return ``None`` for any other text, for a time without a zone, and for a year that we do not
-    store.
+    """Return the time in an ISO 8601 text, in UTC. Return ``None`` if the text is not such a time,
+    if the time has no zone, and for a year that we do not store.
     """
     if not isinstance(value, str):
         return None

@@ -1,7 +1,7 @@
-"""Conditions: what needs somebody now, derived from the recorded state, and the fingerprint of a
-cause.
+"""Conditions: problems that currently need attention, derived from the recorded state, and the
+fingerprint of a cause.
 
-Each feature derives its own. Incidents are the record of conditions over time.
+Each feature derives its own conditions. Incidents are the record of conditions over time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from .names import request_fingerprint
 
 T = TypeVar("T")
 Level = Literal["bad", "warn"]
-#: The most characters of a line that are read.
+#: The maximum number of characters that are read from a line.
 LINE_MAX = 1000
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,15}://\S+")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-#: The last part of a host has only small letters, unlike the class in ``shop.errors.PriceError``.
+#: The last part of a host name has only lower-case letters, unlike the class in
+#: ``shop.errors.PriceError``.
 _HOST = re.compile(r"(?<![\w.-])(?:[\w-]{1,63}\.){1,10}[a-z]{2,24}(?![\w.-])(?::[0-9]{1,5})?")
 #: A word with a digit. Each word is read at most twice.
 _DIGITS = re.compile(r"(?<!\w)(?=[^\W\d]*\d)\w+")
@@ -31,12 +32,12 @@ _NUMBERS = re.compile(r"#(?:[\s#,.:;/_+-]*#)+")
 
 @dataclass(frozen=True, slots=True)
 class IncidentCondition:
-    """Something that needs somebody now."""
+    """A problem that currently needs attention."""
 
     kind: str
-    """Its noun and what is wrong with it: ``crawler_failing``."""
+    """The noun for the subject, and its problem, such as ``crawler_failing``."""
     subject: str
-    """The path of its page: ``crawlers/shop-437``."""
+    """The path of the subject's page, such as ``crawlers/shop-437``."""
     project: str
     cause: str
     """A sentence about the newest occurrence."""
@@ -45,12 +46,12 @@ class IncidentCondition:
     at: datetime
     """The time of the newest occurrence."""
     fingerprint: str = ""
-    """The hash of its cause; empty: the kind has only one."""
+    """The hash of the cause, or empty if the kind has only one cause."""
     level: Level = "bad"
     count: int = 1
     times: tuple[datetime, ...] = ()
-    """The times of the occurrences that are known. Later ones are counted by them, because older
-    ones may be out of sight."""
+    """The times of the occurrences that can still be read. An incident counts new occurrences by
+    these times, because the oldest occurrences may no longer be readable."""
     first_run_id: int | None = None
     run_id: int | None = None
     """The run of the newest occurrence."""
@@ -58,16 +59,16 @@ class IncidentCondition:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """The parts that two conditions have in common if they are the same one."""
+        """The values by which two conditions are recognised as the same condition."""
         return self.kind, self.subject, self.project, self.fingerprint
 
 
 def failed_since_good(
     ended: Iterable[T], name: Callable[[T], Hashable], is_good: Callable[[T], bool]
 ) -> list[list[T]]:
-    """Return what failed since the last good one of its name, a list for each name.
+    """Return the failures since the last success with the same name, as one list for each name.
 
-    ``ended``: the newest first.
+    ``ended`` is sorted, with the newest first.
     """
     streaks: dict[Hashable, list[T]] = {}
     recovered = set[Hashable]()
@@ -80,12 +81,13 @@ def failed_since_good(
 
 
 def normalised(line: str) -> str:
-    """Return the line without what differs between two occurrences of one cause: numbers, ids,
-    addresses, hosts and quoted texts.
+    """Return the line, omitting the parts that differ between two occurrences of one cause:
+    numbers, ids, addresses, hosts and quoted texts.
     """
     before = ""
     line = line[:LINE_MAX]
-    # What is replaced may uncover a pattern. Each round leaves fewer letters, digits and quotes.
+    # A replacement may make another pattern match. Each round reduces the letters, digits and
+    # quotes.
     while line != before:
         before = line
         line = _UUID.sub("#", _URL.sub("~", line))
@@ -96,5 +98,5 @@ def normalised(line: str) -> str:
 
 
 def fingerprint(*causes: str | None) -> str:
-    """Return the hash of these texts, whatever their numbers, ids, hosts and quotes are."""
+    """Return a hash of these texts that ignores their numbers, ids, hosts and quoted parts."""
     return request_fingerprint("\n".join(normalised(cause or "") for cause in causes))

@@ -1,6 +1,4 @@
-"""The judgement of what a run produced: its items, pages, errors and fields, compared with earlier
-runs.
-"""
+"""The judgement of a run's items, pages, errors and fields by a comparison with earlier runs."""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ FIELD_NAME_MAX = 60
 NOTE_MAX = 500
 #: The maximum number of field names that are summed over the tasks of a run.
 NAMES_MAX = 1_000
-#: A run is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of them have the
-#: field.
+#: A field is compared with at most ``RUNS`` completed runs, and only if ``RUNS_MIN`` of these runs
+#: have the field.
 RUNS = 10
 RUNS_MIN = 3
-#: Numbers are compared with the last ``GOOD_RUNS`` good runs with items, among the last
-#: ``GOOD_AMONG`` completed runs. Without the second limit, all runs of a crawler that never
+#: Counters are compared with the last ``GOOD_RUNS`` successful runs that have items, among the last
+#: ``GOOD_AMONG`` completed runs. Without the second limit, every run of a crawler that never
 #: produces items would be read.
 GOOD_RUNS = 5
 GOOD_AMONG = 1_000
@@ -41,7 +39,7 @@ _PART = Bound(0, 1, above=True, fix=": the required part of the usual share")
 _LEAST = Bound(0, ID_MAX, whole=True, fix=": the least number")
 _DROP = Bound(0, 1, fix=": the part of the usual number that may be missing")
 _SHARE = Bound(0, 1, fix=": the most errors for each page")
-#: Counter -> its rules. A field of items with the name of a counter is named below ``fields``.
+#: Counter -> its rules. An item field with the same name as a counter is given below ``fields``.
 _RULES: Mapping[str, Mapping[str, Bound]] = {
     "items": {"min": _LEAST, "drop": _DROP},
     "pages": {"min": _LEAST, "drop": _DROP},
@@ -56,7 +54,7 @@ class Coverage:
     """
 
     items: int
-    """At least 1, or 0 if there is a note."""
+    """The number of readable items: at least 1, or 0 if there is a note."""
     shares: Mapping[str, float]
     note: str | None = None
     """Sentences about items that were only counted, left in files or unreadable, and about files
@@ -65,9 +63,8 @@ class Coverage:
 
     @classmethod
     def of(cls, said: object) -> Coverage | None:
-        """Read a runner's report or the value of a row, without its impossible fields.
-
-        Return ``None`` if it reports no items.
+        """Read a runner's report or the value in a row, omitting impossible fields. Return ``None``
+        if the report contains no items.
         """
         if not isinstance(said, Mapping):
             return None
@@ -91,9 +88,8 @@ class Coverage:
         return cls(items, dict(islice(good, FIELDS_MAX)), note)
 
     def share(self, name: str) -> float | None:
-        """Return the share of items with a value in this field.
-
-        Return ``None`` if it is unknown, because only the fields with the most values are kept.
+        """Return the share of items with a value in this field. Return ``None`` if the share is
+        unknown, because only the fields with the most values are kept.
         """
         return self.shares.get(name, None if len(self.shares) >= FIELDS_MAX else 0.0)
 
@@ -129,21 +125,20 @@ class ExpectedCoverage:
 
     parts: Mapping[str, float] = field(default_factory=dict)
     fail: bool = False
-    """True if a run that produced less than expected fails."""
+    """True if a run that produces less than expected becomes FAILED."""
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The rules of each counter, by the names in ``_RULES``."""
     watched: bool = False
-    """True if a run without items needs attention when earlier runs had some, or when it had only
-    errors.
+    """True if a run without items needs attention when earlier runs had items, or when the run
+    itself had only errors.
     """
 
     @classmethod
     def of(
         cls, written: Mapping[str, Any], *, fail: bool = False, watched: bool = False
     ) -> ExpectedCoverage:
-        """Read the key ``expect`` of a crawler's entry without checking it.
-
-        A plain number is a minimum.
+        """Read the key ``expect`` in a crawler's entry without checking its value. A plain number
+        is a minimum.
         """
         parts = dict[str, Any]()
         numbers = dict[str, Any]()
@@ -179,10 +174,9 @@ class ExpectedCoverage:
 
 
 def summed(tasks: Iterable[Coverage], first: Iterable[str] = ()) -> Coverage | None:
-    """Return the coverage of all tasks together, weighted by their items.
-
-    The result has at most ``FIELDS_MAX`` fields: those in ``first``, then those with the most
-    values. It is ``None`` if no task has a coverage.
+    """Return the combined coverage of all tasks, weighted by their numbers of items. The result has
+    at most ``FIELDS_MAX`` fields: those in ``first``, then those with the most values. Return
+    ``None`` if no task has a coverage.
     """
     items = 0
     wanted = frozenset(first)
@@ -208,9 +202,9 @@ def judged(
 ) -> Verdict:
     """Return the verdict of a run after comparing it with the expectations.
 
-    Only a COMPLETED verdict can change. ``before`` contains the coverages of its crawler's last
-    ``RUNS`` completed runs that have one. ``good`` contains the counters of its last ``GOOD_RUNS``
-    good runs with items.
+    Only a COMPLETED verdict can change. ``before`` contains the coverages of the crawler's last
+    ``RUNS`` completed runs that have a coverage. ``good`` contains the counters of the crawler's
+    last ``GOOD_RUNS`` successful runs that have items.
     """
     if verdict.status is not RunStatus.COMPLETED:
         return verdict
@@ -273,8 +267,8 @@ def _too_little(
 def _unknown(
     coverage: Coverage, before: Sequence[Coverage], parts: Mapping[str, float]
 ) -> Iterator[str]:
-    """Return sentences about expected fields that no item had in this run or before; their names
-    may be wrong.
+    """Return sentences about expected fields that no item had in this run or in the runs before.
+    The names of these fields may be wrong.
     """
     for name in parts:
         if coverage.share(name) == 0 and all(earlier.share(name) == 0 for earlier in before):

@@ -12,37 +12,34 @@ SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
 _DUE_REQUEST = re.compile(
     rf"schedule/({SCHEDULE_NAME.pattern})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9:]{{8}}Z", re.ASCII
 )
-#: The due time in ids of managers and graphs that a schedule begins, and in the workflow ids made
-#: from them.
+#: The due time in the ids of managers and graphs that a schedule begins, and in the workflow ids
+#: that contain these ids.
 _DUE_ID = re.compile(
     rf"(?:graph/schedule\.)?{SCHEDULE_NAME.pattern}\.([0-9-]{{10}}T[0-9:]{{8}}Z)", re.ASCII
 )
 
 
 def due_text(due_at: datetime) -> str:
-    """Return a due time as ids contain it, in UTC and whole seconds."""
+    """Return a due time in the form that ids contain, in UTC and whole seconds."""
     return f"{due_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def due_request_id(name: str, due_at: datetime) -> str:
-    """Return the request id for a due time.
-
-    Every try to begin its target has the same id.
-    """
+    """Return the request id for a due time. Every try to begin the target uses the same id."""
     return f"schedule/{name}/{due_text(due_at)}"
 
 
 def schedule_of(request_id: str) -> str | None:
-    """Return the name of the schedule in a request id, or ``None`` if no due time made this
-    request.
+    """Return the name of the schedule in a request id, or ``None`` if the request was not made for
+    a due time.
     """
     found = _DUE_REQUEST.fullmatch(request_id)
     return found[1] if found else None
 
 
 def due_of(*ids: str | None) -> datetime | None:
-    """Return the due time in the first of these flow and workflow ids that a schedule made, or
-    ``None`` if there is none.
+    """Return the due time in the first of these flow and workflow ids that a schedule made. Return
+    ``None`` if a schedule made none of these ids.
     """
     for id in ids:
         found = _DUE_ID.fullmatch(id or "")

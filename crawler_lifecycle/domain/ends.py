@@ -1,7 +1,7 @@
-"""Ends: the meaning of the exit codes and last words of a crawler's own program.
+"""Ends: the meanings of the exit codes and last words of a crawler's own program.
 
-There is one table of exit codes (``PRESETS``). A catalogue entry names a preset and adds codes of
-its own. ``LIFECYCLE_ENDS`` does the same for all entries without a preset.
+There is one table of exit codes (``PRESETS``). A catalogue entry names a preset and adds its own
+codes. ``LIFECYCLE_ENDS`` does the same for all entries without a preset.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUCCESSES = (FINISHED, "size_limit", "time_limit")
 #: without a meaning is a failure.
 PRESETS: Mapping[str, Mapping[int, str]] = {
     "plain": {},
-    # Not the codes of Scrapy's own process, but the verdicts of our runner
+    # These are not the codes of Scrapy's own process, but our runner's verdicts
     # (``runner/contract.py``).
     "scrapy": {3: DISK_FULL, 4: FINAL},
     "browsertrix": {
@@ -47,14 +47,14 @@ PRESETS: Mapping[str, Mapping[int, str]] = {
     "curl": dict.fromkeys((1, 2, 3, 4), FINAL)
     | dict.fromkeys((5, 6, 7, 18, 28, 35, 52, 55, 56), RETRY),
 }
-#: Codes with which shells, and our runner, report that a program cannot be executed or does not
+#: Exit codes by which shells, and our runner, report that a program cannot be executed or does not
 #: exist.
 _NOT_EXECUTED = {126: FINAL, 127: FINAL}
-#: Another of Scrapy's words for a failure.
+#: One more word by which Scrapy reports a failure.
 _SCRAPY_WORDS = ("closespider_errorcount",)
 #: The word that stands for all other words.
 ANY = "*"
-#: Key of ``ends`` -> the meaning of its codes.
+#: Key in ``ends`` -> the meaning of the codes under this key.
 _KEYS = {"success": FINISHED, "final": FINAL, "retry": RETRY}
 #: The maximum number of codes and words for one key, and the maximum length of a word.
 _MOST = 50
@@ -70,7 +70,7 @@ class Reading:
     failed_words: Sequence[str]
 
     def fails(self, word: str | None) -> bool:
-        """Return whether this last word of a crawler means a failure."""
+        """Return whether a crawler's last word means a failure."""
         return word in self.failed_words or (
             ANY in self.failed_words and word not in (None, FINISHED)
         )
@@ -78,12 +78,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The keys of ``ends`` from one source. Raises ``InvalidRequest``."""
+    """The keys of ``ends`` in one source. Raises ``InvalidRequest``."""
 
     __pydantic_config__: ClassVar = STRICT
 
     like: str | None = None
-    """The preset: a name of ``PRESETS``."""
+    """The name of the preset, which is a key of ``PRESETS``."""
     success: list[int] | None = None
     """Exit codes that mean success, in addition to 0."""
     final: list[int] | None = None
@@ -92,7 +92,7 @@ class Ends:
     """Exit codes of failures that are retried, even if ``retries.on`` does not contain ``failed``.
     """
     failed_words: list[str] | None = None
-    """Last words that mean a failure, whatever the exit code. ``*`` stands for all except
+    """Last words that mean a failure, with any exit code. ``*`` stands for all words except
     ``finished``.
     """
 
@@ -128,7 +128,7 @@ class Ends:
 
     @property
     def codes(self) -> dict[int, str]:
-        """Return the exit codes of this source with their meanings."""
+        """Return the exit codes in this source, with their meanings."""
         return {
             code: meaning for name, meaning in _KEYS.items() for code in getattr(self, name) or ()
         }
@@ -138,11 +138,9 @@ NO_ENDS = Ends()
 
 
 def reading(entry: Ends, installation: Ends = NO_ENDS, *, scrapy: bool = False) -> Reading:
-    """Return the meanings for a crawler.
-
-    The entry's codes override those of the installation, which override those of the preset. An
-    entry that names a preset ignores the codes of the installation, and Scrapy has no codes of its
-    own.
+    """Return the meanings for a crawler. The codes in the entry override the installation's codes,
+    which override the codes in the preset. If an entry names a preset, the installation's codes are
+    ignored. A Scrapy crawler has no codes of its own.
     """
     inherited = {} if scrapy or entry.like else installation.codes
     preset = "scrapy" if scrapy else entry.like or installation.like or "plain"
@@ -156,6 +154,6 @@ def reading(entry: Ends, installation: Ends = NO_ENDS, *, scrapy: bool = False) 
     )
 
 
-#: The meanings without an entry: those of our runner, and those of any other program.
+#: The meanings if there is no entry: for our runner, and for any other program.
 RUNNER = reading(NO_ENDS, scrapy=True)
 PLAIN = reading(NO_ENDS)

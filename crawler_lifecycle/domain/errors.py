@@ -1,8 +1,6 @@
-"""Errors of the domain, each with a stable type string.
-
-Temporal, problem documents and logs use the type strings, which must not change; texts may change.
-After a retryable error, a later try may succeed. After any other error, every try fails in the same
-way.
+"""Errors of the domain, each with a stable type string. Temporal, problem documents and logs use
+the type strings, which must not change; the texts may change. After a retryable error, a later try
+may succeed. After an error that is not retryable, every try fails in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ class LifecycleError(Exception):
     """Base of all errors that we raise on purpose.
 
     ``code`` is the stable type string, which is the name of the class. A subclass in an adapter has
-    the code of its base class here. If ``retryable`` is true, a later try may succeed.
+    the code of its base class in this module. If ``retryable`` is true, a later try may succeed.
     ``retry_after_s`` is the number of seconds that the other side asked us to wait.
     """
 
@@ -37,10 +35,8 @@ class RunNotFound(LifecycleError):
 
 class RowMissing(RunNotFound):
     """The row of a live run is missing: the database was restored from an older copy, or created
-    again.
-
-    The run's workflow waits. It continues automatically after ``crawlctl audit --adopt`` has
-    restored the row.
+    again. The run's workflow waits, and continues automatically after ``crawlctl audit --adopt``
+    has restored the row.
     """
 
     retryable = True
@@ -51,7 +47,7 @@ class DuplicateRequest(LifecycleError):
 
 
 class RunIsLive(LifecycleError):
-    """An open workflow owns the run, so no other workflow may take it over."""
+    """An open workflow owns the run, so no other workflow may adopt the run."""
 
 
 class AlreadyCompleted(LifecycleError):
@@ -59,14 +55,13 @@ class AlreadyCompleted(LifecycleError):
 
 
 class Fenced(LifecycleError):
-    """The writer no longer owns the run, because the row has another attempt or owner. It must not
-    write.
+    """The writer no longer owns the run, because the row contains a different attempt or owner. The
+    writer must not change the row.
     """
 
 
 class Overtaken(LifecycleError):
-    """A poll or a manager's cycle came too late, because a later one is already recorded.
-
+    """A poll or a manager's cycle came too late, because a later poll or cycle is already recorded.
     A retry reads the new state first.
     """
 
@@ -74,15 +69,14 @@ class Overtaken(LifecycleError):
 
 
 class NotInThisState(LifecycleError):
-    """The action does not fit the state of the run, such as a resume of a run that has not
-    ended.
+    """The action is not possible in the present state of the run, such as a resume of a run that
+    has not ended.
     """
 
 
 class RunDeleted(NotInThisState):
-    """The run is deleted, or its deletion has begun.
-
-    Its data is neither read nor written, and it cannot be resumed.
+    """The run is deleted, or its deletion has begun. Its data is neither read nor written, and the
+    run cannot be resumed.
     """
 
 
@@ -93,10 +87,11 @@ class TooManyOpen(NotInThisState):
 
 
 class QuotaReached(LifecycleError):
-    """A quota is used up. The text names the quota, its use and when it will be free.
+    """A quota is used up. The text names the quota, its use, and the time when the next start is
+    free.
 
-    ``retry_after_s`` is ``None`` if waiting never frees it. Managers, graphs and schedules try
-    again.
+    ``retry_after_s`` is ``None`` if waiting never frees the quota. Managers, graphs and schedules
+    try again.
     """
 
     retryable = True
@@ -127,7 +122,7 @@ class IssuerUnavailable(LifecycleError):
 
 
 class SchedulerUnavailable(LifecycleError):
-    """The scheduler service cannot be reached, or reports that it cannot work now."""
+    """The scheduler service cannot be reached, or reports that it is unavailable."""
 
     retryable = True
 
@@ -137,17 +132,13 @@ class MeantElsewhere(SchedulerUnavailable):
 
 
 class CallTooLarge(SchedulerUnavailable):
-    """The scheduler service, or a proxy in front of it, refused the call because of its size.
-
-    This proves nothing about any task.
+    """The scheduler service, or a proxy in front of the service, refused the call because of the
+    size of the call. This proves nothing about any task.
     """
 
 
 class ClusterUnavailable(LifecycleError):
-    """The cluster could not be read completely.
-
-    The error proves nothing about the state of any task.
-    """
+    """The cluster could not be read completely. This proves nothing about the state of any task."""
 
     retryable = True
 
@@ -179,8 +170,8 @@ class UserCodeUnknown(LifecycleError):
 
 
 class StoreUnavailable(LifecycleError):
-    """The database cannot be used now because it is unreachable, locked, read-only, or at another
-    schema version.
+    """The database cannot be used now because it is unreachable, locked, read-only, or at a
+    different schema version.
     """
 
     retryable = True
@@ -190,16 +181,15 @@ class StoreRefused(StoreUnavailable):
     """The database works but refused one of our statements. The text names the statement but never
     a value in it.
 
-    The error is retried: it is a bug of ours that a new build may fix, and no run may fail because
-    of it.
+    The error is retried, because it is a bug of ours that a new build may fix, and no run may fail
+    because of our bug.
     """
 
 
 class RowUnreadable(LifecycleError):
-    """A row has an impossible value because of a manual edit.
-
-    The text names table, key, column, value and fix. The row is not overwritten. Work that waits
-    for it continues automatically after a person has repaired it.
+    """A row contains an impossible value because of a manual edit. The text names the table, key,
+    column, value and fix. The row is not overwritten. Work that waits for the row continues
+    automatically after a person has repaired the row.
     """
 
     retryable = True
@@ -218,16 +208,16 @@ class TemporalUnavailable(LifecycleError):
 
 
 class NotDelivered(LifecycleError):
-    """A notification, an event or an archive could not be delivered now.
-
-    It stays recorded and is sent again.
+    """A notification, an event or an archive could not be delivered now. The record is kept, and
+    the delivery is repeated.
     """
 
     retryable = True
 
 
 class NotYetDelivered(NotDelivered):
-    """The archive of a run is not delivered yet. Its files can be read only after its delivery."""
+    """The archive of a run is not delivered yet. The run's files can be read only after the
+    delivery."""
 
 
 class CatalogueError(LifecycleError, ValueError):

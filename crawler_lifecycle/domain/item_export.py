@@ -18,8 +18,8 @@ from .items import as_text, matching, plain
 #: characters.
 HEAD_ITEMS = 1_000
 HEAD_CHARS = 2 * 1024 * 1024
-#: The maximum number of columns, and the name of an additional column that has all further fields
-#: as JSON.
+#: The maximum number of columns, and the name of an additional column that contains all remaining
+#: fields as JSON.
 COLUMNS_MAX = 1_000
 LEFT_OUT = "(left out)"
 #: The size of a piece in bytes. After ``PAUSE_ITEMS`` skipped items, a piece is sent even if it is
@@ -27,7 +27,7 @@ LEFT_OUT = "(left out)"
 PIECE = 64 * 1024
 PAUSE_ITEMS = 500
 PAUSE: Final = object()
-"""A mark in a stream of items that stands for skipped items."""
+"""A mark that stands for skipped items in a stream of items."""
 #: Texts that a spreadsheet would execute as a formula, even after a byte order mark, which readers
 #: remove from the first cell. Numbers with a sign are harmless.
 _FORMULA = re.compile(
@@ -69,10 +69,8 @@ def as_jsonl(items: Iterable[Any]) -> Iterator[bytes]:
 
 
 def as_csv(items: Iterable[Any], fields: Collection[str] | None = None) -> Iterator[bytes]:
-    """Yield the items as CSV.
-
-    The first line has the names of the columns, which are ``fields`` or the fields of the first
-    items.
+    """Yield the items as CSV. The first line contains the names of the columns, which are
+    ``fields`` or the fields of the first items.
     """
     source = iter(items)
     text = io.StringIO()
@@ -96,7 +94,8 @@ class _Rows:
     """A target for rows of a ``csv.writer`` that ends each row with only a line feed.
 
     The writer quotes a cell that contains a character of the writer's own line end. Before Python
-    3.13, it quotes no other carriage return, but readers end a row at one.
+    3.13, the writer does not quote cells with other carriage returns, but readers end a row at a
+    carriage return.
     """
 
     def __init__(self, text: io.StringIO) -> None:
@@ -154,7 +153,7 @@ def fields_of(item: Any) -> dict[str, Any]:
 
 
 def utf8(text: str) -> str:
-    """Return the text without surrogates, which UTF-8 cannot represent."""
+    """Return the text, omitting surrogates, which UTF-8 cannot represent."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,5 +1,5 @@
-"""Statistics of items, computed in one pass: for each field its number of values, distinct values
-and lengths.
+"""Statistics about items, computed in one pass: for each field, the number of values, the number of
+distinct values, and the lengths.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HASHES = 256
 #: that are counted.
 FIELD_NAME_MAX = 1_000
 LEFT_OUT_MAX = 100_000
-#: The maximum number of items that are counted together, and the number of fields and bytes after
-#: which a batch ends.
+#: The maximum number of items in a batch, and the numbers of fields and bytes after which a batch
+#: ends.
 BATCH = 1_000
 BATCH_FIELDS = 50_000
 BATCH_BYTES = 2 * 1024 * 1024
@@ -32,16 +32,18 @@ _EMPTY = {None, ""}
 
 @dataclass(frozen=True, slots=True)
 class FieldStats:
-    """A field: the number of items that have a value in it, and its values as texts."""
+    """A field: the number of items that have a value in the field, and these values as texts."""
 
     name: str
     filled: int
     coverage: float
-    """The share of all items, from 0 to 1."""
+    """The share of all items that have a value in the field, from 0 to 1."""
     distinct: int
-    """The number of different values. Above 256 it is an estimate, with an error of about 6 %."""
+    """The number of different values. A number above 256 is an estimate, with an error of about 6
+    %."""
     shortest: int
-    """The length of the shortest value in characters; ``longest`` is that of the longest value."""
+    """The length of the shortest value in characters. ``longest`` is the length of the longest
+    value."""
     longest: int
 
 
@@ -51,17 +53,16 @@ class ItemStats:
 
     items: int
     fields: list[FieldStats]
-    """The fields, sorted by the number of items that have them, largest first."""
+    """The fields, sorted by the number of items that have a value in the field, with the largest
+    number first."""
     fields_left_out: int = 0
     notes: list[str] = field(default_factory=list)
-    """Sentences about what could not be read."""
+    """Sentences about data that could not be read."""
 
 
 def item_stats(items: Iterable[Any], read: Callable[[], int] = lambda: 0) -> ItemStats:
-    """Return the statistics of these items.
-
-    ``read`` returns the number of bytes that were read for them so far, which limits the size of a
-    batch.
+    """Return the statistics of these items. ``read`` returns the number of bytes that have been
+    read for these items so far, which limits the size of a batch.
     """
     fields: dict[str, _Field] = {}
     left_out: set[int] = set()
@@ -126,10 +127,10 @@ class _Field:
             else {value for value in different if type(value) is not str}
         )
         texts = different - numbers
-        # A number is hashed inside a tuple, because its own hash is the number itself.
+        # A number is hashed inside a tuple, because the hash of a number is the number itself.
         hashes = chain(map(hash, texts), map(hash, zip(numbers, strict=True)))
         if kinds == {int} and min(numbers) > 0:
-            numbers = {min(numbers), max(numbers)}  # All other lengths are between these two.
+            numbers = {min(numbers), max(numbers)}  # All lengths are between these two.
         lengths = set(map(len, chain(texts, map(str, numbers))))
         self.shortest, self.longest = min(self.shortest, *lengths), max(self.longest, *lengths)
         limit = self._limit

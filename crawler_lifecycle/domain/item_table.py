@@ -1,7 +1,5 @@
-"""A page of items as a table.
-
-Any items can be shown, and memory use does not depend on their number. Every cell is a text, and
-numbers keep the digits of the file.
+"""A page of items as a table. Any items can be shown, and memory use does not depend on the number
+of items. Every cell is a text, and numbers keep all digits in the file.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from typing import Any
 from crawler_lifecycle.runner.item_reader import ItemDecoder
 
 #: The maximum number of columns in a table, and the maximum length of a cell and of a column's
-#: name. A page ends early after ``CELLS_MAX`` cells; a long name counts as several cells.
+#: name. A page ends early after ``CELLS_MAX`` cells. A long column name counts as several cells.
 COLUMNS_MAX = 50
 CELL_MAX = 300
 NAME_MAX = 100
 CELLS_MAX = 50_000
-#: The maximum number of items that are counted after the page, and the maximum depth of nested
-#: lists that is shown.
+#: The maximum number of items that are counted after the page, and the maximum depth to which
+#: nested lists are shown.
 COUNT_MAX = 50_000
 _DEPTH_MAX = 20
 #: The column for items that are not objects.
@@ -34,7 +32,7 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"
 
 @dataclass(frozen=True, slots=True)
 class ItemColumn:
-    """A column, and the number of shown items with a value in it."""
+    """A column, and the number of shown items that have a value in this column."""
 
     name: str
     filled: int
@@ -42,7 +40,7 @@ class ItemColumn:
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """A page of items. Each row has a text or ``None`` for each column."""
+    """A page of items. Each row contains a text or ``None`` for each column."""
 
     offset: int
     """The number of items before the page."""
@@ -64,8 +62,8 @@ class Number(str):
 
 
 class _Object(dict[str, Any]):
-    """A JSON object. If ``repeated`` is true, a name occurs more than once in it, and its last
-    value counts.
+    """A JSON object. If ``repeated`` is true, the object contains a name more than once, and the
+    last value for that name is used.
     """
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
@@ -110,8 +108,8 @@ def item_table(items: Iterable[Any], offset: int, limit: int) -> ItemTable:
 
 
 def visible(text: str, most: int = CELL_MAX) -> str:
-    """Return the text for a screen: without surrogates, with symbols for control characters, and
-    cut with ``…``.
+    """Return the text for a screen: surrogates are omitted, control characters become symbols, and
+    a long text is cut with ``…``.
     """
     short = text if len(text) <= most else text[: most - 1] + "…"
     return short.encode("utf-8", "replace").decode("utf-8").translate(_VISIBLE)

@@ -18,8 +18,7 @@ _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 def matching(field: str | None, contains: str | None) -> Callable[[Any], bool]:
     """Return a function that checks whether an item has this text in the field, or in any field.
-
-    Upper and lower case are equal. Without a text, it checks whether the field has a value.
+    Case is ignored. If there is no text, the function checks whether the field has a value.
     """
     wanted = (contains or "").casefold()
 

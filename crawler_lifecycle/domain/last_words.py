@@ -1,9 +1,7 @@
-"""Last words: the one line of a crawler's log that explains why the crawler failed, and its offset
-in the log.
-
-It is the last line with which a logger, a language or a shell reports an error. Stack traces and
-statistics can follow it. A record of a lower level is not an error, whatever its text. The
-functions are pure and accept any text.
+"""Last words: the line in a crawler's log that explains why the crawler failed, and the offset of
+this line. It is the last line with which a logger, a language or a shell reports an error. Stack
+traces and statistics can follow this line. A record with a lower level than error is not an error,
+whatever its text. The functions are pure and accept any text.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from dataclasses import dataclass
 
 from .task import LOG_TAIL_BYTES, Change, End, TaskStatus
 
-#: The maximum length of a shortened line. A longer line keeps its beginning and its end, with a
-#: hash of the whole line between them.
+#: The maximum length of a shortened line. If a line is longer, its beginning and its end are kept,
+#: with a hash of the whole line between them.
 ERROR_MAX = 300
 _BEGIN = 200
 _END = 80
@@ -27,12 +25,12 @@ _LINE_MAX = 16 * 1024
 #: from the end, that are searched for an error.
 _WINDOW = 1024 * 1024
 SEARCH_MAX = 32 * 1024 * 1024
-#: The number of bytes that are kept before and after the last error of a log, if the error is not
+#: The number of bytes that are kept before and after the last error in a log, if the error is not
 #: near the end.
 _BEFORE = 4000
 _AFTER = 2000
 
-#: Colours and other escape sequences of a terminal.
+#: Escape sequences for a terminal, such as colours.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 #: Lines that our own runner prints.
 _OURS = re.compile(r'\[runner\] |\{"crawl_(progress|stats)"')
@@ -62,7 +60,7 @@ _ERROR_LINES = (
 )
 _LOUD = "CRITICAL|CRIT|DPANIC|EMERGENCY|ERROR|ERR|FATAL|PANIC|SEVERE"
 _QUIET = "DEBUG|DBG|INFO|INF|NOTICE|TRACE|TRC|VERBOSE|WARNING|WARN|WRN"
-#: The level of a record, as loggers of Python, Node, Go, Java and Rust write it. The first level in
+#: The level of a record, as loggers in Python, Node, Go, Java and Rust write it. The first level in
 #: a line counts.
 _LEVEL = re.compile(
     rf"(?<![^\s\[|<(:=\"])({_LOUD}|{_QUIET})(?![^\s\]|>):=/!,\"])"
@@ -78,7 +76,7 @@ _AFTER_LEVEL = re.compile(r"[\s\]|>):=/!,\"-]*(?:\(\d+\):?\s+)?")
 _HEAD = 120
 _LOUD_WORDS = frozenset({*_LOUD.split("|"), "ALERT", "EMERG", "E", "F"})
 _WARNINGS = frozenset({"WARNING", "WARN", "WRN", "W"})
-#: Bytes in lower case, of which each line that reports an error contains at least one.
+#: Byte strings in lower case. Each line that reports an error contains at least one of them.
 ERROR_MARKS = tuple(
     mark.encode()
     for mark in (
@@ -87,8 +85,8 @@ ERROR_MARKS = tuple(
         *("level", "lvl", '"@l', ".go:", ".cc:"),
     )
 )
-#: Keys of JSON records, the lowest level of an error in the loggers of Node, and the highest one in
-#: syslog.
+#: Keys in JSON records, the lowest level of an error in Node's loggers, and the highest level of an
+#: error in syslog.
 _LEVEL_KEYS = ("level", "severity", "levelname", "lvl", "log.level", "logLevel", "@level", "@l")
 _TEXT_KEYS = ("msg", "message", "@m", "event")
 _CAUSE_KEYS = ("err", "error", "exception", "exc_info")
@@ -97,7 +95,7 @@ _SYSLOG_ERROR = 3
 _NODE_WARNING = 40
 _SYSLOG_WARNING = 4
 
-#: Returns the bytes of a log from a position on, up to this number.
+#: Returns at most this number of bytes from a log, starting at this position.
 Read = Callable[[int, int], bytes]
 _Lines = list[tuple[int, str]]
 
@@ -110,13 +108,13 @@ class Words:
     at: int
     """The offset of the line, in bytes from the beginning of the log."""
     sure: bool = True
-    """False if it belongs to a record of a lower level, after which the crawler continued."""
+    """False if the line belongs to a record with a lower level, after which the crawler
+    continued."""
 
 
 def is_loud(line: str, *, warnings: bool = False) -> bool:
-    """Return whether a line of a log reports an error, or also a warning.
-
-    Its level counts, or else its form, as that of the last line of a stack trace.
+    """Return whether a line in a log reports an error or, if ``warnings`` is true, a warning. A
+    line without a level is judged by its form, such as the form of the last line of a stack trace.
     """
     line = printable(_ANSI.sub("", line[:_LINE_MAX])).rstrip()
     record = _level(line)
@@ -127,11 +125,9 @@ def is_loud(line: str, *, warnings: bool = False) -> bool:
 
 
 def error_of(change: Change, end: End | None, log: str | None) -> str | None:
-    """Return the line that explains why a task failed: its runner's message, or the last words of
-    its log.
-
-    The line may contain secrets. Return ``None`` if the task did not fail, or if somebody else
-    ended it, so that its log does not explain why.
+    """Return the line that explains why a task failed: the runner's message, or the last words in
+    the task's log. The line may contain secrets. Return ``None`` if the task did not fail, or if
+    the task was ended from outside, so that its log does not contain the reason.
     """
     if end is None or change.after is not TaskStatus.FAILED:
         return None
@@ -150,23 +146,22 @@ def last_words(log: str, *, any_line: bool = True) -> str | None:
     found = _found(lines)
     if found is not None:
         return found.text
-    # Without an error, the last line is a guess. It is not even that if its own logger gave it a
+    # If no line reports an error, the last line is a guess, unless the crawler's logger gave it a
     # lower level.
     guess = lines[-1][1] if any_line and lines and _level(lines[-1][1]) is None else ""
     return guess.strip(_NOISE) or None
 
 
 def last_error(read: Read, size: int, most: int = SEARCH_MAX) -> Words | None:
-    """Return the last error in a log of this size.
-
-    The last ``most`` bytes are searched backwards from the end.
+    """Return the last error in a log with this size. The last ``most`` bytes are searched backwards
+    from the end.
     """
     doubtful = None
     end = size
     while end > max(0, size - most):
         begin = max(0, end - _WINDOW)
         # A trace that begins in this window ends in the window after it. The first line may be cut;
-        # the next window has all of it.
+        # the next window contains the complete line.
         part = read(begin, min(end + _LINE_MAX, size) - begin)
         low = part.lower()
         if not any(mark in low for mark in ERROR_MARKS):
@@ -181,9 +176,8 @@ def last_error(read: Read, size: int, most: int = SEARCH_MAX) -> Words | None:
 
 
 def kept_log(read: Read, size: int, *, failed: bool) -> bytes:
-    """Return the part of a log that is kept, at most ``LOG_TAIL_BYTES``.
-
-    It is the end of the log. If the crawler failed, the lines around its last error precede it.
+    """Return the part of a log that is kept, at most ``LOG_TAIL_BYTES``. This part is the end of
+    the log. If the crawler failed, the lines around the last error precede the end.
     """
     begin = max(0, size - LOG_TAIL_BYTES)
     end = read(begin, LOG_TAIL_BYTES)
@@ -225,8 +219,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
             sure = (n, told)
         elif told and record is None:
             doubtful = (n, told)
-    # Lines after a record of a lower level usually belong to that record. At the end of the log,
-    # they come from a crash instead.
+    # Lines after a record with a lower level usually belong to that record. At the end of the log,
+    # such lines come from a crash instead.
     if ended and doubtful is not None and doubtful[0] > last_record:
         sure = doubtful
     best = sure or doubtful
@@ -239,9 +233,8 @@ def _found(lines: _Lines, *, ended: bool = True) -> Words | None:
 
 
 def _level(line: str) -> tuple[bool, str, str] | None:
-    """Return whether a record has a level below an error, its message, and the word of its level.
-
-    Return ``None`` if the line is not a record.
+    """Return whether the level of a record is below an error, the record's message, and the word
+    for the level. Return ``None`` if the line is not a record.
     """
     if line.startswith("{"):
         return _json_level(line)
@@ -270,16 +263,15 @@ def _json_level(line: str) -> tuple[bool, str, str] | None:
     for keys in (_TEXT_KEYS, _CAUSE_KEYS):
         text = next((record[key] for key in keys if record.get(key)), "")
         text = text.get("message", "") if isinstance(text, dict) else text
-        # The last line of a trace in Python is its error.
+        # The last line of a Python trace is the error.
         said.append(str(text).strip().rpartition("\n")[2])
     word = "WARN" if level in (_NODE_WARNING, _SYSLOG_WARNING) else str(level).upper()
     return not loud, printable(": ".join(filter(None, said))), word
 
 
 def short(line: str) -> str:
-    """Return the line cut to ``ERROR_MAX`` characters.
-
-    Lines that differ still differ after the cut.
+    """Return the line, cut to ``ERROR_MAX`` characters. Two lines that differ before the cut differ
+    after the cut too.
     """
     if len(line) <= ERROR_MAX:
         return line
@@ -293,9 +285,8 @@ def printable(text: str) -> str:
 
 
 def _lines(log: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the text of each line, as a terminal shows it.
-
-    Blank lines and lines of our runner are left out.
+    """Yield the offset of each line, and the text that a terminal shows for the line. Blank lines
+    and lines written by our runner are left out.
     """
     at = 0
     for raw in log.split(b"\n"):

@@ -1,6 +1,8 @@
-"""Searches in a log of any size: the lines with a text or a level, and the lines around one line.
+"""Searches in a log of any size: the lines that contain a text or have a level, and the lines
+around one line.
 
-A log is read forwards in windows, so that its size costs no memory. Lines have numbers from 1 on.
+A log is read forwards in windows, so memory use does not depend on its size. Line numbers start at
+1.
 """
 
 from __future__ import annotations
@@ -11,19 +13,20 @@ from enum import StrEnum
 
 from .last_words import ERROR_MARKS, Read, is_loud
 
-#: The bytes that are read at once. A longer line is searched in pieces of this size.
+#: The number of bytes that are read at once. A line with more bytes is searched in pieces of this
+#: size.
 WINDOW = 1024 * 1024
-#: The most bytes of lines before, and of lines after, the line in an answer.
+#: The maximum number of bytes before a line, and after the line, in an answer.
 AROUND_MAX = 2 * 1024 * 1024
-#: The most characters of a text that is searched.
+#: The maximum length of a search text, in characters.
 TEXT_MAX = 200
-#: The most bytes of one found line that are returned.
+#: The maximum number of bytes that are returned of one found line.
 LINE_MAX = 4096
 _WARNING_MARKS = (b"warn", b"wrn")
 
 
 class LineLevel(StrEnum):
-    """The least level of lines that are searched."""
+    """The lowest level of the lines that a search returns."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -41,10 +44,8 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """A search: lines with this text, in which the case of ASCII letters does not count, and at
-    least of this level.
-
-    ``None`` as ``text`` or ``level`` excludes no line.
+    """A search for lines that contain this text and have at least this level. The case of ASCII
+    letters is ignored. If ``text`` or ``level`` is ``None``, it excludes no line.
     """
 
     text: str | None = None
@@ -52,13 +53,13 @@ class LogQuery:
 
     @property
     def marks(self) -> tuple[bytes, ...]:
-        """Return bytes in lower case, of which each line that fits contains at least one."""
+        """Return byte strings in lower case. Each matching line contains at least one of them."""
         if self.text:
             return (self.text.encode().lower(),)
         return ERROR_MARKS if self.level is LineLevel.ERROR else (*ERROR_MARKS, *_WARNING_MARKS)
 
     def fits(self, line: bytes) -> bool:
-        """Return whether a line that contains a mark has the level."""
+        """Return whether a line that contains one of the marks has the required level."""
         return self.level is None or is_loud(
             line.decode("utf-8", "replace"), warnings=self.level is LineLevel.WARNING
         )
@@ -72,11 +73,11 @@ def search(
     most: int,
     over: Callable[[], bool] = lambda: False,
 ) -> tuple[list[FoundLine], FoundLine | None]:
-    """Return at most ``most`` lines that fit, from the line ``first`` on, and the line at which the
-    search has to continue.
+    """Return at most ``most`` matching lines, starting at the line ``first``, and the line at which
+    the search has to continue.
 
-    The second value is ``None`` when the whole log was searched. ``over`` is asked before each
-    window whether the search has to stop.
+    The second value is ``None`` when the whole log was searched. ``over`` is called before each
+    window, and returns whether the search has to stop.
     """
     found: list[FoundLine] = []
     number = first.number
@@ -85,7 +86,7 @@ def search(
     while at < size and not over():
         data = rest + read(at, min(WINDOW, size - at))
         if len(data) == len(rest):
-            break  # the log was shortened meanwhile
+            break  # the log was truncated in the meantime
         begin = at - len(rest)
         at = begin + len(data)
         last = data.rfind(b"\n") + 1 or (len(data) if len(data) > WINDOW else 0)
@@ -106,7 +107,7 @@ def search(
 
 
 def _candidates(data: bytes, marks: tuple[bytes, ...]) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each line that contains one of the marks, in order."""
+    """Yield the start and end offset of each line that contains one of the marks, in order."""
     low = data.lower()
     positions = {mark: low.find(mark) for mark in marks}
     end = -1
@@ -122,7 +123,7 @@ def _candidates(data: bytes, marks: tuple[bytes, ...]) -> Iterator[tuple[int, in
 
 
 def line_at(read: Read, at: int) -> FoundLine:
-    """Return the line that contains the offset, without its bytes."""
+    """Return the line that contains the offset, omitting the line's bytes."""
     number = 1
     begin = 0
     position = 0
@@ -137,7 +138,8 @@ def line_at(read: Read, at: int) -> FoundLine:
 
 
 def line_of(read: Read, size: int, number: int) -> FoundLine:
-    """Return the line with this number, or else the last line of the log, without its bytes."""
+    """Return the line with this number or, if there is none, the last line of the log. The line's
+    bytes are omitted."""
     passed = 1
     position = 0
     begin = 0
@@ -155,7 +157,7 @@ def line_of(read: Read, size: int, number: int) -> FoundLine:
 
 
 def _nth(data: bytes, count: int) -> int:
-    """Return the position of the line end with this count, from 1 on."""
+    """Return the position of the ``count``-th line end, counted from 1."""
     at = -1
     for _ in range(count):
         at = data.index(b"\n", at + 1)
@@ -163,7 +165,8 @@ def _nth(data: bytes, count: int) -> int:
 
 
 def lines_around(read: Read, size: int, line: FoundLine, before: int, after: int) -> FoundLine:
-    """Return the lines around this one as one piece: its first line, and the bytes of all lines."""
+    """Return the lines around this one as one block: the number and offset of its first line, and
+    the content of all its lines."""
     begin = max(0, line.at - AROUND_MAX)
     earlier = read(begin, line.at - begin)
     start = _back(earlier, before)
@@ -181,7 +184,8 @@ def lines_around(read: Read, size: int, line: FoundLine, before: int, after: int
 
 
 def _back(data: bytes, lines: int) -> int:
-    """Return the position at which the last lines of these begin. ``data`` ends with a line end."""
+    """Return the position at which the last ``lines`` lines of ``data`` begin. ``data`` ends with a
+    line end."""
     at = len(data)
     for _ in range(lines):
         at = data.rfind(b"\n", 0, max(at - 1, 0)) + 1

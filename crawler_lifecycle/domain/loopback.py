@@ -14,9 +14,8 @@ _HOST = re.compile(
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host name or address can only mean this machine.
-
-    Only a port may follow it.
+    """Return whether this host name or address can only mean this machine. Only a port may follow
+    the name or address.
     """
     found = _HOST.fullmatch(host)
     name = host if found is None else found[1] or found[2]

@@ -1,9 +1,7 @@
 """Names that other programs and people use: workflows, queues, signals, search attributes, events
-and objects.
-
-Changing such a name breaks users: schedulers start the workflow type. Operators send the signals.
-Saved views in the Temporal UI use the search attributes. Reports join on the names of cluster
-objects.
+and objects. Users depend on these names, so a change breaks their work: schedulers start the
+workflow type. Operators send the signals. Saved views in the Temporal UI use the search attributes.
+Reports join on the names of cluster objects.
 """
 
 from __future__ import annotations
@@ -16,11 +14,13 @@ if TYPE_CHECKING:
     from .run_ref import RunRef
 
 LIFECYCLE_WORKFLOW = "CrawlerLifecycleWorkflow"
-#: Repeats an ended run's deliveries. A person starts it, hours or months after the run.
+#: Repeats an ended run's deliveries. A person starts this workflow, hours or months after the run
+#: has ended.
 EXPORT_WORKFLOW = "RunExportWorkflow"
-#: Deletes the data of a run, but not its row.
+#: Deletes the data of a run, but not the run's row.
 DELETION_WORKFLOW = "RunDeletionWorkflow"
-#: Delivers the event about the end of a manager or a graph, which does not wait for the delivery.
+#: Delivers the event about the end of a manager or a graph. The manager or graph does not wait for
+#: the delivery.
 EVENT_WORKFLOW = "CrawlEventWorkflow"
 #: Compares the database, the cluster and Temporal.
 AUDIT_WORKFLOW = "CrawlAuditWorkflow"
@@ -28,37 +28,38 @@ AUDIT_WORKFLOW = "CrawlAuditWorkflow"
 AUDIT_SCHEDULE = "crawl-audit"
 #: Starts the runs of a manager, one after another (``features/managers``).
 MANAGER_WORKFLOW = "CrawlManagerWorkflow"
-#: Workflows that execute a graph (``features/graphs``), and one call of its functions.
+#: Workflows that execute a graph (``features/graphs``) and one call of the graph's functions.
 GRAPH_WORKFLOW = "GraphWorkflow"
 GRAPH_BATCH_WORKFLOW = "GraphBatchWorkflow"
 
-#: Decides about one due time of a schedule, and begins its target (``features/schedules``).
+#: Decides about one due time of a schedule, and begins the schedule's target
+#: (``features/schedules``).
 DUE_WORKFLOW = "CrawlDueWorkflow"
 #: Delivers events to one webhook (``features/webhooks``).
 WEBHOOK_WORKFLOW = "CrawlWebhookWorkflow"
 
-#: The header of all answers from the services of a ``crawlctl dev``, with its id and its folder
-#: (``dev_json.identity``).
+#: The header in all answers from the services that a ``crawlctl dev`` started, with the id and the
+#: folder of that ``crawlctl dev`` (``dev_json.identity``).
 STACK_HEADER = "Crawlctl-Stack"
 
-#: The name that the web UI uses in the path of the form for a new schedule or webhook. So none of
-#: them may have it.
+#: The name that the web UI uses in the path of the form for a new schedule or webhook. So no
+#: schedule or webhook may have this name.
 NAME_OF_FORM = "new"
 
 #: For workflows, and for activities that use the database or send notifications.
 QUEUE_MAIN = "crawler-lifecycle"
 #: For deployments and polls, which can hang on a slow cluster.
 QUEUE_CLUSTER = "crawler-lifecycle-cluster"
-#: For the activities from a stop to the proof that nothing runs, so that a stop never waits behind
-#: a poll that hangs.
+#: For the activities from a stop to the proof that nothing is running, so that a stop never waits
+#: behind a poll that hangs.
 QUEUE_CONTROL = "crawler-lifecycle-control"
 #: For the export of archives, that is, zipping and uploading.
 QUEUE_EXPORT = "crawler-lifecycle-export"
-#: For audits, both workflow and activities. They have their own threads and connections, so they
+#: For audits, both workflow and activities. Audits have their own threads and connections, so they
 #: never delay a run.
 QUEUE_AUDIT = "crawler-lifecycle-audit"
-#: For user code: cycles of managers. A worker with a manager's process also serves
-#: ``user_code_queue``.
+#: For user code: cycles of managers. A worker that has a manager's process serves
+#: ``user_code_queue`` in addition.
 QUEUE_USER_CODE = "crawler-lifecycle-plans"
 #: For functions of graphs, so that a cycle of a manager never waits behind hundreds of functions.
 QUEUE_FUNCTIONS = "crawler-lifecycle-plans-functions"
@@ -68,8 +69,8 @@ QUEUE_WEBHOOKS = "crawler-lifecycle-webhooks"
 SIGNAL_STOP = "stop"
 SIGNAL_FORCE_STOP = "force_stop"
 SIGNAL_POLL_NOW = "poll_now"
-#: The former name of this signal. Our services still send it, because runs of earlier builds know
-#: no other name.
+#: The former name of this signal. Our services still send the former name, because the workflows of
+#: earlier builds handle only that name.
 SIGNAL_LOOK_NOW = "look_now"
 SIGNAL_PLACE_FREE = "place_free"
 SIGNAL_RUN_ENDED = "run_ended"
@@ -78,13 +79,14 @@ SIGNAL_GRAPH_ENDED = "graph_ended"
 #: Notifies a graph that a call in its own workflow has returned. The payload is the number of the
 #: call.
 SIGNAL_BATCH_ENDED = "batch_ended"
-#: Makes the workflow of a manager, a graph or a webhook read its rows now. It has no payload.
+#: Makes the workflow of a manager, a graph or a webhook read its rows now. The signal has no
+#: payload.
 SIGNAL_WAKE = "wake"
 #: Notifies a manager that the worker with its object is shutting down. Another worker has to build
 #: the object again.
 SIGNAL_MOVED = "moved"
-#: An internal signal that nobody can send. Its payload is the number of further unknown signals in
-#: the same step of the workflow.
+#: An internal signal that cannot be sent from outside. The payload is the number of further unknown
+#: signals in the same step of the workflow.
 SIGNAL_MORE = ""
 QUERY_STATUS = "status"
 QUERY_RECORD = "record"
@@ -99,15 +101,16 @@ UPDATE_APPEND_STEPS = "append_steps"
 _KEYWORDS = ("RunUid", "Crawler", "Trigger", "Stage", "Status", "Outcome", "Flow", "Parent", "Name")
 SEARCH_ATTRIBUTES = {"CrawlRunId": "Int", **{f"Crawl{name}": "Keyword" for name in _KEYWORDS}}
 
-#: The history property with the id of the owning workflow.
+#: The history property that contains the id of the owning workflow.
 PROPERTY_WORKFLOW_ID = "workflow_id"
-#: The history property with the time at which the removal of an attempt's files began
+#: The history property that contains the time at which the removal of an attempt's files began
 #: (``crawlctl cluster gc``).
 PROPERTY_FILES_REMOVED = "files_removed"
-#: The history property with the last removed event of an attempt and the time of the removal
-#: (``crawlctl db prune``).
+#: The history property that contains the last removed event of an attempt and the time of the
+#: removal (``crawlctl db prune``).
 PROPERTY_PRUNED = "pruned"
-#: The history property with the chain of executions that owned an attempt before a takeover.
+#: The history property that contains the chain of executions that owned an attempt before a
+#: takeover.
 PROPERTY_FORMER_OWNER = "former_owner"
 
 EVENT_RUN_STARTED = "run.started"
@@ -127,18 +130,18 @@ EVENT_GRAPH_CHANGED = "graph.changed"
 EVENT_GRAPH_ENDED = "graph.ended"
 EVENT_SCHEDULE_MISSED = "schedule.missed"
 EVENT_SCHEDULE_SKIPPED = "schedule.skipped"
-#: A recorded status was untrue, the poll of a run is overdue, or the workflow of a run cannot
+#: A recorded status was wrong, the poll of a run is overdue, or the workflow of a run cannot
 #: continue.
 EVENT_CORRECTION_MADE = "correction.made"
 EVENT_RUN_STALE = "run.stale"
 EVENT_RUN_BLOCKED = "run.blocked"
-#: A webhook was paused by a person or after failed deliveries, or events were removed before a
+#: A webhook was paused (by a person, or after failed deliveries), or events were removed before a
 #: webhook received them.
 EVENT_WEBHOOK_PAUSED = "webhook.paused"
 EVENT_WEBHOOK_MISSED = "webhook.missed"
 #: A person tests a webhook. Only this webhook receives the event.
 EVENT_WEBHOOK_TEST = "webhook.test"
-#: Something needs somebody; it occurs ten times as often; it is over.
+#: An incident began; its problem occurs ten times as often as before; the incident ended.
 EVENT_INCIDENT_OPENED = "incident.opened"
 EVENT_INCIDENT_GREW = "incident.grew"
 EVENT_INCIDENT_CLOSED = "incident.closed"
@@ -183,8 +186,8 @@ EVENTS_ONCE = frozenset(
 )
 
 #: The highest run number that is accepted from outside the database. A thousand new runs per second
-#: reach it after 31 years. A foreign folder may have a larger number as its name, such as a time in
-#: milliseconds. New run numbers must not continue from there.
+#: reach this number after 31 years. A foreign folder may have a larger number as its name, such as
+#: a time in milliseconds. New run numbers must not continue from such a number.
 RUN_NUMBER_MAX = 10**12
 
 CRAWLER_NAME = re.compile(r"[a-z0-9]([-a-z0-9_.]{0,61}[a-z0-9])?")
@@ -200,15 +203,16 @@ def workflow_id(crawler: str, request_id: str) -> str:
 
 
 def request_of_workflow(workflow_id: str) -> str | None:
-    """Return the request id in a ``workflow_id``, or ``None`` for any other id."""
+    """Return the request id in an id that ``workflow_id`` returned, and ``None`` for any other
+    id."""
     kind, _, rest = workflow_id.partition("/")
     request_id = rest.partition("/")[2]
     return request_id if kind == "crawl" and request_id else None
 
 
 def attempt_workflow_id(crawler: str, request_id: str, attempt: int) -> str:
-    """Return the workflow id for a later attempt, because an earlier attempt may still use
-    ``workflow_id``.
+    """Return the workflow id for this attempt. It differs from ``workflow_id``, which an earlier
+    attempt may still use.
     """
     return f"{workflow_id(crawler, request_id)}/{attempt}"
 
@@ -221,22 +225,22 @@ def uid_workflow_id(workflow_id: str, run_uid: str) -> str:
 
 
 def fairness_key(whose: str) -> str:
-    """Return the key by which a fair task queue takes turns, with at most ``FAIRNESS_BYTES_MAX``
+    """Return the key by which a fair task queue alternates, with at most ``FAIRNESS_BYTES_MAX``
     bytes.
     """
     return whose.encode()[:FAIRNESS_BYTES_MAX].decode(errors="ignore")
 
 
 def user_code_queue(worker_id: str) -> str:
-    """Return the task queue of the worker process (of the role ``user-code``) that has the user's
+    """Return the task queue of the worker process (in the role ``user-code``) that holds the user's
     object.
     """
     return f"{QUEUE_USER_CODE}/{worker_id}"
 
 
 def functions_queue(pool: str | None) -> str:
-    """Return the task queue for a pool of workers for functions, or for the common pool if it is
-    ``None``.
+    """Return the task queue for a pool of workers for functions. If ``pool`` is ``None``, return
+    the queue for the common pool.
     """
     return QUEUE_FUNCTIONS if pool is None else f"{QUEUE_USER_CODE}-{pool}"
 
@@ -249,7 +253,7 @@ def pool_of(queue: str) -> str | None:
 
 
 def manager_workflow_id(name: str, flow_id: str) -> str:
-    """Return the workflow id of a manager. It is also the ``parent`` of the manager's runs."""
+    """Return the workflow id of a manager, which is the ``parent`` of the manager's runs."""
     return f"manager/{name}/{flow_id}"
 
 
@@ -261,7 +265,7 @@ def names_of_workflow(workflow_id: str) -> tuple[str, str] | None:
 
 
 def graph_workflow_id(key: str) -> str:
-    """Return the workflow id of a graph. It is also the ``parent`` of the graph's runs."""
+    """Return the workflow id of a graph, which is the ``parent`` of the graph's runs."""
     return f"graph/{key}"
 
 
@@ -285,10 +289,8 @@ def export_workflow_id(run: RunRef, attempt: int) -> str:
 
 
 def deletion_workflow_id(run: RunRef) -> str:
-    """Return the id of the workflow that deletes a run's data.
-
-    This workflow does not have the search attributes of the run, because it deletes every workflow
-    that has them.
+    """Return the id of the workflow that deletes a run's data. This workflow does not have the
+    run's search attributes, because it deletes every workflow with those search attributes.
     """
     return f"crawl-delete/{run}"
 
@@ -316,9 +318,8 @@ def cluster_name(run_id: int, index: int, attempt: int) -> str:
 
 
 def run_number(name: str) -> int:
-    """Return the run number at the beginning of a folder's name or a key, or 0 if there is none.
-
-    A number above ``RUN_NUMBER_MAX`` is not a run's number.
+    """Return the run number at the beginning of a folder's name or a key, or 0 if there is no run
+    number. A number above ``RUN_NUMBER_MAX`` is not a run number.
     """
     digits = re.match(r"[1-9][0-9]{0,12}(?![^-])", name, re.ASCII)
     number = int(digits.group()) if digits is not None else 0
@@ -326,8 +327,8 @@ def run_number(name: str) -> int:
 
 
 def request_fingerprint(text: str) -> str:
-    """Return a short, stable hash of a request's canonical text, which is the same for a repeated
-    request.
+    """Return a short, stable hash of a request's canonical text. A repeated request has the same
+    hash.
     """
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -341,7 +342,7 @@ def event_key(run: RunRef, attempt: int, type: str) -> str:
 
 
 def verdict_events(attention: object) -> list[str]:
-    """Return the types of the events about a verdict, the most specific type first.
+    """Return the types of the events about a verdict, with the most specific type first.
 
     ``attention`` is the reason why the run needs attention (``Verdict.attention``).
     """

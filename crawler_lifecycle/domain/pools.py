@@ -1,12 +1,12 @@
-"""Pools: the rules about which task gets the next slot.
+"""Pools: the rules by which a task gets the next slot. A task holds a slot from the moment when it
+is offered to the scheduler service until a poll records its end. Used slots are counted from the
+rows of tasks, and never kept in a counter. Pools below their reserve come first. Then come the runs
+with the highest priority, and then the pool with the smallest share relative to its weight. Within
+a pool, runs of the same priority take turns.
 
-A task holds a slot from its offer to the scheduler service until a poll records its end. Slots are
-counted from the rows of tasks, and never kept in a counter. Pools below their reserve come first.
-Then come the runs with the highest priority, and then the pool with the smallest share for its
-weight. Within a pool, runs of the same priority take turns.
-
-The share of a pool is a virtual time, as in weighted fair queueing: it advances by the slot-seconds
-that the pool used, divided by its weight. A pool that waits for nothing earns no credit.
+The share of a pool is a virtual time, as in weighted fair queueing: the time advances by the
+slot-seconds that the pool used, divided by the pool's weight. A pool without waiting runs earns no
+credit.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from .projects import only
 
 #: The pool of runs whose request and crawler name no pool.
 DEFAULT = "default"
-#: Names of pools follow the same rule as those of crawlers.
+#: Names of pools follow the same rule as names of crawlers.
 POOL_NAME = CRAWLER_NAME
-#: The maximum number of pools in an installation. One decision reads the first waiting runs of each
+#: The maximum number of pools in an installation. One decision reads the first waiting runs in each
 #: pool.
 POOLS_MAX = 100
 #: The maximum number of slots that one decision gives.
 BATCH = 100
-#: Seconds for which slots are reserved for a run after it was called for them. Then the next run
-#: gets them.
+#: Seconds for which slots are reserved for a run after the run was called. Then the next run gets
+#: these slots.
 CALL_S = 10.0
 #: Seconds after which a run that did not respond is called again.
 RECALL_S = 30.0
-#: Seconds in which older use decays to 1/e, called "the last hour".
+#: Seconds in which the weight of past use decays to 1/e. This period is called "the last hour".
 WINDOW_S = 3600.0
-#: The maximum time between two samples that counts, in seconds. It limits the effect of a clock
-#: that was set forward.
+#: The maximum time between two samples that is charged, in seconds. This limits the effect of a
+#: clock that was set forward.
 STEP_MAX_S = 60.0
-#: Seconds after which one slot is tried beyond the number at which the cluster refused a task. The
-#: number of additional slots then doubles each time.
+#: Seconds after which one more slot is tried than the number at which the cluster refused a task.
+#: The number of additional slots then doubles each time.
 PROBE_S = 15.0
-#: The expected seconds for which a task holds its slot if no pool has a history. This value and the
-#: mean of all pools each count as one task in the mean of a pool.
+#: The expected seconds for which a task holds its slot if no pool has a history. In the mean of a
+#: pool, this value and the mean of all pools each count as one task.
 _HOLD_S = 30.0
 
 
@@ -60,11 +60,12 @@ class Pool:
     """The maximum number of slots at once."""
     weight: float = 1.0
     reserved: int = 0
-    """The number of slots that other pools leave free for it."""
+    """The number of slots that other pools leave free for this pool."""
     queue: str | None = None
-    """The Kueue queue of its Jobs. Kueue then decides, and our slots are not counted."""
+    """The Kueue queue for the pool's Jobs. Kueue then decides which Jobs start, and our slots are
+    not counted."""
     project: str | None = None
-    """The only project whose runs may be in it, or ``None`` if runs of every project may."""
+    """The only project whose runs may be in this pool, or ``None`` if runs of every project may."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class Pools:
     """The number of tasks that the cluster executes at once, or ``None`` if unknown."""
     surplus: int = 0
     """The number of tasks of each priority that may wait on the cluster itself, so that a free slot
-    is never idle. It is 0 if a pool has a reserve, whose slots they would take.
+    is never idle. The number is 0 if a pool has a reserve, because the waiting tasks would use
+    reserved slots.
     """
     window: int | None = None
     """Without pools, the number of tasks of a run that may wait on a full cluster, so that its
@@ -101,7 +103,7 @@ class Pools:
 
     @property
     def counted(self) -> bool:
-        """True if the installation has pools, so that we give out the slots."""
+        """True if the installation has pools, so that this service assigns the slots."""
         return bool(self.named)
 
     @functools.cached_property
@@ -111,8 +113,8 @@ class Pools:
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
     def serving(self, name: str, project: str | None = None) -> str:
-        """Return the pool that serves runs of this pool, which is ``default`` if the project no
-        longer has it.
+        """Return the pool that serves runs in this pool. That pool is ``default`` if the project
+        can no longer use this one.
         """
         return name if name in self.of_project(project).named else DEFAULT
 
@@ -129,14 +131,13 @@ class Pools:
         return replace(self, named={n: p for n, p in named.items() if p.project in (None, project)})
 
     def told(self, name: str) -> bool:
-        """Return whether the present caller may see the whole use of a pool.
-
-        The pool must not contain runs of projects that are hidden from the caller.
+        """Return whether the present caller may see all use of a pool. This requires that the pool
+        contains no runs of projects that are hidden from the caller.
         """
         return only() in (None, self.of(name).project)
 
     def shut(self, name: str) -> bool:
-        """Return whether other pools reserve every slot, so that tasks of this pool can never
+        """Return whether other pools reserve every slot, so that tasks in this pool can never
         begin.
         """
         others = sum(pool.reserved for known, pool in self.named.items() if known != name)
@@ -173,15 +174,16 @@ class Ticket:
     pool: str
     priority: int
     since: datetime
-    """The time of its last slot. A run without a slot has the time of its start."""
+    """The time at which the run last received a slot or, for a run that never received one, its
+    start time."""
     wanted: int
-    """The number of slots that it needs."""
+    """The number of slots that the run needs."""
     called_at: datetime | None = None
-    """The time at which it was called, if it has not responded since."""
+    """The time at which the run was called, if it has not responded since that time."""
 
     @property
     def order(self) -> tuple[int, datetime, int]:
-        """The position in the line of the pool: among the most urgent runs, the run that has waited
+        """The position in the pool's line: among the most urgent runs, the run that has waited
         longest comes first.
         """
         return self.priority, self.since, self.run_id
@@ -197,14 +199,15 @@ class PoolUsage:
 
     executing: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
-    """Priority -> the number of tasks that were offered or created and do not execute yet."""
+    """Priority -> the number of tasks that were offered or created and are not executing yet."""
 
     @property
     def all(self) -> int:
         return self.executing + sum(self.waiting.values())
 
     def until(self, priority: int) -> int:
-        """Return the number of slots without those of less urgent tasks that do not execute yet."""
+        """Return the number of slots, excluding the slots of less urgent tasks that are not
+        executing yet."""
         return self.executing + sum(
             count for level, count in self.waiting.items() if level <= priority
         )
@@ -219,14 +222,15 @@ class Share:
     behind.
     """
     used: float = 0.0
-    """Slot-seconds of the last hour, with a weight that decreases with age."""
+    """Slot-seconds in the last hour, with a weight that decreases with age."""
     given: float = 0.0
     """Slots that were given in the last hour, with the same weights."""
 
 
 @dataclass(slots=True)
 class Gate:
-    """The state from which slots are given: the slots that each pool holds and has used."""
+    """The state from which slots are assigned: the slots that each pool holds, and its use so
+    far."""
 
     pools: Pools
     shares: dict[str, Share] = field(default_factory=dict)
@@ -244,9 +248,8 @@ class Gate:
         return self.held.setdefault(pool, PoolUsage())
 
     def busy(self, priority: int = 5) -> int:
-        """Return how many slots of the cluster are taken from the view of tasks with this priority.
-
-        Tasks that Kueue holds back take no slots.
+        """Return how many slots of the cluster are not available to tasks with this priority. Tasks
+        that Kueue holds back occupy no slots.
         """
         pools = self.pools
         return sum(
@@ -255,7 +258,7 @@ class Gate:
         )
 
     def hold_s(self, *pools: str) -> dict[str, float]:
-        """Return the expected seconds for which a task of each of these pools holds its slot."""
+        """Return, for each of these pools, the expected seconds for which a task holds its slot."""
         mean = (sum(share.used for share in self.shares.values()) + _HOLD_S) / (
             sum(map(self._ended, self.shares)) + 1
         )
@@ -265,21 +268,22 @@ class Gate:
         }
 
     def _ended(self, pool: str) -> float:
-        """Return the number of slots given in the last hour that are free again.
-
-        Together with all use until now, it gives the mean time of a task, even while tasks execute.
+        """Return the number of slots that were assigned in the last hour and are free again. From
+        this number and all use until now, the mean time of a task can be computed, even while tasks
+        are executing.
         """
         return max(self.share(pool).given - self.holds(pool).all, 0.0)
 
     def sample(self, now: datetime, waiting: Collection[str]) -> None:
-        """Charge each pool for the slots that it has held since the last sample.
+        """Add to each pool's use the slots that the pool has held since the last sample.
 
         ``waiting`` contains the pools that ``rivals`` returned.
         """
         passed = (now - self.sampled_at).total_seconds() if self.sampled_at else 0.0
         step = min(max(passed, 0.0), STEP_MAX_S)
         self.sampled_at = now
-        # After a clock was set back, the next try must not wait for the old time.
+        # After a clock was set back, the next try must not wait until the clock reaches the old
+        # time.
         if self.refused is not None:
             self.refused = (self.refused[0], min(self.refused[1], now))
         fades = math.exp(-max(passed, 0.0) / WINDOW_S)
@@ -287,15 +291,16 @@ class Gate:
             share = self.share(name)
             weight = self.pools.of(name).weight
             held = self.holds(name)
-            # A task that waits on the cluster itself, or that Kueue holds back, uses nothing there.
+            # A task that is waiting on the cluster itself, or that Kueue holds back, uses nothing
+            # on the cluster.
             count = held.executing if self.pools.surplus or self.pools.of(name).queue else held.all
             share.used = share.used * fades + count * step
             share.given *= fades
             share.clock += count * step / weight
         behind = min((self.share(name).clock for name in waiting), default=math.inf)
         for name, share in self.shares.items():
-            # No credit is saved up: a pool that waits for nothing is set to the level of the
-            # waiting pool that is furthest behind.
+            # No credit is saved up: a pool without waiting runs is set to the level of the waiting
+            # pool that is furthest behind.
             share.clock = 0.0 if behind == math.inf else share.clock - behind
             if name not in waiting:
                 share.clock = max(share.clock, 0.0)
@@ -306,11 +311,10 @@ class Gate:
         }
 
     def rivals(self, tickets: Sequence[Ticket]) -> set[str]:
-        """Return the pools among which the shares decide now.
-
-        A pool that is at its ``max`` or has only less urgent runs does not count as behind. It
-        would never catch up, and each pool that begins to wait would start at its level and take
-        all slots until it has caught up with the others.
+        """Return the pools whose shares are compared now. A pool that is at its ``max`` or has only
+        less urgent runs does not count as behind. Such a pool would never catch up, and each pool
+        that begins to wait would start at this low level and get all slots until it has caught up
+        with the other pools.
         """
         most = {ticket.pool: self.pools.of(ticket.pool).max or math.inf for ticket in tickets}
         may = [ticket for ticket in tickets if self.holds(ticket.pool).all < most[ticket.pool]]
@@ -339,9 +343,8 @@ class Gate:
         )
 
     def grant(self, tickets: Sequence[Ticket], now: datetime, most: int = BATCH) -> dict[int, int]:
-        """Give free slots to tickets in turns.
-
-        Return the number of slots for each run. These slots then count as held.
+        """Assign free slots to tickets in turns, and return the number of slots for each run. These
+        slots then count as held.
         """
         # Entries are: priority, slots given in this decision, time, run, ticket.
         lines: dict[str, list[tuple[int, int, datetime, int, Ticket]]] = {}
@@ -372,15 +375,15 @@ class Gate:
         return given
 
     def take(self, pool: str, priority: int, count: int = 1) -> None:
-        """Count slots as held by tasks that do not execute yet."""
+        """Count slots as held by tasks that are not executing yet."""
         waiting = self.holds(pool).waiting
         waiting[priority] = waiting.get(priority, 0) + count
 
     def _turn(self, ticket: Ticket, hold_s: float) -> tuple[bool, int, float, datetime, int, str]:
         pool = self.pools.of(ticket.pool)
         held = self.holds(ticket.pool).all
-        # The expected use of its tasks counts already. Otherwise the pool that is behind would take
-        # all free slots at once.
+        # The expected use by these tasks counts immediately. Otherwise the pool that is behind
+        # would get all free slots at once.
         ahead = self.share(ticket.pool).clock + (held + 1) * hold_s / pool.weight
         return (
             held >= pool.reserved,
@@ -398,7 +401,7 @@ class _Room:
     def __init__(self, gate: Gate, now: datetime) -> None:
         self._gate = gate
         self._places = gate.places(now)
-        # Tasks that wait on the cluster itself do not delay more urgent tasks.
+        # Tasks that are waiting on the cluster itself do not delay more urgent tasks.
         urgencies = range(1, 6) if gate.pools.surplus else [5]
         self._busy = {urgency: gate.busy(urgency) for urgency in urgencies}
         self._kept = {
@@ -408,8 +411,8 @@ class _Room:
         self._kept_in_all = sum(self._kept.values())
 
     def fits(self, ticket: Ticket) -> bool:
-        """Return whether the pool may have one more slot, and the cluster has one that is not
-        reserved for others.
+        """Return whether the pool may have one more slot, and the cluster has a free slot that is
+        not reserved for other pools.
         """
         most = self._gate.pools.of(ticket.pool).max
         if most is not None and self._gate.holds(ticket.pool).all >= most:

@@ -1,8 +1,8 @@
 """Projects: their names, and the only project that the present caller may see and change.
 
-One context variable limits a caller. The store reads it in every list, and wherever it loads a row
-by number or name. So objects of another project do not exist for the caller, whatever code asks for
-them. Workers, and work that a service does on its own, are not limited.
+One context variable limits a caller. The store reads this variable for every list, and whenever it
+loads a row by number or name. So objects in another project do not exist for the caller, whatever
+code reads them. Workers, and work that a service does on its own, are not limited.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ONLY: ContextVar[str | None] = ContextVar("project", default=None)
 
 
 def only() -> str | None:
-    """Return the only project that the present caller sees, or ``None`` for a caller of all
-    projects.
+    """Return the only project that the present caller may see, or ``None`` if the caller may see
+    all projects.
     """
     return _ONLY.get()
 
@@ -56,8 +56,8 @@ def narrowed(project: str | None) -> Iterator[None]:
 
 
 def chosen(wanted: str | None, default: str = DEFAULT) -> str:
-    """Return the project of a new object: the caller's own, or the project that a caller of all
-    projects wants.
+    """Return the project for a new object: the caller's own project or, if the caller may see all
+    projects, the requested one.
 
     Raises ``InvalidRequest``.
     """

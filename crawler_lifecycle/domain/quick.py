@@ -12,8 +12,7 @@ else:
     from dataclasses import dataclass
 
     def quick_dataclass(*, frozen: bool, slots: bool) -> Any:
-        """Make a dataclass that is frozen for the type checker only.
-
-        Creating an instance that is frozen at runtime takes four times as long.
+        """Make a dataclass that is frozen for the type checker only. The creation of an instance
+        that is frozen at runtime takes four times as long.
         """
         return dataclass(unsafe_hash=frozen, slots=slots)

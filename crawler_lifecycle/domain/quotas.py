@@ -1,8 +1,8 @@
-"""Quotas: the maximum starts and tasks of a token, a pool or a project.
+"""Quotas: the maximum number of starts and tasks for a token, a pool or a project.
 
 Use is counted from the rows of runs and tasks (``store/runs/quotas.py``), and never kept in a
-counter. A start counts for an hour, even after its run was deleted. A repeat of a request does not
-count as another start.
+counter. A start counts for an hour, even if its run is deleted within that hour. A repeated request
+does not count as another start.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Literal
 
 from .errors import InvalidRequest, QuotaReached
 
-#: Kind of holder -> the column of the run with the holder's name.
+#: Kind of holder -> the column in the run's row that contains the holder's name.
 KINDS: Mapping[str, str] = {"token": "caller", "pool": "pool", "project": "project"}
-#: Keys of the setting: KIND:NAME, or KIND:* for every name without its own entry.
+#: Keys in the setting: KIND:NAME, or KIND:* for every name without its own entry.
 QUOTA_KEY = rf"^({'|'.join(KINDS)}):(\*|(oidc:)?[A-Za-z0-9][A-Za-z0-9._@+|=-]{{0,63}})$"
-#: What a quota limits: starts, tasks that have not ended, tasks of one run, and tasks that do not
-#: execute yet. For a project, also the number of open objects.
+#: The numbers that a quota limits: starts, tasks that have not ended, tasks in one run, and tasks
+#: that are not executing yet. For a project, quotas can limit the number of open objects too.
 What = Literal[
     "starts_per_hour",
     "live_tasks",
@@ -31,8 +31,8 @@ What = Literal[
     "schedules",
     "webhooks",
 ]
-#: Limits that only projects have. They are checked when an object is opened, not at the start of a
-#: run.
+#: Limits that only projects have. These limits are checked when an object is opened, not at the
+#: start of a run.
 OPEN = ("managers", "graphs", "schedules", "webhooks")
 #: The highest quota, because checking a start counts up to as many rows, and the maximum number of
 #: keys in the setting.
@@ -40,8 +40,8 @@ QUOTA_MAX = 1_000_000
 QUOTAS_MAX = 1_000
 #: The time for which a start counts.
 WINDOW = timedelta(hours=1)
-#: Seconds after which to ask for tasks again. It is an estimate, because nobody knows when a task
-#: will end.
+#: Seconds after which a caller should request tasks again. This is an estimate, because it is
+#: unknown when a task will end.
 AGAIN_S = 60.0
 #: The beginning of every sentence about a quota that is used up.
 QUOTA = "quota "
@@ -55,8 +55,8 @@ NO_QUOTAS: Quotas = {}
 class Limit:
     """One limit of one holder, and its use.
 
-    ``used`` is counted up to ``max`` or one more, and is ``None`` if it is not counted. ``free_at``
-    is the time at which the next start is free if none is free now.
+    ``used`` is counted up to ``max`` or one more, and is ``None`` if the use is not counted.
+    ``free_at`` is the time at which the next start is free if none is free now.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Limit:
             raise InvalidRequest(f"{text}, or ask the operator to raise it (LIFECYCLE_QUOTAS)")
 
     def check(self, tasks: int, now: datetime, *, told: bool = True) -> None:
-        """Raise ``QuotaReached`` unless one more start, or this many more tasks, are free.
+        """Raise ``QuotaReached`` unless one more start, or this many more tasks, are allowed now.
 
         If ``told`` is true, the text contains the use.
         """
@@ -108,7 +108,8 @@ class Limit:
 
 
 def quota_of(quotas: Quotas, project: str, what: str) -> int | None:
-    """Return how many of these a project may have open, or ``None`` without a quota."""
+    """Return how many of these objects a project may have open, or ``None`` if there is no
+    quota."""
     limits = quotas.get(f"project:{project}", quotas.get("project:*", {}))
     return next((most for name, most in limits.items() if name == what), None)
 

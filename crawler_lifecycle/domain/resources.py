@@ -1,4 +1,4 @@
-"""Resources of a task, and quantities of memory and processors in the notation of Kubernetes."""
+"""Resources for a task, and quantities of memory and processors in Kubernetes notation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .bounds import CPU_MAX, ID_MAX, STRICT, refusal
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources of a task, in the notation of Kubernetes (``cpu: 500m``, ``memory: 512Mi``)."""
+    """Resources for a task, in Kubernetes notation (``cpu: 500m``, ``memory: 512Mi``)."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -23,7 +23,7 @@ class Resources:
         parse_memory(self.memory)
 
     def over(self, base: Resources) -> Resources:
-        """Return these values, with those of ``base`` in place of missing ones."""
+        """Return these values. Missing values are taken from ``base``."""
         return Resources(cpu=self.cpu or base.cpu, memory=self.memory or base.memory)
 
 
@@ -32,9 +32,8 @@ _BINARY |= {unit: 10 ** (3 * n) for n, unit in enumerate("kMGTPE", 1)}
 
 
 def parse_memory(text: str | None, field: str = "resources.memory") -> int | None:
-    """Return the bytes of a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``).
-
-    ``None`` stays ``None``. Raises ``InvalidRequest`` for any other text.
+    """Return the number of bytes in a Kubernetes memory quantity (``512Mi``, ``1G``, ``1048576``),
+    and ``None`` for ``None``. Raises ``InvalidRequest`` if the text is not such a quantity.
     """
     if text is None:
         return None
@@ -50,9 +49,8 @@ def parse_memory(text: str | None, field: str = "resources.memory") -> int | Non
 
 
 def parse_cpu(text: str | None) -> float | None:
-    """Return the processors of a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``).
-
-    Raises ``InvalidRequest`` for any other text.
+    """Return the number of processors in a Kubernetes cpu quantity (``500m``, ``2``, ``0.5``).
+    Raises ``InvalidRequest`` if the text is not such a quantity.
     """
     if text is None:
         return None

@@ -1,7 +1,7 @@
-"""Retention: the rules about which data may be removed, and when. Other modules carry them out.
+"""Retention: the rules about which data may be removed, and when. Other modules remove the data.
 
-Data that can still be useful is kept. The ages come first, followed by the rules for rows of the
-database, files of runs on the cluster volume and in object storage, folders of the local cluster,
+Data that can still be useful is kept. The ages come first, followed by the rules for rows in the
+database, files of runs on the cluster volume and in object storage, folders on the local cluster,
 and unfinished uploads.
 """
 
@@ -20,7 +20,7 @@ from .run_ref import RunRef
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The age from which one kind of data is removed."""
+    """The age after which one kind of data is removed."""
 
     default_s: float
     """The default age, in seconds."""
@@ -31,26 +31,26 @@ class Retention:
 
 #: The database: ``crawlctl db prune`` removes rows of the tables in ``GOES``
 #: (store/retention/pruning.py). Audits compare runs that ended within three days, and deliveries
-#: are retried for one day. A reader of events that returns after a long weekend should find all
+#: are retried for one day. A program that reads events again after a long weekend should find all
 #: events.
 DATABASE = Retention(
     90 * DAY_S, 7 * DAY_S, "audits, deliveries and readers of events still need more recent data"
 )
-#: The access log, which has an age of its own: ``crawlctl db prune --access-older-than``.
+#: The access log, which has its own age: ``crawlctl db prune --access-older-than``.
 ACCESS = Retention(
     365 * DAY_S, 7 * DAY_S, "people use the access log to find out what was done last week"
 )
 #: The cluster volume and bundles in object storage: ``crawlctl cluster gc`` removes files and saved
 #: state of runs that ended and were exported (clusters/volume.py, adapters/archive/bundles.py). One
-#: try of an export can read files for six hours.
+#: export try can read files for six hours.
 FILES = Retention(
     14 * DAY_S,
     12 * 3600.0,
     "an export can read files for hours, and a run that has just ended may be resumed",
 )
 #: Object storage: before and after its own upload, each export removes unfinished uploads of the
-#: same archive that have not grown for this time (adapters/archive/s3/upload.py). It is shorter
-#: than the heartbeat timeout of an export (30 s).
+#: same archive that have not grown for this time (adapters/archive/s3/upload.py). This time is
+#: shorter than the heartbeat timeout of an export (30 s).
 UPLOADS = Retention(20.0)
 
 
@@ -130,12 +130,11 @@ def stays(
     moments: Iterable[object],
     before: datetime,
 ) -> Stays | None:
-    """Return the reason why data of a run, a manager or a graph is kept, or ``None`` if it may be
-    removed.
-
-    ``state`` is its state, or ``None`` if the row does not exist. ``words`` contains all states,
-    and ``over`` those after the end. ``moments`` contains the time of the end and the time of the
-    last change. Both count, because an end can be recorded late.
+    """Return the reason why the data of a run, a manager or a graph is kept, or ``None`` if the
+    data may be removed. ``state`` is the state of the run, manager or graph, or ``None`` if the row
+    does not exist. ``words`` contains all states, and ``over`` contains the states after the end.
+    ``moments`` contains the time of the end and the time of the last change. Both times count,
+    because an end can be recorded late.
     """
     if state is None:
         return Stays.UNKNOWN
@@ -152,9 +151,8 @@ def stays(
 def event_stays(
     run: Stays | None, key: object, created_at: object, before: datetime
 ) -> Stays | None:
-    """Return the reason why an event is kept, or ``None`` if it may be removed.
-
-    ``run`` is the reason why its run's data is kept, if any. ``key`` is the key of an event that
+    """Return the reason why an event is kept, or ``None`` if the event may be removed. ``run`` is
+    the reason why the data of the event's run is kept, if any. ``key`` is the key of an event that
     occurs once per attempt.
     """
     if run is not None:
@@ -167,9 +165,8 @@ def event_stays(
 def finding_stays(
     run: Stays | None, status: object, moments: Iterable[object], before: datetime
 ) -> Stays | None:
-    """Return the reason why an audit's finding is kept, or ``None`` if it may be removed.
-
-    Its run may not exist.
+    """Return the reason why an audit's finding is kept, or ``None`` if the finding may be removed.
+    The run in the finding may not exist.
     """
     if status not in CLOSED:
         return Stays.OPEN
@@ -182,10 +179,9 @@ def finding_stays(
 
 
 def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) -> Stays | None:
-    """Return the reason why a firing is kept, or ``None`` if it may be removed.
-
-    The row of the target is never removed, and the id of the target contains the due time. So the
-    target does not begin twice, even after the firing is removed.
+    """Return the reason why a firing is kept, or ``None`` if the firing may be removed. The row of
+    the target is never removed, and the target's id contains the due time. So the target does not
+    begin twice, even after the firing is removed.
     """
     if begins and live:
         return Stays.LIVE
@@ -193,18 +189,19 @@ def due_stays(begins: bool, live: bool, decided_at: object, before: datetime) ->
 
 
 def incident_stays(state: object, closed_at: object, before: datetime) -> Stays | None:
-    """Return the reason why an incident stays; ``None``: it may be removed."""
+    """Return the reason why an incident is kept, or ``None`` if the incident may be removed."""
     if state != "closed":
         return Stays.OPEN
     return None if isinstance(closed_at, datetime) and closed_at < before else Stays.RECENT
 
 
-#: The number for a damaged mark, which means that all events may have been removed.
+#: The number in place of a damaged mark. It means that all events may have been removed.
 _ALL = ID_MAX
 
 
 def mark(through: int, now: datetime) -> str:
-    """Return the mark of an attempt: the number of the last removed event, and the time.
+    """Return the mark for an attempt: the number of the last removed event, and the time of the
+    removal.
 
     The number 0 means that only rows without events were removed.
     """
@@ -218,8 +215,8 @@ def marked_through(value: object) -> int:
 
 
 def pruned_through(properties: Iterable[Mapping[str, object]]) -> int | None:
-    """Return the number up to which events of the run may have been removed, or ``None`` if none
-    were removed.
+    """Return the number up to which events of the run may have been removed, or ``None`` if no
+    events were removed.
     """
     marks = [marked_through(row["value"]) for row in properties if row["name"] == PROPERTY_PRUNED]
     return max(marks, default=None)
@@ -232,13 +229,14 @@ class RetentionState(StrEnum):
     """The state of a run with files, which decides whether they may be removed."""
 
     OLD = "old"
-    """The run ended and was exported, and both are longer ago than files are kept."""
+    """The run ended and was exported, both before the time for which files are kept."""
     RECENT = "recent"
     LIVE = "live"
     NOT_EXPORTED = "not exported"
     INCOMPLETE = "archive incomplete"
     REMOVED = "removed"
-    """Its files were removed. Any remaining files belong to no run, or could not be removed."""
+    """The run's files were removed. Any remaining files belong to no run, or could not be
+    removed."""
     UNKNOWN = "unknown"
     """The database has no such run."""
 
@@ -256,11 +254,12 @@ class RetainedRun:
     export: str | None = None
     """``exported``, ``empty`` or ``failed``, or ``None`` if no export was tried yet."""
     export_note: str | None = None
-    """A text about files that are missing from the archive, or about the failure of a later try."""
+    """A text about files that are missing from the archive, or about a repeated export that
+    failed."""
     exported_at: datetime | None = None
     """The time at which an export last began or ended."""
     given_up: bool = False
-    """True if the removal of its files has begun, so that nobody may read them."""
+    """True if the removal of the run's files has begun, so that the files may not be read."""
     removed: bool = False
     """True if all its files were removed."""
 
@@ -268,11 +267,9 @@ class RetainedRun:
 def stand_of(
     run: RetainedRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
-    """Return the state of the run, and a text about it.
-
-    Files may be removed only in the state ``RetentionState.OLD``, that is, if the run ended and was
-    exported before ``before``. If ``incomplete`` is true, an archive that lacks files counts as
-    complete.
+    """Return the retention state of the run, and a text about this state. Files may be removed only
+    in the state ``RetentionState.OLD``, that is, if the run ended and was exported before
+    ``before``. If ``incomplete`` is true, an archive that lacks files counts as complete.
     """
     if run is None:
         return RetentionState.UNKNOWN, "the database has no such run"
@@ -296,9 +293,8 @@ def stand_of(
 def stand_of_name(
     ref: RunRef | None, run: RetainedRun | None, before: datetime, *, incomplete: bool = False
 ) -> tuple[RetentionState, str]:
-    """Return the result of ``stand_of`` for files under a name.
-
-    ``ref`` is the run to which the name refers, if any. ``run`` is the row with its number.
+    """Return the result of ``stand_of`` for files under a name. ``ref`` is the run to which the
+    name refers, if any. ``run`` is the row with the number in ``ref``.
     """
     if ref is None:
         return RetentionState.UNKNOWN, "this is not the name of a run"
@@ -313,11 +309,10 @@ def stand_of_name(
 
 
 def folders_go(tasks: Iterable[tuple[float | None, bool]], before: float) -> bool:
-    """Return whether the folders of a local run may be removed.
-
-    The run must have tasks, all of which ended before ``before``. ``tasks`` contains, for each
-    deployed task, its end in seconds since 1970 (``None`` without a known end) and whether its
-    supervisor process is alive. The folders are kept if a task executes or was lost.
+    """Return whether the folders of a local run may be removed. The run must have tasks, and all of
+    them must have ended before ``before``. ``tasks`` contains, for each deployed task, its end in
+    seconds since 1970 (``None`` if the end is unknown) and whether the task's supervisor process is
+    alive. The folders are kept if a task is executing or was lost.
     """
     any_task = False
     for ended_at, supervised in tasks:

@@ -1,9 +1,9 @@
 """Retries of tasks: which ends are followed by another try, when, how often, and with how much
 memory.
 
-The policy is merged key by key from the request, the crawler's entry and the installation, in this
-order of precedence. A try is decided from recorded facts alone, so repeating the decision gives the
-same answer.
+The retry policy is merged key by key from the request, the crawler's entry and the installation, in
+this order of precedence. The decision about a try uses only recorded facts, so a repeated decision
+gives the same answer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .ended_by import EndedBy
 from .ends import FINAL, PLAIN, RETRY, Reading
 from .resources import parse_memory
 
-#: Word of a policy -> who ended the task, and the outcome, where ``None`` means any other outcome.
-#: Policies retry no other ends: either a person, another limit or a service ended the task, or
-#: another try would end in the same way.
+#: Word in a policy -> the party that ended the task, and the outcome, where ``None`` means all
+#: outcomes that are not listed here. Policies retry only these ends. After any other end, either a
+#: person, a different limit or a service ended the task, or another try would end in the same way.
 WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
     "interrupted": (EndedBy.CLUSTER, "interrupted"),
     "evicted": (EndedBy.CLUSTER, "evicted"),
@@ -29,7 +29,8 @@ WORDS: Mapping[str, tuple[EndedBy, str | None]] = {
     "banned": (EndedBy.CRAWLER, "banned"),
     "failed": (EndedBy.CRAWLER, None),
 }
-#: A crawler's own limits that it reports. Another try would reach them again.
+#: Outcomes by which a crawler reports that it reached its own limits. Another try would reach these
+#: limits again.
 NEVER = ("memusage_exceeded", "diskusage_exceeded")
 _NUMBERS: Mapping[str, Bound] = {
     "max": Bound(0, 100, whole=True, or_none=True),
@@ -44,15 +45,15 @@ _LABELS_MAX = 20
 _EXITS_MAX = 50
 #: The end of a note about a task that is not retried because of its exit code.
 IS_FINAL = " is final"
-#: The maximum memory in bytes without a cap, and the maximum length of the text for a try's memory,
-#: which is that of its column.
+#: The maximum memory in bytes if there is no cap, and the maximum length of the text for a try's
+#: memory, which is the length of its column.
 _MEMORY_MOST = 2**62
 _MEMORY_TEXT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNodes:
-    """Nodes for later tries: those with these labels, after ``after`` failed tries."""
+    """The labels that nodes for tries must have after ``after`` failed tries."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -71,7 +72,7 @@ class OtherNodes:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A policy of retries, or the keys of it from one source.
+    """A retry policy, or the keys of a retry policy from one source.
 
     ``None`` leaves a key to the next source. Raises ``InvalidRequest``.
     """
@@ -85,22 +86,22 @@ class Retries:
     on: list[str] | None = None
     """The kinds of ends that are retried (``WORDS``)."""
     backoff_s: float | None = None
-    """Seconds from the end to the next try. Each further wait is ``factor`` times longer, up to
-    ``cap_s``.
+    """Seconds from the end to the next try. Each further wait is the previous wait multiplied by
+    ``factor``, up to ``cap_s``.
     """
     factor: float | None = None
     cap_s: float | None = None
     jitter: float | None = None
     """The share by which the wait varies, so that many tasks do not start at the same time."""
     budget: int | None = None
-    """The maximum number of tries of all tasks together in one attempt of the run. The default is
-    two for each task, but at least 10.
+    """The maximum number of tries for all tasks together in one attempt of the run. The default is
+    two tries for each task, but at least 10.
     """
     memory_factor: float | None = None
     """After ``oom``, the memory of the next try is multiplied by this, up to ``memory_cap``."""
     memory_cap: str | None = None
     remember: bool | None = None
-    """True if later runs of the crawler begin with the memory that was needed."""
+    """True if the crawler's next runs begin with the memory that was needed."""
     final_exits: list[int] | None = None
     """Exit codes that are never retried, in addition to those that are final in the crawler's
     ``ends``.
@@ -154,14 +155,14 @@ class Retries:
             )
 
     def over(self, base: Retries) -> Retries:
-        """Return this policy with the keys of ``base`` for those that it does not set."""
+        """Return this policy. Keys that it does not set are taken from ``base``."""
         return replace(
             base,
             **{f.name: own for f in fields(self) if (own := getattr(self, f.name)) is not None},
         )
 
 
-#: The policy if nothing else is configured: ends caused by the cluster are retried automatically.
+#: The policy if nothing is configured: ends that the cluster caused are retried automatically.
 DEFAULT = Retries(
     max=3,
     on=["interrupted", "evicted", "lost"],
@@ -175,14 +176,14 @@ DEFAULT = Retries(
 
 @dataclass(frozen=True, slots=True)
 class EndedTry:
-    """The recorded end of one try of a task."""
+    """The recorded end of one try."""
 
     outcome: str | None
     exit_code: int | None
     retry: int
     """The number of tries before this one in this attempt of the run."""
     key: str
-    """A text that identifies the try and determines its jitter."""
+    """A text that identifies the try and determines the jitter of the next wait."""
     ended_by: str | None = EndedBy.CRAWLER
     """``None`` if an older build recorded the end, so that only its outcome decides."""
     memory: str | None = None
@@ -191,21 +192,20 @@ class EndedTry:
 
 @dataclass(frozen=True, slots=True)
 class NextTry:
-    """The try that follows an end."""
+    """The next try after an end."""
 
     wait_s: float
     memory: str | None = None
-    """More memory than the previous try had, or ``None`` for the same amount."""
+    """The increased memory limit, or ``None`` if the try gets the same memory as the previous
+    try."""
 
 
 def next_try(
     policy: Retries, end: EndedTry, used: int, budget: int, ends: Reading = PLAIN
 ) -> NextTry | str:
-    """Return the next try, or the reason why there is none.
-
-    ``policy`` must be complete (``resolved``). ``used`` is the number of tries that were already
-    taken from the run's budget. ``ends`` defines which exit codes are final, and which are always
-    retried.
+    """Return the next try, or the reason why there is no next try. ``policy`` must be complete
+    (``resolved``). ``used`` is the number of tries that were already taken from the run's budget.
+    ``ends`` defines the exit codes that are final, and the exit codes that are always retried.
     """
     outcome = end.outcome or "failed"
     most = policy.max or 0
@@ -237,7 +237,7 @@ def next_try(
 
 
 def budget_of(policy: Retries, tasks: int) -> int:
-    """Return the maximum number of tries of all tasks of the run together."""
+    """Return the maximum number of tries for all tasks in the run together."""
     return (
         policy.budget
         if policy.budget is not None
@@ -246,9 +246,8 @@ def budget_of(policy: Retries, tasks: int) -> int:
 
 
 def _wait_s(policy: Retries, end: EndedTry) -> float:
-    """Return the wait in seconds.
-
-    It is computed from the try, so a repeated decision gives the same wait.
+    """Return the wait in seconds. The wait is computed from the try, so a repeated decision gives
+    the same wait.
     """
     wait = min(
         policy.cap_s or 0, (policy.backoff_s or 0) * (policy.factor or 1) ** min(end.retry, 100)
@@ -258,10 +257,9 @@ def _wait_s(policy: Retries, end: EndedTry) -> float:
 
 
 def _more_memory(policy: Retries, memory: str | None) -> str | None:
-    """Return the memory of the next try, in whole MiB or as the cap.
-
-    Return ``None`` if the memory of this try is unknown. The text has at most ``_MEMORY_TEXT``
-    characters, whatever the policy and the request contain.
+    """Return the memory for the next try: a text in whole MiB, or the text of the cap. Return
+    ``None`` if the memory of this try is unknown. The text has at most ``_MEMORY_TEXT`` characters,
+    whatever the policy and the request contain.
     """
     now = parse_memory(memory)
     cap = parse_memory(policy.memory_cap) or _MEMORY_MOST
@@ -276,7 +274,7 @@ def _more_memory(policy: Retries, memory: str | None) -> str | None:
 
 
 def resolved(request: Retries | None, crawler: Retries | None, installation: Retries) -> Retries:
-    """Return the complete policy of a run.
+    """Return the complete retry policy for a run.
 
     If keys from different sources contradict each other, the smaller number applies, for example
     for ``budget`` and ``cap_s``.

@@ -1,8 +1,9 @@
-"""A run: its request, its statuses, its answers, and the verdict derived from its tasks.
+"""A run: its request, its statuses, the answers to queries and updates, and the verdict derived
+from the tasks.
 
-The dataclasses here are sent as JSON through Temporal and HTTP and stored in the database. Unknown
-fields are refused, because pydantic is configured with ``extra: forbid``. This module itself needs
-only the standard library.
+The dataclasses in this module are sent as JSON through Temporal and HTTP and stored in the
+database. Unknown fields are refused, because pydantic is configured with ``extra: forbid``. This
+module itself needs only the standard library.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from .retries import Retries
 
 INLINE_TASKS_MAX = 500
 INLINE_TASKS_BYTES = 128 * 1024
-#: The maximum size of one task's arguments and settings together, in bytes of JSON. Both its Job
-#: and its pod contain them. We read lists in pages of 500 objects, and such a page may have at most
-#: 64 MiB (docs/kubernetes.md).
+#: The maximum size of one task's arguments and settings together, in bytes of JSON. Both the task's
+#: Job and its pod contain these texts. We read lists in pages of 500 objects, and such a page may
+#: have at most 64 MiB (docs/kubernetes.md).
 TASK_BYTES_MAX = 64 * 1024
 
-#: The maximum number of tags of one run, and the maximum length of a tag.
+#: The maximum number of tags for one run, and the maximum length of a tag.
 TAGS_MAX = 50
 TAG_MAX = 200
 #: The maximum number of intervals between polls.
 POLLS_MAX = 100
-#: Seconds for which the delivery of an ended run's event and files is tried.
+#: Seconds for which failed deliveries of an ended run's event and files are repeated.
 DELIVERY_S = 24 * 3600.0
 
 
@@ -65,9 +66,8 @@ class Stage(StrEnum):
 
 
 class RunStatus(StrEnum):
-    """Status of a run.
-
-    A terminal status is final for its attempt, and only a resume (a new attempt) changes it.
+    """Status of a run. A terminal status is final for its attempt. Only a resume, which is a new
+    attempt, changes the status.
     """
 
     INITIALIZING = "INITIALIZING"
@@ -81,18 +81,18 @@ class RunStatus(StrEnum):
         return self in (RunStatus.COMPLETED, RunStatus.FAILED)
 
 
-#: The outcomes for those limits of a request that stop a run.
+#: The outcomes for the limits in a request that stop a run.
 LIMIT_STOPS = ("start_timeout", "timed_out", "cancelled (stalled)")
 #: Outcomes of runs that ended normally but produced less than expected (``domain/coverage.py``),
-#: the worst first: no items; fewer than usual; too few of something, or too many errors; items that
-#: have values in a field too rarely.
+#: with the worst first: no items; fewer items than usual; a counter below its minimum, or too many
+#: errors; too few items with a value in a field.
 EMPTY = "empty"
 DROPPED = "dropped"
 UNMET = "unmet"
 COVERAGE = "coverage"
 UNMET_OUTCOMES = (EMPTY, DROPPED, UNMET, COVERAGE)
-#: What a run lacks if it succeeded without items although earlier runs had some. It resolves no
-#: earlier problem.
+#: The missing result of a run that succeeded without items although earlier runs had items. Such a
+#: run resolves no earlier problem.
 NO_ITEMS = "items"
 #: All outcomes that we set ourselves (docs/lifecycle.md, "Outcomes of tasks"). Crawlers can report
 #: others.
@@ -107,9 +107,8 @@ _ORDER = list(RunStatus)
 
 
 def run_may_become(current: RunStatus, new: RunStatus) -> bool:
-    """Return whether a run may change from ``current`` to ``new`` within an attempt.
-
-    It only moves forward, and never after an end.
+    """Return whether a run may change from ``current`` to ``new`` within an attempt. A status only
+    changes forward, and never after an end.
     """
     return not current.terminal and _ORDER.index(new) > _ORDER.index(current)
 
@@ -131,7 +130,7 @@ class Limits:
     life.
     """
     stop_grace_s: float = 30.0
-    """The time from a crawler's stop signal until it is killed."""
+    """The time from a crawler's stop signal until the crawler is killed."""
     force_stop_after_s: float | None = 300.0
     """The time from the last request to end a task until the stop becomes a forced stop."""
 
@@ -196,7 +195,7 @@ def _check_inline(tasks: Sequence[ChildTask], fix: str) -> None:
 
 
 def check_tags(where: str, tags: Sequence[object]) -> None:
-    """Raise ``InvalidRequest`` for too many tags, or for an invalid one."""
+    """Raise ``InvalidRequest`` for too many tags, or for an invalid tag."""
     if len(tags) > TAGS_MAX:
         raise refusal(where, len(tags), f"give at most {TAGS_MAX} tags")
     for n, tag in enumerate(tags):
@@ -207,8 +206,8 @@ def check_tags(where: str, tags: Sequence[object]) -> None:
 class AddTasks:
     """The input of the update ``add_tasks``: a page of child tasks for a live run.
 
-    A repeat with the same ``request_id`` adds nothing; by default, it is the id of the update.
-    Raises ``InvalidRequest``.
+    A repeated input with the same ``request_id`` adds nothing. By default, ``request_id`` is the id
+    of the update. Raises ``InvalidRequest``.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -237,7 +236,7 @@ class AddedTask:
 
 @dataclass(frozen=True, slots=True)
 class TasksAdded:
-    """The answer of the update ``add_tasks``, in the order in which the tasks were sent."""
+    """The answer to the update ``add_tasks``, in the order in which the tasks were sent."""
 
     run_id: int
     tasks: list[AddedTask]
@@ -277,7 +276,7 @@ class RunRequest:
     poll_minutes: list[float] | None = None
     project: str = DEFAULT
     retries: Retries | None = None
-    """Keys of the policy of retries that differ from those of the crawler's entry."""
+    """Keys of the retry policy that override the keys in the crawler's entry."""
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -335,9 +334,9 @@ class RunRequest:
 
 
 def in_our_words(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request as sent, with ``run_id`` spelled our way and as a number.
-
-    The specification calls it ``RunID``. Some senders have numbers as texts, or have only floats.
+    """Return a request as it was sent, but with the key ``run_id`` and a number as its value. The
+    specification calls this key ``RunID``. Some senders write numbers as texts, or write all
+    numbers as floats.
     """
     found = {
         "run_id" if name == "RunID" and "run_id" not in request else name: request[name]
@@ -363,11 +362,10 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True)
 class StopIntent:
-    """A recorded stop of a run, by a person, by one of the run's limits or by an audit.
-
-    ``limit`` is the outcome of the limit (``LIMIT_STOPS``) or the outcome that an audit gives.
-    ``None`` means that a person stopped it. A person's stop takes precedence over others.
-    ``escalated`` is true if a plain stop became a forced one.
+    """A recorded stop of a run, by a person, by one of the run's limits or by an audit. ``limit``
+    is the outcome for the limit (``LIMIT_STOPS``) or the outcome that an audit sets. ``None`` means
+    that a person stopped the run. A person's stop takes precedence over the stops by limits and
+    audits. ``escalated`` is true if a plain stop became a forced stop.
     """
 
     requested_at: datetime
@@ -391,10 +389,9 @@ class StopIntent:
         return f"Stopped{who}" + (f": {self.reason}" if self.reason else "")
 
     def merged(self, later: StopIntent) -> StopIntent:
-        """Return both stops merged into one.
-
-        It is forced if one of them is. It has the time and the reason of the first stop. If the
-        first stop came from a limit and the later one from a person, it has the person's reason.
+        """Return both stops merged into one stop. The merged stop is forced if at least one of the
+        two is forced. It has the time and the reason of the first stop. If the first stop came from
+        a limit and the second stop from a person, the merged stop has the person's reason.
         """
         reasons = later if self.limit is not None and later.limit is None else self
         force = self.force or later.force
@@ -416,10 +413,9 @@ class ExportResult:
 
 @dataclass(frozen=True, slots=True)
 class RunSnapshot:
-    """The answer of the query ``status``: the state that the workflow itself knows.
-
-    The statuses and counters of a live run are left out until the verdict, because others also
-    write them to the database and the workflow's values can be older.
+    """The answer to the query ``status``: the state that the workflow itself has. The statuses and
+    counters of a live run are left out until the verdict, because other processes write these
+    values to the database too, and the workflow's values can be out of date.
     """
 
     run_id: int | None
@@ -429,8 +425,8 @@ class RunSnapshot:
     trigger: Trigger
     stage: Stage
     status: RunStatus | None = None
-    """The status with which this attempt ended. It is ``None`` before the end, when the database
-    has it.
+    """The status with which this attempt ended. It is ``None`` before the end. Until then, the
+    database contains the status.
     """
     outcome: str | None = None
     ended_by: str | None = None
@@ -444,8 +440,8 @@ class RunSnapshot:
     polls: int = 0
     waiting_for: str | None = None
     waiting: str | None = None
-    """A sentence without durations about what the run waits for. The gateway's sentence has
-    durations.
+    """A sentence about what the run is waiting for, without durations. The gateway's sentence
+    contains durations.
     """
     notes: list[str] = field(default_factory=list)
 
@@ -466,20 +462,19 @@ class RunResult:
     errors: int | None = None
     export: ExportResult | None = None
     ended_by: str | None = None
-    """The party that ended it (``EndedBy``), or ``None`` if an older build ended it."""
+    """The party that ended the run (``EndedBy``), or ``None`` if an older build ended the run."""
 
 
-#: The minimum time for an average, in seconds. Over a shorter time it would vary too much.
+#: The minimum time for an average, in seconds. An average over less time would vary too much.
 PACE_LEAST_S = 1.0
 
 
 def pages_per_minute(
     pages: int | None, started_at: datetime | None, until: datetime | None
 ) -> float | None:
-    """Return the average from the start to ``until``.
-
-    ``until`` is the end or, for a run that has not ended, its latest progress. Return ``None`` if a
-    value is unknown, or if less than ``PACE_LEAST_S`` has passed.
+    """Return the average from the start to ``until``. ``until`` is the time of the end or, for a
+    run that has not ended, the time of its latest progress. Return ``None`` if a value is unknown,
+    or if fewer than ``PACE_LEAST_S`` seconds have elapsed.
     """
     if pages is None or pages < 0 or started_at is None or until is None:
         return None
@@ -513,14 +508,14 @@ class Verdict:
     ended_by: EndedBy | None = EndedBy.CRAWLER
     """``None`` if an older build recorded the ends of its tasks."""
     lacks: str | None = None
-    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``. ``None`` means that it produced what is expected,
+    """One of ``UNMET_OUTCOMES``, or ``NO_ITEMS``. ``None`` means that the run met the expectations,
     or was not judged.
     """
 
     @property
     def attention(self) -> str | None:
-        """The reason why the run needs attention: what it lacks, or ``failed``. ``None`` means that
-        it needs none.
+        """The reason why the run needs attention: the value of ``lacks``, or ``failed``. ``None``
+        means that the run needs no attention.
         """
         if self.lacks in UNMET_OUTCOMES:
             return self.lacks
@@ -536,7 +531,7 @@ def _common(outcomes: Iterable[str | None], fallback: str) -> str:
 def verdict(
     groups: Iterable[EndedTasks], stop: StopIntent | None, *, partial_ok: bool = False
 ) -> Verdict:
-    """Return the verdict of a run from its tasks, without tasks that a later attempt replaced.
+    """Return the verdict for a run from its tasks, excluding tasks that a later attempt replaced.
 
     - All tasks succeeded: COMPLETED.
     - A person stopped the run: FAILED, outcome ``cancelled``.

@@ -1,7 +1,7 @@
 """Files and items of runs for user code.
 
-Processes of user code hold no credentials. They read files piece by piece from a ``DataSource``,
-and this module parses the bytes.
+Processes that execute user code have no credentials. They read files piece by piece from a
+``DataSource``, and this module parses the bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from crawler_lifecycle.runner.item_reader import SkippedData
 
 from .bounds import INT_MAX, refusal
 
-#: The maximum number of bytes that one call reads from a file.
+#: The maximum number of bytes that one call can read from a file.
 PIECE = 1024 * 1024
 #: The maximum number of field names that a caller may request.
 FIELDS_MAX = 1000
@@ -47,8 +47,8 @@ class DataSource(Protocol):
         """Return the supporting files of all tries that count (``domain/tries.py``)."""
 
     def read_file(self, file: RunFile, offset: int) -> bytes:
-        """Return at most ``PIECE`` bytes from this offset on, and no bytes at the end of the
-        file.
+        """Return at most ``PIECE`` bytes, starting at this offset. At the end of the file, return
+        no bytes.
         """
 
 
@@ -78,7 +78,7 @@ class HeldFiles:
     def leave(
         self, run_id: int, items: Iterable[Any] | None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Give a run these items, and other files by name."""
+        """Set a run's items, and its other files by name."""
         lines = (
             None if items is None else "".join(f"{json.dumps(item)}\n" for item in items).encode()
         )
@@ -98,7 +98,7 @@ class Which(TypedDict, total=False):
     """The options of ``Items``, which select the items to read."""
 
     task: int | None
-    """Read only items of the task with this index."""
+    """Read only items from the task with this index."""
     offset: int
     limit: int | None
     fields: Collection[str] | None
@@ -106,10 +106,9 @@ class Which(TypedDict, total=False):
 
 
 class Items:
-    """The items of runs, one after another.
-
-    You can iterate over them several times. ``skipped`` contains sentences about data that the last
-    iteration could not read, such as ``3 lines were not JSON``.
+    """The items of runs, one after another. You can iterate over this object several times.
+    ``skipped`` contains sentences about data that the last iteration could not read, such as ``3
+    lines were not JSON``.
     """
 
     def __init__(
@@ -188,9 +187,8 @@ def _pieces(source: DataSource, files: Mapping[str, RunFile], name: str) -> Iter
 
 
 class FarFile(io.RawIOBase):
-    """A remote file as a Python file object.
-
-    ``read`` returns bytes from an offset on, and decides how many.
+    """A remote file as a Python file object. ``read`` returns bytes, starting at an offset, and
+    decides how many bytes.
     """
 
     def __init__(self, read: Callable[[int], bytes], size: int) -> None:

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunRef:
-    """The identity of a run outside its database.
-
-    Names of objects contain the run's number. A restored or new database may use the same number
-    again. The uid is created with the row and never used again, so only an object with this uid
-    belongs to the run.
+    """The identity of a run outside its database. Names of objects contain the run's number. A
+    restored or new database may use the same number again. The uid is created together with the
+    run's row and never used again, so only an object with this uid belongs to the run.
     """
 
     run_id: int
     uid: str
 
     def __str__(self) -> str:
-        """Return the unique name of the run, which no other run of any database has."""
+        """Return the name of the run, which is unique across all databases."""
         return f"{self.run_id}-{self.uid}"
 
     @classmethod
@@ -33,9 +31,8 @@ class RunRef:
         return cls(number, found[2]) if found and number <= RUN_ID_MAX else None
 
     def owns(self, uid: str | None) -> bool:
-        """Return whether an object with this uid belongs to this run.
-
-        An object without a uid does not.
+        """Return whether an object with this uid belongs to this run. An object without a uid
+        belongs to no run.
         """
         return uid == self.uid
 
@@ -56,7 +53,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,18})-([0-9a-f]{32})", re.ASCII)
 RUN_ID_MAX = 2**63 - 1
 
 
-#: The text about why two runs have the same number, and the fix.
+#: The reason why two runs have the same number, and the fix.
 FOREIGN_FIX = (
     "the database was restored or created again, and used the number twice; the object is not "
     "changed; an audit lists "

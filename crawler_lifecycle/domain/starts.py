@@ -1,7 +1,6 @@
-"""Ids of graphs that user code starts while it executes, and the platform that starts them.
-
-The code of a step or a hook may be executed again. So an id is derived from a key of that
-execution, which is the same each time.
+"""Ids for graphs that user code starts while the code is executing, and the platform that starts
+these graphs. The code of a step or a hook may be executed again. So an id is derived from a key for
+that execution, and a repetition has the same key.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ _offers: list[Callable[[], Any]] = []
 
 @contextmanager
 def once(key: str | None) -> Iterator[None]:
-    """Derive the ids of the graphs that the block starts from ``key``.
-
-    ``None`` means that the block has no key, so its code must give the ids.
+    """Within this block, derive the ids of started graphs from ``key``. ``None`` means that there
+    is no key, so the code in the block must give the ids.
     """
     _keys.append((key, itertools.count(1)))
     try:
@@ -32,9 +30,7 @@ def once(key: str | None) -> Iterator[None]:
 
 def derived_id() -> str | None:
     """Return the id for the next graph that the executing code starts, or ``None`` outside steps
-    and hooks.
-
-    Raises ``InvalidRequest`` in code of a manager that has no key.
+    and hooks. Raises ``InvalidRequest`` in a manager's code if there is no key.
     """
     if not _keys:
         return None
@@ -49,10 +45,11 @@ def derived_id() -> str | None:
 
 
 def offer(platform: Callable[[], Any]) -> None:
-    """Use the object that ``platform`` returns to start graphs in this process."""
+    """Set the function whose result starts graphs in this process."""
     _offers[:] = [platform]
 
 
 def offered() -> Any:
-    """Return the platform that starts graphs in this process, or ``None`` if none was offered."""
+    """Return the platform that starts graphs in this process, or ``None`` if no platform was
+    set."""
     return _offers[0]() if _offers else None

@@ -1,4 +1,5 @@
-"""Words that people see in place of recorded statuses. Lists show them, and filters accept them."""
+"""Words that people see in place of recorded statuses. Lists show these words, and filters accept
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 from .ended_by import EndedBy
 
 Words = Mapping[str, tuple[Sequence[str], str, object]]
-"""Each word with its statuses, and with the field and the value that it also requires."""
+"""Each word with its statuses, and with the field and the value that the word requires in
+addition."""
 #: The words for runs. ``FAILED`` looks like an error, but a stop by a person is not an error.
 RUN_WORDS: Words = {"stopped": (("FAILED",), "ended_by", EndedBy.PERSON)}
 #: The words for managers.

@@ -1,5 +1,5 @@
-"""A task: its statuses, its observations, and the rules that turn an end into a status, an outcome
-and a cause.
+"""A task: its statuses, the observations of tasks, and the rules that turn an end into a status, an
+outcome and a cause.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .quick import quick_dataclass
 from .retries import NEVER
 from .run import StopIntent
 
-#: The kept part of a task's log, in bytes. MariaDB and MySQL store it in pages of 16 KiB with
-#: headers, and this much fits into one page.
+#: The size of the part of a task's log that is kept, in bytes. MariaDB and MySQL store this part in
+#: pages of 16 KiB with headers, and a part of this size fits into one page.
 LOG_TAIL_BYTES = 16_000
 
 
 def tail(text: str, limit: int = LOG_TAIL_BYTES) -> str:
-    """Return the last ``limit`` bytes of a log, without a partial character at the beginning."""
+    """Return the last ``limit`` bytes of a log, omitting a partial character at the beginning."""
     return text.encode("utf-8", "replace")[-limit:].decode("utf-8", "ignore")
 
 
 def log_tail(data: bytes) -> str:
-    """Return the tail of any bytes that a crawler wrote, as a text that every database can
-    store.
+    """Return the tail of a crawler's output, which can be any bytes, as a text that every database
+    can store.
     """
     return tail(data[-LOG_TAIL_BYTES:].decode("utf-8", "replace").replace("\0", ""))
 
@@ -64,9 +64,8 @@ _RANK = {TaskStatus.QUEUED: 0, TaskStatus.PENDING: 1, TaskStatus.RUNNING: 2, Tas
 
 
 def task_may_become(current: TaskStatus, new: TaskStatus) -> bool:
-    """Return whether a task may change from ``current`` to ``new``.
-
-    It only moves forward, and never after an end.
+    """Return whether a task may change from ``current`` to ``new``. A status only changes forward,
+    and never after an end.
     """
     return not current.terminal and _RANK.get(new, 4) > _RANK[current]
 
@@ -96,21 +95,21 @@ class Counters:
     bytes: int | None = None
 
 
-#: Reasons of ends before the crawler's program began: two from Kubernetes, and ours for a failed
-#: init container.
+#: Reasons for ends before the crawler's program began: two from Kubernetes, and our own reason for
+#: a failed init container.
 INIT_FAILED = "InitContainerFailed"
 START_FAILURES = ("StartError", "ContainerCannotRun", INIT_FAILED)
 #: The pod failed although its crawler ended with exit 0. This is a success only if the crawler's
-#: summary reports it.
+#: summary reports a success.
 POD_FAILED = "PodFailed"
 
 
 @quick_dataclass(frozen=True, slots=True)
 class End:
-    """The evidence of an end. Both kinds of clusters use the terms of Kubernetes."""
+    """The evidence of an end. Both kinds of clusters use Kubernetes terms."""
 
     exit_code: int | None = None
-    """The crawler's own exit code, or that of the runner if it is the only known one."""
+    """The crawler's own exit code, or the runner's exit code if only that is known."""
     signal: int | None = None
     reason: str | None = None
     """The reason in Kubernetes: Completed, Error, OOMKilled, Evicted, ContainerCannotRun,
@@ -123,8 +122,8 @@ class End:
     runner: bool = True
     """True if our runner started the crawler. A missing summary is then a sign of a failure."""
     disruption: str | None = None
-    """``evicted`` or ``interrupted`` if the cluster ended the task and neither we nor the crawler
-    requested that; ``lost`` if the cluster only reports that it no longer knows the task.
+    """``evicted`` or ``interrupted`` if the cluster ended the task and neither this service nor the
+    crawler requested the end; ``lost`` if the cluster only reports that the task no longer exists.
     """
     memory_limit: str | None = None
     by_itself: bool = False
@@ -132,22 +131,23 @@ class End:
     two machines alone cannot always show whether a stop came before the end.
     """
     stopped: bool | None = None
-    """True or false if the evidence itself shows whether our stop ended the task. If ``None``,
-    times have to decide.
+    """True or false if the evidence itself shows whether our stop ended the task. If it is
+    ``None``, the times of the stop and of the end are compared.
     """
     if_not_stopped: str | None = None
-    """A text for a task that was deleted while we also requested its end. It applies if our stop
-    came after the end, because somebody else then deleted the task.
+    """A text for a task that was deleted around the time when we requested its end. The text is
+    used if our stop came after the end, because then the deletion came from outside.
     """
     verdict: int | None = None
-    """The exit code of our runner (``runner/contract.py``), if it is not the crawler's own."""
+    """Our runner's exit code (``runner/contract.py``), if it differs from the crawler's own exit
+    code."""
     told: bool = False
-    """True if our runner passed on a stop signal before the crawler's end."""
+    """True if our runner forwarded a stop signal before the crawler's end."""
 
 
 @quick_dataclass(frozen=True, slots=True)
 class Observation:
-    """The state of one task according to one complete poll."""
+    """The state of one task, as one complete poll found it."""
 
     index: int
     attempt: int
@@ -157,7 +157,8 @@ class Observation:
     uid: str | None = None
     node: str | None = None
     reason: str | None = None
-    """A text for people about why the task waits, or about its problem while it executes."""
+    """A text for people: the reason why the task is waiting, or the problem of an executing
+    task."""
     changed_at: datetime | None = None
     """The time of the last change of phase, by the cluster's clock."""
     started_at: datetime | None = None
@@ -165,19 +166,20 @@ class Observation:
     progress_at: datetime | None = None
     """The time at which the crawler last wrote its counters."""
     quiet: timedelta | None = None
-    """The time since the executing task last wrote anything, or ``None`` if it never did or this is
-    unknown.
+    """The time since the executing task last wrote anything, or ``None`` if the task never wrote
+    anything or the time is unknown.
     """
     peak_memory: int | None = None
     resumed: bool | None = None
-    """For a task of a later attempt, whether it continued from saved state. ``None`` for a first
+    """For a task in a resumed run, whether it continued from saved state. ``None`` for a first
     attempt, or if unknown.
     """
     resume_note: str | None = None
     """A text about the resume, such as the reason why the task could not continue from saved state.
     """
     fields: Coverage | None = None
-    """The fields in which its items have values, if the task has ended and its runner reports them.
+    """The fields in which the task's items have values, if the task has ended and its runner
+    reports these fields.
     """
     end: End | None = None
 
@@ -191,26 +193,26 @@ class TaskState:
     attempt: int
     status: TaskStatus
     since: datetime
-    """The time at which the task entered this status, as far as it is known."""
+    """The time at which the task entered this status, if known."""
     uid: str | None = None
     ever_seen: bool = False
     """True if at least one poll has found the task on the cluster."""
     counters: Counters = field(default_factory=Counters)
     offered_until: datetime | None = None
-    """A deployment call can still create the task until this time, by any machine's clock. Before
-    that time, its absence proves nothing.
+    """The time until which a deployment call can still create the task, by any machine's clock.
+    Before that time, the absence of the task proves nothing.
     """
     reason: str | None = None
-    """A text for people about why the task waits."""
+    """A text for people: the reason why the task is waiting."""
     missed_at: datetime | None = None
-    """The time of the first poll in the latest series that did not find the task, or ``None`` if
-    the last poll found it.
+    """The time of the first poll in the latest series of polls that did not find the task, or
+    ``None`` if the last poll found the task.
     """
     run_attempt: int = 1
     """The attempt of the run to which this try belongs."""
     place: str | None = None
-    """The namespace in which the task was created, or ``None`` if it was not created or the cluster
-    has no namespaces.
+    """The namespace in which the task was created, or ``None`` if the task was not created or the
+    cluster has no namespaces.
     """
 
 
@@ -222,7 +224,8 @@ class Ending:
     outcome: str
     cause: str
     retryable: bool = False
-    """True if another try can succeed, because no evidence shows that it would end in the same way.
+    """True if another try can succeed, because no evidence shows that the next try would end in the
+    same way.
     """
     ended_by: EndedBy = EndedBy.CRAWLER
 
@@ -262,8 +265,8 @@ def told_exit(
     runner started.
 
     ``runners``, ``crawlers`` and ``told`` are the values ``exit``, ``own_exit`` and
-    ``told_to_stop`` of its summary, if there is one. Without the crawler's own code, the code may
-    be the runner's choice.
+    ``told_to_stop`` of its summary, if there is one. If the crawler's own code is unknown, the
+    runner may have chosen the code.
     """
     if runners != code or crawlers is None:
         return code, code if code in _VERDICTS else None
@@ -284,8 +287,7 @@ _LIMIT_WORDS = {
 
 
 def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
-    """Return the stop, or ``None`` if it did not cause the end because the end came first.
-
+    """Return the stop, or ``None`` if the stop did not cause the end because the end came first.
     Kubernetes truncates its times to whole seconds, so a stop within the same second counts as the
     cause. If the crawler received no stop signal (``by_itself``), the stop counts only if it
     certainly came before the end.
@@ -305,9 +307,8 @@ def stop_counts(end: End, stop: StopIntent | None) -> StopIntent | None:
 
 
 def _unasked(end: End) -> End:
-    """Return the evidence of an end that our stop did not cause.
-
-    If the task was deleted, it was deleted by somebody else.
+    """Return the evidence of an end that our stop did not cause. If the task was deleted, the
+    deletion came from outside.
     """
     if end.if_not_stopped is None or end.disruption is not None:
         return end
@@ -318,15 +319,15 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
     """Return the status, the outcome and the cause of an end.
 
     The first matching rule of the table in docs/lifecycle.md, "Outcomes of tasks", applies. Any
-    evidence leads to a result. ``stop`` is the recorded stop of the run. ``ends`` defines how exit
-    codes and last words of the crawler are read, and is ``None`` if its catalogue entry is not
-    known.
+    evidence leads to a result. ``stop`` is the recorded stop of the run. ``ends`` defines how the
+    crawler's exit codes and last words are interpreted, and is ``None`` if the crawler's catalogue
+    entry is not available.
     """
     stop = stop_counts(end, stop)
     how = _how(end)
     said = end.finish_reason
     if said == "finished" and end.exit_code == 0:
-        # The crawler finished before any request to end it could take effect, so no times are
+        # The crawler finished before a request to end it could have any effect, so no times are
         # compared.
         return Ending(
             TaskStatus.SUCCEEDED, "finished", f"The crawler finished, exit 0{_beside(end)}"
@@ -368,7 +369,8 @@ def read_end(end: End, stop: StopIntent | None = None, ends: Reading | None = No
 
 
 def _beside(end: End) -> str:
-    """Return words about a problem that accompanied a crawler's own success, or an empty text."""
+    """Return a text about a problem that occurred although the crawler itself succeeded, or an
+    empty text."""
     if end.reason == "OOMKilled":
         return ", although the kernel killed one of its processes for memory"
     if end.disruption is not None:
@@ -381,19 +383,19 @@ def _beside(end: End) -> str:
     return ""
 
 
-#: The verdicts of our runner after it passed on a stop (whether or not the crawler stopped in
-#: order), and all its verdicts.
+#: Our runner's verdicts after it forwarded a stop (whether or not the crawler then stopped
+#: properly), and all its verdicts.
 _STOPPED = (11, 13)
 _VERDICTS = (0, 1, 3, 4, *_STOPPED)
 
 
 def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
-    """Return the ending for the lower half of the table, for ends without a stop or a
+    """Return the ending by the lower half of the table, which applies to ends without a stop or a
     disruption.
     """
-    # The word ``shutdown`` does not prove that somebody stopped the crawler.
+    # The word ``shutdown`` does not prove that the crawler was stopped from outside.
     said = None if end.finish_reason == "shutdown" else end.finish_reason
-    # A verdict of our runner is not a code of the crawler.
+    # Our runner's verdict is not the crawler's exit code.
     code = end.exit_code if end.verdict is None else end.verdict
     meaning = (ends if end.verdict is None else RUNNER).codes.get(code or 0)
     detail = f": {end.message}" if end.message else ""
@@ -431,8 +433,8 @@ def _read_own_end(end: End, how: str, ends: Reading) -> Ending:
 
 
 def _read_zero(end: End, detail: str) -> Ending:
-    """Return the ending for exit 0 without a reported reason, which is a success only if our runner
-    did not start it.
+    """Return the ending for exit 0 without a reported reason. It is a success only if our runner
+    did not start the crawler.
     """
     if end.reason == POD_FAILED:
         cause = f"The pod failed although the crawler ended with exit 0{detail}"
@@ -458,9 +460,9 @@ def reconcile(
     changes.
 
     The function is pure and idempotent: after the change is applied, the same observation gives
-    ``None``. After a task has ended on the cluster, every order of observations leads to the same
-    end. ``due_at`` is the time by which a poll should have found a change. ``resumed`` is true for
-    the first poll of a resumed run. For ``ends``, see ``read_end``.
+    ``None``. After a task has ended on the cluster, observations in any order lead to the same end.
+    ``due_at`` is the time by which a poll should have found a change. ``resumed`` is true for the
+    first poll after a resume. For ``ends``, see ``read_end``.
     """
     if task.status.terminal or seen.phase is Phase.ABSENT:
         return None
@@ -496,9 +498,8 @@ def reconcile(
 
 
 def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent) -> Change:
-    """Return the change of a task that is gone after our own stop.
-
-    This end is neither a loss nor a correction.
+    """Return the change for a task that is gone after our own stop. This end is neither a loss nor
+    a correction.
     """
     status = TaskStatus.CANCELLED
     cause = "Stopped and gone"
@@ -515,7 +516,7 @@ def _stopped_without_trace(task: TaskState, seen: Observation, stop: StopIntent)
 def _correction(
     end: End, seen: Observation, stop: StopIntent | None, due_at: datetime, resumed: bool
 ) -> str | None:
-    """Return the kind of correction if this end shows that the recorded status was untrue, and
+    """Return the kind of correction if this end shows that the recorded status was wrong, and
     otherwise ``None``.
     """
     asked = stop_counts(end, stop) is not None

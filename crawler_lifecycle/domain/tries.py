@@ -1,12 +1,13 @@
 """The tries that count: a run's items come from all tries of its tasks that no later try replaced.
 
-A try that continues the earlier try (``resumed`` is true) adds to it. A try that started from the
-beginning (false) replaces all earlier tries of its task. A try that does not report this (``None``)
-replaces nothing: it may not have begun, and duplicate items are better than lost ones.
+If ``resumed`` is true, a try continues the earlier try and adds to its items. If ``resumed`` is
+false, a try started from the beginning and replaces all earlier tries of its task. If ``resumed``
+is ``None``, the try replaces nothing: it may not have begun, and duplicate items are better than
+missing items.
 
-Counters of a try continue from those of the tries that it continues (docs/contract.md). So the
-counters of a run are sums over the last tries of its tasks, while its files are those of all tries
-that count.
+The counters of a try include the counters of the tries that it continues (docs/contract.md). So the
+counters of a run are sums over the last try of each task, while the files of a run are the files of
+all tries that count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 
 class Try(NamedTuple):
-    """One try of a task, with its counter of items, which includes those of the tries that it
+    """One try, with its counter of items. The counter includes the items of the tries that this try
     continues.
     """
 
@@ -32,9 +33,8 @@ class Try(NamedTuple):
 
 
 def counting(tries: Sequence[Try]) -> list[Try]:
-    """Return those of these tries that count, sorted by id.
-
-    ``tries`` contains all tries of the run up to a moment, sorted by id.
+    """Return the tries that count, sorted by id. ``tries`` contains all tries of the run up to some
+    moment, sorted by id.
     """
     later = {attempt.task_id: attempt for attempt in tries}
     found: dict[int, Try] = {}
@@ -46,9 +46,8 @@ def counting(tries: Sequence[Try]) -> list[Try]:
 
 
 def own_items(tries: Iterable[Try]) -> dict[int, int]:
-    """Return the number of items that each try itself counted, by its id.
-
-    ``tries`` contains all tries that count, sorted by id.
+    """Return the number of items that each try itself counted, by the id of the try. ``tries``
+    contains all tries that count, sorted by id.
     """
     sums = Counter[int]()
     own: dict[int, int] = {}

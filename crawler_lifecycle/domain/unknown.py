@@ -8,12 +8,12 @@ from typing import Any
 
 
 def advise(name: object, known: Collection[str]) -> str:
-    """Return the advice for a name that does not exist: the most similar known name, or else all
-    known names.
+    """Return the advice for a name that does not exist: the most similar valid name or, if no name
+    is similar, all valid names.
     """
     alike = {_bare(each): each for each in known}
-    # Comparing takes time for each character. A truncated name is still longer than all known
-    # names.
+    # The time for a comparison depends on the number of characters. The truncated name is still
+    # longer than all valid names.
     for close in difflib.get_close_matches(_bare(str(name)[:60]), alike, 1, cutoff=0.75):
         return f"did you mean {alike[close]}?"
     return f"known are {', '.join(known)}" if known else "leave it out"

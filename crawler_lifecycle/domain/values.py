@@ -1,8 +1,8 @@
 """The encoding of inputs and results of graph steps: JSON with some additional Python types.
 
-A datetime, date, time, timedelta, Decimal, UUID or bytes becomes a dictionary with one key, such as
-``{"$date": "2026-11-22"}``. If a user's dictionary has this form, its key gets another ``$``.
-Tuples are decoded as lists.
+A datetime, date, time, timedelta, Decimal, UUID or bytes object becomes a dictionary with one key,
+such as ``{"$date": "2026-11-22"}``. If a user's dictionary has this form, its key gets another
+``$``. Tuples are decoded as lists.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-#: The maximum size of one encoded value in bytes (a worker's settings can allow less), and of each
-#: compressed part of it.
+#: The maximum size of one encoded value in bytes (a worker's settings can set a lower limit), and
+#: the maximum size of each compressed part.
 RESULT_MAX = 64 * 1024 * 1024
 RESULT_PART = 1024 * 1024
 #: The maximum nesting of lists and dictionaries.
@@ -63,14 +63,15 @@ def to_json(value: object, name: str = "value", limit: int = RESULT_MAX) -> Any:
     ``None``.
 
     Raises ``NoValue`` with the position, which begins with ``name``. ``limit`` is the maximum size
-    in bytes, by a low estimate. It also stops a value that contains the same list a great many
-    times.
+    in bytes, by a low estimate. This limit applies even to a value that contains the same list a
+    great many times.
     """
     return _Tree(name, limit).plain(value, ())
 
 
 def of_json(tree: object) -> Any:
-    """Decode a value that ``to_json`` encoded. Raises ``NoValue`` for any other document."""
+    """Decode a value that ``to_json`` encoded. Raises ``NoValue`` if the document is not such a
+    value."""
     if isinstance(tree, list):
         return [of_json(branch) for branch in tree]
     if isinstance(tree, Mapping):
@@ -79,9 +80,8 @@ def of_json(tree: object) -> Any:
 
 
 def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes:
-    """Encode a value as one line of ASCII.
-
-    Raises ``NoValue``, also if it has more than ``limit`` bytes.
+    """Encode a value as one line of ASCII. Raises ``NoValue`` if the value cannot be encoded or the
+    line has more than ``limit`` bytes.
     """
     data = json.dumps(to_json(value, name, limit), allow_nan=False, separators=(",", ":")).encode()
     if len(data) > limit:
@@ -93,7 +93,8 @@ def encode(value: object, name: str = "value", limit: int = RESULT_MAX) -> bytes
 
 
 def decode(data: bytes) -> Any:
-    """Decode a value that ``encode`` encoded. Raises ``NoValue`` for any other bytes."""
+    """Decode a value that ``encode`` encoded. Raises ``NoValue`` if the bytes are not such a
+    value."""
     try:
         return json.loads(data, object_hook=_untagged, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
@@ -133,7 +134,7 @@ def unpacked(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Tree:
-    """The encoder of one value."""
+    """The encoder for one value."""
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name

@@ -1,5 +1,5 @@
-"""The environment variables to which a reference ``env:NAME`` may refer. The values of all others
-are not passed on.
+"""The environment variables to which a reference ``env:NAME`` may refer. The values of all other
+environment variables are not passed on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ OURS = ("LIFECYCLE_", "TEMPORAL_")
 OF_CRAWLERS = "CRAWL_"
 OF_WEBHOOKS = "CRAWL_HOOK"
 #: Variables of the process contract, which tasks and user code receive (docs/crawlers.md). A
-#: reference may not name them: if this process was started by a task, they have that task's values.
+#: reference may not name these variables: if a task started this process, they contain that task's
+#: values.
 CONTRACT = frozenset(
     f"CRAWL_{name}"
     for name in (
@@ -59,8 +60,8 @@ def check_variable(
 ) -> None:
     """Raise ``InvalidRequest`` for a reference to a variable that may not be passed on.
 
-    A variable may be passed on if its name begins with ``prefix`` and not with ``but``. ``setting``
-    is the name of the setting for the prefix, which the message contains.
+    A variable may be passed on if its name begins with ``prefix`` and does not begin with ``but``.
+    ``setting`` is the name of the setting for the prefix. The error message contains this name.
     """
     name = reference.removeprefix(REFERENCE)
     if name == reference:

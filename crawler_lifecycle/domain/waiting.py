@@ -1,7 +1,7 @@
-"""The sentence about why a run waits, for the gateway, the command line and Temporal's UI.
-
-It uses only recorded data. A failed poll proves nothing about any task. So the sentence then states
-that the cluster does not answer, for how long, and why. It also reports an overdue poll.
+"""The sentence about the reason why a run is waiting, for the gateway, the command line and
+Temporal's UI. The sentence uses only recorded data. A failed poll proves nothing about any task. So
+after a failed poll, the sentence states that the cluster does not answer, for how long, and why. It
+reports an overdue poll too.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from crawler_lifecycle.domain.bounds import moment
 from .plurals import count
 from .run import LIMIT_STOPS
 
-#: Prefixes of ``waiting_for`` that name the service that does not answer. The error follows.
+#: Prefixes of ``waiting_for`` that name the service that does not answer. The error follows the
+#: prefix.
 SCHEDULER_WAIT = "scheduler service: "
 CLUSTER_WAIT = "cluster: "
-#: Prefix of ``waiting_for`` while the run waits in the line of its pool.
+#: Prefix of ``waiting_for`` while the run is waiting in its pool's line.
 SLOT_WAIT = "a slot in pool "
 #: Beginning of ``waiting_for`` while a run is polled less often than its schedule requires.
 POLLS = "polls "
 #: Beginning of a task's reason while no node of the cluster has capacity for it.
 NO_ROOM = "No node has capacity for it"
-#: Beginning of a task's reason while it waits for its next try, and of its run's while that waits
-#: for the earliest of these tries.
+#: Beginning of a task's reason while the task is waiting for its next try, and of a run's reason
+#: while the run is waiting for the earliest of these tries.
 RETRY = "retry "
 RETRY_AT = "retrying at "
-#: Advice if no worker takes the run, and the seconds after which the sentence contains it.
+#: Advice if no worker starts the run, and the seconds after which the sentence contains this
+#: advice.
 ASK_DOCTOR = "; crawlctl doctor shows whether there is one"
 UNTAKEN_S = 10
-#: The character before and after a time that the reader replaces by a duration.
+#: The character before and after a time that the web UI replaces by a duration.
 MARK = "\x1f"
 #: The maximum number of tasks that the sentence names.
 NAMED_MAX = 5
 
-#: Prefixes of errors that are about a row of our database, and not about the cluster.
+#: Prefixes of errors that are about a row in our database, and not about the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
 _ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
@@ -48,12 +50,13 @@ _SPAN = re.compile(
     r"\b(for|since|ago|in) (\d+ (?:s|min|h|d)|\d\d\d\d-\S+)|\b\d+ (?:s|min|h|d) (ago)"
 )
 _STRETCHED = re.compile(rf"{POLLS}(\d{{1,6}}(?:\.\d)?) times their interval")
-#: The position in the line of a pool, which changes with each slot that becomes free.
+#: The position in a pool's line, which changes with each slot that becomes free.
 _POSITION = re.compile(rf"({SLOT_WAIT}\S+) \([^)]*\)")
 
 
 class Wait(StrEnum):
-    """The kinds of things that a live run can wait for. A run waits for at most one of them."""
+    """The kinds of things that a live run can wait for. A run waits for at most one thing at a
+    time."""
 
     POOL = "pool"
     CLUSTER = "cluster"
@@ -65,9 +68,8 @@ class Wait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The recorded situation of a run.
-
-    If ``now`` is ``None``, the sentence has times instead of durations.
+    """The recorded situation of a run. If ``now`` is ``None``, the sentence contains times instead
+    of durations.
     """
 
     status: str
@@ -79,7 +81,7 @@ class Standing:
     waiting_for: str | None = None
     waiting_since: datetime | None = None
     line: str | None = None
-    """Its current position in the line of its pool (``position_in_line``), which replaces the
+    """The run's current position in its pool's line (``position_in_line``), which replaces the
     recorded position.
     """
     look_error: str | None = None
@@ -87,23 +89,23 @@ class Standing:
     next_look_at: datetime | None = None
     stop_at: datetime | None = None
     stop_by: str | None = None
-    """The person or limit that stopped it."""
+    """The person or limit that stopped the run."""
     stop_force: bool = False
     stop_heard: bool = True
     """True if a workflow has begun to carry out the stop."""
     tasks: Mapping[str, int] | None = None
     """The number of tasks by status, or ``None`` if unknown."""
     unproved: Sequence[int] = ()
-    """Indexes of active tasks, perhaps only of the first ones."""
+    """Indexes of active tasks, perhaps only of the first active tasks."""
     reason: str | None = None
-    """The reason why one of the tasks waits on the cluster."""
+    """The reason why one of the tasks is waiting on the cluster."""
     max_parallel: int | None = None
     moments: bool = False
     """True if each duration is written as its start time between two ``MARK`` characters. The web
     UI then computes the durations.
     """
     undelivered: Sequence[str] = field(default_factory=tuple)
-    """For an ended run, texts about deliveries that have not succeeded yet."""
+    """If the run has ended, texts about deliveries that have not succeeded yet."""
 
 
 def waiting(s: Standing) -> str | None:
@@ -121,27 +123,27 @@ def waiting(s: Standing) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class InLine:
-    """The position of a run in the line of its pool."""
+    """The position of a run in its pool's line."""
 
     pool: str
     in_use: int
     most: int | None
     urgent: int = 0
-    """Tasks of more urgent runs of the pool that come first."""
+    """The number of tasks that come first because their runs in this pool are more urgent."""
     older: int = 0
-    """Tasks of the same priority that come first: one task of each run that has waited longer."""
+    """The number of tasks of the same priority that come first: one task of each run that has
+    waited longer than this run."""
     about_s: float | None = None
-    """The expected seconds until its first slot, or ``None`` if unknown."""
+    """The expected seconds until the run gets its first slot, or ``None`` if unknown."""
     shut: bool = False
-    """True if other pools reserve all slots, so that the run never gets one."""
+    """True if other pools reserve all slots, so that the run never gets a slot."""
     shared: bool = False
-    """True if only the runs of the reader's project are counted."""
+    """True if only runs in the reader's project are counted."""
 
 
 def position_in_line(line: InLine) -> str:
-    """Return the text about a run's position in the line of its pool.
-
-    Zero and unknown values are left out.
+    """Return the text about a run's position in its pool's line. Zero and unknown values are left
+    out.
     """
     ahead = [
         f"{tasks} {word}"
@@ -165,9 +167,8 @@ def position_in_line(line: InLine) -> str:
 
 
 def stretch_words(stretch: float) -> str | None:
-    """Return a note about polls at longer intervals than planned, or ``None`` if none is needed.
-
-    ``stretch`` is the factor by which they are longer.
+    """Return a note about polls at longer intervals than planned, or ``None`` if no note is needed.
+    ``stretch`` is the factor by which the intervals are longer than planned.
     """
     times = f"{stretch:.1f}".removesuffix(".0")
     return None if times == "1" else f"{POLLS}{times} times their interval"
@@ -180,16 +181,15 @@ def stretch_of(waiting_for: str | None) -> float:
 
 
 def retry_wait(at: datetime, reason: str) -> str:
-    """Return the text about a run that waits for its next try.
-
-    ``reason`` is that of the task.
+    """Return the text about a run that is waiting for its next try. ``reason`` is the task's
+    reason.
     """
     return f"{RETRY_AT}{at:%Y-%m-%dT%H:%M:%SZ} {reason.removeprefix(RETRY)}"
 
 
 def ageless(sentence: str) -> str:
-    """Return the sentence without durations and positions, so that it changes only if the reason
-    changes.
+    """Return the sentence, omitting durations and positions, so that the text changes only if the
+    reason changes.
     """
     return _SPAN.sub(r"\1\3", _POSITION.sub(r"\1", sentence))
 
@@ -213,7 +213,8 @@ def _for(s: Standing, since: datetime | None, form: str = "for {}") -> str:
 
 
 def _poll(s: Standing) -> str | None:
-    """Return the reason why the current state of the run is unknown, or ``None`` if it is known."""
+    """Return the reason why the current state of the run is unknown, or ``None`` if the state is
+    known."""
     if s.look_error is not None and s.look_error.startswith(_ROWS):
         return f"polls have failed{_for(s, s.look_error_since)}: {s.look_error}"
     if s.look_error is not None:
@@ -275,7 +276,7 @@ def _start(s: Standing) -> str | None:
     if s.waiting_for.startswith(RETRY_AT):
         return _retry(s, queued)
     if s.status != "INITIALIZING" and s.tasks is not None and not queued:
-        return None  # an earlier try recorded the reason, and nothing waits any more
+        return None  # an earlier try recorded the reason, and no task is waiting now
     what = s.waiting_for.removeprefix("waiting: ")
     if what.startswith(SLOT_WAIT):
         what = s.line or what
@@ -290,7 +291,8 @@ def _start(s: Standing) -> str | None:
 
 
 def _retry(s: Standing, queued: int) -> str | None:
-    """Return the sentence about the next try, which contains the remaining time before that try."""
+    """Return the sentence about the next try. The sentence contains the remaining time before that
+    try."""
     if s.tasks is not None and not queued:
         return None
     said, _, why = (s.waiting_for or "").removeprefix(RETRY_AT).partition(" ")
@@ -302,7 +304,8 @@ def _retry(s: Standing, queued: int) -> str | None:
 
 
 def _capacity(s: Standing) -> str | None:
-    """Return what the waiting tasks of a started run wait for, or ``None`` if no task waits."""
+    """Return what the waiting tasks of a started run are waiting for, or ``None`` if no task is
+    waiting."""
     if s.tasks is None:
         return None
     queued = s.tasks.get("QUEUED", 0)

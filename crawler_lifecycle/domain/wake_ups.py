@@ -1,8 +1,8 @@
 """Runs that changed, and the signals to their workflows.
 
-A run has at most one poll and one signal at a time. A change that is noticed while the run is
+A run has at most one poll and one signal at a time. A change that is noticed while the run is being
 polled leads to one more poll. So even a thousand changes per second lead to no more polls than the
-rest between two polls allows. No rule here compares the clocks of two machines.
+minimum time between two polls allows. No rule here compares the clocks of two machines.
 
 ``now`` is a clock in seconds that only moves forward. The classes are not thread-safe.
 """
@@ -16,12 +16,13 @@ from datetime import datetime
 from crawler_lifecycle.domain.audits.overdue import verification_due
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: The minimum rest between two polls of a run, in seconds. It is also at least twice as long as the
-#: poll.
+#: The minimum time between two polls of a run, in seconds. A slow poll is followed by a wait of at
+#: least twice its duration.
 REST_S = 0.2
 #: The minimum time between two signals to a run, in seconds.
 SIGNAL_GAP_S = 1.0
-#: The first and the longest wait after failed tries, in seconds. The wait doubles after each try.
+#: The first and the longest wait after failed tries, in seconds. The wait doubles after each failed
+#: try.
 RETRY_S = 0.5
 RETRY_MAX_S = 30.0
 #: Seconds between two failing polls of a run while polls of other runs succeed again.
@@ -30,12 +31,12 @@ AGAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WakeUpState:
-    """The fields of a run's row that a poll without its workflow needs."""
+    """The fields in a run's row that are needed for a poll without the run's workflow."""
 
     run: RunRef
     attempt: int
     workflow_id: str | None
-    """The workflow id of the owner, or ``None`` while no workflow owns the run."""
+    """The workflow id of the run's owner, or ``None`` while no workflow owns the run."""
     owner_run_id: str | None
     ended: bool
     verified_at: datetime | None
@@ -58,7 +59,8 @@ class Change:
     """Changes of one run that were noticed since its last poll."""
 
     at: datetime | None = None
-    """The time by which the newest change had happened, or ``None`` if only a poll is overdue."""
+    """The time at or before which the newest change happened, or ``None`` if only a poll is
+    overdue."""
     tasks: Tasks = _NO_TASK
     """The tasks that changed."""
 
@@ -72,7 +74,7 @@ class Change:
 @dataclass(slots=True)
 class _Run:
     due_at: float = math.inf
-    """The time from which the run may be polled, or infinity if nothing new is known."""
+    """The time from which the run may be polled, or infinity if there is no new change."""
     change: Change = Change()
     busy: bool = False
     rests_until: float = -math.inf
@@ -94,9 +96,8 @@ class Changes:
         return len(self._runs)
 
     def noticed(self, run_id: int, change: Change, now: float, delay: float = 0.0) -> bool:
-        """Remember a change, and return whether it leads to a separate poll.
-
-        ``delay`` is the number of seconds in which another observer may be faster.
+        """Store a change, and return whether the change leads to a separate poll. ``delay`` is the
+        number of seconds for which the poll waits, because another observer may be faster.
         """
         run = self._runs.setdefault(run_id, _Run())
         if change.at is None and run.busy:  # an overdue poll is already under way
@@ -108,10 +109,11 @@ class Changes:
         return fresh
 
     def take(self, now: float, limit: int) -> list[tuple[int, Change]]:
-        """Return the runs to poll now with their changes, the longest waiting first.
+        """Return the runs to poll now with their changes, starting with the run that has waited
+        longest.
 
-        The caller reports each poll with ``polled`` or ``failed``. Runs whose rest is over are
-        forgotten.
+        The caller reports each poll with ``polled`` or ``failed``. Runs whose minimum time between
+        polls has elapsed are removed, unless they changed again.
         """
         self._runs = {run_id: run for run_id, run in self._runs.items() if not run.idle(now)}
         due = sorted(
@@ -127,15 +129,15 @@ class Changes:
         return taken
 
     def next_at(self) -> float:
-        """Return the next time at which ``take`` returns a run, or infinity if it never does."""
+        """Return the next time at which ``take`` returns a run, or infinity if there is no such
+        time."""
         return min((run.due_at for run in self._runs.values() if not run.busy), default=math.inf)
 
     def polled(
         self, run_id: int, now: float, seconds: float = 0.0, again_s: float | None = None
     ) -> None:
-        """Note that a poll is done and took ``seconds``.
-
-        If ``again_s`` is given, another poll is needed after this many seconds.
+        """Record that a poll has ended and took ``seconds``. If ``again_s`` is given, another poll
+        is needed after this many seconds.
         """
         run = self._runs[run_id]
         run.busy = False
@@ -147,9 +149,8 @@ class Changes:
         run.due_at = max(run.due_at, run.rests_until)
 
     def failed(self, run_id: int, change: Change, now: float) -> bool:
-        """Note that a poll failed, and return whether it is the first failure of a series.
-
-        The next poll comes after a wait that doubles each time.
+        """Record that a poll failed, and return whether this is the first failure in a series. The
+        next poll follows after a wait that doubles each time.
         """
         run = self._runs[run_id]
         run.busy, run.change = False, run.change.joined(change)
@@ -159,9 +160,8 @@ class Changes:
         return run.failures == 1
 
     def retry_now(self, now: float) -> None:
-        """Make failed polls due now, because their cause may have gone.
-
-        A run whose polls always fail is polled at most once in ``AGAIN_S``.
+        """Make failed polls due now, because the cause of their failures may no longer exist. A run
+        whose polls always fail is polled at most once in ``AGAIN_S`` seconds.
         """
         for run in self._runs.values():
             if run.failures and not run.busy:
@@ -200,7 +200,7 @@ class Signals:
         self._waiting[signal.run_id] = Signal(signal.run_id, signal.workflow_id, recorded)
 
     def due(self, now: float, limit: int) -> list[Signal]:
-        """Return the signals to send now, the longest waiting first.
+        """Return the signals to send now, starting with the signal that has waited longest.
 
         The caller reports each delivery with ``sent``.
         """
@@ -210,14 +210,15 @@ class Signals:
         ]
 
     def next_at(self) -> float:
-        """Return the next time at which ``due`` returns a signal, or infinity if it never does."""
+        """Return the next time at which ``due`` returns a signal, or infinity if there is no such
+        time."""
         return min(
             (self._sent.get(run_id, -math.inf) + SIGNAL_GAP_S for run_id in self._waiting),
             default=math.inf,
         )
 
     def sent(self, signal: Signal, now: float) -> None:
-        """Note that the server has accepted the signal, or that the workflow is closed."""
+        """Record that the server has accepted the signal, or that the workflow is closed."""
         self._sent[signal.run_id] = now
         if self._waiting.get(signal.run_id) is signal:
             del self._waiting[signal.run_id]

@@ -1,4 +1,4 @@
-"""Rows of the access log, and tokens that the database keeps."""
+"""Rows in the access log, and tokens in the database."""
 
 from __future__ import annotations
 
@@ -6,44 +6,46 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-#: The kinds of objects that requests are about. Only ``crawlctl`` changes tokens.
+#: The kinds of objects in the access log. Only ``crawlctl`` changes tokens.
 Kind = Literal["run", "manager", "graph", "schedule", "webhook", "incident", "token"]
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRow:
-    """A change by somebody, or a refused request. It never contains bodies, arguments or tokens."""
+    """A change that a person or program made, or a refused request. A row never contains bodies,
+    arguments or tokens."""
 
     at: datetime
     caller: str | None
     """The name of the token, or ``None`` for an open gateway and for an unknown caller."""
     caller_project: str
-    """The project of the token, ``*`` for all projects, or empty for an unknown caller."""
+    """The token's project, ``*`` for all projects, or empty for an unknown caller."""
     operation: str
     """The operation id of the route."""
     address: str | None
-    """The address from which the request came, or ``None`` if crawlctl used the database itself."""
+    """The address from which the request came, or ``None`` if crawlctl used the database
+    directly."""
     status: int | None
     """The HTTP status, or ``None`` if there was no answer."""
     outcome: str
-    """``done``, or the code of the problem."""
+    """``done``, or the problem code."""
     requests: int = 1
-    """The number of equal requests that the row represents."""
+    """The number of identical requests that the row represents."""
     verb: str | None = None
-    """The text of the button, if somebody pressed a button."""
+    """The text of the button, if the request came from a button."""
     kind: str | None = None
     """The kind of the subject, such as ``run``."""
     subject: str | None = None
     """The number or name of the subject."""
     subject_uid: str | None = None
     project: str = ""
-    """The project of the subject, or else that of the caller."""
+    """The subject's project or, if the subject has none, the caller's project."""
     id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A token that the database keeps. Only its hash is stored, never the token itself."""
+    """A token in the database. Only the token's hash is stored, never the token itself."""
 
     name: str
     role: str

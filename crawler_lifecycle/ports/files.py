@@ -1,4 +1,4 @@
-"""Values about files and logs of tasks, and about ended tasks whose evidence a cluster keeps."""
+"""Values that describe files and logs of tasks, and ended tasks whose evidence a cluster keeps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class SavedOutcome:
-    """The end of a task that its cluster keeps as evidence until it is released."""
+    """The end of a task, which the cluster keeps as evidence until the task is released."""
 
     run_id: int
     index: int
     attempt: int
     uid: str | None = None
     run_uid: str | None = None
-    """The uid of the run that the task belongs to, according to the task."""
+    """The uid of the run that the task belongs to, according to the task itself."""
     ran: bool = True
-    """True if the crawler of the task executed, so that an exit code has to be recorded."""
+    """True if the task's crawler was executed, so that an exit code has to be recorded."""
     ended_at: datetime | None = None
 
     @property
@@ -30,7 +30,7 @@ class SavedOutcome:
 @dataclass(frozen=True, slots=True)
 class LogPart:
     """A part of a task's log. ``next`` is the position after this part. ``ended`` is true if the
-    log will not grow any more.
+    log will not grow.
     """
 
     data: bytes
@@ -40,14 +40,14 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class TaskFileList:
-    """Supporting files of a task, sorted by path. Each has its path below the folder of the task
-    and its size in bytes.
+    """Supporting files of a task, sorted by path. Each entry has the path below the task's folder
+    and the size in bytes.
     """
 
     files: list[tuple[str, int]]
     left_out: int
-    """The number of names that are not listed because they are not readable files or exceed the
-    limit.
+    """The number of names that are not listed, because they exceed the limit or are not names of
+    readable files.
     """
 
 
@@ -61,7 +61,7 @@ class FilePart:
 
 class FilesMissing(Exception):
     """The supporting files of a task are missing or incomplete. The text explains why. The storage
-    itself works.
+    itself is available.
     """
 
 
@@ -77,11 +77,11 @@ class FileSource:
     folder: Path | None = None
     bundle: Callable[[], Iterator[bytes]] | None = None
     """Opens a ``tar.gz`` that the task uploaded. Opening and reading raise ``FilesMissing`` if
-    bytes are missing, and ``NotDelivered`` if they cannot be read now.
+    bytes are missing, and ``NotDelivered`` if the bytes cannot be read now.
     """
     missing: str | None = None
     """The reason why the task has no files."""
     root: Path | None = None
-    """A folder above ``folder`` that only we can change. Crawlers can write below it, so no link
-    there is followed.
+    """A folder above ``folder`` that only we can change. Crawlers can write below this folder, so
+    links below it are not followed.
     """

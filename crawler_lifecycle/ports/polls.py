@@ -1,4 +1,4 @@
-"""Values of polls: observers, findings of a poll, corrections, and findings of audits."""
+"""Values for polls: observers, the findings of a poll, corrections, and the findings of audits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from crawler_lifecycle.ports.runs import TaskCounts
 
 @dataclass(frozen=True, slots=True)
 class ObserverHealth:
-    """The state of an observer: whether it can watch now, and the reason if it cannot."""
+    """The state of an observer: whether it can watch now and, if it cannot, the reason."""
 
     up: bool
     problem: str | None = None
-    """The reason why it cannot watch."""
+    """The reason why the observer cannot watch."""
     watched: int = 0
-    """The number of tasks that it watches."""
+    """The number of tasks that the observer watches."""
     place: int = 0
-    """The number of observers that precede this one on the same cluster. Earlier observers wake
-    runs at once, and later ones wait a moment for them.
+    """The number of observers that precede this observer on the same cluster. The first observer
+    wakes runs at once, and the other observers first wait a moment, because a preceding observer
+    may wake the run.
     """
 
 
@@ -37,8 +38,8 @@ class LiveCounters:
     index: int
     counters: Counters
     at: datetime | None = None
-    """The time at which the crawler last wrote its counters, or ``None`` if it does not report
-    this.
+    """The time at which the crawler last wrote its counters, or ``None`` if the crawler does not
+    report this time.
     """
 
 
@@ -52,9 +53,7 @@ class Poll:
     seconds: float
     observations: Sequence[Observation]
     again_s: float | None = None
-    """Seconds after which the cluster requests another poll, because something is not proved
-    yet.
-    """
+    """Seconds after which the cluster requests another poll, because a state is not proved yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +65,20 @@ class Details:
     counters: Counters = field(default_factory=Counters)
     peak_memory: int | None = None
     statistics: Mapping[str, int | float] | None = None
-    """The statistics that the crawler reported at its end, cut to their limits, or ``None`` without
-    a report.
+    """The statistics that the crawler reported at its end, cut to their limits, or ``None`` if
+    there is no report.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """The changes that a poll found, as staged by the store, and the state of the run."""
+    """The changes that a poll found and the store staged, and the state of the run."""
 
     changed: int
     active: int
     queued: int
     stop: StopIntent | None = None
-    """The recorded stop intent. The gateway can have recorded it without the workflow."""
+    """The recorded stop intent. The gateway may have recorded the intent without the workflow."""
     quiet: timedelta = timedelta(0)
     """The time without progress that polls have confirmed (``domain.stall``)."""
     pages: int | None = None
@@ -91,7 +90,7 @@ class PollReport:
 
 @dataclass(frozen=True, slots=True)
 class RecordedState:
-    """The recorded state of a run, as its workflow needs it."""
+    """The recorded state of a run that the workflow needs."""
 
     counts: TaskCounts
     started: bool
@@ -101,9 +100,9 @@ class RecordedState:
     """The number of ended tasks whose debugging information is not written yet."""
 
 
-#: The number of recorded polls, stops and task changes of a run, and the time of its last poll. It
-#: orders the polls of two processes, whatever their clocks show. The time is compared because
-#: builds before migration 0008 do not count polls.
+#: The number of recorded polls, stops and task changes of a run, and the time of the last poll.
+#: This version orders the polls by two processes, whatever their clocks show. The time is compared
+#: because builds before migration 0008 do not count polls.
 Revision = tuple[int, datetime | None]
 
 
@@ -112,7 +111,7 @@ class Start:
     """The start of a run, as a poll found it."""
 
     at: datetime | None
-    """The earliest start of a task, or ``None`` if the cluster does not know it."""
+    """The earliest start of a task, or ``None`` if the cluster does not report it."""
     next_look_at: datetime | None
 
 
@@ -131,15 +130,14 @@ class FoundState:
     """False if ``tasks`` contains only some tasks of the run."""
     poll_minutes: Sequence[float] | None = None
     resuming: bool = False
-    """True if the run was resumed and its ended tasks are not queued again yet."""
+    """True if the run was resumed and its ended tasks have not been queued again yet."""
     waiting_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFinding:
-    """One change that a poll found, and the observation that proves it.
-
-    It is staged until ``sync_statuses``.
+    """One change that a poll found, and the observation that proves the change. The change is
+    staged until ``sync_statuses``.
     """
 
     change: Change
@@ -148,7 +146,7 @@ class TaskFinding:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionRow:
-    """One row of the table ``correction``: a recorded status that was untrue."""
+    """One row in the table ``correction``: a recorded status that was wrong."""
 
     id: int
     run_id: int
@@ -167,25 +165,22 @@ class CorrectionRow:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A recorded status that turned out to be untrue.
-
-    ``CorrectionStore.record_corrections`` records the correction.
-
-    ``believed`` is the recorded status, and ``truth`` is the true status. Either can also be
-    another word of at most 20 characters.
+    """A recorded status that turned out to be wrong. ``CorrectionStore.record_corrections`` records
+    the correction. ``believed`` is the recorded status, and ``truth`` is the true status. Instead
+    of a status, either field can contain a different word with at most 20 characters.
     """
 
     kind: CorrectionKind
     believed: str
     truth: str
     task_id: int | None = None
-    """The task that had the untrue status, or ``None`` if the run itself had it."""
+    """The task that had the wrong status, or ``None`` if the run itself had the wrong status."""
     attempt: int | None = None
     """The attempt. ``None`` stands for the attempt of the task, or for the current attempt of the
     run.
     """
     believed_since: datetime | None = None
-    """The time at which the untrue status was recorded. If ``None``, the database finds this
+    """The time at which the wrong status was recorded. If it is ``None``, the database finds this
     time.
     """
     truth_since: datetime | None = None
@@ -195,7 +190,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class TaskChanged:
-    """One transition of a task, as it was committed."""
+    """One committed transition of a task."""
 
     status: str
     source: str
@@ -205,7 +200,7 @@ class TaskChanged:
 
 @dataclass(frozen=True, slots=True)
 class CommittedCorrection:
-    """One correction as it was committed, and the present cause of its task."""
+    """One committed correction, and the present cause of its task."""
 
     row: CorrectionRow
     cause: str | None = None
@@ -226,7 +221,7 @@ class CommittedChanges:
 @dataclass(frozen=True, slots=True)
 class CorrectionTotal:
     """The number of corrections of one kind, and the longest time for which a recorded status was
-    untrue.
+    wrong.
     """
 
     kind: str
@@ -248,9 +243,8 @@ class CorrectionSummary:
 
     @property
     def worst_ms(self) -> int | None:
-        """Return the longest time for which a recorded status was untrue, in milliseconds.
-
-        Return ``None`` if no status was untrue, or if the time is unknown.
+        """Return the longest time for which a recorded status was wrong, in milliseconds. Return
+        ``None`` if no status was wrong, or if the time is unknown.
         """
         return max(
             (total.worst_ms for total in self.kinds if total.worst_ms is not None), default=None
@@ -259,15 +253,13 @@ class CorrectionSummary:
 
 @dataclass(frozen=True, slots=True)
 class FindingRow:
-    """One row of ``audit_finding``: a fault that audits found, and its state."""
+    """One row in ``audit_finding``: a fault that audits found, and the state of the finding."""
 
     id: int
     subject: str
     kind: str
     status: str
-    """``open``, ``repaired``, or ``gone`` if later audits did not find the fault and nobody
-    repaired it.
-    """
+    """``open``, ``repaired``, or ``gone`` if the fault disappeared without a repair."""
     run_id: int | None
     task_id: int | None
     workflow_id: str | None

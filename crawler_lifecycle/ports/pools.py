@@ -1,4 +1,4 @@
-"""Values about pools that are exchanged between the store and the gateway."""
+"""Values about pools that the store and the gateway exchange."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class PoolRow:
-    """One pool: its settings, the holders of its slots, and the runs that wait for them."""
+    """One pool: its settings, the holders of its slots, and the runs that are waiting for slots."""
 
     name: str
     max: int | None
@@ -17,15 +17,16 @@ class PoolRow:
     queue: str | None
     project: str | None
     in_use: int
-    """Slots that its tasks hold, from their offer to their end."""
+    """The number of slots that the pool's tasks hold. A task holds a slot from its offer to its
+    end."""
     executing: int
     waiting_runs: int
     waiting_tasks: int
     oldest_wait_at: datetime | None
     """The time since which the oldest of its waiting runs has waited."""
     share: float | None
-    """Its share of all slot-seconds in the last hour. ``None`` if no pool used any, or if the
-    caller is limited to one project.
+    """The pool's share of all slot-seconds in the last hour. ``None`` if no pool used any slots, or
+    if the caller is limited to one project.
     """
     problem: str | None = None
     """A sentence for operators, with the fix."""

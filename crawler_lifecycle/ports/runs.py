@@ -1,4 +1,4 @@
-"""Values of runs and tasks, as the database records them."""
+"""Values about runs and tasks that the database records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.task import TaskStatus
 from crawler_lifecycle.domain.tries import Try
 from crawler_lifecycle.domain.waiting import Wait
 
-#: The maximum number of runs or tasks in one call of the store, and of crawlers in one call of
+#: The maximum number of runs or tasks in one call to the store, and of crawlers in one call to
 #: ``recent_runs``.
 ROWS_MAX = 2_000
 CRAWLERS_MAX = 200
@@ -25,7 +25,7 @@ CRAWLERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The workflow that owns a run: its id, and the first run id of its chain. Both survive
+    """The workflow that owns a run: its id, and the first run id in its chain. Both survive
     continue-as-new.
     """
 
@@ -35,7 +35,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right of a writer to change a run. A write counts only while exactly this run has this
+    """A writer's right to change a run. A write is accepted only while exactly this run has this
     attempt and this owner.
     """
 
@@ -58,19 +58,19 @@ class RunHandle:
     attempt: int
     status: RunStatus
     request: RunRequest
-    """The stored request, without its task list."""
+    """The stored request, excluding the task list."""
     multi: bool
     resumed: bool
     """True if this attempt continues the work of an earlier attempt."""
     rerun: bool = False
     repair: bool = False
-    """True if the workflow that claims the run replaces a lost workflow."""
+    """True if the workflow that claims the run replaces one that was lost."""
     stop: StopIntent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One row of the table ``run_history``, without columns that only the store needs."""
+    """One row in the table ``run_history``, without columns that only the store needs."""
 
     run_id: int
     run_uid: str
@@ -92,11 +92,11 @@ class RunRow:
     pool: str = DEFAULT
     outcome: str | None = None
     ended_by: str | None = None
-    """The party that ended the run (``EndedBy``), or ``None`` if it is live or an older build ended
-    it.
+    """The party that ended the run (``EndedBy``), or ``None`` if the run is live or an older build
+    ended it.
     """
     lacks: str | None = None
-    """What the run lacks compared with what is expected (``domain.run.Verdict``)."""
+    """The expectation that the run did not meet, if any (``domain.run.Verdict``)."""
     cause: str | None = None
     request: Mapping[str, object] = field(default_factory=dict)
     multi: bool = False
@@ -111,7 +111,8 @@ class RunRow:
     """The time at which a workflow acted on the recorded stop."""
     look_error: str | None = None
     look_error_since: datetime | None = None
-    """The time since which every poll has failed, or ``None`` if the last poll succeeded."""
+    """The time of the first failed poll since the last successful poll, or ``None`` if the last
+    poll succeeded."""
     verified_at: datetime | None = None
     next_look_at: datetime | None = None
     last_progress_at: datetime | None = None
@@ -121,14 +122,14 @@ class RunRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deleted_at: datetime | None = None
-    """The time at which somebody requested the deletion of the run's data."""
+    """The time at which the deletion of the run's data was requested."""
     deletion_ended_at: datetime | None = None
     deletion: Mapping[str, Any] | None = None
     """The report of the deletion: the requester, the removed data (``gone``), and the remaining
     data with reasons (``left``).
     """
     fields: Coverage | None = None
-    """The fields in which the items of the run have values; known after the verdict."""
+    """The fields in which the run's items have values. This is known after the verdict."""
     pages_per_minute: float | None = None
     """The average from the start of the run to its end or, before the end, to ``last_progress_at``.
     ``None`` if the average is unknown, and for a resumed run, whose counters belong to several
@@ -161,7 +162,7 @@ class RecentRun:
 
 @dataclass(frozen=True, slots=True)
 class BriefRun(RecentRun):
-    """A run with the data that a page about many runs shows, without its request."""
+    """A run with the data that a page about many runs shows. The request is omitted."""
 
     cause: str | None = None
     parent: str | None = None
@@ -179,15 +180,15 @@ class Ends:
     stopped: int
     """The number of FAILED runs that a person stopped."""
     failures: Sequence[tuple[int, BriefRun]]
-    """The most frequent outcomes of FAILED runs that nobody stopped, each with the number of its
-    runs and the newest of them.
+    """The most frequent outcomes of FAILED runs that no person stopped, each with the number of
+    runs and the newest run.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRuns:
-    """The live runs that wait for the same thing, and the oldest of them. ``pool`` is the pool
-    whose slots they want.
+    """The live runs that are waiting for the same thing, and the oldest of these runs. ``pool`` is
+    the pool for whose slots they are waiting.
     """
 
     wait: Wait
@@ -198,8 +199,8 @@ class WaitingRuns:
 
 @dataclass(frozen=True, slots=True)
 class LiveRuns:
-    """The runs that have not ended: their numbers by status, what they wait for, and the pace of
-    those that execute.
+    """The runs that have not ended: their numbers by status, what they are waiting for, and the
+    pace of executing runs.
     """
 
     by_status: Mapping[str, int]
@@ -211,7 +212,7 @@ class LiveRuns:
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """One row of the table ``task_history``, without columns that only the store needs."""
+    """One row in the table ``task_history``, without columns that only the store needs."""
 
     task_id: int
     run_id: int
@@ -222,17 +223,17 @@ class TaskRow:
     """The attempt of the run to which this try belongs."""
     superseded_by: int | None = None
     retry: int = 0
-    """The number of earlier tries by the policy of retries in this attempt of the run."""
+    """The number of earlier tries under the retry policy in this attempt of the run."""
     not_before: datetime | None = None
-    """The time before which this try does not begin."""
+    """The earliest time at which this try may begin."""
     retry_note: str | None = None
-    """The reason why no other try follows its end."""
+    """The reason why no try follows this one."""
     outcome: str | None = None
     ended_by: str | None = None
     cause: str | None = None
     error: str | None = None
-    """The line of its log or its runner that explains why the task failed. ``None`` if it did not
-    fail, or if no line explains why.
+    """The line, in the task's log or from its runner, that explains why the task failed. ``None``
+    if the task did not fail, or if there is no such line.
     """
     args: Mapping[str, str] = field(default_factory=dict)
     cluster: str | None = None
@@ -255,16 +256,16 @@ class TaskRow:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     last_progress_at: datetime | None = None
-    """The time at which its counters last changed."""
+    """The time at which the task's counters last changed."""
     pages_per_minute: float | None = None
-    """The average from its start to its end or, before the end, to ``last_progress_at``. ``None``
-    if unknown.
+    """The average from the task's start to its end or, before the end, to ``last_progress_at``.
+    ``None`` if unknown.
     """
 
 
 class DrawnTask(NamedTuple):
-    """The few columns of a task that a page needs to draw it as a square. A page can draw thousands
-    of tasks.
+    """The few columns of a task that a page needs to draw the task as a square. A page can draw
+    thousands of tasks.
     """
 
     task_id: int
@@ -290,7 +291,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class TransitionRow:
-    """One row of the table ``status_transition``: a change of a status."""
+    """One row in the table ``status_transition``: a change of a status."""
 
     seq: int
     run_id: int
@@ -313,22 +314,22 @@ class LostRun:
     attempt: int
     request_id: str
     request: RunRequest
-    """The request, without its task list."""
+    """The request, excluding the task list."""
     multi: bool
     owner: Owner
-    """The workflow that works or worked for the run."""
+    """The workflow that owns or owned the run."""
     tasks: Sequence[TaskRecord]
     cluster: str
     total: int = 0
-    """The number of tasks in its workflow's last count, or 0 if it counted after the loss. Records
-    can contain more.
+    """The number of tasks in the workflow's last count, or 0 if the workflow counted after the row
+    was lost. Records can contain more tasks.
     """
     stop: StopIntent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """The number of tasks of a run in each status, without superseded tasks."""
+    """The number of a run's tasks in each status, excluding superseded tasks."""
 
     by_status: Mapping[str, int]
 
@@ -351,8 +352,8 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """The number of QUEUED tasks whose next try may not begin yet, and the seconds until the first
-    of these tries.
+    """The number of QUEUED tasks whose next try may not begin yet, and the seconds until the
+    earliest of these tries.
     """
 
     tasks: int = 0
@@ -361,8 +362,8 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class RetriedTasks:
-    """The tasks of a run after decisions about retries. ``ended`` is the number of tasks that ended
-    without success and are not retried.
+    """The state of a run's tasks after decisions about retries. ``ended`` is the number of tasks
+    that ended without success and are not retried.
     """
 
     counts: TaskCounts
@@ -374,7 +375,7 @@ class RetriedTasks:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """The data about the tasks of a run that a list of runs shows."""
+    """The data about a run's tasks that a list of runs shows."""
 
     counts: TaskCounts
     reason: str | None = None
@@ -391,26 +392,26 @@ class QueuedTask:
     index: int
     args: Mapping[str, str]
     offered_until: datetime | None = field(default=None, compare=False)
-    """The time until which an earlier call of this attempt can still create the task, or ``None``
-    if no call can.
+    """The time until which an earlier call in this attempt can still create the task, or ``None``
+    if no earlier call can create it.
     """
     attempt: int = 1
-    """The number of this try among all tries of the index, over all attempts of the run. It is part
-    of the task's name on the cluster.
+    """The number of this try among all tries with this index, over all attempts of the run. This
+    number is part of the task's name on the cluster.
     """
     retry: int = 0
-    """The number of earlier tries by the policy of retries."""
+    """The number of earlier tries under the retry policy."""
     memory: str | None = None
-    """The memory of this try, if an earlier try had too little."""
+    """The memory for this try, if an earlier try had too little memory."""
     avoid_node: str | None = None
     """The node of the previous try, which this try should avoid."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    """Labels that its node must have."""
+    """Labels that the task's node must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedTask:
-    """The answer of the scheduler service for one task. ``state`` is created, existing, deferred or
+    """The scheduler service's answer for one task. ``state`` is created, existing, deferred or
     refused.
     """
 
@@ -441,16 +442,16 @@ class Deployment:
     pool: str = DEFAULT
     """The pool that serves the run."""
     queue: str | None = None
-    """The Kueue queue of this pool, for crawlers that name no queue."""
+    """The Kueue queue for this pool, used for crawlers that name no queue."""
     resume: bool = False
     """True if resumable crawlers should continue from the state of the previous attempt."""
     place: str | None = None
     """The namespace in which the caller will look for the tasks (``Cluster.place``). The tasks must
-    not be created in another namespace.
+    be created in this namespace.
     """
     record: Mapping[str, object] = field(default_factory=dict)
-    """Further columns of the run's row (``domain.audits.adoption``). The cluster keeps them with
-    each task, because the database can lose the row.
+    """Further columns of the run's row (``domain.audits.adoption``). The cluster stores these
+    columns with each task, because the database can lose the row.
     """
 
     @property
@@ -458,7 +459,7 @@ class Deployment:
         return self.run.run_id
 
     def of(self, task: QueuedTask) -> Deployment:
-        """Return this call with the memory of one task."""
+        """Return this call with the memory for one task."""
         return (
             replace(self, resources=Resources(memory=task.memory).over(self.resources))
             if task.memory
@@ -475,7 +476,7 @@ class TaskRecord:
     task_id: int
     crawler: str
     args: Mapping[str, str]
-    """The complete arguments, from the run, the task and the catalogue."""
+    """The complete arguments, merged from the run, the task and the catalogue."""
     settings: Mapping[str, str]
     name: str
     uid: str
@@ -486,26 +487,26 @@ class TaskRecord:
 
 @quick_dataclass(frozen=True, slots=True)
 class TaskRef:
-    """The data by which a cluster identifies a task."""
+    """The data with which a cluster identifies a task."""
 
     task_id: int
     index: int
     attempt: int
     uid: str | None = None
     stopping: bool = False
-    """True if we asked the task to end. Its absence is then expected."""
+    """True if we asked the task to end. The absence of the task is then expected."""
     missed_at: datetime | None = None
-    """The time of the first poll in the latest series that did not find the task, or ``None`` if
-    the last poll found it.
+    """The time of the first poll in the latest series of polls that did not find the task, or
+    ``None`` if the last poll found the task.
     """
     place: str | None = None
-    """The namespace of the task (``Cluster.place``), or ``None`` if not recorded. Its absence from
-    another namespace proves nothing.
+    """The task's namespace (``Cluster.place``), or ``None`` if not recorded. The absence of the
+    task from another namespace proves nothing.
     """
 
     @classmethod
     def of(cls, one: Try) -> TaskRef:
-        """Return the reference to the task of this try."""
+        """Return the reference to the task that executes this try."""
         return cls(one.task_id, one.task_index, one.attempt, one.cluster_uid)
 
 
@@ -522,11 +523,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One row of the table ``outbox_event``."""
+    """One row in the table ``outbox_event``."""
 
     seq: int
     run_id: int | None
-    """The run that the event is about, if any."""
+    """The run that the event describes, if any."""
     subject_uid: str
     """The uid of the subject. Its number alone is not unique, because a restored database can use a
     number again.

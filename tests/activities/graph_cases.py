@@ -278,7 +278,7 @@ def _strange(w: Harness) -> AuditPage:
 def _ends_it(w: Harness, part: Any) -> None:
     assert (part.found, part.repaired) == ({"no_run": 2}, {"no_run": 2})
     assert set(w.directory.woken) == {GRAPH.workflow_id}
-    assert [finding.detail.partition(" executes as ")[2] for finding in part.findings] == [
+    assert [finding.detail.partition(" is executing as ")[2] for finding in part.findings] == [
         "run 2, which belongs to nobody", "manager 77, which is not in the database",
     ]  # fmt: skip
 

@@ -1,3 +1,3 @@
-"""Activities of audits: they find, judge and repair differences between the database, the cluster
+"""Activities for audits: they find, judge and repair differences between the database, the cluster
 and Temporal.
 """

@@ -1,5 +1,5 @@
-"""Adoption: restoring the missing rows of runs and tasks that execute, for example after a restore
-of the database.
+"""Adoption: restoring the missing rows of executing runs and tasks, for example after a restore of
+the database.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ _REQUEST = TypeAdapter(RunRequest)
 
 
 def run_of(workflow: OpenWorkflow) -> RunRef:
-    """Return the run for which an open workflow claims to work."""
+    """Return the run that an open workflow claims to belong to."""
     return RunRef(workflow.run_id or 0, workflow.run_uid or "")
 
 
 class Adoption:
-    """Restores the rows of lost runs from their open workflow, or else from the records on the
-    cluster.
-
-    A waiting workflow continues automatically when its row, attempt and owner exist again. A run
-    without a workflow is taken over in repair mode, like any run whose workflow was lost.
+    """Restores the rows of runs that are missing from the database, from a run's open workflow or,
+    if there is none, from the records on the cluster. A waiting workflow continues automatically
+    when its row, attempt and owner exist again. A run without a workflow is taken over in repair
+    mode, like all runs whose workflow was lost.
     """
 
     def __init__(self, store: Store, cluster: TaskInventory, directory: WorkflowDirectory) -> None:
@@ -52,10 +51,7 @@ class Adoption:
         self._hurried: set[RunRef] = set()
 
     def of(self, run: RunRef) -> Mend:
-        """Return a repair that restores this run's rows.
-
-        A second call finds the row.
-        """
+        """Return a repair that restores this run's rows. A second call finds the restored row."""
         return lambda: self._adopt(run)
 
     def _adopt(self, run: RunRef) -> str:
@@ -86,9 +82,8 @@ class Adoption:
         )
 
     def _complete(self, row: RunRow, tasks: Sequence[TaskRecord]) -> str:
-        """Add to the run's existing row the data that it lacks.
-
-        Raises ``NotInThisState`` if that run has ended.
+        """Add the missing data to the run's existing row. Raises ``NotInThisState`` if that run has
+        ended.
         """
         owner = Owner(row.owner_workflow_id or "", row.owner_run_id or "")
         multi = row.multi or len(tasks) > 1
@@ -172,9 +167,8 @@ class Adoption:
 
 
 def _request(record: Mapping[str, object], task: TaskRecord, multi: bool) -> RunRequest:
-    """Return the request in the record that is stored with a task.
-
-    Raises ``NotInThisState`` for a record that is not ours.
+    """Return the request in the record that is stored with a task. Raises ``NotInThisState`` if the
+    record is not ours.
     """
     recorded = record.get("request")
     own = {

@@ -1,11 +1,9 @@
-"""Activities of the audit: they compare the database, the cluster and Temporal in pages, and repair
-the differences.
+"""Activities for the audit: they compare the database, the cluster and Temporal in pages, and
+repair the differences. Audits have their own task queue, threads and connections. So an audit that
+hangs or compares a million rows never delays a run. Each activity compares one page of one source,
+records its findings, and repairs the findings that are due (``domain.audits``).
 
-Audits have their own task queue, threads and connections. So an audit that hangs or compares a
-million rows never delays a run. Each activity compares one page of one source, records its
-findings, and repairs the findings that are due (``domain.audits``).
-
-Runs continue while an audit reads, so the first source is read again before any decision.
+Runs continue while an audit is reading, so the first source is read again before any decision.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The maximum number of runs with an ignored stop that one search reads.
+#: The maximum number of runs with an ignored stop that one search reads from the database.
 UNHEARD_MAX = 1000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -154,7 +152,8 @@ class AuditActivities:
             )
 
     def _still_alive(self, finding: AuditFinding, task: ClusterTask) -> None:
-        """Record a correction for a task that still executes although it is recorded as ended."""
+        """Record a correction for a task that is still executing although it is recorded as
+        ended."""
         if finding.kind is not FindingKind.STILL_ALIVE or finding.run_id is None:
             return
         recorded = str(finding.evidence["recorded"])
@@ -209,9 +208,8 @@ class AuditActivities:
         )
 
     def _lost(self, finding: AuditFinding, run: LiveRun) -> FindingRepair:
-        """Return the finding with its repair.
-
-        A workflow takes the run over. If that is not possible, the run is ended.
+        """Return the finding with its repair. A workflow adopts the run. If that is not possible,
+        the run is ended.
         """
         end = None
         if self.giving_up is not None:
@@ -221,7 +219,7 @@ class AuditActivities:
         return FindingRepair(finding, partial(self._resume, finding, run), end)
 
     def _state(self, run: LiveRun) -> WorkflowState:
-        """Return the state of the run's workflow: its owner, or a workflow that is about to claim
+        """Return the state of the run's workflow: the owner, or a workflow that is about to claim
         the run.
 
         If none is open, return the state of the workflow that closed last.
@@ -251,7 +249,8 @@ class AuditActivities:
         )
         if finding.kind is FindingKind.NOT_STARTED:
             workflow_id = run.owner_workflow_id or names.workflow_id(run.crawler, run.request_id)
-            # It may have been started since the check, and may even have ended. Then start nothing.
+            # The workflow may have been started since the check, and may even have ended. Then
+            # start nothing.
             self.directory.begin(request, workflow_id, run.run_uid, repair=True)
             return f"started as workflow {workflow_id}"
         workflow_id = names.attempt_workflow_id(run.crawler, run.request_id, run.attempt + 1)
@@ -270,11 +269,10 @@ class AuditActivities:
         return f"taken over by workflow {workflow_id}"
 
     def take_over(self, run: LiveRun, *, repair: bool = True) -> ReportedFinding | None:
-        """Take over a run that has no workflow, and return the finding with the result.
-
-        Return ``None`` if a workflow works for the run, or if the run has continued. The grace
-        period is shorter than that of an audit. Repeated or concurrent calls find the workflow that
-        the first call started. Without ``repair``, the finding is only reported. Raises
+        """Take over a run that has no workflow, and return the finding with the result. Return
+        ``None`` if the run has a workflow, or if the run has continued. The grace period is shorter
+        than in an audit. Repeated or concurrent calls find the workflow that the first call
+        started. If ``repair`` is false, the finding is only reported. Raises
         ``TemporalUnavailable``.
         """
         finding = self._judged(run)
@@ -286,8 +284,8 @@ class AuditActivities:
         return next(iter(part.findings), None)
 
     def take_over_ended(self, *, repair: bool = True) -> int:
-        """Take over the runs whose workflow was just ended from outside, before their next poll is
-        due.
+        """Take over the runs whose workflow has just been ended from outside, before the next poll
+        of these runs is due.
 
         Return the number of runs that have no workflow. Raises ``TemporalUnavailable``.
         """
@@ -301,9 +299,8 @@ class AuditActivities:
         return sum(self.take_over(run, repair=repair) is not None for run in runs)
 
     def end_forced(self) -> int:
-        """End the tasks of runs whose workflow does not act on a forced stop.
-
-        The workflow records their ends when it can. Return 0, because these runs are not lost.
+        """End the tasks of runs whose workflow does not act on a forced stop. The workflow records
+        the ends of the tasks when it can. Return 0, because these runs still have a workflow.
         """
         for run in self.store.sweep.unheard_stops(
             self.clock() - timedelta(seconds=OVERDUE_S), UNHEARD_MAX
@@ -331,8 +328,8 @@ class AuditActivities:
             found: list[tuple[AuditFinding, OpenWorkflow]] = []
             for listed_one in suspects:
                 alive()
-                # The list can be out of date. The workflow itself shows whether it is open, and for
-                # which run it works.
+                # The list can be out of date. The workflow itself shows whether it is open, and
+                # which run it belongs to.
                 workflow = self.directory.confirm(listed_one)
                 again = [] if workflow is None else self._judged_workflows([workflow])
                 found += [(finding, workflow) for workflow, finding in again if finding is not None]
@@ -382,7 +379,7 @@ class AuditActivities:
         """Compare a page of recently ended runs with their deliveries, and compare unproved ends
         with the cluster.
 
-        Second execution: it finds that the delivery has begun. A correction is recorded once.
+        Second execution: it finds that the delivery has begun. A correction is recorded only once.
         """
         with beating():
             since = self.clock() - RECENT
@@ -465,12 +462,13 @@ class AuditActivities:
 
     @activity_named("close_audit")
     def close_audit(self, order: CloseAudit) -> int:
-        """Store the report, close the findings that were not seen again, and return their number.
+        """Store the report, close the findings that were not seen again, and return the number of
+        closed findings.
 
         Second execution: the report is already stored, and nothing else is closed.
         """
-        # Temporal's clock is not used here. If our clock is behind it, recent findings would be
-        # closed.
+        # Temporal's clock is not used here. If our clock were behind Temporal's clock, recent
+        # findings would be closed.
         begin = order.noted_from or order.report.started_at
         gone = self.store.findings.forget_findings([str(kind) for kind in order.complete], begin)
         self.store.findings.record_audit(order.report)
@@ -493,10 +491,7 @@ class AuditActivities:
 
 
 def _became(became: Mapping[str, str | Exception], subject: str) -> str:
-    """Return how this task was ended.
-
-    Raises the error that prevented its end.
-    """
+    """Return how this task was ended. Raises the error that prevented the end."""
     result = became[subject]
     if isinstance(result, Exception):
         raise result

@@ -1,7 +1,6 @@
-"""Giving up runs after several consecutive workflows ended without progress.
-
-It takes the same steps as a workflow. First it ends all tasks of a run, which the cluster must
-prove. Without that proof, the run stays open, and the next search tries again.
+"""Giving up runs after several consecutive workflows ended without progress. The steps are the same
+as in a workflow. First, all tasks of a run are ended, and the cluster must prove this. If there is
+no proof, the run stays open, and the next search tries again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 OURS = "given-up-"
 BY = "the audit"
 OUTCOME = "failed"
-#: Maximum number of polls of a run whose tasks have ended, and seconds between two polls.
+#: Maximum number of polls for a run whose tasks have ended, and seconds between two polls.
 POLLS = 5
 POLL_S = 1.0
 
@@ -90,14 +89,13 @@ class GivingUp:
 
         ended = s.completion.end_run(fence, judge)
         wake(self.directory, ended.parent)
-        with suppress(TemporalUnavailable):  # the next audit delivers
+        with suppress(TemporalUnavailable):  # the next audit delivers the event
             self.directory.deliver_again(fence, event=True, files=True)
         return f"given up: {ended.status}"
 
     def end_tasks(self, run: LiveRun | RunRow) -> None:
-        """End all tasks of the run, and prove this by their absence.
-
-        Raises ``ClusterUnavailable``.
+        """End all tasks of the run, and prove this by the absence of the tasks. Raises
+        ``ClusterUnavailable``.
         """
         while seen := [
             one for one in self.cluster.inventory(run_id=run.run_id) if run.ref.owns(one.run_uid)
@@ -109,7 +107,7 @@ class GivingUp:
                     raise became
 
     def _poll(self, fence: Fence) -> None:
-        """Record how the tasks have ended, until no row of a task is active."""
+        """Record how the tasks have ended, until no task row is active."""
         s = self.store
         step = PollStep(self.store.polls, self.cluster, fence, self.policies)
         for _ in range(POLLS):
@@ -126,15 +124,14 @@ class GivingUp:
 
 
 def owner_name(present: str | None) -> str:
-    """Return the name under which we own the run.
-
-    If we already own the row, return the same name as before.
+    """Return the owner name with which we claim the run. If we already own the row, return the same
+    name as before.
     """
     return present if present is not None and present.startswith(OURS) else OURS + uuid.uuid4().hex
 
 
 def check_gone(live: int) -> None:
-    """Raise ``NotInThisState`` while runs of a parent are live."""
+    """Raise ``NotInThisState`` if runs of the parent are live."""
     if live:
         raise NotInThisState(f"{live} of its runs were asked to end; it is ended after them")
 

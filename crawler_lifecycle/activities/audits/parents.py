@@ -38,7 +38,7 @@ class ParentKind:
     what: str
     """``LiveParent.what``."""
     read: Callable[[int, int], Sequence[LiveParent]]
-    """Returns rows with numbers above this one, in ascending order, up to a limit."""
+    """Returns at most this many rows with numbers above this number, in ascending order."""
     order: Callable[[int, str], RowOrder]
     """Returns the input of the workflow for the row with this number and this workflow id."""
     give_up: Callable[[LiveParent, str], str | None]
@@ -51,7 +51,7 @@ class ParentKind:
 
 @dataclass
 class ParentAudit:
-    """Compares parents with their workflows. ``AuditActivities`` compares the runs of parents, and
+    """Compares parents with their workflows. ``AuditActivities`` compares the parents' runs, and
     workflows without a row.
     """
 
@@ -62,10 +62,9 @@ class ParentAudit:
     clock: Clock = utc_now
 
     def search(self, what: str, *, repair: bool) -> int:
-        """Start workflows for the rows of this kind that have none, as an audit does but sooner.
-
-        Return the number of such rows. Findings that are not seen again are closed. Several workers
-        can do this at the same time. Raises ``LifecycleError``.
+        """Start workflows for the rows of this kind that have no workflow. An audit does the same,
+        but less often. Return the number of rows without a workflow. Findings that are not seen
+        again are closed. Several workers can call this at the same time. Raises ``LifecycleError``.
         """
         sooner = replace(
             self, rules=replace(self.rules, grace_s=min(self.rules.grace_s, OVERDUE_S))
@@ -84,12 +83,11 @@ class ParentAudit:
     @activity_named("audit_parents")
     def audit_parents(self, page: AuditPage) -> AuditPart:
         """Compare a page of parents (``page.what``) with their workflows, and start a workflow for
-        each that has none.
+        each parent that has none. For graphs, compare the executing steps with the existing runs
+        and managers, too.
 
-        For graphs, also compare their executing steps with the existing runs and managers.
-
-        Second execution: it finds the workflows that the first execution started. Waking a workflow
-        again changes nothing.
+        Second execution: it finds the workflows that the first execution started. If a workflow is
+        woken again, nothing changes.
         """
         with beating():
             return self._compare(page)
@@ -136,8 +134,8 @@ class ParentAudit:
     def _judged(self, parent: LiveParent, kind: ParentKind) -> AuditFinding | None:
         if parent.unreadable is not None:
             return judge_parent(parent, WorkflowState(open=False))
-        # Any open execution under this id counts, because one that has not claimed the parent yet
-        # is about to.
+        # Any open execution under this id counts, because an execution that has not claimed the
+        # parent yet is about to claim it.
         finding = judge_parent(parent, self.directory.state(parent.workflow_id))
         if finding is None:
             return None

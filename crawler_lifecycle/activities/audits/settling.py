@@ -1,7 +1,5 @@
-"""Settling of one page of an audit: store the findings, repair those that are due, and report each
-result.
-
-``end_tasks`` ends tasks that no run owns.
+"""Settling of one page of an audit: store the findings, repair the findings that are due, and
+report each result. ``end_tasks`` ends tasks that no run owns.
 """
 
 from __future__ import annotations
@@ -42,25 +40,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between the request to end a task without an owner and its kill.
+#: Seconds after the request to end a task without an owner until the task is killed.
 STOP_S = 10.0
 #: Seconds within which a killed task must disappear. The cluster may have to notify its node first.
 KILLED_S = 5.0
 _POLL_S = 0.2
-#: Further seconds after which a cluster that does not answer is given up.
+#: Further seconds after which the wait for a cluster that does not answer ends.
 HANGS_S = 15.0
 
-#: Carries out one repair and returns a text about what was done. Raises an error of the domain if
-#: the repair fails.
+#: Carries out one repair and returns a text that describes the repair. Raises a domain error if the
+#: repair fails.
 Mend = Callable[[], str]
 
 
 def still(judge: Callable[[], AuditFinding | None], end: Mend) -> Mend:
-    """Return a repair that calls ``end`` only if ``judge`` still returns the finding.
-
-    Otherwise the repair raises ``NotInThisState``. Since the first judgement, a person may have
-    resumed the row, or another worker may have ended it. Then ``end`` would take the row away from
-    its new workflow, or begin it again.
+    """Return a repair that calls ``end`` only if ``judge`` still returns the finding. Otherwise the
+    repair raises ``NotInThisState``. Since the first judgement, a person may have resumed the row,
+    or another worker may have ended it. Then ``end`` would take the row away from its new workflow,
+    or begin the row again.
     """
 
     def ended() -> str:
@@ -76,9 +73,9 @@ def end_tasks(
 ) -> dict[str, str | Exception]:
     """End these tasks, which no run owns, and return the result or error of each.
 
-    ``tasks`` contains each task with its task id, if it has one. All tasks are first asked to end,
-    several at a time. A task that has not ended after ``STOP_S`` is killed. Its absence proves the
-    end.
+    ``tasks`` contains each task, with the task id if there is one. All tasks are first asked to
+    end, several at a time. A task that has not ended after ``STOP_S`` seconds is killed. The
+    absence of the task proves its end.
     """
     refs = {
         name: TaskRef(task_id or task.task_id or 0, task.index, task.attempt, task.uid)
@@ -99,7 +96,7 @@ def end_tasks(
         raise ClusterUnavailable("asked to end and killed, but it still exists")
 
     hangs: dict[str, str | Exception] = dict.fromkeys(
-        tasks, ClusterUnavailable("the cluster took too long to end it")
+        tasks, ClusterUnavailable("the cluster took too long to end the task")
     )
     refused = {
         name: result
@@ -123,9 +120,8 @@ def _abreast(do: Callable[[str], str], names: Iterable[str]) -> dict[str, str | 
 
 
 def _gone(cluster: AuditedCluster, task: ClusterTask, until: float) -> bool:
-    """Wait until the task has disappeared or this time is reached.
-
-    Return whether it has disappeared.
+    """Wait until the task has disappeared or this time is reached. Return whether the task has
+    disappeared.
     """
     while any(
         (one.key, one.uid) == (task.key, task.uid) for one in cluster.inventory(run_id=task.run_id)
@@ -148,14 +144,13 @@ class FindingRepair:
     finding: AuditFinding
     mend: Mend
     end: Mend | None = None
-    """Ends the run or parent if it was taken over too often without progress."""
+    """Ends the run or parent if its workflows were replaced too often without progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Input of the activities that compare one page of one source.
-
-    ``after`` is the last key of the previous page.
+    """Input of the activities that compare one page of one source. ``after`` is the last key in the
+    previous page.
     """
 
     repair: bool = False
@@ -179,17 +174,18 @@ class AuditPart:
     findings: list[ReportedFinding] = field(default_factory=list)
     next: str | None = None
     noted_at: datetime | None = None
-    """The time just before the findings were recorded, by the clock that dates findings."""
+    """The time just before the findings were recorded, by the clock with which findings are
+    dated."""
 
 
-#: A source that audits compare: its name in the report, the activity, ``AuditPage.what``, and the
-#: kinds of findings.
+#: A source that audits compare: the name in the report, the activity, the value of
+#: ``AuditPage.what``, and the kinds of findings.
 Source = tuple[str, Callable[[Any, AuditPage], AuditPart], str, tuple[FindingKind, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """Stores, repairs and reports findings, all at one moment."""
+    """Stores, repairs and reports findings, all with the same time."""
 
     store: FindingStore
     rules: AuditRules
@@ -202,11 +198,9 @@ class Settling:
         keys: Sequence[object],
         prepare: Callable[[Sequence[AuditFinding]], None] | None = None,
     ) -> AuditPart:
-        """Store the findings, repair those that are due or that a person decided about, and report
-        each result.
-
-        ``keys`` contains the keys of everything that was compared. The following page begins after
-        the last key.
+        """Store the findings, repair the findings that are due or that a person decided about, and
+        report each result. ``keys`` contains the keys of all compared objects. The following page
+        begins after the last key.
         """
         by = {
             one.finding.subject: one
@@ -247,8 +241,8 @@ class Settling:
             meters.count(
                 meters.AUDIT_FINDINGS, kind=str(finding.kind), repaired=str(one.repaired).lower()
             )
-            # A search sees the same finding every few seconds, so it is logged only if it is new or
-            # handled.
+            # A search sees the same finding every few seconds, so a finding is logged only if it is
+            # new or handled.
             level = (
                 logging.WARNING
                 if mend is not None or on_record.first_seen >= self.now

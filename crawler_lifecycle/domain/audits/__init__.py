@@ -1,1 +1,2 @@
-"""The rules of audits: the data they compare, their judgements and repairs, and the corrections."""
+"""The rules for audits: the data that audits compare, their judgements and repairs, and
+corrections."""

@@ -1,7 +1,8 @@
-"""The record of a run, from which a lost row of the run can be restored.
+"""The record of a run, from which a missing row of the run can be restored.
 
-A task on the cluster does not show all data of its run. So the record (``record_of``) is sent with
-each task, and the cluster stores it with the task. The run's workflow also knows it.
+A task on the cluster does not show all data about its run. So the record (``record_of``) is sent
+with each task, and the cluster stores the record with the task. The run's workflow contains the
+same record.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from typing import Any
 
 from crawler_lifecycle.domain.run import RunRequest, StopIntent
 
-#: The maximum size of a record in bytes of JSON. It is stored as an annotation of each Job, and a
-#: list response contains up to 500 Jobs.
+#: The maximum size of a record in bytes of JSON. Each Job contains the record as an annotation, and
+#: a list response contains up to 500 Jobs.
 RECORD_MAX = 8 * 1024
-#: Fields of the request that the task itself shows, or that are not needed later.
+#: Fields of the request that the task itself shows, or that a restored run does not need.
 _LEFT_OUT = ("args", "settings", "tasks", "run_id", "rerun")
 
 #: The cause of a task whose row is restored although the cluster has no trace of the task.
 FORGOTTEN = (
     "The database was restored from a copy without this task, and the task is not on the cluster. "
-    "It is unknown whether it ran. Its arguments are lost: start a new run for it instead of a "
+    "Whether the task ran is unknown, and so are its arguments: start a new run instead of a "
     "resume"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRecord:
-    """The answer of the query ``record``: the data of the run's row that its workflow knows."""
+    """The answer to the query ``record``: the data about the run's row that the workflow has."""
 
     run_id: int
     run_uid: str
     attempt: int
     request: RunRequest | None
-    """The stored request without its task list, or ``None`` if the run is not recorded yet."""
+    """The stored request, excluding the task list, or ``None`` if the run is not recorded yet."""
     multi: bool
     tasks: int
     """The number of tasks when they were last counted."""
@@ -50,9 +51,8 @@ def record_of(
     tasks: int,
     attempt: int,
 ) -> dict[str, Any]:
-    """Return the record of a run.
-
-    A request that is too large is left out, because the workflow that owns the run still has it.
+    """Return the record of a run. A request that is too large is left out, because the workflow
+    that owns the run has the request too.
     """
     workflow_id, first_run_id = owner
     found = {

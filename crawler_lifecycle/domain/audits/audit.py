@@ -1,10 +1,11 @@
 """The rules by which an audit finds and repairs differences between the database, the cluster and
 Temporal.
 
-An audit reads facts and judges each fact alone, so their order does not matter. It stores each
-finding with the time at which it was first seen. It repairs a finding after a grace period, in
-which a start, resume or deployment may resolve it. Facts that agree produce no finding. A repair
-makes them agree, so a second audit finds nothing. All functions here are pure.
+An audit judges each fact separately, so the order of the facts does not matter. The audit stores
+each finding with the time at which the finding was first seen. It repairs a finding after a grace
+period, in which a start, resume or deployment may resolve the difference. Facts that agree produce
+no finding. A repair makes the facts agree, so a second audit finds nothing. All functions here are
+pure.
 """
 
 from __future__ import annotations
@@ -17,57 +18,59 @@ from enum import StrEnum
 from crawler_lifecycle.domain.run import StopIntent
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: A run, manager or graph is given up after this many consecutive workflows without progress; after
-#: a forced stop, one is enough.
+#: A run, manager or graph is given up after this many consecutive workflows without progress. After
+#: a forced stop, one workflow without progress is enough.
 TRIES_MAX = 5
 TRIES_WHEN_FORCED = 1
 #: A workflow that was open for longer than this counts as progress, whatever its result.
 LIVED = timedelta(minutes=3)
-#: Ended runs are compared up to this age. The deliveries and evidence of older runs are not
-#: checked.
+#: Audits compare runs that ended within this time. They do not check the deliveries and the
+#: evidence of older runs.
 RECENT = timedelta(days=3)
-#: The wait after a takeover without progress. It doubles with each further such takeover.
+#: The wait after a takeover without progress. The wait doubles with each further takeover without
+#: progress.
 _AGAIN = timedelta(seconds=30)
-#: The maximum number of findings listed in a report. The report counts all of them.
+#: The maximum number of findings listed in a report. The report counts all findings.
 REPORTED_MAX = 100
 
 
 class FindingKind(StrEnum):
-    """The kinds of findings, in the order of a report: executing tasks without an owner come
-    first.
+    """The kinds of findings, in the order in which a report lists them: executing tasks without an
+    owner come first.
     """
 
     ORPHAN = "orphan"
-    """A task that executes has no row in the database."""
+    """A task is executing but has no row in the database."""
     STILL_ALIVE = "still_alive"
-    """A task executes, but it or its run is recorded as ended."""
+    """A task is executing, but the task or its run is recorded as ended."""
     NO_WORKFLOW = "no_workflow"
     """A run, a manager, a graph or a webhook has not ended, but its workflow is closed."""
     NOT_STARTED = "not_started"
     """A run, manager, graph, due time or webhook was accepted, but no workflow started."""
     NOT_COUNTED = "not_counted"
-    """A manager or a graph began a run but has not recorded it."""
+    """A manager or a graph began a run but has not recorded the run."""
     NO_RUN = "no_run"
-    """A step executes as a run or manager that does not exist or belongs to another graph."""
+    """A step is executing as a run or manager that does not exist or belongs to another graph."""
     NOT_FIRED = "not_fired"
-    """A due time of a schedule has passed, but Temporal did not fire and no firing is recorded."""
+    """A due time of a schedule has passed, but Temporal did not start its workflow and no firing is
+    recorded."""
     NOT_TOLD = "not_told"
-    """Temporal does not have the schedule as the database defines it."""
+    """Temporal's definition of the schedule differs from the one in the database."""
     NO_ROW = "no_row"
     """A workflow is open, but its run, manager or graph is not in the database."""
     UNRECORDED = "unrecorded"
     """A workflow is open but has not recorded its run."""
     UNDELIVERED = "undelivered"
-    """A run has ended, but its event, a push or its files are not delivered."""
+    """A run has ended, but its event, one of its pushes or its files are not delivered."""
     LATE_EVIDENCE = "late_evidence"
-    """New evidence shows that a task ended differently than was recorded."""
+    """New evidence shows that the recorded end of a task is wrong."""
     UNREADABLE = "unreadable"
     """A row has an impossible value."""
 
 
-#: Findings that only a person can repair.
+#: The kinds of findings that only a person can repair.
 FOR_PEOPLE = (FindingKind.NOT_TOLD, FindingKind.UNRECORDED, FindingKind.UNREADABLE)
-#: Findings about a row without a workflow. The repair starts a new workflow.
+#: The kinds of findings about a row without a workflow. The repair starts a new workflow.
 LOST = (FindingKind.NO_WORKFLOW, FindingKind.NOT_STARTED)
 
 
@@ -76,7 +79,7 @@ class UnknownDecision(StrEnum):
 
     LEAVE = "leave"
     ADOPT = "adopt"
-    """Restore the rows from the data of the workflow and the cluster. The run then continues as
+    """Restore the rows from the data in the workflow and on the cluster. The run then continues as
     usual.
     """
     END = "end"
@@ -91,17 +94,17 @@ class AuditRules:
     saw the finding.
     """
     orphan_grace_s: float = 300.0
-    """The wait before an audit ends a task that executes although it is recorded as ended, counted
-    from the time when an audit first saw it.
+    """The wait before an audit ends a task that is executing although it is recorded as ended,
+    counted from the time when an audit first saw this finding.
     """
     start_grace_s: float = 30.0
-    """The wait before an audit starts a workflow for an accepted run that has none, counted from
-    its acceptance.
+    """The wait before an audit starts a workflow for a run that has none, counted from the time
+    when the run was accepted.
     """
     record_grace_s: float = 120.0
     """The time within which a new workflow should record its run."""
     resend_s: float = 3600.0
-    """The wait between two repeated deliveries."""
+    """The wait between two repetitions of a delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class ParentJob:
     """The job of a manager or the step of a graph that is named by the request id of a run."""
 
     parent: str
-    """The manager or graph in the form that people see, such as ``manager 3``."""
+    """The name of the manager or graph for people, such as ``manager 3``."""
     kind: str
     """``job`` or ``step``."""
     workflow_id: str
@@ -140,7 +143,7 @@ class LiveRun:
     planned: bool = False
     """True if a poll is planned."""
     uncounted: ParentJob | None = None
-    """The job or step that is named by the request id and has not recorded this run."""
+    """The job or step that the request id names, if it has not recorded this run."""
 
     @property
     def ref(self) -> RunRef:
@@ -149,7 +152,8 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class LiveParent:
-    """The row of an open manager, graph or webhook, or of a due time whose target has not begun."""
+    """The row of an open manager, graph or webhook, or of a due time whose target has not been
+    started."""
 
     what: str
     """``manager``, ``graph``, ``due time`` or ``webhook``."""
@@ -162,7 +166,7 @@ class LiveParent:
     unreadable: str | None = None
     """The error in the row, if any. The other fields are then unreliable."""
     progress: str = ""
-    """A text that changes whenever the parent makes progress, and only then."""
+    """A text that changes only when the parent makes progress."""
     forced: bool = False
     """True if a forced stop is recorded. The row is then given up after one workflow without
     progress.
@@ -171,7 +175,8 @@ class LiveParent:
 
 @dataclass(frozen=True, slots=True)
 class StepWithoutRun:
-    """A step that executes as a run or manager that does not exist or belongs to another graph."""
+    """A step that is executing as a run or manager that does not exist or belongs to another
+    graph."""
 
     graph_id: int
     key: str
@@ -210,23 +215,25 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowState:
-    """The state of one workflow in Temporal, that is, of a chain of executions."""
+    """The state of one workflow (a chain of executions) in Temporal."""
 
     open: bool
     closed_at: datetime | None = None
     how: str | None = None
-    """The status with which it closed, such as ``terminated`` or ``failed``. ``None`` means that it
-    is open or was removed from the server.
+    """The status with which the workflow closed, such as ``terminated`` or ``failed``. ``None``
+    means that the workflow is open or was removed from the server.
     """
     why: str | None = None
-    """The recorded reason. ``None`` means that it ended normally or that no reason was given."""
+    """The recorded reason why the workflow closed. ``None`` means that it ended normally or that no
+    reason was given."""
     run_uid: str | None = None
-    """The uid of the run for which an open workflow works, or ``None`` if it names no run yet."""
+    """The uid of the run that an open workflow belongs to, or ``None`` if the workflow names no run
+    yet."""
     first_run_id: str | None = None
     """The first execution in the chain of an open workflow."""
 
     def of_another(self, run_uid: str) -> bool:
-        """Return whether the workflow is open and works for a run with a different uid."""
+        """Return whether the workflow is open and belongs to a run with a different uid."""
         return self.open and self.run_uid not in (None, run_uid)
 
 
@@ -238,32 +245,33 @@ class OpenWorkflow:
     first_run_id: str
     started_at: datetime
     run_id: int | None = None
-    """The run for which it works, or ``None`` if it has not recorded a run yet."""
+    """The run that the workflow belongs to, or ``None`` if the workflow has not recorded a run
+    yet."""
     run_uid: str | None = None
     of_parent: bool = False
-    """True if the workflow works for a manager or a graph, which its id names."""
+    """True if the workflow belongs to a manager or a graph, which the workflow id names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTask:
-    """A task that waits or executes on the cluster, whoever owns it."""
+    """A task that is waiting or executing on the cluster, with any owner or none."""
 
     run_id: int
     index: int
     attempt: int
     executing: bool
-    """True if its crawler executes. Otherwise it waits for capacity."""
+    """True if the task's crawler is executing. Otherwise the task is waiting for capacity."""
     task_id: int | None = None
     uid: str | None = None
     started_at: datetime | None = None
     node: str | None = None
     run_uid: str | None = None
-    """The uid of its run according to the object. ``None`` means that the object has none, so the
-    task belongs to no run of this database.
+    """The uid of the task's run according to the object. ``None`` means that the object has no such
+    uid, so the task belongs to no run in this database.
     """
     stray: bool = False
-    """True if the object is gone and only a process of the task is left. ``uid`` then identifies
-    the process.
+    """True if the object no longer exists and only a process of the task is left. ``uid`` then
+    identifies the process.
     """
 
     @property
@@ -273,7 +281,7 @@ class ClusterTask:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Run, index and attempt, by which an inventory is sorted."""
+        """The run, index and attempt by which an inventory is sorted."""
         return (self.run_id, self.index, self.attempt)
 
 
@@ -294,7 +302,7 @@ class RecordedTask:
     outcome: str | None = None
     ended_by: str | None = None
     staged: bool = False
-    """True if its debugging information is not written yet."""
+    """True if the task's debugging information is not written yet."""
 
     @property
     def run(self) -> RunRef:
@@ -307,7 +315,7 @@ class RecordedTask:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One difference. ``subject`` identifies it across audits."""
+    """One difference. ``subject`` identifies the difference in all audits."""
 
     subject: str
     kind: FindingKind
@@ -324,14 +332,13 @@ class AuditFinding:
     spared: str | None = None
     """The reason why this finding is only reported although others of its kind are repaired."""
     unknown: bool = False
-    """True if the run, manager or graph is missing from the database.
-
-    Rows are never removed, so the database is an older copy, a new one or the wrong one. Only a
-    person's decision (``UnknownDecision``) adopts the run or ends it.
+    """True if the run, manager or graph is missing from the database. Rows are never removed, so
+    the database is an older copy, a new database or the wrong database. Only a person's decision
+    (``UnknownDecision``) adopts or ends the run.
     """
     tries_max: int | None = None
-    """The number of takeovers without progress after which it is given up, or ``None`` if its
-    repair is not a takeover.
+    """The number of takeovers without progress after which the subject is given up, or ``None`` if
+    the repair is not a takeover.
     """
 
 
@@ -342,7 +349,7 @@ class StoredFinding:
     first_seen: datetime
     repaired_at: datetime | None = None
     settled: bool = False
-    """True if the same finding was already repaired and needs no further repair."""
+    """True if this finding was repaired earlier and needs no further repair."""
     tries: int = 0
     """The number of consecutive takeovers without progress."""
 
@@ -360,9 +367,8 @@ _TAKE_TIME = (
 
 
 def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether a finding can be reported yet.
-
-    For some kinds, a state that began a moment ago is normal.
+    """Return whether a finding can be reported yet. For some kinds, the state is normal if it began
+    a moment ago.
     """
     if finding.kind in _TAKE_TIME:
         return finding.since is None or now - finding.since >= _grace(finding.kind, rules)
@@ -370,22 +376,20 @@ def reportable(finding: AuditFinding, now: datetime, rules: AuditRules) -> bool:
 
 
 def due(finding: AuditFinding, noted: StoredFinding, now: datetime, rules: AuditRules) -> bool:
-    """Return whether to repair a finding now.
-
-    Its grace period must have passed, and it must not need a person.
+    """Return whether to repair a finding now. The grace period must have elapsed, and the repair
+    must not require a person.
     """
     if finding.kind in FOR_PEOPLE or finding.spared is not None or noted.settled:
         return False
     if finding.kind is FindingKind.UNDELIVERED and noted.repaired_at is not None:
         return now - noted.repaired_at >= timedelta(seconds=rules.resend_s)
-    # ``first_seen`` comes from a clock that may be slightly ahead of ours.
+    # ``first_seen`` comes from a clock that may be slightly ahead of our clock.
     return max(now, noted.first_seen) >= ready_at(finding, noted, rules)
 
 
 def ready_at(finding: AuditFinding, noted: StoredFinding, rules: AuditRules) -> datetime:
-    """Return the earliest time of a repair.
-
-    It follows the grace period and the waits after takeovers without progress.
+    """Return the earliest time for a repair: after the grace period and the waits that follow
+    takeovers without progress.
     """
     begin = noted.first_seen
     if finding.since is not None and finding.kind not in (
@@ -417,7 +421,7 @@ def given_up(finding: AuditFinding) -> str:
 
 
 def is_hopeless(finding: AuditFinding, noted: StoredFinding) -> bool:
-    """Return whether the finding has used up its takeovers, so that its run, manager or graph is
+    """Return whether no takeover is left for the finding, so that its run, manager or graph is
     ended.
     """
     return finding.tries_max is not None and noted.tries >= finding.tries_max
@@ -439,7 +443,7 @@ def _grace(kind: FindingKind, rules: AuditRules) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class ReportedFinding:
-    """A finding in a report. ``repair`` describes its repair, or is ``None`` if there was none
+    """A finding in a report. ``repair`` describes the repair, or is ``None`` if there was no repair
     yet.
     """
 
@@ -451,7 +455,8 @@ class ReportedFinding:
     repair: str | None = None
     repaired: bool = False
     due_at: datetime | None = None
-    """The earliest time of its repair, or ``None`` if it is repaired or needs a person."""
+    """The earliest time for the repair, or ``None`` if the finding is repaired or only a person can
+    repair it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Corrections: their kinds, and the time for which a recorded status was untrue.
+"""Corrections: their kinds, and the time for which a recorded status was wrong.
 
-A **correction** is the record of a status that turned out to be untrue. A normal end that the due
-poll finds is not a correction: its delay is lag, which each transition records. An end that is
-found later is a correction, even after an outage. Both durations are measured from the change
-itself.
+A **correction** is the record of a status that turned out to be wrong. A normal end that is found
+by the due poll is not a correction: the delay is lag, which each transition records. An end that is
+found after the due poll is a correction, even after an outage. Both durations are measured from the
+time of the change itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class CorrectionKind(StrEnum):
-    """The reasons why a recorded status was untrue.
+    """The reasons why a recorded status was wrong.
 
     The set is fixed, because reports, metrics and alarms depend on it.
     """
@@ -36,7 +36,7 @@ class CorrectionKind(StrEnum):
 
 MEANINGS: dict[CorrectionKind, str] = {
     CorrectionKind.KILLED: (
-        "The task was ended from outside: neither we nor the crawler requested the end."
+        "The task was ended from outside; neither we nor the crawler requested this."
     ),
     CorrectionKind.VANISHED: (
         "The task is certainly gone from the cluster, and left no trace of its end."
@@ -56,17 +56,17 @@ MEANINGS: dict[CorrectionKind, str] = {
 SOURCES: dict[str, str] = {
     "look": "a poll that was due",
     "wake": "an early poll that a person or the observer requested",
-    "stop": "a poll for the proof of a stop, or the stop itself",
+    "stop": "a poll that proves a stop, or the stop itself",
     "resume": "the first poll of a resume",
     "deploy": "the deployment, or the wait for the start of the main task",
     "sweep": "an audit",
-    "retry": "the policy of retries",
+    "retry": "the retry policy",
 }
 
 
 def untrue_since(believed_since: datetime | None, truth_since: datetime | None) -> datetime | None:
-    """Return the time since which a recorded status was untrue: its record or the real change,
-    whichever came later.
+    """Return the time since which a recorded status was wrong: the time of its record or of the
+    real change, whichever came later.
     """
     known = [moment for moment in (believed_since, truth_since) if moment is not None]
     return max(known, default=None)
@@ -80,12 +80,12 @@ def untrue_ms(now: datetime, since: datetime | None) -> int | None:
     return None if since is None else max(0, round((now - since) / timedelta(milliseconds=1)))
 
 
-#: A remark that follows the sentence about corrections, which does not count normal lag.
+#: A remark after the sentence about corrections. That sentence does not count normal lag.
 NOT_COUNTED = "a change that the next planned poll finds is not a correction"
 
 
 def wrong_words(worst_ms: int | None, kinds: Mapping[str, int], period: str) -> str:
-    """Return the corrections of a period in one sentence, followed by ``NOT_COUNTED``.
+    """Return one sentence about the corrections in a period, followed by ``NOT_COUNTED``.
 
     Example: ``wrong for at most 41.3 s this week: 3 corrections (killed 2, late 1)``.
     """
@@ -102,7 +102,8 @@ def _corrections(worst_ms: int | None, kinds: Mapping[str, int], period: str) ->
 
 
 def wrong_for(worst_ms: int | None) -> str:
-    """Return the longest time of an untrue status in words; ``None`` stands for an unknown time."""
+    """Return words for the longest time for which a status was wrong; ``None`` stands for an
+    unknown time."""
     return (
         "wrong for an unknown time"
         if worst_ms is None

@@ -1,7 +1,5 @@
-"""Judgements of an audit: each function compares a fact from the database, the cluster or Temporal
-with the others.
-
-It returns a finding, or ``None`` if the facts agree.
+"""Judgements by an audit: each function compares a fact from the database, the cluster or Temporal
+with facts from the other two. The function returns a finding, or ``None`` if the facts agree.
 """
 
 from __future__ import annotations
@@ -34,22 +32,21 @@ from .audit import (
 )
 
 _UNKNOWN = (
-    "not changed: the database does not know it. The database was restored, created again, or is "
-    "the wrong one. "
+    "not changed: the database has no row for it. The database was restored, created again, or is "
+    "the wrong database. "
     "Adopt it (crawlctl audit --adopt) or end it (crawlctl audit --end-unknown)"
 )
 _ANOTHER = (
-    "not changed: this object was not deployed for the task; delete it manually if nobody owns it"
+    "not changed: this object was not deployed for the task; delete it manually if it has no owner"
 )
 _FOREIGN = (
     "not changed: this task or workflow belongs to another run that had this number; "
-    "end it by an audit (crawlctl audit --end-unknown)"
+    "end it with an audit (crawlctl audit --end-unknown)"
 )
 _PARENT = (
-    "not changed: the database does not know it. The database was restored, created again, or is "
-    "the wrong one. "
-    "End it by an audit (crawlctl audit --end-unknown); a start with the same id then begins "
-    "it again"
+    "not changed: the database has no row for it. The database was restored, created again, or is "
+    "the wrong database. "
+    "End it with an audit (crawlctl audit --end-unknown), then start it again with the same id"
 )
 _REFUSED = (EndedBy.SERVICE, "deploy_failed")
 _ENDS = frozenset(s.value for s in TaskStatus if s.terminal)
@@ -57,24 +54,23 @@ _OVER = frozenset(s.value for s in RunStatus if s.terminal)
 
 
 def progress_mark(*facts: object) -> str:
-    """Return a hash of facts, which changes with every progress."""
+    """Return a hash of facts that changes whenever progress is made."""
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
 
 
 def judge_live(
     run: LiveRun, workflow: WorkflowState, tasks: Mapping[str, int] | None = None
 ) -> AuditFinding | None:
-    """Judge a run that has not ended and therefore needs an open workflow.
-
-    ``workflow`` is its owner, or another workflow of the run that is open or closed last. ``tasks``
-    is the number of its tasks by status.
+    """Judge a run that has not ended and therefore needs an open workflow. ``workflow`` is the
+    run's owner, or another workflow of the run that is open or was the last to close. ``tasks`` is
+    the number of the run's tasks by status.
     """
     if workflow.open:
         return None
     evidence = {"status": run.status, "attempt": run.attempt}
     since = workflow.closed_at
     if run.owner_run_id is None:
-        never = f"no workflow has ever taken it{_why(workflow)}"
+        never = f"no workflow has ever claimed it{_why(workflow)}"
         detail = f"run {run.run_id} ({run.crawler}) is {run.status} and {never}"
         kind = FindingKind.NOT_STARTED
         since = _later(run.attempt_at or run.created_at, workflow)
@@ -99,7 +95,7 @@ def _tries(forced: bool) -> int:
 
 
 def _how(workflow: WorkflowState) -> str:
-    end = f"was {workflow.how}" if workflow.how else "is no longer known to Temporal"
+    end = f"was {workflow.how}" if workflow.how else "no longer exists in Temporal"
     return end + _why(workflow)
 
 
@@ -108,16 +104,15 @@ def _why(workflow: WorkflowState) -> str:
 
 
 def _later(accepted: datetime, workflow: WorkflowState) -> datetime:
-    """Return the time since which there has been no workflow: its close or, if later, the
-    acceptance.
-
-    A person who ended a workflow may soon start another one.
+    """Return the time since which there has been no workflow: the time when the workflow closed or,
+    if that is later, the time of the acceptance. A person who ended a workflow may soon start
+    another one.
     """
     return max(accepted, workflow.closed_at or accepted)
 
 
 def judge_counted(run: LiveRun) -> AuditFinding | None:
-    """Judge a run that a manager or graph began and should therefore have recorded."""
+    """Judge a run that a manager or graph began, and that it should therefore have recorded."""
     job = run.uncounted
     if job is None:
         return None
@@ -159,13 +154,13 @@ def judge_parent(parent: LiveParent, workflow: WorkflowState) -> AuditFinding | 
     name = f"{parent.what} {parent.number} ({parent.workflow_id})"
     evidence = {parent.what: parent.number, "status": parent.status, "attempt": parent.attempt}
     since = workflow.closed_at or parent.updated_at
-    # A workflow that completed or closed before the row's last change did not work for this
+    # A workflow that completed or closed before the row's last change did not belong to this
     # attempt.
     earlier = workflow.how in (None, "completed") or since < parent.updated_at
     if parent.owner_run_id is None and earlier:
         kind = FindingKind.NOT_STARTED
         since = _later(parent.updated_at, workflow)
-        detail = f"{name} is {parent.status} and no workflow has ever taken it"
+        detail = f"{name} is {parent.status} and no workflow has ever claimed it"
     else:
         kind = FindingKind.NO_WORKFLOW
         detail = f"{name} is {parent.status}, but its workflow {_how(workflow)}"
@@ -186,11 +181,11 @@ def judge_unreadable(what: str, number: int, why: str) -> AuditFinding:
 
 
 def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditFinding:
-    """Return the finding about a schedule whose definition in Temporal differs, or that Temporal
-    still has after its deletion.
+    """Return the finding about a schedule whose definition in Temporal differs from the database,
+    or that still exists in Temporal after its deletion.
     """
     detail = (
-        f"schedule {name!r} {how}, but Temporal does not know this; /readyz of the workers of "
+        f"schedule {name!r} {how}, but Temporal was not notified; /readyz on the workers in "
         "the role audit shows why"
     )
     return _finding(
@@ -199,8 +194,8 @@ def judge_told(schedule_id: int, name: str, since: datetime, how: str) -> AuditF
 
 
 def judge_unfired(schedule_id: int, name: str, due: Sequence[datetime]) -> AuditFinding:
-    """Return the finding about the sorted due times of a schedule without a firing and a
-    workflow.
+    """Return the finding about the sorted due times of a schedule for which there is no firing and
+    no workflow.
     """
     first = due[0].isoformat()
     last = f" to {due[-1].isoformat()}" if len(due) > 1 else ""
@@ -218,11 +213,11 @@ def judge_step(step: StepWithoutRun) -> AuditFinding:
     """
     what = f"{'run' if step.kind == 'crawl' else 'manager'} {step.run_id}"
     why = (
-        f"which belongs to {step.parent or 'nobody'}"
+        f"which belongs to {step.parent or 'no graph'}"
         if step.exists
         else "which is not in the database"
     )
-    detail = f"step {step.path!r} of graph {step.key!r} executes as {what}, {why}"
+    detail = f"step {step.path!r} of graph {step.key!r} is executing as {what}, {why}"
     about = f"graph/{step.graph_id}/{step.number}/{step.attempt}"
     evidence = {"graph": step.graph_id, "step": step.path, step.kind: step.run_id}
     return _finding(
@@ -231,23 +226,22 @@ def judge_step(step: StepWithoutRun) -> AuditFinding:
 
 
 def judge_parent_workflow(workflow: OpenWorkflow, known: bool) -> AuditFinding | None:
-    """Judge an open workflow of a manager or a graph.
-
-    ``known`` is true if the row that its id names exists.
+    """Judge an open workflow of a manager or a graph. ``known`` is true if the row that the
+    workflow id names exists.
     """
     if known:
         return None
     what = workflow.workflow_id.partition("/")[0]
-    detail = f"workflow {workflow.workflow_id!r} works for a {what} that is not in the database"
+    detail = f"workflow {workflow.workflow_id!r} belongs to a {what} that is not in the database"
     return _of_workflow(workflow, FindingKind.NO_ROW, detail, spared=_PARENT, unknown=True)
 
 
 def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding | None:
-    """Judge a waiting or executing task on the cluster by its row; ``recorded`` is ``None`` without
-    a row.
+    """Compare a waiting or executing task on the cluster with its row. ``recorded`` is ``None`` if
+    there is no row.
 
-    An object that only has the same name is not our task, whatever the row shows: it may belong to
-    another installation. It is reported, and only a person ends it.
+    An object that only has the same name is not our task, whatever the row contains: the object may
+    belong to another installation. The object is reported, and only a person ends it.
     """
     does = "executes" if seen.executing else "waits on the cluster"
     name = f"task {seen.index} of run {seen.run_id}, attempt {seen.attempt},"
@@ -306,10 +300,9 @@ def judge_task(seen: ClusterTask, recorded: RecordedTask | None) -> AuditFinding
 
 
 def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
-    """Return whether the object on the cluster is a different object from that of the row.
-
-    If the row has no uid, the object may still belong to it, because it was deployed late, unless
-    the deployment was refused or the object names another task.
+    """Return whether the object on the cluster is a different object from the one in the row. If
+    the row has no uid, the object may have been deployed late and belong to the row, unless the
+    deployment was refused or the object names another task.
     """
     if seen.uid is None or seen.stray or seen.uid == recorded.uid:
         return False
@@ -318,9 +311,8 @@ def _is_another(seen: ClusterTask, recorded: RecordedTask) -> bool:
 
 
 def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding | None:
-    """Judge an open workflow of a run.
-
-    ``row_uid`` is the uid in the row with its run number, or ``None`` without such a row.
+    """Judge an open workflow of a run. ``row_uid`` is the uid in the row with the workflow's run
+    number, or ``None`` if there is no such row.
     """
     if workflow.run_id is None:
         detail = f"workflow {workflow.workflow_id!r} is open and has not recorded its run"
@@ -328,7 +320,7 @@ def judge_workflow(workflow: OpenWorkflow, row_uid: str | None) -> AuditFinding 
     if row_uid is not None and row_uid == workflow.run_uid:
         return None
     detail = (
-        f"workflow {workflow.workflow_id!r} works for run {workflow.run_id}, which is not in "
+        f"workflow {workflow.workflow_id!r} belongs to run {workflow.run_id}, which is not in "
         "the database"
     )
     uids = {}
@@ -363,11 +355,10 @@ def judge_deliveries(run: EndedRun) -> AuditFinding | None:
 def judge_end(
     recorded: RecordedTask, seen: Observation, stop: StopIntent | None
 ) -> AuditFinding | None:
-    """Judge the recorded end of a task by the cluster's present report about it.
-
-    Only new evidence contradicts the record: an end on the cluster that was not found before, or
-    another exit code. A stop that was recorded later may lead to another judgement of the same end,
-    which is not a contradiction.
+    """Compare the recorded end of a task with the cluster's present report about the task. Only new
+    evidence contradicts the record: an end on the cluster that was not found before, or a different
+    exit code. A stop that was recorded after the end may lead to a different judgement of the same
+    end, which is not a contradiction.
     """
     if seen.phase is not Phase.ENDED or seen.end is None or recorded.status not in _ENDS:
         return None
@@ -377,7 +368,7 @@ def judge_end(
     known = (recorded.exit_code, recorded.exit_signal)
     ending = read_end(end, stop)
     if known != (None, None):
-        # Earlier builds recorded the verdict of the runner instead of the crawler's own code.
+        # Earlier builds recorded the runner's verdict instead of the crawler's own exit code.
         contradicts = known not in ((end.exit_code, end.signal), (end.verdict, end.signal))
     elif recorded.status == TaskStatus.LOST:
         contradicts = ending.status is not TaskStatus.LOST
@@ -448,9 +439,8 @@ def _of_workflow(
 def _finding(
     kind: FindingKind, about: str, detail: str, evidence: Mapping[str, object], **more: Any
 ) -> AuditFinding:
-    """Return a finding about the object ``about``.
-
-    ``more`` contains its other fields. Evidence that is ``None`` is left out.
+    """Return a finding about the object ``about``. ``more`` contains the other fields of the
+    finding. Evidence that is ``None`` is left out.
     """
     known = {name: value for name, value in evidence.items() if value is not None}
     return AuditFinding(f"{kind}/{about}"[:200], kind, detail[:1000], evidence=known, **more)

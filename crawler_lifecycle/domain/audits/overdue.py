@@ -1,7 +1,7 @@
 """Overdue polls: polls whose due time has passed without a record.
 
-The recorded status comes from an earlier poll and may be untrue by now. So every answer with a
-status also reports that the poll is overdue.
+The recorded status comes from an earlier poll and may be out of date. So every answer with a status
+reports whether a poll is overdue.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 #: A poll is overdue this many seconds after its due time, because a poll can take a few seconds.
-#: Everything that reports overdue polls uses this limit.
+#: All reports of overdue polls use this limit.
 OVERDUE_S = 30.0
-#: Seconds between two searches for overdue polls. Together with ``OVERDUE_S``, a poll comes at most
-#: 60 s after its due time.
+#: Seconds between two searches for overdue polls. Together with ``OVERDUE_S``, this ensures that a
+#: poll begins at most 60 s after its due time.
 SEARCH_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class OverduePolls:
-    """The number of overdue polls, and the oldest of them."""
+    """The number of overdue polls, and the oldest overdue poll."""
 
     count: int = 0
     since: datetime | None = None
-    """The due time of the oldest of them."""
+    """The due time of the oldest overdue poll."""
     run_id: int | None = None
-    """The run whose poll is overdue."""
+    """The run that the oldest overdue poll belongs to."""
     verified_at: datetime | None = None
     """The time of the last poll of that run, or ``None`` if there was none."""
     lost: int = 0
-    """The number of managers, graphs, due times and webhooks without a workflow."""
+    """The number of managers, graphs, due times and webhooks that have no workflow."""
     lost_since: datetime | None = None
-    """The time at which an audit found the first of them."""
+    """The time at which an audit found the first of these rows."""
     lost_what: str | None = None
     """The text of the audit's finding."""
 
@@ -43,10 +43,9 @@ GAP_S = 60.0
 def verification_due(
     next_look_at: datetime | None, verified_at: datetime | None, gap_ms: int | None
 ) -> datetime | None:
-    """Return the time by which the run should be polled, by its workflow or otherwise, or ``None``
-    if no poll is planned.
-
-    Polls that the workflow did not order keep the interval of those that it orders.
+    """Return the time by which the run should be polled, by its workflow or otherwise. Return
+    ``None`` if no poll is planned. Polls that the workflow did not request follow at the same
+    interval as polls that it requests.
     """
     if next_look_at is None or verified_at is None or verified_at < next_look_at:
         return next_look_at
@@ -55,13 +54,13 @@ def verification_due(
 
 
 def overdue_before(now: datetime) -> datetime:
-    """Return the time such that polls that were due before it are overdue."""
+    """Return the time before which a poll must have been due in order to be overdue now."""
     return now - timedelta(seconds=OVERDUE_S)
 
 
 def overdue_words(polls: OverduePolls, now: datetime) -> str | None:
-    """Return a text about overdue polls and about rows without a workflow, or ``None`` if there are
-    none.
+    """Return a text about overdue polls and rows without a workflow, or ``None`` if there are
+    neither.
 
     Example: ``3 polls are overdue, the oldest (run 7) by 2 min 4 s: nothing after … is verified;
     manager 3 is PROCESSING, but its workflow was terminated``.

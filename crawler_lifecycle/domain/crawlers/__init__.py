@@ -1,1 +1,1 @@
-"""The definition of a crawler, with its arguments, settings and pod."""
+"""The definition of a crawler, including its arguments, settings and pod options."""

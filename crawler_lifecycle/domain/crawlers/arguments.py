@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from crawler_lifecycle.domain.errors import InvalidRequest
 
-#: The types that an argument may have in JSON.
+#: The JSON types that the value of an argument may have.
 Scalar = str | int | float | bool
 
-#: The maximum length of a description, and the maximum number of choices of an argument.
+#: The maximum length of a description, and the maximum number of choices for an argument.
 DESCRIPTION_MAX = 1000
 CHOICES_MAX = 1000
 
@@ -33,7 +33,7 @@ class ArgumentType(StrEnum):
     BOOLEAN = "boolean"
 
 
-#: The advice for a wrong value of each type.
+#: The advice that follows a wrong value, by type.
 _FIXES = {
     ArgumentType.STRING: "give a text",
     ArgumentType.INTEGER: "give a whole number of at most 18 digits",
@@ -64,9 +64,8 @@ def as_text(value: Scalar) -> str:
 def check_texts(
     declared: Mapping[str, Argument], args: Mapping[str, Scalar], where: str = ""
 ) -> None:
-    """Raise ``InvalidRequest`` for a number or boolean as the value of an argument of type string.
-
-    The caller's spelling of such a value is lost: ``1.0`` may have been ``1.00``. ``where``
+    """Raise ``InvalidRequest`` if the value of a string argument is a number or a boolean. JSON
+    does not preserve the caller's spelling of a number: ``1.0`` may have been ``1.00``. ``where``
     precedes the name in the message.
     """
     for name, value in args.items():
@@ -83,7 +82,7 @@ def check_texts(
 
 
 def fits(kind: ArgumentType, text: str) -> bool:
-    """Return whether the text is a value of this type."""
+    """Return whether the text is a valid value for this type."""
     if kind is ArgumentType.INTEGER:
         return re.fullmatch(r"[+-]?[0-9]{1,18}", text) is not None
     if kind is ArgumentType.NUMBER:

@@ -22,13 +22,14 @@ from .arguments import Argument, ArgumentType, check_declared, check_value
 from .pod import PodOptions, check_labels, check_secret
 from .settings import check_allowed, check_settings
 
-#: Prefixes of variables that a catalogue entry may not set: variables of the process contract, and
+#: Prefixes of variables that a catalogue entry may not set: variables in the process contract, and
 #: variables that change which code a process executes.
 RESERVED_ENV_PREFIXES = ("CRAWL_", "LD_", "PYTHON", "KUBERNETES_")
 #: Arguments that every crawler accepts without a declaration. Managers send the number of a retry
-#: in ``retry_num``. A spider without this argument does not receive it (``runner/inject``).
+#: in ``retry_num``. A spider that does not declare ``retry_num`` does not receive it
+#: (``runner/inject``).
 GIVEN_TO_ALL: Mapping[str, Argument] = {"retry_num": Argument(type=ArgumentType.INTEGER)}
-#: The maximum length of the list of all crawlers' names in an error.
+#: The maximum length of the list of crawler names in an error message.
 _LISTED_MAX = 2000
 
 
@@ -41,7 +42,7 @@ class CrawlerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrawlerDefinition:
-    """One entry of the catalogue. docs/crawlers.md explains each field (section 5.8 of the
+    """One entry in the catalogue. docs/crawlers.md explains each field (section 5.8 of the
     contract).
     """
 
@@ -65,22 +66,22 @@ class CrawlerDefinition:
     partial_ok: bool = False
     splits: bool | None = None
     """True if tasks with the same arguments divide the work by their index. ``None`` means that the
-    entry does not set it.
+    entry does not set this field.
     """
     items: Any = True
-    """``False`` means that the runner counts no items in feeds and gives no feed to a Scrapy
-    project without one. An object defines which files contain items, and how they are read
+    """``False`` means that the runner counts no items in feeds, and adds no feed to a Scrapy
+    project without feeds. An object defines which files contain items, and how the files are read
     (``runner/item_files.py``).
     """
     limits: dict[str, float | None] = field(default_factory=dict)
     pool: str | None = None
-    """The pool of its runs, unless the request names one."""
+    """The pool for the crawler's runs, unless the request names a pool."""
     retries: Retries = field(default_factory=Retries)
     ends: Ends = field(default_factory=Ends)
-    """The meaning of its exit codes and last words."""
+    """The meanings of the crawler's exit codes and last words."""
     files_max: int | None = None
     expect: dict[str, int | float | dict[str, int | float]] = field(default_factory=dict)
-    """The requirements of a run: counts, and shares of items with a value in each field
+    """The requirements for a run: counts, and shares of items with a value in each field
     (``domain/coverage.py``).
     """
     on_violation: OnViolation = OnViolation.ATTENTION
@@ -160,7 +161,7 @@ class CrawlerDefinition:
 
     @property
     def expected(self) -> ExpectedCoverage:
-        """The requirements of its runs."""
+        """The requirements for the crawler's runs."""
         fail = self.on_violation is OnViolation.FAIL
         return ExpectedCoverage.of(self.expect, fail=fail, watched=self.kind is CrawlerKind.SCRAPY)
 
@@ -171,10 +172,8 @@ class CrawlerDefinition:
 
 
 def unknown(known: Iterable[str], problem: str | None) -> str:
-    """Return the text about an unknown crawler: the ``known`` names and the catalogue's
-    ``problem``, if any.
-
-    A newer entry that cannot be read may define the crawler.
+    """Return the text about an unknown crawler: the names in ``known`` and the catalogue's
+    ``problem``, if any. The crawler may be defined in a newer entry that cannot be read.
     """
     return "; ".join(
         filter(None, (f"known are {', '.join(sorted(known))[:_LISTED_MAX] or 'none'}", problem))
@@ -182,7 +181,7 @@ def unknown(known: Iterable[str], problem: str | None) -> str:
 
 
 def check_retries(policy: Retries, memory: str | None = None) -> None:
-    """Raise ``InvalidRequest`` for keys of an operator's policy that contradict each other, or that
+    """Raise ``InvalidRequest`` for keys in an operator's policy that contradict each other, or that
     are not labels.
     """
     policy.over(DEFAULT).check(memory)
@@ -222,9 +221,8 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
 
 
 def effective_settings(crawler: CrawlerDefinition, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the crawler's settings, overridden by those of a request.
-
-    Raises ``InvalidRequest`` for a setting that a request may not set.
+    """Return the crawler's settings, overridden by the settings in a request. Raises
+    ``InvalidRequest`` for a setting that a request may not set.
     """
     check_settings(settings, crawler.settings, crawler.allow_settings)
     return {**crawler.settings, **settings}
@@ -238,8 +236,8 @@ def given_to_task(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the arguments and settings for the process of one task.
 
-    ``own`` contains the task's own arguments. Raises ``InvalidRequest``, even if they are only too
-    large for a task, because the catalogue may have changed since the request was accepted.
+    ``own`` contains the task's own arguments. Raises ``InvalidRequest`` for all errors, even for
+    too large arguments, because the catalogue may have changed since the request was accepted.
     """
     complete = effective_args(crawler, args, own)
     set_ = {**crawler.settings, **settings}
@@ -250,11 +248,9 @@ def given_to_task(
 def args_of_tasks(
     crawler: CrawlerDefinition, args: Mapping[str, str], tasks: Sequence[Mapping[str, str]]
 ) -> list[dict[str, str]]:
-    """Return the complete arguments of each task: those of the run, overridden by those of the
-    task.
-
-    Raises ``InvalidRequest``, which names the task by its position unless an argument of the run is
-    wrong.
+    """Return the complete arguments of each task: the run's arguments, overridden by the task's own
+    arguments. Raises ``InvalidRequest``, which names the task by its position unless one of the
+    run's arguments is wrong.
     """
     complete = []
     for n, own in enumerate(tasks):
@@ -275,9 +271,9 @@ def check_tasks(
 ) -> None:
     """Raise ``InvalidRequest`` unless the crawler accepts these arguments, settings and tasks.
 
-    It also refuses a task whose arguments and settings are too large, and two tasks that would do
-    the same work. ``tasks`` contains each task's own arguments, which override those of the run.
-    The error names the task.
+    The error names the task. Raise it too for a task whose arguments and settings are too large,
+    and for two tasks that would do the same work. ``tasks`` contains each task's own arguments,
+    which override the run's arguments.
     """
     if tasks is None:
         effective_args(crawler, args)
@@ -303,9 +299,8 @@ def _refuse_the_same_twice(crawler: CrawlerDefinition, tasks: Sequence[Mapping[s
 
 
 def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
-    """Return the request with the crawler's limits and pool where the caller gave none.
-
-    Raises ``InvalidRequest`` for retries that contradict those of the crawler.
+    """Return the request, with the crawler's limits and pool where the caller gave no values.
+    Raises ``InvalidRequest`` if the request's retry policy contradicts the crawler's policy.
     """
     if request.retries is not None:
         resources = request.resources.over(crawler.resources)
@@ -315,10 +310,9 @@ def completed(request: RunRequest, crawler: CrawlerDefinition) -> RunRequest:
 
 
 def with_limits(request: RunRequest, limits: Mapping[str, float | None]) -> RunRequest:
-    """Return the request with these limits in place of the general defaults.
-
-    Unknown names are ignored. A limit that the caller explicitly set to the general default is also
-    replaced, because the two cases cannot be distinguished.
+    """Return the request, with these limits in place of the general defaults. Unknown names are
+    ignored. Even a limit that the caller explicitly set to the general default is replaced, because
+    the two cases cannot be distinguished.
     """
     general = Limits()
     known = {f.name for f in fields(Limits)}

@@ -12,10 +12,9 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 
 def check_program(what: str) -> None:
-    """Raise ``InvalidRequest`` if a module of user code starts a manager or graph while one of our
-    processes imports it.
-
-    Otherwise every process that imports the module would start another one.
+    """Raise ``InvalidRequest`` if a module with user code starts a manager or graph while one of
+    our processes is importing the module. Otherwise every process that imports the module would
+    start another manager or graph.
     """
     program = getattr(sys.modules["__main__"], "__spec__", None)
     if program is not None and program.name.startswith("crawler_lifecycle."):
@@ -41,7 +40,8 @@ def importable_name(thing: type | Callable[..., Any]) -> str:
         )
     if not isinstance(getattr(thing, "__self__", None), type | ModuleType | None):
         raise InvalidRequest(
-            f"{module}:{name} is a method of an object that no other process has; give a function"
+            f"{module}:{name} is a method of an object that exists only in this process; "
+            "give a function"
         )
     if "<" in name:
         raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""The section ``kubernetes`` of a catalogue entry: options of the crawler's pods
+"""The section ``kubernetes`` in a catalogue entry: options for the crawler's pods
 (docs/crawlers.md).
 """
 
@@ -14,7 +14,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 from crawler_lifecycle.domain.resources import Resources, parse_memory
 from crawler_lifecycle.domain.variables import OF_CRAWLERS, OF_WEBHOOKS, check_variable
 
-#: Patterns of names of objects and of their keys, by the rules of the Kubernetes API (RFC 1123).
+#: Patterns for object names and for keys in objects, as the Kubernetes API defines them (RFC 1123).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -27,8 +27,8 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _DNS_POLICIES = ("ClusterFirst", "Default", "None")
 _RUN_AS = ("user", "namespace")
-#: Keys of the sections that we pass on in Kubernetes' own format, and the maximum size of each in
-#: bytes. The API server checks the rest.
+#: Keys in the sections that we pass on in Kubernetes' own format, and the maximum size of each
+#: section in bytes. The API server checks everything else.
 _AFFINITY = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 _SPREAD = (
     "maxSkew",
@@ -44,7 +44,7 @@ _DNS_CONFIG = ("nameservers", "searches", "options")
 _PASSED_ON_MAX = 16 * 1024
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,1023}")
 _SOURCES = ("claim", "secret", "config_map", "empty_dir")
-#: Mount points that we and the system use. A volume mounted over one of them would hide the
+#: Mount points that we and the system use. A volume at one of these mount points would hide the
 #: crawler's files.
 _TAKEN = ("/crawl", "/tmp", "/opt/crawl-runner", "/dev", "/proc", "/sys")  # noqa: S108
 #: Prefixes and names of labels and annotations that are used by us, the Job controller and the
@@ -57,9 +57,9 @@ _RESERVED = (
 )
 _RESERVED_PLAIN = ("job-name", "controller-uid")
 _REFERENCE = "secret:"
-#: The product's name, and a pattern of the names of protected objects: those of an installation
-#: (deploy/), Secrets of tasks (named like their Jobs), and Secrets that Kubernetes created for
-#: service accounts.
+#: The product's name, and a pattern for the names of protected objects: the objects of an
+#: installation (deploy/), the Secrets for tasks (which have the names of the Jobs), and Secrets
+#: that Kubernetes created for service accounts.
 _PRODUCT = "crawler-lifecycle"
 _OURS = re.compile(
     r"crawler-(lifecycle|catalogue)([-.].*)?|crawl-\d+-\d+-\d+|.*-token-[bcdfghjklmnpqrstvwxz2456789]{5}"
@@ -69,15 +69,14 @@ _STRICT = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def is_label_value(text: str) -> bool:
-    """Return whether the text is a valid value of a label.
-
-    It is empty or has at most 63 characters, of which the first and the last are letters or digits.
+    """Return whether the text is a valid label value: an empty text, or at most 63 characters of
+    which the first and the last are letters or digits.
     """
     return not text or _LABEL_NAME.fullmatch(text) is not None
 
 
 def is_qualified_name(text: str) -> bool:
-    """Return whether the text is a valid name of a label or annotation: ``name`` or
+    """Return whether the text is a valid name for a label or annotation: ``name`` or
     ``dns.name/name``.
     """
     prefix, slash, name = text.rpartition("/")
@@ -124,7 +123,7 @@ def _check_foreign(key: str, name: str) -> None:
 
 
 def check_secret(key: str, text: str) -> None:
-    """Raise ``InvalidRequest`` if an entry of the catalogue's ``secrets`` refers to a protected
+    """Raise ``InvalidRequest`` if an entry in the catalogue's ``secrets`` refers to a protected
     Secret.
     """
     reference = secret_reference(text)
@@ -159,7 +158,7 @@ def _check_qualified(key: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """One toleration, with the fields of Kubernetes."""
+    """One toleration, with the fields that Kubernetes defines."""
 
     __pydantic_config__: ClassVar = _STRICT
 
@@ -203,7 +202,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class PodVolume:
-    """An additional volume of the pod. It has exactly one source; Pod Security "restricted" allows
+    """An additional volume for the pod, with exactly one source. Pod Security "restricted" allows
     all of these sources.
     """
 
@@ -339,7 +338,7 @@ class Sidecar:
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """The section ``kubernetes`` of a catalogue entry. We or the cluster choose the defaults of
+    """The section ``kubernetes`` in a catalogue entry. We or the cluster choose the defaults for
     missing fields.
     """
 
@@ -348,33 +347,33 @@ class PodOptions:
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[Toleration] = field(default_factory=list)
     priority_class: str | None = None
-    """The priority class of all its runs. Without it, the settings' classes for scheduled and
-    one-time runs apply.
+    """The priority class for all of the crawler's runs. If it is ``None``, the classes in the
+    settings for scheduled and one-time runs apply.
     """
     service_account: str | None = None
-    """The service account of its pods, or ``None`` for that of the settings. Its token is not
-    mounted.
+    """The service account for the crawler's pods, or ``None`` for the service account in the
+    settings. The account's token is not mounted.
     """
     runtime_class: str | None = None
     pull_secrets: list[str] = field(default_factory=list)
     pull_policy: str | None = None
     queue: str | None = None
-    """The Kueue queue (LocalQueue) for its Jobs."""
+    """The Kueue queue (LocalQueue) for the crawler's Jobs."""
     volumes: list[PodVolume] = field(default_factory=list)
     runner: bool = True
     """True if the image contains our runner. Otherwise the command is started unchanged, and only
     its exit code shows its outcome.
     """
     project: str | None = None
-    """The folder in the image in which the crawler starts. A relative path begins at the image's
-    working directory.
+    """The folder in the image in which the crawler starts. A relative path is relative to the
+    image's working directory.
     """
     requests: Resources = field(default_factory=Resources)
     """Resources that the cluster reserves for the pod. By default they are derived from the limits.
     """
     scratch: str = "2Gi"
-    """The size limit of each of the pod's own folders: /tmp and, without a shared volume, those of
-    files and state.
+    """The size limit for each of the pod's own folders: /tmp and, if there is no shared volume, the
+    folders for files and state.
     """
     shm: str | None = None
     """The size of ``/dev/shm``, which counts towards the memory limit. ``None`` means the node's
@@ -382,8 +381,8 @@ class PodOptions:
     """
     user: int = 1000
     run_as: str = "user"
-    """With ``namespace``, the namespace chooses user and group from its own range (OpenShift); with
-    ``user``, the key ``user`` does.
+    """If this is ``namespace``, the namespace chooses the user and the group from its own range
+    (OpenShift). If it is ``user``, the key ``user`` sets the user.
     """
     sidecars: list[Sidecar] = field(default_factory=list)
     affinity: dict[str, Any] = field(default_factory=dict)
@@ -477,10 +476,11 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReservedNames:
-    """Names that an installation reserves in its settings. Catalogue entries may not use them."""
+    """Names that the settings of an installation reserve. Catalogue entries may not use these
+    names."""
 
     claim: str | None = None
-    """The claim of the volume that all crawls share."""
+    """The claim for the volume that all crawls share."""
     secrets: frozenset[str] = frozenset()
     """The Secrets with the logins for the installation's registries."""
     env_prefix: str = OF_CRAWLERS
@@ -488,8 +488,7 @@ class ReservedNames:
     are not passed on.
     """
     webhooks_prefix: str = OF_WEBHOOKS
-    """The prefix of variables with secrets of webhooks. Crawlers may not name these variables
-    either.
+    """The prefix of variables that contain webhook secrets. Crawlers may not name these variables.
     """
 
     def check(self, options: PodOptions, secrets: Mapping[str, str]) -> None:

@@ -1,9 +1,9 @@
 """Settings that a request may set for a run: an allow-list of numbers, switches and short texts.
 
-Some Scrapy settings import a class, write a file or open a port. Users who start runs must not do
-that, so this list contains only harmless settings. A catalogue entry can allow further names
-(``allow_settings``). The settings in a catalogue entry are not checked, because its author can run
-any code anyway.
+Some Scrapy settings import a class, write a file or open a port. Users who start runs must not be
+able to do this, so the list contains only harmless settings. A catalogue entry can allow further
+names (``allow_settings``). The settings in a catalogue entry are not checked, because its author
+can run any code anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.errors import InvalidRequest
 
 #: The maximum length of a value.
 VALUE_MAX = 1000
-#: The pattern of setting names, as Scrapy and Python projects use them.
+#: The pattern for setting names in Scrapy and Python projects.
 NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 SWITCH_VALUES = ("0", "1", "true", "false", "True", "False")
 LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
@@ -24,14 +24,14 @@ LOG_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The allowed values of a setting, and the advice for a wrong value."""
+    """The allowed values for a setting, and the advice that follows a wrong value."""
 
     holds: Callable[[str], bool]
     fix: str
 
 
 def number(least: float, most: float, *, whole: bool = True) -> Rule:
-    """Return the rule for a number within bounds, in a format that Scrapy reads."""
+    """Return the rule that allows numbers within these bounds, in a format that Scrapy reads."""
     pattern = re.compile(r"-?[0-9]{1,15}" if whole else r"-?[0-9]{1,15}(\.[0-9]{1,15})?")
     kind = "a whole number" if whole else "a number"
     return Rule(
@@ -46,7 +46,7 @@ def choice(*words: str) -> Rule:
 
 
 def text(most: int = VALUE_MAX) -> Rule:
-    """Return the rule for a printable text on one line."""
+    """Return the rule that allows a printable text on one line."""
     return Rule(
         lambda value: len(value) <= most and value.isprintable(),
         f"give at most {most} printable characters",
@@ -95,11 +95,10 @@ _ANY = text()
 def check_settings(
     settings: Mapping[str, str], own: Mapping[str, str], allowed: Collection[str]
 ) -> None:
-    """Raise ``InvalidRequest`` for settings that a request may not set.
-
-    ``own`` contains the settings in the catalogue, and ``allowed`` the names in ``allow_settings``.
-    A setting that equals the catalogue's own is always allowed, because the request of a run that
-    was restored from its tasks contains such settings.
+    """Raise ``InvalidRequest`` for settings that a request may not set. ``own`` contains the
+    crawler's settings in the catalogue, and ``allowed`` contains the names in ``allow_settings``. A
+    setting that equals the catalogue's own is always allowed, because the request of a run that was
+    restored from its tasks contains such settings.
     """
     for name, value in settings.items():
         if own.get(name) == value:

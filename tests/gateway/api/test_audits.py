@@ -74,7 +74,7 @@ def test_what_is_open_is_listed(harness: Harness, client: TestClient) -> None:
     assert client.get("/v1/audit").json() == {"report": None, "findings": []}
     harness.store.findings.note_findings([
         AuditFinding("orphan/9", FindingKind.ORPHAN, "task 0 of run 9 executes", 9, evidence={"uid": "u"}),
-        AuditFinding("no_row/w", FindingKind.NO_ROW, "workflow 'w' works for run 8", 8, workflow_id="w"),
+        AuditFinding("no_row/w", FindingKind.NO_ROW, "workflow 'w' belongs to run 8", 8, workflow_id="w"),
     ])  # fmt: skip
     harness.store.findings.note_repair("no_row/w", "terminated")
     (found,) = client.get("/v1/audit").json()["findings"]
