@@ -420,11 +420,15 @@ class Harness:
             end = self._an_end(number)
             self.ends.append(end)
 
-    def decide(self) -> bool:
-        """Somebody says yes or no to a step that waits for it; whether there is one."""
-        asked = [
+    def asked(self) -> list[Step]:
+        """The approvals that wait for a decision."""
+        return [
             row for row in self.rows if row.kind is StepKind.APPROVAL and row.state is S.EXECUTING
         ]
+
+    def decide(self) -> bool:
+        """Somebody says yes or no to a step that waits for it; whether there is one."""
+        asked = self.asked()
         if asked:
             row, approved = self.tape.one(asked), not self.tape.often(3)
             order, node = ApproveStep(step=row.path, approved=approved), self.node(row.number)
@@ -518,7 +522,7 @@ class Harness:
             while self.runs:
                 self.end_run()
             busy = self.decide() or bool(self.answered or self.ends)
-            if not self.advance() and not busy and not self.calls:
+            if not self.advance() and not busy and not self.calls and not self.asked():
                 break
         graph = Graph(self.options, copies(self.rows))
         if graph.state is GraphState.EXECUTING:
