@@ -24,29 +24,28 @@ log = logging.getLogger(__name__)
 #: Random numbers for all threads. Other code, such as property tests, can seed the generator of
 #: ``random`` itself.
 CHANCE = random.SystemRandom()
-#: A turn returns this value to end its loop.
+#: The value that a turn returns to end its loop.
 DONE = math.inf
-#: The shortest pause, as a fraction of the requested pause. Processes that start together must not
-#: stay in step.
+#: The shortest pause, as a fraction of the requested pause. The pauses vary, so that processes that
+#: start at the same time do not stay synchronised.
 JITTER = 0.8
 #: Seconds to wait after the first failure of a series, unless a loop has its own value.
 RETRY_S = 1.0
 
 
 class Failures:
-    """Counts and logs the failures of one kind of work.
+    """A counter that also logs the failures of one kind of work.
 
-    In each series it logs the first failure, the first failure of each other error class, and the
-    end of the series.
+    In each series, it logs the first failure with each error class, and the end of the series.
     """
 
     def __init__(
         self, what: str, meanwhile: str = "", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Take the texts for log lines.
+        """Set the texts for the log. ``what`` is the subject of the sentences, such as "the
+        release".
 
-        ``what`` is the subject of the sentence, such as "the release". ``meanwhile`` describes the
-        effect on users until the work succeeds again.
+        ``meanwhile`` describes the effect on users until the work succeeds again.
         """
         self._what = what
         self._meanwhile = f"; {meanwhile}" if meanwhile else ""
@@ -93,17 +92,17 @@ class Failures:
 
 
 class Loop:
-    """Executes one turn after another, in a thread (``run_in_thread``) or in an event loop
-    (``run``).
+    """A loop that executes one turn after another, in a thread (``run_in_thread``) or in an event
+    loop (``run``).
 
     A turn returns the seconds until the next turn: ``None`` means ``every_s``, and ``DONE`` ends
     the loop. ``first_s`` is the pause before the first turn.
 
-    After a turn that raised, the pause is the first number of ``retry_s``. Each further failure
-    doubles it, up to the second number. The pause is longer if the error has a greater
-    ``retry_after_s``. Without ``retry_s`` the back-off never exceeds ``every_s``. An error that
-    costs the other side little has ``retry_within_s``, the upper limit of the pause after it and of
-    the pause that is doubled next.
+    After a turn that raised an error, the pause is the first number in ``retry_s``. Each further
+    failure doubles the pause, up to the second number. If the error has a ``retry_after_s`` that
+    exceeds this pause, the pause is ``retry_after_s``. If ``retry_s`` is not given, the back-off
+    never exceeds ``every_s``. An error that costs the called system little has ``retry_within_s``:
+    an upper limit for the pause after this error, and for the pause that the next failure doubles.
     """
 
     def __init__(
@@ -160,24 +159,24 @@ def _jittered(pause: float) -> float:
 
 
 class Beside:
-    """Background tasks of an ``async with`` block, which end with the block."""
+    """Background tasks that belong to an ``async with`` block and end with it."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
         self._asked: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task with this work, and log an error that ends it."""
+        """Start a task that does this work. If an error ends the task, log the error."""
         task = asyncio.create_task(work)
         task.add_done_callback(_log_failure)
         self._tasks.append(task)
 
     def leave(self) -> None:
-        """Cancel each task, but only once, because a second cancellation would interrupt its
-        cleanup.
+        """Cancel each task, but never twice, because a second cancellation would interrupt the
+        task's cleanup.
 
-        ``cancelling()`` cannot show which tasks were cancelled here, because it also counts
-        timeouts within a task.
+        ``cancelling()`` cannot show which tasks were cancelled here, because it counts timeouts
+        within a task, too.
         """
         for task in self._tasks:
             if task not in self._asked:

@@ -1,11 +1,11 @@
-"""The time of this machine, and the type of a clock. Tests use their own clocks."""
+"""The time on this machine, and the type of a clock. Tests use their own clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-#: Returns the current time with its time zone.
+#: A function that returns the current time with its time zone.
 Clock = Callable[[], datetime]
 
 

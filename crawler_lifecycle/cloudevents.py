@@ -18,7 +18,7 @@ SOURCE = "crawler-lifecycle"
 #: An EventBridge entry must be smaller than 256 KiB (docs.aws.amazon.com, "Calculating PutEvents
 #: event entry size").
 ENTRY_MAX = 256 * 1024
-#: Bytes that the field ``Time`` adds to the size of an entry.
+#: The number of bytes that the field ``Time`` adds to the size of an entry.
 ENTRY_TIME = 14
 
 #: A document that is too large is cut in these steps until it fits. 1. ``cause`` is cut to
@@ -46,7 +46,7 @@ CORE = (
     "flow_id",
     "project",
 )
-#: The field of ``data`` that marks a cut document.
+#: The field in ``data`` that marks a cut document.
 TRUNCATED = "truncated"
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -55,8 +55,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 def event_id(event: Event) -> str:
     """Return the id by which receivers recognise a repeated delivery.
 
-    Types in ``EVENTS_ONCE`` occur once per attempt, so their id is the event's key. Other ids end
-    with the event's sequence number.
+    Events of the types in ``EVENTS_ONCE`` occur once per attempt, so their id is the event's key.
+    The id of any other event ends with its sequence number.
     """
     return event.key if event.type in EVENTS_ONCE else f"{event.key}/{event.seq}"
 
@@ -64,8 +64,8 @@ def event_id(event: Event) -> str:
 def cloud_event(event: Event) -> dict[str, object]:
     """Return the whole event with the field names of CloudEvents 1.0.
 
-    ``sequence`` is a CloudEvents extension. Later events have a greater sequence when compared as
-    text.
+    ``sequence`` is a CloudEvents extension. Compared as text, a later event has a greater
+    ``sequence`` than an earlier one.
     """
     return {
         "specversion": "1.0",
@@ -83,9 +83,9 @@ def cloud_event(event: Event) -> dict[str, object]:
 def event_text(event: Event, limit: int) -> str:
     """Return the document as ASCII JSON of at most ``limit`` bytes.
 
-    A longer document is cut and gets ``truncated: true`` in its ``data``. The same event is always
-    cut in the same way. Raises ``TypeError`` or ``ValueError`` if the body cannot be written as
-    JSON, and ``ValueError`` if even the cut document is too long.
+    A document that exceeds this limit is cut and gets ``truncated: true`` in its ``data``. The same
+    event is always cut in the same way. Raises ``TypeError`` or ``ValueError`` if the body cannot
+    be written as JSON, and ``ValueError`` if even the cut document is too long.
     """
     document = cloud_event(event)
     text = _json(document)
@@ -101,8 +101,8 @@ def event_text(event: Event, limit: int) -> str:
 def bus_text(event: Event) -> str:
     """Return the document for an EventBridge entry, cut if the entry would be too large.
 
-    The event file gets the same text, so that cut documents appear in development, too. Raises
-    ``TypeError`` and ``ValueError`` as ``event_text`` does.
+    The same text is written to the event file, so that cut documents appear in development, too.
+    Raises ``TypeError`` and ``ValueError`` as ``event_text`` does.
     """
     around = ENTRY_TIME + sum(len(part.encode()) for part in (SOURCE, event.type, event.subject))
     return event_text(event, ENTRY_MAX - 1 - around)

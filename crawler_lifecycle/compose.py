@@ -89,8 +89,8 @@ ROLES: dict[str, str] = {
     "webhooks": names.QUEUE_WEBHOOKS,
 }
 
-#: The role that executes user code in separate processes. Each of its workers also serves a queue
-#: of its own.
+#: The role that executes user code in separate processes. In addition, each worker with this role
+#: serves a queue of its own.
 USER_CODE = "user-code"
 
 #: The role that delivers to webhooks. No other role calls addresses that users name.
@@ -109,8 +109,9 @@ OBSERVER = "observer"
 #: in ``deploy/``.
 ASKING = frozenset({"cluster", "control", "audit"})
 
-#: Activities of other queues that the control queue also serves. After a stop, it executes polls
-#: and the verdict until the end is proved. It also ends managers and graphs.
+#: Activities from other queues that the control queue serves, too. After a stop request, the
+#: control queue executes polls and the verdict until the end is proved. It also ends managers and
+#: graphs.
 ON_CONTROL_TOO = (
     "get_active_running_tasks",
     "get_history_statuses_to_sync",
@@ -152,28 +153,30 @@ class Parts:
     buffer: int = 1000
     """The maximum number of items of a manager's source that wait for a slot."""
     live_files: LiveFiles | None = None
-    """A reader of tasks' files; ``None`` if this worker cannot read them."""
+    """A reader of tasks' files; ``None`` if this worker cannot read these files."""
     webhooks: WebhookSenders = field(default_factory=HttpWebhooks)
     retries: Retries = field(default_factory=Retries)
     ends: Ends = NO_ENDS
     places: Sequence[FilesPlace] = ()
-    """The storage locations from which files of deleted runs are removed."""
+    """The storage locations from which the files of deleted runs are removed."""
 
     @property
     def policies(self) -> Policies:
-        """The policies for ends and retries."""
+        """The policies for the ends of tasks and for retries."""
         return Policies(self.store.retries, self.catalogue, self.retries, self.ends)
 
     @property
     def children(self) -> ChildRuns:
-        """Starts and stops runs of managers, graphs and schedules."""
+        """Starts and stops runs for managers, graphs and schedules."""
         s = self.store
         return ChildRuns(
             s.initiation, s.stops, s.runs, self.directory, self.catalogue, self.scheduler
         )
 
     def reading(self, parent: str) -> FileReading:
-        """Return a reader for user code in this manager or graph (``FileReading.parent``)."""
+        """Return the reader of files for user code in this manager or graph
+        (``FileReading.parent``).
+        """
         s = self.store
         archived = ArchivedFiles(self.archive)
         files = RunFiles(
@@ -232,7 +235,7 @@ def build_store(settings: Settings, told: Told | None = meters.committed) -> Sto
 
 
 def build_pools(settings: Settings) -> Pools:
-    """Return the pools in the settings and the slots of the cluster. Raises ``InvalidRequest``."""
+    """Return the pools in the settings and the cluster's slots. Raises ``InvalidRequest``."""
     named = {name: Pool(**pool.model_dump()) for name, pool in settings.pools.items()}
     kind = kind_of(settings.cluster)
     return Pools(named, *kind.capacity()) if named else Pools(window=kind.window)
@@ -248,7 +251,7 @@ def build_scheduler(settings: Settings, most_s: float = math.inf) -> HttpSchedul
 
 
 def build_catalogue(settings: Settings) -> Catalogue:
-    """Return the catalogue, from which a worker reads limits and ``partial_ok`` of crawlers. An
+    """Return the catalogue, from which a worker reads the limits and ``partial_ok`` of crawlers. An
     installation with its own scheduler service needs no catalogue: if the default file is missing,
     the catalogue is empty.
 
@@ -267,7 +270,8 @@ def build_archive(settings: Settings) -> FileArchive:
 def build_bundles(settings: Settings) -> TaskBundles | None:
     """Open the storage to which pods upload their files.
 
-    Return ``None`` if the cluster has no uploads or no storage is set. Raises ``InvalidRequest``.
+    Return ``None`` if this kind of cluster uses no uploads or no storage is set. Raises
+    ``InvalidRequest``.
     """
     url = settings.cluster.files_url
     return open_bundles(url) if url is not None and kind_of(settings.cluster).uploads else None
@@ -276,7 +280,8 @@ def build_bundles(settings: Settings) -> TaskBundles | None:
 def build_bundles_place(url: str, *, probing: bool = False) -> BundlesPlace:
     """Open the same storage for checks and removals.
 
-    With ``probing``, time limits are short, because a person waits. Raises ``InvalidRequest``.
+    If ``probing`` is true, time limits are short, because a person is waiting. Raises
+    ``InvalidRequest``.
     """
     from crawler_lifecycle.adapters.archive.bundles import BundlesPlace
 
@@ -308,15 +313,15 @@ def build_sink(settings: Settings) -> EventSink:
     )
 
 
-#: Section of the settings -> the class that pushes to front ends, and that takes the options of the
-#: section.
+#: Section of the settings -> the class that pushes to front ends. The options in the section are
+#: the class's arguments.
 NOTIFIERS: Mapping[str, Callable[..., Notifier]] = {"pusher": PusherNotifier}
 
 
 def build_notifiers(settings: Settings) -> list[Notifier]:
-    """Return all notifiers of front ends.
+    """Return all notifiers for front ends.
 
-    Each delivers and retries independently. Raises ``InvalidRequest``.
+    Each notifier delivers and retries independently. Raises ``InvalidRequest``.
     """
     options = {name: getattr(settings, name).options() for name in NOTIFIERS}
     found = [make(**options[name]) for name, make in NOTIFIERS.items() if options[name] is not None]
@@ -324,9 +329,9 @@ def build_notifiers(settings: Settings) -> list[Notifier]:
 
 
 class _NoCluster:
-    """Replaces the cluster for roles outside ``ASKING``.
+    """A replacement for the cluster in roles outside ``ASKING``.
 
-    A call is a bug and raises ``RuntimeError``.
+    Every call to this object is a bug and raises ``RuntimeError``.
 
     On Kubernetes, such a role has no account and no network access to the API.
     """
@@ -346,10 +351,10 @@ class _NoCluster:
 def build_numbers(
     settings: Settings, directory: KnowsRuns | None, roles: Collection[str]
 ) -> dict[str, KnowsRuns]:
-    """Return the systems that can report which run numbers they contain, for these roles.
+    """Return, for these roles, the systems that can report which run numbers they contain:
 
-    These are Temporal and, for roles in ``ASKING``, the cluster. The keys are human-readable names.
-    Raises ``InvalidRequest``.
+    Temporal and, for roles in ``ASKING``, the cluster. The keys are human-readable names. Raises
+    ``InvalidRequest``.
     """
     found = {} if directory is None else {"Temporal": directory}
     if ASKING & set(roles):
@@ -364,7 +369,7 @@ def build_audit(p: Parts) -> AuditActivities:
 
 
 def build_parent_audit(p: Parts) -> ParentAudit:
-    """Return the audit activity for the rows of features that have workflows."""
+    """Return the audit activity for the rows of those features that have workflows."""
     kinds: list[ParentKind] = [
         feature.load(feature.recover)(p) for feature in FEATURES if feature.recover
     ]

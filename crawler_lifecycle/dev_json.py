@@ -1,10 +1,10 @@
-"""Reads ``.crawl/dev.json``, the addresses of a ``crawlctl dev`` stack, and checks that the file
-can be trusted.
+"""A reader of ``.crawl/dev.json``, which contains the addresses of a ``crawlctl dev`` stack, with a
+check whether the file can be trusted.
 
-Another user who can write to a folder above ours could put such a file there and make us call their
-addresses. Therefore file and folder must belong to us, nobody else may write to them, and every
-service must be on this machine. No token is sent to such an address, because the gateway of
-``crawlctl dev`` needs none.
+Another user who can write to a folder above ours could put such a file there and make us call that
+user's addresses. Therefore the file and its folder must belong to our user, no other user may be
+able to write to them, and every service must be on this machine. No token is sent to such an
+address, because the gateway of ``crawlctl dev`` needs none.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ VARIABLES = {
     "stack": "LIFECYCLE_STACK",
 }
 
-#: Allows webhooks to call this machine. In a stack, it is true unless the environment sets another
-#: value.
+#: The setting that allows webhooks to call this machine. In a stack, it is true unless the
+#: environment sets it to a different value.
 LOOPBACK_WEBHOOKS = "LIFECYCLE_WEBHOOKS__LOOPBACK"
 
-#: If any of these variables is set, the environment names its own services, and no stack is
-#: searched for.
+#: If any of these variables is set, the environment names its own services, and we do not search
+#: for a stack.
 NAMING = (
     *(
         "LIFECYCLE_CONFIG",
@@ -71,7 +71,7 @@ NAMING = (
 
 
 def is_told(environment: Mapping[str, str]) -> bool:
-    """Return whether this environment names our services."""
+    """Return whether this environment sets any of the variables in ``NAMING``."""
     return any(environment.get(name) for name in NAMING)
 
 
@@ -86,13 +86,13 @@ def folder_of(stack: str) -> str:
 
 
 class OtherStack(Exception):
-    """Raised if the gateway at the address of a stack belongs to another stack. The text names both
+    """Raised if the gateway at a stack's address belongs to another stack. The text contains both
     folders and the fix.
     """
 
 
 class SetAside(Exception):
-    """Raised if the file exists but is not trusted. The text names the file, the reason and the
+    """Raised if the file exists but is not trusted. The text contains the file, the reason and the
     fix.
     """
 
@@ -105,12 +105,12 @@ class Stack:
     known: Mapping[str, Any]
 
     def check(self, answer: Any) -> None:
-        """Check that an answer (of ``httpx``) is from the stack of this file.
+        """Check that an answer (from ``httpx``) comes from the stack that this file describes.
 
         Raises ``OtherStack``.
 
-        A stack that has ended leaves its file behind, and another stack may have its port now. The
-        file in a copied folder names the stack of the original.
+        A stack that has ended leaves its file behind, and another stack may be using its port by
+        now. If a folder was copied, the file in the copy names the original's stack.
         """
         answered = answer.headers.get(STACK_HEADER)
         folder = os.path.realpath(self.file.parent)
@@ -129,8 +129,8 @@ class Stack:
     def guard(self, http: Any) -> None:
         """Restrict this ``httpx.Client`` to this stack: any other answer raises ``OtherStack``.
 
-        A call that may change something is preceded by one that does not, so that another stack
-        does not execute it.
+        Before a call that may change something, a call that changes nothing is sent, so that
+        another stack does not execute the first one.
         """
 
         def ask_first(request: Any) -> None:
@@ -171,7 +171,7 @@ def read(file: Path) -> Stack | None:
     else:
         with os.fdopen(opened, "rb") as content:
             # Both descriptors stay open, so we read the same file that we checked. The folder may
-            # be a link that belongs to us.
+            # be a link that belongs to our user.
             link = os.lstat(file.parent)
             if stat.S_ISLNK(link.st_mode) and link.st_uid != os.geteuid():
                 raise _set_aside(file, f"its folder is a link that belongs to uid {link.st_uid}")
@@ -218,7 +218,7 @@ def nearest(say: Callable[[str], None]) -> Stack | None:
     """Return the stack of the working directory, or of its nearest parent that has one; ``None`` if
     there is none.
 
-    ``say`` gets a message about every file that is not trusted.
+    ``say`` is called with a message about every file that is not trusted.
     """
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -260,7 +260,9 @@ def gateway_setting(name: str) -> str | None:
 
 
 def user() -> str:
-    """Return the name of the system user, to record who started or stopped something."""
+    """Return the name of the system user. This name is recorded when the user starts or stops
+    something.
+    """
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # in a container, the user may have no name

@@ -1,8 +1,9 @@
 """Redaction of secrets and control characters in logs, traces and workflow histories.
 
-There are three filters. The first masks known secrets: values collected once from settings and
-environment, in every usual encoding. The second masks credentials in URLs. The third masks values
-next to a name such as "password". No filter raises an error, and the limits below bound their cost.
+There are three filters. The first masks the secrets that this process has: values collected once
+from settings and environment, in every usual encoding. The second masks credentials in URLs. The
+third masks values next to a name such as "password". No filter raises an error, and the limits
+below bound the cost of all filters.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 MASK = "[redacted]"
-#: Known values of fewer characters are not masked, because this would mask half of every line.
+#: Secrets with fewer characters than this are not masked, because this would mask half of every
+#: line.
 SECRET_MIN = 4
-#: Known values of fewer characters are masked only as a separate word.
+#: Secrets with fewer characters than this are masked only where they form a separate word.
 ANYWHERE_MIN = 8
-#: The maximum length of a text in characters. A longer text is cut, and then ends with "(cut)".
+#: The maximum length of a text in characters. A text that exceeds this length is cut, and then ends
+#: with "(cut)".
 TEXT_MAX = 32 * 1024
 #: The maximum number of members of a collection, and of levels of nested collections, that are
 #: kept.
@@ -51,8 +54,8 @@ _PAIR = re.compile(
       | (?P<bare>\[redacted\] | [^\s"',;&}}\])]+)
     )"""
 )
-#: A reference to a secret in a catalogue or webhook. It is not masked, because people need its name
-#: to correct it.
+#: A reference to a secret in a catalogue or webhook. Such a reference is not masked, because people
+#: need its name to correct it.
 _REFERENCE = re.compile(r"env:[A-Za-z_]\w*|secret:[\w.-]+/[\w.-]+", re.ASCII)
 _BEARER = re.compile(r"(?i)\b(?P<scheme>bearer)\s+(?P<value>[A-Za-z0-9._~+/=-]{8,})")
 _URL = re.compile(
@@ -75,7 +78,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     r"""Return the text with escapes such as ``\n`` for characters that control a terminal or end a
     line.
 
-    With ``lines``, line breaks and tabs are kept.
+    If ``lines`` is true, line breaks and tabs are kept.
     """
     pattern = _STEERING_IN_LINES if lines else _STEERING
     return pattern.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
@@ -106,7 +109,9 @@ def forms(secret: str) -> set[str]:
 
 
 class Redactor:
-    """Masks known secrets, values with secret names, and credentials in URLs."""
+    """A filter that masks the secrets of this process, values with secret names, and credentials in
+    URLs.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.secrets = frozenset(secret for secret in secrets if len(secret.strip()) >= SECRET_MIN)
@@ -121,11 +126,11 @@ class Redactor:
         self._longest = max(map(len, wanted), default=0)
 
     def text(self, text: str, limit: int = TEXT_MAX) -> str:
-        """Return the text without secrets, cut to about ``limit`` characters."""
+        """Return the text with its secrets masked, cut to about ``limit`` characters."""
         cut = len(text) > limit
         if cut:
-            # A secret may extend across the cut, and half of a secret is still secret. So some more
-            # text is checked.
+            # A secret may extend across the cut, and half of a secret is still secret. So some text
+            # after the cut is checked, too.
             text = text[: limit + self._longest]
         if self._known is not None:
             text = self._known.sub(MASK, text)
@@ -136,7 +141,9 @@ class Redactor:
         return f"{text[:limit]}… (cut)" if cut else text
 
     def value(self, value: object, name: str = "", depth: int = 0, limit: int = TEXT_MAX) -> object:
-        """Return the value without secrets, limited in size, and made of JSON types only."""
+        """Return the value with its secrets masked, limited in size, and made of JSON types
+        only.
+        """
         if value is None or isinstance(value, bool | int | float):
             return (
                 MASK
@@ -173,7 +180,7 @@ class Redactor:
                     break
                 words = _words(key)
                 found[self.text(words, 200)] = self.value(member, words, depth + 1, limit)
-        # The mapping may come from another library, and logging must not fail.
+        # The mapping's class may come from any library and raise errors, but logging must not fail.
         except Exception as error:
             found["…"] = f"unreadable: {type(error).__name__}"
         return found
@@ -213,7 +220,7 @@ def learn(secrets: Iterable[str]) -> None:
 
 
 def forget() -> None:
-    """Forget all known secrets; only tests call this."""
+    """Remove all secrets from the redactor; only tests call this."""
     global _current
     _current = Redactor()
 

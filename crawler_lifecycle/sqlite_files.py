@@ -1,7 +1,7 @@
-"""Files of SQLite databases: connections, damage, copies.
+"""SQLite database files: connections, damage, copies.
 
-All our programs open such files through ``connect``, with ``driver``, because two SQLite libraries
-in one process would remove each other's locks on a file.
+All our programs open such files with ``connect`` and ``driver``, because two SQLite libraries in
+one process would remove each other's locks on a file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 from crawler_lifecycle.domain.errors import NotInThisState
 
 driver = sqlite3
-#: Suffixes of a database and of its further SQLite files. The journals come last, because a broken
-#: file without its journal might seem usable.
+#: Suffixes of a database and of its further SQLite files. The journals are renamed last, because a
+#: broken file without its journal might seem usable.
 _FILES = ("", "-journal", "-wal", "-shm")
 #: Suffix of the mark next to a restored database for which nothing has been adopted yet.
 RESTORED = ".restored"
-#: The number of SQLite instructions between two checks of the clock.
+#: The number of SQLite instructions between two checks of the time limit.
 _INSTRUCTIONS = 100_000
 #: The bytes that each open connection locks in WAL mode: their number, and their offset in the
 #: file.
@@ -35,7 +35,7 @@ _LOCKED = 510, 0x40000002
 def connect(file: Path | str, mode: str = "rwc", **options: Any) -> sqlite3.Connection:
     """Open a database file.
 
-    ``mode`` is ``ro``, ``rw``, or ``rwc``, which creates a missing file. ``options`` are those of
+    ``mode`` is ``ro``, ``rw`` or ``rwc``; ``rwc`` creates a missing file. ``options`` are passed to
     ``sqlite3.connect``.
     """
     uri = f"{Path(file).absolute().as_uri()}?mode={mode}"
@@ -44,7 +44,8 @@ def connect(file: Path | str, mode: str = "rwc", **options: Any) -> sqlite3.Conn
 
 
 def damage(file: Path, limit_s: float = math.inf) -> str | None:
-    """Return the damage in a file; ``None`` if none was found within ``limit_s`` seconds.
+    """Return a description of the damage in a file; ``None`` if no damage was found within
+    ``limit_s`` seconds.
 
     This reads the whole file. A file that cannot be opened or is locked counts as undamaged.
     """
@@ -53,8 +54,8 @@ def damage(file: Path, limit_s: float = math.inf) -> str | None:
         with closing(connect(file, "rw")) as database:
             database.set_progress_handler(lambda: time.monotonic() > until, _INSTRUCTIONS)
             database.text_factory = bytes  # names in damaged pages may not be valid UTF-8
-            # This also compares indexes with tables, because damage may consist of valid but
-            # outdated pages.
+            # In addition, this compares indexes with tables, because damage may consist of valid
+            # but outdated pages.
             whole = database.execute("PRAGMA integrity_check(1)").fetchone() == (b"ok",)
     except driver.OperationalError:
         return None
@@ -67,8 +68,8 @@ def damage(file: Path, limit_s: float = math.inf) -> str | None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Write a complete copy of a database to the new file ``target``. Others may write in the
-    meantime.
+    """Write a complete copy of a database to the new file ``target``. Other processes may write to
+    the database in the meantime.
 
     The copy is a consistent snapshot in a single file. Raises ``NotInThisState`` if ``target``
     exists, if the source is damaged, or if a file cannot be used.
@@ -77,7 +78,8 @@ def copy(source: Path, target: Path) -> None:
     try:
         draft.unlink(missing_ok=True)
         with closing(connect(source, "rw")) as database, closing(connect(draft)) as new:
-            # copy in one step: with several, each commit of others would restart the copy
+            # copy in one step: with several steps, each commit by another process would restart the
+            # copy
             database.backup(new)
             new.execute("PRAGMA journal_mode = DELETE")
         if (found := damage(draft)) is not None:
@@ -94,8 +96,8 @@ def set_aside(file: Path, word: str) -> Path:
 
     Return its new name, which contains ``word`` and the time.
 
-    A journal without its database, after a crash here, is renamed too: SQLite would apply it to the
-    next file.
+    A journal whose database is missing, because an earlier call crashed, is renamed, too: SQLite
+    would apply this journal to the next file.
     """
     aside = file.with_name(f"{file.name}.{word}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
     for suffix in _FILES:
@@ -108,7 +110,7 @@ def set_aside(file: Path, word: str) -> Path:
 def unused(file: Path) -> Iterator[None]:
     """Keep other processes from opening a database in WAL mode.
 
-    Raises ``NotInThisState`` if a process has it open.
+    Raises ``NotInThisState`` if a process has the database open.
 
     This process must have no connection to the file, because closing the file here would remove the
     connection's locks.

@@ -1,10 +1,10 @@
 """Columns, facts and actions that people see for runs, managers, graphs, schedules, webhooks and
 pools.
 
-A subject has the columns of its list, the facts of its detail view, and its actions. Columns and
-facts are functions. They read the JSON document of the HTTP API and return a ``Cell``. The web UI
-and ``crawlctl`` show the same cells, each in its own format. Every command imports this module, so
-it imports little.
+A subject contains the columns of its list, the facts for its detail view, and its actions. Columns
+and facts are functions that read the JSON document from the HTTP API and return a ``Cell``. The web
+UI and ``crawlctl`` show the same cells, each in its own format. Every command imports this module,
+so the module itself imports little.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Document = Mapping[str, Any]
 class At:
     """A time, shown as its age.
 
-    With ``exact``, a terminal shows the time itself, because people copy it into commands.
+    If ``exact`` is true, a terminal shows the time itself, because people copy this time into
+    commands.
     """
 
     time: Any
@@ -93,10 +94,10 @@ Facts = Sequence[tuple[str, Read]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column in a table.
 
-    If it is ``wide``, ``crawlctl`` shows it only with ``-o wide``. ``on`` limits it to the web UI
-    or ``crawlctl``.
+    If ``wide`` is true, ``crawlctl`` shows the column only with ``-o wide``. ``on`` limits the
+    column to the web UI or to ``crawlctl``.
     """
 
     title: str
@@ -117,8 +118,8 @@ class Action:
     title: str
     """The text of the action's button."""
     done: str = ""
-    """The web UI's message after success, with fields in braces; empty if it depends on the
-    response.
+    """The web UI's message after success, with fields in braces; empty if the message depends on
+    the response.
     """
     offered: Callable[[Document], bool] = lambda row: True
     asks: Sequence[str] = ()
@@ -126,7 +127,7 @@ class Action:
     body: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the request body with fixed values."""
     via: str | None = None
-    """The path, if it differs from the name."""
+    """The path of the action, if the path differs from the name."""
     before: str = "Nothing changed: it was already in this state."
     """The message of the web UI if the action changed nothing."""
 
@@ -136,7 +137,9 @@ class Action:
 
     @property
     def danger(self) -> bool:
-        """Return whether the action loses data, because it kills crawlers or deletes something."""
+        """Return whether the action causes a loss of data, because it kills crawlers or deletes
+        something.
+        """
         return self.name in ("force", "delete")
 
 
@@ -161,7 +164,7 @@ class Subject:
     def path(self, key: object, what: str = "") -> str:
         """Return the path of one object in the web UI; the API has the same path after ``/v1``.
 
-        ``what``, such as ``/stop``, is appended.
+        ``what``, such as ``/stop``, is appended to the path.
         """
         return f"/{self.plural}/{quote(str(key), safe='')}{what}"
 
@@ -178,14 +181,14 @@ class Subject:
         return {action.name: action for action in self.actions}[name]
 
     def known(self, row: Document) -> list[tuple[str, Cell]]:
-        """Return the facts about one object, without empty ones."""
+        """Return the facts about one object, omitting empty facts."""
         found = [(name, read(row)) for name, read in self.facts]
         return [
             (name, cell) for name, cell in found if cell not in (None, "", [], (), {}, At(None))
         ]
 
 
-#: Columns of a run, manager or graph that ``crawlctl`` shows after a command.
+#: The columns for a run, manager or graph that ``crawlctl`` shows after a command.
 _BRIEF = (
     "Run",
     "Crawler",
@@ -229,7 +232,7 @@ def _itself(plural: str, key: str) -> Read:
 
 
 def words(name: str) -> Read:
-    """Return a reader of a field's list, which joins the members with spaces."""
+    """Return a reader that joins the members of a field's list with spaces."""
     return lambda row: " ".join(map(str, row.get(name) or ()))
 
 
@@ -238,7 +241,7 @@ TOTAL_MAX = 10_000
 
 
 def total_words(total: int, exact: bool) -> str:
-    """Return the number of rows in a list, as the API counts it."""
+    """Return the number of rows in a list, as counted by the API."""
     if exact or not total:
         return f"{total:,}"
     return f"more than {total - 1:,}" if total > TOTAL_MAX else f"at least {total:,}"
@@ -318,7 +321,7 @@ _AGAIN = {"rerun": True}
 
 
 def status_word(row: Document) -> str:
-    """Return the word that lists show for the status of a run or manager."""
+    """Return the word for the status of a run or manager, as shown in lists."""
     for word, (statuses, name, value) in MANAGER_WORDS.items():
         if row.get("status") in statuses and row.get(name) == value:
             return word
@@ -361,8 +364,8 @@ def pace(row: Document) -> str | None:
 
 
 def _among(name: str) -> Read:
-    """Return a reader of a field's value with a link to all runs that have it; it returns ``None``
-    without a value.
+    """Return a reader of a field's value with a link to all runs with the same value. The reader
+    returns ``None`` if there is no value.
     """
     return lambda row: (
         Link(row[name], f"/?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
@@ -431,13 +434,13 @@ RUN = Subject(
 
 # --- managers -------------------------------------------------------------------------------------
 
-#: States of a manager's jobs that wait for a slot.
+#: States in which a manager's job is waiting for a slot.
 WAITING = ("buffered", "delayed", "queued")
 JOB_STATES = (*WAITING, "starting", "started", "ended", "skipped")
 
 
 def jobs(row: Document) -> dict[str, int]:
-    """Return the numbers of jobs by state and result, if the document contains them."""
+    """Return the numbers of jobs by state and result, if the document contains these numbers."""
     found = row.get("jobs")
     return (
         {name: value for name, value in found.items() if isinstance(value, int)}
@@ -476,7 +479,7 @@ def _window(row: Document) -> str:
     return f"{row.get('live') or 0} live" + (f" of at most {row['cap']}" if row.get("cap") else "")
 
 
-_JOBS_PRUNED = "the records of its old jobs were removed: it treats the same jobs as new"
+_JOBS_PRUNED = "the records of its old jobs were removed, so it treats the same jobs as new"
 
 MANAGER = Subject(
     "manager",
@@ -527,7 +530,7 @@ MANAGER = Subject(
         Action("stop", "Stop", _RECORDED, _live, _REASON),
         Action(
             "leave",
-            "Stop, but let its runs continue",
+            "Stop the manager, but let its runs continue",
             _RECORDED,
             _live,
             _REASON,
@@ -539,7 +542,7 @@ MANAGER = Subject(
         Action("resume", "Resume", _GOES_ON, lambda row: not _picks(row)),
         Action(
             "redo",
-            "Resume, and redo what its stop interrupted",
+            "Resume, including the runs that the stop ended",
             _GOES_ON,
             was_stopped,
             body={"redo": True},
@@ -634,7 +637,7 @@ GRAPH = Subject(
 
 # --- schedules ------------------------------------------------------------------------------------
 
-#: Decisions about a due time that a person should review.
+#: Decisions about due times that a person should review.
 UNDONE = ("missed", "failed")
 
 
@@ -645,7 +648,7 @@ def _target(row: Document) -> tuple[str, dict[str, Any]]:
 
 
 def begins(row: Document) -> Cell:
-    """Return the kind and name of the run, manager or graph that a schedule starts, with its
+    """Return the kind and name of the run, manager or graph that a schedule starts, with the
     crawler or user code.
     """
     kind, target = _target(row)
@@ -683,7 +686,7 @@ def _began(row: Document) -> Cell:
     number = row.get("target_id")
     if number is None:
         return None
-    # The graph of a due time has a key that looks like the id of its request.
+    # The key of a graph that was started for a due time looks like the id of a request.
     key = str(row.get("request_id")).replace("/", ".")
     return Link(f"{kind} {number}", GRAPH.path(key) if kind == "graph" else f"/{kind}s/{number}")
 

@@ -1,13 +1,13 @@
-"""Tokens of a task: a crawler's token and a files token.
+"""Tokens for a task: a crawler's token and a files token.
 
 With ``task.<run>.<mac>``, a crawler can add tasks to its own run and read its stop. With
 ``files.<run>.<index>.<attempt>.<mac>``, a task's runner can upload files. Neither token allows
 anything else.
 
-``<run>`` is the number and uid of the run (``RunRef``), because another run may get the same number
-later. ``<mac>`` is an HMAC-SHA256. Its input begins with a prefix for each purpose and version, so
+``<run>`` is the number and uid of the run (``RunRef``), because a later run may get the same
+number. ``<mac>`` is an HMAC-SHA256. Its input begins with a prefix for each purpose and version, so
 a signature for another purpose is not valid here. The scheduler service signs tokens and the
-gateway verifies them. Both know ``gateway.task_key``.
+gateway verifies them. Both have the setting ``gateway.task_key``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import re
 
 from crawler_lifecycle.domain.run_ref import RunRef
 
-#: Prefixes of the signed text. A new version of a token needs a new prefix, so old signatures are
-#: no longer valid.
+#: Prefixes of the signed text. A new version of a token needs a new prefix, which makes signatures
+#: of the old version invalid.
 _PURPOSE = b"crawler-lifecycle/task-token/v2\n"
 _FILES = b"crawler-lifecycle/files-token/v2\n"
-#: The minimum size of a key in bytes, equal to that of a SHA-256 digest. A shorter key would weaken
-#: the signature.
+#: The minimum size of a key in bytes, equal to that of a SHA-256 digest. A key with fewer bytes
+#: would weaken the signature.
 KEY_MIN = 32
 #: The highest index or attempt, because the database stores both as 32-bit integers.
 _NUMBER_MAX = 2**31 - 1
@@ -48,9 +48,9 @@ def sign(key: bytes, run: RunRef) -> str:
 
 
 def verify(key: bytes, token: str) -> RunRef | None:
-    """Return the run of this crawler's token.
+    """Return the run that this crawler's token is for.
 
-    Return ``None`` if the token has another form or was signed with another key. Raises
+    Return ``None`` if the text is not such a token or was signed with a different key. Raises
     ``ValueError`` for a key shorter than ``KEY_MIN`` bytes.
     """
     found = _SHAPE.fullmatch(token)
@@ -77,7 +77,7 @@ def sign_files(key: bytes, run: RunRef, index: int, attempt: int) -> str:
 def verify_files(key: bytes, token: str) -> tuple[RunRef, int, int] | None:
     """Return the run, index and attempt of this files token.
 
-    Return ``None`` if the token has another form or was signed with another key. Raises
+    Return ``None`` if the text is not such a token or was signed with a different key. Raises
     ``ValueError`` for a key shorter than ``KEY_MIN`` bytes.
     """
     found = _FILES_SHAPE.fullmatch(token)

@@ -1,4 +1,4 @@
 """``crawlctl``: the command line.
 
-Modules are imported only when a verb needs them, which keeps every verb fast.
+A module is imported only when a verb needs it, which keeps every verb fast.
 """

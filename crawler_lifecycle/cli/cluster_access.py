@@ -19,7 +19,7 @@ _SETTING = "LIFECYCLE_CLUSTER__"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A Kubernetes cluster from the options of a command.
+    """The Kubernetes cluster that a command's options name.
 
     For each option that is ``None``, the setting applies.
     """
@@ -28,9 +28,9 @@ class ClusterAccess:
     context: str | None = None
     namespace: str | None = None
     image: str | None = None
-    """The image for crawlers whose catalogue entry has none."""
+    """The image for crawlers whose catalogue entry names no image."""
     address: str = LOOPBACK
-    """An address of this machine that pods can reach. The demo site listens there."""
+    """An address of this machine that pods can reach. The demo site listens on this address."""
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that make our processes use this cluster."""
@@ -43,7 +43,7 @@ class ClusterAccess:
     def settings(self) -> ClusterSettings:
         """Return the settings with these options applied.
 
-        Raises ``CommandFailed`` that names a wrong setting.
+        Raises ``CommandFailed``, which names a wrong setting.
         """
         return load_settings().cluster.model_copy(update=self._given())
 

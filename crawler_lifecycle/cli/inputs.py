@@ -1,4 +1,4 @@
-"""Input of commands: ``name=value`` options, files, standard input, and the output of users'
+"""Input for commands: ``name=value`` options, files, standard input, and the output of users'
 modules.
 """
 
@@ -24,14 +24,15 @@ Settings = Annotated[
     list[str] | None, Parameter(name=["--setting", "-s"], help="setting, NAME=value")
 ]
 
-#: The maximum size of an input in bytes, larger than any graph, because a device has no end.
+#: The maximum size of an input in bytes. It exceeds the size of any graph; a limit is needed
+#: because a device has no end.
 CONTENT_MAX = 256 << 20
 
 
 def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
     """Return ``name=value`` options as a mapping.
 
-    A value can contain ``=``, too. Raises ``CommandFailed``.
+    A value can contain further ``=`` characters. Raises ``CommandFailed``.
     """
     found: dict[str, str] = {}
     for word in words or ():
@@ -45,7 +46,7 @@ def pairs(words: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def filled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values without ``None`` and without empty lists and objects."""
+    """Return the values, omitting ``None``, empty lists and empty objects."""
     return {name: value for name, value in values.items() if value not in (None, [], {})}
 
 
@@ -82,8 +83,8 @@ def answer_of(
 ) -> tuple[bytes, int]:
     """Run ``python -m module words``, and return its output and exit code.
 
-    The process finds modules in the current folder. After ``timeout_s`` seconds, it is killed with
-    its child processes.
+    The process finds modules in the current folder. After ``timeout_s`` seconds, the process is
+    killed with its child processes.
     """
     command = [sys.executable, "-m", module, *words]
     child = subprocess.Popen(

@@ -17,8 +17,8 @@ LOCK = "dev.lock"
 
 
 def start_time(pid: int) -> int | None:
-    """Return the start time of a process, in clock ticks since boot; ``None`` if it does not exist
-    or has ended.
+    """Return the start time of a process, in clock ticks since boot; ``None`` if the process does
+    not exist or has ended.
 
     Process ids are reused, but id and start time together identify a process.
     """
@@ -30,7 +30,7 @@ def start_time(pid: int) -> int | None:
 
 
 def living(known: Mapping[str, Any]) -> dict[str, int]:
-    """Return the processes in this ``dev.json`` that still exist, by the names of their parts."""
+    """Return those processes in this ``dev.json`` that still exist, by the name of the part."""
     started = known.get("started") or {}
     pids = known.get("processes") or {}
     return {name: pid for name, pid in pids.items() if start_time(pid) == started.get(name, "")}

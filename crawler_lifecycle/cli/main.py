@@ -18,13 +18,16 @@ from . import exits, output, session
 from .problems import CommandFailed, Exit, WrongUsage
 
 #: Verb -> the name of its function or its group of verbs, and its line in the help. The function is
-#: imported when its verb is called, so that the imports of one verb do not slow down the others.
+#: imported when the verb is called, so that one verb's imports do not slow down other verbs.
 RUNS = {
     "start": ("runs.start:start", "Start a run of a crawler."),
     "stop": ("runs.verbs:stop", "Ask runs to end gracefully."),
     "force-stop": ("runs.verbs:force_stop", "End runs at once, and kill their crawlers."),
     "resume": ("runs.verbs:resume", "Continue a run that has ended, as its next attempt."),
-    "delete": ("runs.verbs:delete", "Delete the data of ended runs; a short record of each stays."),
+    "delete": (
+        "runs.verbs:delete",
+        "Delete the data of ended runs; a short record of each run stays.",
+    ),
     "poll": ("runs.verbs:poll", "Poll the tasks of a run on the cluster now."),
     "wait": ("runs.verbs:wait", "Wait for the end of a run; the exit code shows its outcome."),
     "watch": ("runs.watch:watch", "Watch a run until its end, or all live runs."),
@@ -38,7 +41,7 @@ RUNS = {
     ),
     "corrections": (
         "runs.verbs:corrections",
-        "List recorded statuses that were untrue, and for how long.",
+        "List recorded statuses that did not match reality, and for how long.",
     ),
     "pools": (
         "runs.verbs:pools",
@@ -46,7 +49,7 @@ RUNS = {
     ),
     "quotas": (
         "runs.verbs:quotas",
-        "List the quotas that apply to your next start, and their use.",
+        "List the quotas that apply to your next start, and how much of each is used.",
     ),
     "logs": ("runs.logs:logs", "Show the log of a task, or follow it."),
     "items": ("runs.items:items", "Show the items that a run found, or write them to a file."),
@@ -84,8 +87,8 @@ PROGRAM = {
 }
 CRAWLER = {
     "list": ("runs.verbs:crawlers", "List the crawlers in the catalogue."),
-    "describe": ("runs.verbs:describe_crawler", "Show one crawler of the catalogue."),
-    "check": ("runs.check:check", "Check with real runs that a crawler meets the contract."),
+    "describe": ("runs.verbs:describe_crawler", "Show one crawler from the catalogue."),
+    "check": ("runs.check:check", "Use real runs to check that a crawler meets the contract."),
 }
 DB = {
     "upgrade": ("admin.services:db_upgrade", "Upgrade the database's schema to this version."),
@@ -96,7 +99,7 @@ DB = {
     ),
     "backup": (
         "admin.db_copies:backup",
-        "Write a complete copy of the database to a file, while everything runs.",
+        "Write a complete copy of the database to a file, while all services are running.",
     ),
     "restore": (
         "admin.db_copies:restore",
@@ -104,7 +107,7 @@ DB = {
     ),
     "prune": (
         "admin.db_prune:prune",
-        "Remove details of runs that ended long ago; their records stay.",
+        "Remove details of runs that ended long ago; the records of these runs stay.",
     ),
 }
 TOKEN = {
@@ -133,10 +136,12 @@ ALIASES = {"list": "ls", "tasks": "ps", "force-stop": "terminate"}
 
 
 def build() -> App:
-    """Return the application, which knows the names of the verbs and imports the rest later."""
+    """Return the application. It contains the names of the verbs; the modules of a verb are
+    imported when the verb is called.
+    """
     app = App(
         name="crawlctl",
-        help="Run crawls, and see their true state.",
+        help="Run crawls, and show their real state.",
         help_epilogue=session.HELP,
         help_format="markdown",
         version=session.installed,
@@ -144,7 +149,7 @@ def build() -> App:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
-        # Without this, each option with a list would get an additional `--empty-NAME`.
+        # Without this, each option that takes a list would get an additional option `--empty-NAME`.
         default_parameter=Parameter(negative=()),
     )
     for title, verbs in (("Runs", RUNS), ("Services", SERVICES), ("This program", PROGRAM)):
@@ -187,10 +192,10 @@ def check_words(words: Sequence[str]) -> None:
 def run(words: Sequence[str]) -> int:
     """Execute one command line.
 
-    Return its exit code, which is 0 if the verb returns none. No error shows a traceback.
+    Return its exit code, which is 0 if the verb returns no exit code. No error shows a traceback.
     """
     try:
-        os.getcwd()  # the verb and its child processes search modules there first
+        os.getcwd()  # the verb and its child processes search for modules there first
         check_words(words)
         options, rest = session.split(words)
         session.begin(options)
@@ -249,7 +254,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 def first() -> NoReturn:
     """Run the console script that has the name of the package.
 
-    Without arguments, it starts everything with a demo.
+    Without arguments, the script starts the whole stack with a demo.
     """
     main(sys.argv[1:] or ("dev", "--demo", "--kill"))
 

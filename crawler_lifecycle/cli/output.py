@@ -29,7 +29,8 @@ from crawler_lifecycle.subjects import (
 
 from .session import current, say
 
-#: The width of output that is not for a terminal, so that no text is cut or folded.
+#: The width of output that does not go to a terminal. It is large, so that no text is cut or
+#: folded.
 WIDE = 10_000
 
 #: Status -> colour, which adds no information to the word.
@@ -47,13 +48,15 @@ def now() -> datetime:
 
 
 def say_note(answer: Document, about: str = "") -> None:
-    """Print the note in an answer of the gateway, if any. ``about`` names the subject."""
+    """Print the note in an answer from the gateway, if there is one. ``about`` names the
+    subject.
+    """
     if answer.get("note"):
         say((f"{about}: " if about else "") + clean(answer["note"]))
 
 
 def say_total(answer: Document, shown: int) -> None:
-    """Print how many rows the list has, if these are not all of them."""
+    """Print the total number of rows in the list, if not all rows are shown."""
     if (answer.get("total") or 0) > shown:
         say(
             f"{shown:,} of {total_words(answer['total'], bool(answer['total_exact']))}; for more: "
@@ -64,7 +67,7 @@ def say_total(answer: Document, shown: int) -> None:
 def clean(value: object, *, lines: bool = False) -> str:
     """Return the text with escaped control characters, because data must not control a terminal.
 
-    With ``lines``, line breaks and tabs stay.
+    If ``lines`` is true, line breaks and tabs stay.
     """
     text = "" if value is None else str(value)
     if text.isprintable():
@@ -76,7 +79,7 @@ def clean(value: object, *, lines: bool = False) -> str:
 
 
 def moment(value: object) -> datetime | None:
-    """Return the time in a field of the API; ``None`` if it is empty."""
+    """Return the time in a field from the API; ``None`` if the field is empty."""
     if not isinstance(value, str):
         return None
     try:
@@ -121,7 +124,9 @@ def number(value: object) -> str:
 
 
 def took(begin: object, end: object) -> str:
-    """Return the duration between two times of the API. Without an end, it lasts until now."""
+    """Return the duration between two times from the API. If there is no end, return the duration
+    until now.
+    """
     since = moment(begin)
     until = moment(end) or now()
     return span((until - since).total_seconds()) if since else "-"
@@ -161,7 +166,7 @@ def as_json(document: object, *, indent: int | None = 2) -> str:
 def as_yaml(document: object) -> str:
     """Return YAML with escaped invisible characters.
 
-    Texts with these get double quotes, in which YAML allows escapes.
+    Texts that contain such characters get double quotes, in which YAML allows escapes.
     """
     import yaml  # imported here, because few commands need it
 
@@ -193,7 +198,8 @@ def emit(
     table: Callable[[], None],
     rows: Sequence[Document] | None = None,
 ) -> None:
-    """Write ``document`` in the format of ``-o``. ``table`` writes it as a table.
+    """Write ``document`` in the format that ``-o`` selects. ``table`` is a function that writes the
+    document as a table.
 
     ``names`` are the ids for ``-o name``. ``rows`` are the lines for ``-o jsonl`` (default: the
     document as one line).
@@ -222,7 +228,7 @@ def emit_list(
     empty: str,
     beside: Mapping[str, Document | None] = MappingProxyType({}),
 ) -> None:
-    """Write rows in the format of ``-o``. ``name`` is the field with a row's id.
+    """Write rows in the format that ``-o`` selects. ``name`` is the field with a row's id.
 
     ``beside`` contains further parts of the document, whose ``text`` is printed below the table.
     """
@@ -239,7 +245,7 @@ def emit_list(
 def show_list(
     path: str, columns: Sequence[Column], *, key: str, empty: str, **filters: Any
 ) -> None:
-    """Write the rows of a list of the API in the format of ``-o``.
+    """Write the rows of a list from the API in the format that ``-o`` selects.
 
     ``key`` is the field with a row's id.
     """
@@ -276,14 +282,15 @@ def build_table(rows: Sequence[Document], columns: Sequence[Column]) -> Any:
 
 
 def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str) -> None:
-    """Print a table on standard output. Without rows, print ``empty`` on standard error."""
+    """Print a table on standard output. If there are no rows, print ``empty`` on standard error."""
     if not rows:
         say(empty)
         return
     terminal = console()
     with terminal.capture() as capture:
         terminal.print(build_table(rows, columns))
-    # Rich also pads the last column. Trailing spaces are a nuisance when people copy a line.
+    # Remove trailing spaces, which are a nuisance when people copy a line: Rich pads the last
+    # column, too.
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     for row in rows:
         if row.get("unreadable"):  # this entry does not continue until a person repairs it
@@ -291,7 +298,7 @@ def show_rows(rows: Sequence[Document], columns: Sequence[Column], *, empty: str
 
 
 def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
-    """Print each name with its value on a line."""
+    """Print each name and its value on one line."""
     from rich.text import Text
 
     terminal = console()
@@ -305,7 +312,9 @@ def show_facts(facts: Sequence[tuple[str, Cell]]) -> None:
 
 
 def show_finding(level: str, style: str, name: str, text: str, fix: str | None) -> None:
-    """Print a finding at once, with its fix below it. ``level`` has the width of its column."""
+    """Print a finding at once, with the fix below it. ``level`` is already padded to the width of
+    its column.
+    """
     from rich.text import Text
 
     terminal = console()
@@ -340,7 +349,7 @@ def console() -> Any:
 def write_lines(lines: Sequence[str]) -> None:
     """Print lines with the current time.
 
-    They go to standard error if standard output is for a program.
+    The lines go to standard error if standard output is for a program.
     """
     moment = f"{now():%Y-%m-%dT%H:%M:%SZ}"
     for line in lines:

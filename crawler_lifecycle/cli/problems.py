@@ -1,4 +1,6 @@
-"""Errors of commands: an exit code, and a message with the problem, its cause and the next step."""
+"""Errors from commands: an exit code, and a message with the problem, its cause and the next
+step.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes. They must not change, because scripts use them."""
+    """Exit codes. The values must not change, because scripts use them."""
 
     DONE = 0
     ERROR = 1
@@ -46,7 +48,9 @@ class CommandFailed(Exception):
 
 
 class WrongUsage(CommandFailed):
-    """The command line, a setting or a given file is wrong. The exit code is ``Exit.USAGE``."""
+    """The command line, a setting or a file that was given is wrong. The exit code is
+    ``Exit.USAGE``.
+    """
 
     def __init__(self, what: str, next_step: str | None = None, *, why: str | None = None) -> None:
         super().__init__(Exit.USAGE, what, why, next_step)

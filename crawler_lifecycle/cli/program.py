@@ -35,7 +35,7 @@ def completion(shell: Shell, /) -> None:
     app = build()
 
     # ``session.split`` removes the options of every verb from the command line before cyclopts sees
-    # it. So the generator of completions gets them here.
+    # it. So these options are added here for the generator of completions.
     @app.meta.default
     def everywhere(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],

@@ -34,15 +34,16 @@ START_S = 60
 TOKEN_MAX = 100_000
 
 HELP = """\
-Options of every verb, before or after it: `-o table|wide|json|jsonl|yaml|name` output format · \
+Options that every verb accepts, before or after its name: \
+`-o table|wide|json|jsonl|yaml|name` output format · \
 `--gateway URL` · `--token-file FILE` · `--timeout 30m` longest time to wait · \
 `--time-format relative|iso` · `--no-color` · `-q`, `--quiet` data only.
 
 Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in this state, 5 run failed, \
 6 run stopped, 7 gave up waiting, 8 unreachable, 9 not authorised, 130 interrupted."""
 
-#: Options whose next word is always data, even if it looks like an option -> the long name that the
-#: verb gets.
+#: Option whose next word is always data, even if that word looks like an option -> the long name
+#: that the verb gets.
 _DATA = {"-a": "--arg", "-s": "--setting"} | {
     name: name
     for name in (
@@ -63,7 +64,7 @@ _DATA = {"-a": "--arg", "-s": "--setting"} | {
     )
 }
 
-#: Options of every verb that need a value -> their long name.
+#: Option of every verb that needs a value -> its long name.
 _VALUES = {"-o": "--output"} | {
     name: name
     for name in ("--output", "--gateway", "--timeout", "--time-format", "--token-file", "--color")
@@ -85,7 +86,7 @@ class Session:
     quiet: bool = False
 
     def gateway(self) -> Gateway:
-        """Return a connection to the configured gateway, or to that of ``crawlctl dev``.
+        """Return a connection to the configured gateway, or to the gateway of ``crawlctl dev``.
 
         Raises ``CommandFailed``.
         """
@@ -100,7 +101,7 @@ class Session:
         if stack is None or not stack.known.get("gateway"):
             raise CommandFailed(
                 Exit.UNREACHABLE,
-                "no gateway is known",
+                "no gateway is configured",
                 f"no --gateway, no LIFECYCLE_GATEWAY__URL, no {dev_json.DEV_JSON} in this folder "
                 "or a folder above it",
                 "start a gateway on this machine with crawlctl dev, or name one with crawlctl "
@@ -129,7 +130,7 @@ class Session:
 
     @property
     def for_people(self) -> bool:
-        """Return whether standard output is for people (a table), and not for a program."""
+        """Return whether the output format is for people (a table), and not for a program."""
         return self.output in ("table", "wide")
 
 
@@ -157,7 +158,7 @@ def begin(session: Session) -> None:
 
 
 def command(verb: str, **options: object) -> str:
-    """Return a command line with all options except ``None`` and ``False``."""
+    """Return a command line with these options, omitting those that are ``None`` or ``False``."""
     words = ["crawlctl", verb]
     for name, value in options.items():
         if value not in (None, False):
@@ -168,9 +169,9 @@ def command(verb: str, **options: object) -> str:
 def stack_of_dev() -> dev_json.Stack | None:
     """Return the stack of this folder or a folder above it, as ``dev_json.nearest`` does.
 
-    Wait while it is starting.
+    If the stack is starting, wait for it.
 
-    Raises ``CommandFailed`` if it is still starting after ``START_S``.
+    Raises ``CommandFailed`` if the stack is still starting after ``START_S``.
     """
     here = Path.cwd()
     locks = (folder / dev_json.FOLDER / LOCK for folder in (here, *here.parents))
@@ -210,7 +211,7 @@ def _read_token(file: Path) -> str:
 
 
 def _checked_token(text: str, where: str) -> str:
-    # The error must not contain the text, which may be a secret with a small mistake.
+    # The error must not contain the text, which may be a token with a small mistake.
     if not text or not text.isascii() or not text.isprintable() or " " in text:
         raise WrongUsage(
             f"{where} has no valid token",
@@ -316,8 +317,8 @@ def seconds(text: str) -> float:
 def long_ago(
     text: str, now: datetime, rule: Retention, option: str = "--older-than"
 ) -> tuple[float, datetime]:
-    """Return the seconds of an option such as ``--older-than``, and the time that many seconds
-    before ``now``.
+    """Return the seconds that an option such as ``--older-than`` contains, and the time that is
+    this number of seconds before ``now``.
 
     Raises ``CommandFailed``.
     """
@@ -340,8 +341,8 @@ def long_ago(
 def time_of(option: str, text: str, now: datetime | None = None) -> str:
     """Return the time of an option in UTC, in the format of the API. Raises ``CommandFailed``.
 
-    ``text`` is an ISO 8601 date or time or, if ``now`` is given, a duration before it such as
-    ``24h``. A time without an offset is UTC.
+    ``text`` is an ISO 8601 date or time. If ``now`` is given, ``text`` may also be a duration such
+    as ``24h``, which means that long before ``now``. A time without an offset is UTC.
     """
     try:
         found = datetime.fromisoformat(text.strip())
@@ -374,7 +375,8 @@ def load_settings() -> Settings:
         return Settings.load()
     except InvalidRequest as error:
         raise WrongUsage(
-            f"settings: {error}", "correct it in the environment or in the file of LIFECYCLE_CONFIG"
+            f"settings: {error}",
+            "correct it in the environment or in the file that LIFECYCLE_CONFIG names",
         ) from None
 
 

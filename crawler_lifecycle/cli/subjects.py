@@ -1,4 +1,4 @@
-"""Shared code of the verbs for runs, managers, graphs, schedules and webhooks: list, control, wait
+"""Code that the verbs for runs, managers, graphs, schedules and webhooks share: list, control, wait
 and watch.
 """
 
@@ -38,29 +38,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Goal = Literal["completed", "ended", "started"]
-#: The words that identify an entry, a line that describes it, and its document.
+#: The words that identify an entry, a line that describes the entry, and the entry's document.
 Entry = tuple[object, str, Document]
-#: The longest pause between two polls of ``watch``, in seconds. People notice longer delays.
+#: The longest pause between two polls by ``watch``, in seconds. People would notice a delay that
+#: exceeds this pause.
 LONGEST_PAUSE_S = 1.0
 
-By = Annotated[str | None, Parameter(help="who requests it; default: you")]
+By = Annotated[str | None, Parameter(help="who requests this; default: you")]
 Project = Annotated[
-    str | None, Parameter(help="project, for a token of all projects; default: the token's project")
+    str | None,
+    Parameter(help="project, if the token is for all projects; default: the token's project"),
 ]
 Search = Annotated[
     str | None,
-    Parameter(help="only those with this text, in any case; docs/gateway.md lists the fields"),
+    Parameter(
+        help="only entries with this text, in upper or lower case; docs/gateway.md lists the fields"
+    ),
 ]
 Sort = Annotated[str | None, Parameter(help="sort by this column; -COLUMN: largest first")]
-Limit = Annotated[int, Parameter(help="show at most this many")]
+Limit = Annotated[int, Parameter(help="show at most this many entries")]
 Reason = Annotated[str | None, Parameter(help="reason for the record")]
 Shown = Annotated[str | None, Parameter(help="reason to show")]
-Force = Annotated[bool, Parameter(help="kill everything that executes")]
+Force = Annotated[bool, Parameter(help="kill every task that is executing")]
 Yes = Annotated[bool, Parameter(help="do not ask for confirmation; needed without a terminal")]
-Proof = Annotated[bool, Parameter(help="wait for proof that nothing executes any more")]
-End = Annotated[bool, Parameter(help="wait for its end; the exit code shows its outcome")]
+Proof = Annotated[bool, Parameter(help="wait for proof that no task is executing any more")]
+End = Annotated[bool, Parameter(help="wait for the end; the exit code shows the outcome")]
 
-#: State of a graph -> the corresponding status and ``ended_by`` of a run.
+#: State of a graph -> the status and the ``ended_by`` of a run that correspond to it.
 _OF_STATE = {
     "draft": ("INITIALIZING", None),
     "executing": ("PROCESSING", None),
@@ -71,8 +75,8 @@ _OF_STATE = {
 
 
 def status_of(row: Document) -> tuple[Any, Any]:
-    """Return status and ``ended_by`` of a run or manager, or those that correspond to the state of
-    a graph.
+    """Return the status and ``ended_by`` of a run or manager; for a graph, return the values that
+    correspond to its state.
     """
     return _OF_STATE.get(str(row.get("state")), (row.get("status"), row.get("ended_by")))
 
@@ -83,8 +87,8 @@ class Kind:
 
     subject: Subject
     line: Callable[[Document], str] = str
-    """Returns a line with an entry's kind, number and state. Schedules and webhooks do not need
-    it.
+    """A function that returns a line with an entry's kind, number and state. Schedules and webhooks
+    do not need this function.
     """
     again: str = "resume"
     """The verb that resumes an ended entry."""
@@ -107,7 +111,7 @@ class Kind:
         return f"/v1{self.subject.path(number, what)}"
 
     def list_all(self, limit: int, **filters: Any) -> None:
-        """Execute the verb ``list``."""
+        """Print the entries that match, as the verb ``list`` does."""
         plural = self.subject.plural
         make = "create" if self.noun in ("schedule", "webhook") else "start"
         empty = f"no {plural}; next: crawlctl {self.noun} {make} --help"
@@ -126,7 +130,7 @@ class Kind:
             say_note(row, f"{self.noun} {self.number(row)}")
 
     def look_further(self, number: object, code: Exit) -> int:
-        """Return ``code``. If it is an error, first print the next commands."""
+        """Return ``code``. If ``code`` is an error, print the suggested next commands first."""
         if code is not Exit.DONE:
             say(f"next: {self.call('describe', number)} · {self.call(self.again, number)}")
         return code
@@ -142,10 +146,11 @@ class Kind:
     ) -> int:
         """Request ``action`` for several entries.
 
-        If one fails or has already ended, the others are not affected.
+        If the request fails for one entry, or the entry has already ended, the other entries are
+        not affected.
 
-        With ``wait``, wait until all have ended. ``then`` is the suggested next verb, with ``{}``
-        in place of the number.
+        If ``wait`` is true, wait until all entries have ended. ``then`` is the suggested next verb,
+        with ``{}`` in place of the number.
         """
         answers: list[Document] = []
         failures: list[CommandFailed] = []
@@ -185,7 +190,7 @@ class Kind:
     ) -> None:
         """Ask for confirmation before ``what`` is killed or deleted.
 
-        Raises ``CommandFailed`` without a yes or a terminal.
+        Raises ``CommandFailed`` if the answer is not yes or there is no terminal.
         """
         if yes:
             return
@@ -212,10 +217,10 @@ class Kind:
     def wait_for(
         self, gateway: Gateway, number: Any, goal: Goal, *, after: Document | None = None
     ) -> tuple[Document, Exit]:
-        """Poll an entry until ``goal`` is reached. Return its document and the exit code.
+        """Poll an entry until ``goal`` is reached. Return the entry's document and the exit code.
 
-        Attempts before that of ``after`` are ignored. A restart of the gateway does not end the
-        wait.
+        Attempts before the attempt in ``after`` are ignored. A restart of the gateway does not end
+        the wait.
         """
         shown = ""
         for row in Polling(timeout_s=current().timeout_s).answers(
@@ -233,14 +238,14 @@ class Kind:
     def await_end(
         self, number: Any, goal: Goal = "completed", *, after: Document | None = None
     ) -> int:
-        """Wait for an entry as ``wait_for`` does, and print it. Return the exit code."""
+        """Wait for an entry as ``wait_for`` does, and print the entry. Return the exit code."""
         with current().gateway() as gateway:
             row, code = self.wait_for(gateway, number, goal, after=after)
         self.show([row])
         return self.look_further(number, code)
 
     def gave_up(self, number: object, state: str) -> CommandFailed:
-        """Return the error of a wait that took longer than ``--timeout``."""
+        """Return the error for a wait that took longer than ``--timeout``."""
         why = f"after {current().timeout_s:g} s it is {state or 'unknown'}"
         again = self.call("wait", number)
         return CommandFailed(
@@ -248,11 +253,11 @@ class Kind:
         )
 
     def follow(self, number: Any, *, watch: bool, after: Document | None = None) -> int:
-        """Wait for the end of a started entry. With ``watch``, show its changes.
+        """Wait for the end of an entry that was started. If ``watch`` is true, show its changes.
 
         Return the exit code.
 
-        Attempts before that of ``after`` are ignored.
+        Attempts before the attempt in ``after`` are ignored.
         """
         if watch:
             return self.watch_one(number, after=after)
@@ -260,9 +265,9 @@ class Kind:
         return self.await_end(number, after=after)
 
     def watch_one(self, number: Any, *, after: Document | None = None) -> int:
-        """Show the changes of an entry until its end. Return the exit code.
+        """Show the changes to an entry until the entry ends. Return the exit code.
 
-        Attempts before that of ``after`` are ignored.
+        Attempts before the attempt in ``after`` are ignored.
         """
         with current().gateway() as gateway:
             row, code = watch_changes(
@@ -275,7 +280,8 @@ class Kind:
     def seen_to_its_end(self, row: Document, code: Exit | None) -> int:
         """Return the exit code after a watch.
 
-        Raises ``CommandFailed`` if ``code`` is ``None`` because the time limit was reached.
+        Raises ``CommandFailed`` if ``code`` is ``None``, which means that the time limit was
+        reached.
         """
         number = self.number(row)
         if code is None:
@@ -310,7 +316,7 @@ class NamedKind(Kind):
     ) -> None:
         """Create an entry or replace its definition.
 
-        ``following`` returns the verbs to suggest afterwards.
+        ``following`` returns the verbs that are suggested after that.
         """
         with current().gateway() as gateway:
             found = gateway.put(self.path(name), {**body, "requested_by": by or user()})
@@ -323,7 +329,7 @@ class NamedKind(Kind):
     def definition(self, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the current definition with these changes.
 
-        Raises ``CommandFailed`` if there are none.
+        Raises ``CommandFailed`` if no change is given.
         """
         if not changes:
             raise WrongUsage("nothing to change", f"crawlctl {self.noun} update --help")
@@ -343,7 +349,7 @@ class NamedKind(Kind):
 
 
 def verdict(row: Document, goal: Goal) -> Exit | None:
-    """Return the exit code of a command that waits for ``goal``; ``None`` if it must keep
+    """Return the exit code of a command that waits for ``goal``; ``None`` if the command must keep
     waiting.
     """
     status, ended_by = status_of(row)
@@ -361,8 +367,8 @@ def is_news(row: Document, after: Document | None) -> bool:
 
     ``after`` is the answer to that request.
 
-    The row of a manager may still show the end of the previous attempt, because the next one is
-    recorded a little later.
+    The row of a manager may still show the end of the previous attempt, because the start of the
+    next attempt is recorded a little later.
     """
     attempt = int(row.get("attempt") or 0)
     before = after or {}
@@ -382,8 +388,8 @@ def watch_changes(
     """Poll, and show changes: redraw ``picture`` on a terminal; otherwise print a line for each
     changed entry.
 
-    Return the last answer and the result of ``end`` for it, which is ``None`` if ``--timeout``
-    expired first. ``nothing`` is printed once if there is no entry.
+    Return the last answer, and what ``end`` returned for this answer: ``None`` means that
+    ``--timeout`` expired. ``nothing`` is printed once if there is no entry.
     """
     polling = Polling(timeout_s=current().timeout_s, longest_s=LONGEST_PAUSE_S)
     printed: dict[object, str] = {}

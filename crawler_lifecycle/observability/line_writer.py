@@ -1,4 +1,4 @@
-"""Writes log lines without ever waiting for a slow reader."""
+"""A writer of log lines that never waits for a slow reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LineWriter:
 
     Otherwise a full pipe or a stopped terminal would block the event loop, and with it heartbeats
     and stops. If the queue is full, lines are dropped and counted. When the queue has capacity
-    again, a line from ``report`` with their number is added.
+    again, a line from ``report`` with the number of dropped lines is added.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class LineWriter:
         self._size += len(line)
 
     def flush(self, seconds: float) -> bool:
-        """Wait at most this number of seconds until all lines are written, and return whether they
-        are.
+        """Wait at most this number of seconds until all lines are written. Return whether all lines
+        are written.
         """
         with self._change:
             done = self._change.wait_for(lambda: not self._waiting and not self._writing, seconds)

@@ -1,7 +1,7 @@
 """Logging: one JSON object per line in services, and coloured text on a terminal.
 
-One handler formats all lines, both ours and those of libraries. It adds the fields of the run,
-removes secrets, escapes control characters and limits the length.
+One handler formats all lines, both ours and those from libraries. This handler adds the fields of
+the run, removes secrets, escapes control characters and limits the length.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 EVENT_MAX = 8 * 1024
 FIELD_MAX = 2 * 1024
 EXCEPTION_MAX = 24 * 1024
-#: The maximum number of seconds that an ending process waits until its last lines are written.
+#: The maximum number of seconds for which a process waits at its end until its last lines are
+#: written.
 FLUSH_S = 2.0
 #: The first fields of a line, in this order. Other fields follow.
 FIRST = (
@@ -61,7 +62,8 @@ CHATTY = (
     "s3transfer",
 )
 
-#: Log fields of the workflow whose code is executing. The workflow's interceptor sets them.
+#: Log fields that describe the workflow whose code is executing. The workflow's interceptor sets
+#: these fields.
 of_workflow: contextvars.ContextVar[Mapping[str, object]] = contextvars.ContextVar(
     "of_workflow", default=MappingProxyType({})
 )
@@ -96,8 +98,8 @@ def _workflow(_: Any, __: str, event: Event) -> Event:
 
 
 def _expected(_: Any, __: str, event: Event) -> Event:
-    """Log a ``LifecycleError`` in one line. We raise it on purpose, so a traceback would not
-    help.
+    """Log a ``LifecycleError`` in one line. We raise this error on purpose, so a traceback would
+    not help.
     """
     info = event.get("exc_info")
     error = info[1] if isinstance(info, tuple) else info
@@ -137,8 +139,8 @@ def _escaped(value: object, *, lines: bool = False) -> object:
 
 
 class _Handler(logging.Handler):
-    """Formats lines in the caller's thread, because it needs the caller's context. It never waits
-    for the reader.
+    """A handler that formats lines in the caller's thread, because it needs the caller's context.
+    The handler never waits for the reader.
     """
 
     def __init__(self, stream: TextIO, *, pretty: bool = False) -> None:
@@ -160,7 +162,7 @@ class _Handler(logging.Handler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Report in one line that a record cannot be formatted.
 
-        The default method would print the record's arguments, including secrets.
+        The method of the base class would print the record's arguments, including secrets.
         """
         where = f"{record.pathname}:{record.lineno}"
         error = type(sys.exc_info()[1]).__name__
@@ -186,7 +188,8 @@ def configure(service: str, settings: Settings | None = None) -> None:
     """Send all log records of this process, including those of libraries, to standard error in one
     format.
 
-    ``settings`` determine the level and the format. From then on, their secrets are masked.
+    ``settings`` determine the level and the format. From then on, the secrets in ``settings`` are
+    masked.
     """
     redaction.learn(redaction.secrets_of_environment(os.environ))
     level = "INFO"
@@ -207,14 +210,15 @@ def configure(service: str, settings: Settings | None = None) -> None:
     structlog.contextvars.clear_contextvars()
     _process.update(service=service, pid=os.getpid())
     if settings is not None:
-        # This is already loaded, because there are settings.
+        # This module is already loaded, because its caller has loaded the settings.
         from crawler_lifecycle.settings import unread_variables
 
         for name, fix in unread_variables(os.environ):
             logging.getLogger(__name__).warning("%s is set, but no setting reads it; %s", name, fix)
 
 
-#: Fields of every line of this process. Unlike context variables, all threads share them.
+#: Fields that every line from this process contains. All threads share them, unlike context
+#: variables.
 _process: dict[str, object] = {}
 
 
@@ -259,7 +263,7 @@ def _uncaught(
 
 
 def secrets_of(settings: BaseModel) -> set[str]:
-    """Return the secrets in a tree of settings, which are the fields that are declared secret and
+    """Return the secrets in a tree of settings: the fields that are declared secret, and the
     credentials in URLs.
     """
     found: set[str] = set()

@@ -3,7 +3,8 @@
 Each service has its own registry, so two services in one process share no metrics.
 
 The metrics of a worker come from the SDK (``activities/meters.py``). Each process has exactly one
-endpoint. Labels have a fixed set of values, such as names of operations, but never paths.
+endpoint for metrics. Labels have a fixed set of values, such as names of operations, but never
+paths.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.projects import DEFAULT, limited, only
 
-#: Buckets for the duration of a response, in seconds.
+#: Buckets for the time to the response, in seconds.
 ANSWER_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 #: The label of metrics that belong to one project.
@@ -103,10 +104,10 @@ class Figures:
     ) -> None:
         """Add gauges whose values ``question`` returns.
 
-        This function may block. After an error, their values are NaN instead of zero.
+        ``question`` may block. After an error, the values of its gauges are NaN instead of zero.
 
-        It is called for each project, and has no access to other projects; with ``everywhere``, it
-        is called once for all projects.
+        ``question`` is called for each project, and then has no access to other projects. If
+        ``everywhere`` is true, it is called only once, for all projects.
         """
         own = () if everywhere else (PROJECT,)
         gauges = [
@@ -134,16 +135,16 @@ class Figures:
         self._questions.append(renew)
 
     def renew(self, projects: Iterable[str]) -> None:
-        """Call every function again for each of these projects, and update its gauges. This call
-        blocks.
+        """Call every ``question`` again for each of these projects, and update the gauges. This
+        call blocks.
         """
         self._projects |= {DEFAULT, *projects}
         for renew in self._questions:
             renew(sorted(self._projects))
 
     def answer(self) -> Response:
-        """Return all metrics, or those of the caller's project, in the text format of
-        Prometheus.
+        """Return all metrics, or only those of the caller's project, in the Prometheus text
+        format.
         """
         shown: Any = self.registry if only() is None else _OfProject(self.registry, only())
         return Response(generate_latest(shown), media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -152,8 +153,8 @@ class Figures:
         """Return ASGI middleware that counts requests by operation and status, and measures the
         time to the response.
 
-        A request that does not reach an operation, because its path is unknown or it is refused
-        earlier, counts as ``none``.
+        A request that does not reach an operation, because the path is unknown or the request is
+        refused before that, counts as ``none``.
         """
 
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,7 +177,7 @@ class Figures:
 
 @dataclass
 class _OfProject:
-    """The metrics of a registry, limited to samples with the label of a project."""
+    """The metrics in a registry, limited to samples with the label of one project."""
 
     registry: CollectorRegistry
     project: str | None

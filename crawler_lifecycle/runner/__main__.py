@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 
-# Block signals before the other imports. Process 1 of a container has no default action for them,
-# so a SIGTERM during our imports would be lost. A blocked signal waits until we read it.
+# Block signals before the other imports. Process 1 of a container has no default action for
+# signals, so a SIGTERM during our imports would have no effect. A blocked signal waits until we
+# read it.
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
 
 if not __package__:

@@ -1,10 +1,10 @@
 """Packing of the crawler's supporting files into one ``tar.gz``, which is sent in parts while it is
-packed.
+being packed.
 
 Nothing is written to disk, because the root may be read-only. Only one part is in memory at a time.
 A link, pipe or device is included by name only, so that the archive can list it. Folders are opened
-through descriptors (``safe_directory.py``), so that no link is followed, even if processes of the
-crawler still change the folder.
+through descriptors (``safe_directory.py``), so that no link is followed, even if the crawler's
+processes are still changing the folder.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PARTS_MAX = 6400
 FILES_MAX = 100_000
 #: The maximum size of all files in bytes, before packing.
 BYTES_MAX = 50 * 2**30
-#: How many bytes of a file may be missing on disk. A sparse file costs its writer nothing, but
-#: reading it costs us time.
+#: The maximum number of bytes of a file that are not stored on disk. A sparse file costs its writer
+#: nothing, but reading it costs us time.
 HOLES_MAX = 2**30
 DEPTH_MAX = 64
 #: The maximum number of names in a folder.
@@ -45,8 +45,8 @@ _KINDS = {
 
 
 class Parts:
-    """A file object for the tar, which compresses the data and sends each part as soon as it is
-    full.
+    """A file object that the tar is written to. It compresses the data, and sends each part as soon
+    as the part is full.
     """
 
     def __init__(self, send: Send) -> None:
@@ -87,7 +87,7 @@ class Parts:
 class Bundle:
     """A sender of the files below a folder.
 
-    ``files``, ``bytes`` and ``left_out`` are counted while it sends.
+    ``files``, ``bytes`` and ``left_out`` are counted while the files are being sent.
     """
 
     def __init__(self, folder: str) -> None:
@@ -97,7 +97,7 @@ class Bundle:
         self.left_out = 0
 
     def send(self, send: Send) -> dict[str, Any]:
-        """Send all parts, and return the list of parts, which the caller sends last.
+        """Send all parts, and return the list of parts, which the caller must send last.
 
         An empty folder has no parts.
         """
@@ -121,7 +121,7 @@ class Bundle:
         return {"version": 1, **stated, "parts": parts.sent}
 
     def _walk(self) -> Iterator[tuple[str, SafeDirectory, os.stat_result]]:
-        """Yield the path, folder and status of each entry that is not a folder, sorted by name."""
+        """Yield path, folder and status of each entry, sorted by name, except for folders."""
         try:
             root = SafeDirectory(self._folder)
         except OSError:
@@ -185,8 +185,8 @@ class Bundle:
 
 
 class _Whole:
-    """A file of exactly the announced size. If it became shorter or cannot be read to its end, it
-    is filled with zeros.
+    """A file whose content has exactly the announced size. If the file became shorter or cannot be
+    read to its end, the content is filled up with zeros.
     """
 
     def __init__(self, file: IO[bytes], size: int) -> None:

@@ -1,7 +1,8 @@
-"""Changed files below a crawler's working folder: its own code, and files that a crawl wrote there.
+"""Changed files below a crawler's working folder: the crawler's own code, and files that a crawl
+wrote there.
 
-A project's folder may contain anything, so the search is bounded. It skips hidden folders, caches,
-installed packages and mounted volumes.
+A project's folder may contain anything, so the search has limits. The search skips hidden folders,
+caches, installed packages and mounted volumes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import time
 from collections import Counter
 
-#: The limits of a search: files, and seconds.
+#: The limits of a search: the number of files, and seconds.
 FILES_MAX = 20_000
 SECONDS = 1.0
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages", "venv")

@@ -1,5 +1,5 @@
-"""The crawler as a child process: we start it, send it one stop signal, and reap it and all its
-orphans.
+"""The crawler as a child process: the runner starts it, sends it one stop signal, and reaps it and
+all its orphans.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class ChildEnd(NamedTuple):
     exit_code: int | None
     signal: int | None
     peak_memory: int
-    """The peak resident size in bytes of the child, or of one of the children that it waited for.
+    """The peak resident size in bytes: that of the child, or of one of the child's own children,
+    whichever is larger.
     """
 
 
 def block_signals() -> None:
     """Block signals, so that they wait until we read them.
 
-    No handler runs, so they interrupt no call.
+    No handler runs, so a signal interrupts no call.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
 
@@ -51,14 +52,14 @@ def hide_environment() -> bool:
 
     Return whether this worked.
 
-    They contain secrets, and a crawler may run as the same user. Root can still read them, and
-    programs that we execute are not hidden.
+    Environment and memory contain secrets, and a crawler may run as the same user. Root can still
+    read them, and the processes of programs that we execute are not hidden.
     """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _prctl(option: int, value: int) -> bool:
-    # This system or C library does not have this call.
+    # This system or C library does not have the call ``prctl``.
     with contextlib.suppress(OSError, AttributeError, TypeError):
         return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
     return False
@@ -121,7 +122,7 @@ class Child:
                 due = time.monotonic() + seconds
 
     def attend(self, over: Callable[[], bool], seconds: float) -> None:
-        """After the crawler's end, record stop requests and reap orphans until ``over`` returns
+        """After the crawler has ended, record stop requests and reap orphans until ``over`` returns
         true.
 
         ``over`` is called at least every ``seconds``.
@@ -135,7 +136,8 @@ class Child:
     def end_leftovers(self) -> None:
         """Kill the crawler's remaining processes if we are process 1.
 
-        They would end together with us anyway, but until then they could still write files.
+        These processes would end together with us anyway, but until then they could still write
+        files.
         """
         if os.getpid() != 1:
             return
@@ -155,8 +157,8 @@ class Child:
         os.kill(self._pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """Send the crawler its stop signal, but only once: after a second signal, Scrapy ends
-        without writing its stats.
+        """Send the crawler its stop signal, but never more than once: after a second signal, Scrapy
+        ends without writing its stats.
         """
         if not self.stop_asked:
             self._note_stop()

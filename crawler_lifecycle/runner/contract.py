@@ -20,9 +20,9 @@ Json = dict[str, Any]
 #: Variables of the environment.
 Environ = Mapping[str, str]
 
-#: The maximum size in bytes of the summary, and of its part with the short fields. The containers
-#: of a pod share 12 KiB for their termination messages, and Kubernetes cuts a message that is too
-#: long.
+#: The maximum size in bytes of the summary, and of the part of the summary with the short fields.
+#: The containers of a pod share 12 KiB for their termination messages, and Kubernetes cuts a
+#: message that is too long.
 SUMMARY_MAX = 4096
 SHORT_MAX = 1024
 STATS_MAX = 64 * 1024
@@ -37,7 +37,7 @@ STOPPED_UNCLEANLY = 13
 #: The exit code of shells for a program that does not exist.
 NOT_EXECUTED = 127
 
-#: How the sentence about files that a crawl left in its working folder ends.
+#: The end of the sentence about files that a crawl left in its working folder.
 NOT_KEPT = "are not kept: write them to CRAWL_FILES_DIR"
 
 STOP_SIGNALS = ("SIGTERM", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -47,7 +47,7 @@ class BadConfiguration(Exception):
     """An environment or command line that can never work."""
 
 
-#: The fields of a contract whose value is the unchanged text of their variable.
+#: The fields of a contract that contain the unchanged text of a variable.
 _TEXTS = (
     "files_dir",
     "state_dir",
@@ -60,7 +60,7 @@ _TEXTS = (
 
 
 class Contract(NamedTuple):
-    """The variables of the contract that the runner uses.
+    """The values of the contract's variables that the runner uses.
 
     A path is ``None`` when its variable is not set.
     """
@@ -84,18 +84,18 @@ class Contract(NamedTuple):
     """Seconds from the end of ``stop_grace_s`` until all processes are killed, including the
     runner.
 
-    If this is set, the runner itself enforces the crawler's grace period.
+    If this value is set, the runner itself enforces the crawler's grace period.
     """
     upload_url: str | None
     upload_token: str | None
     log_file: str | None
     """The file that our standard output writes to; set when the runner must limit its size."""
     stop_url: str | None
-    """The gateway's address for the run's stop, which reports whether the stop is forced."""
+    """The gateway's address that answers whether the run's stop is forced."""
     stop_token: str | None
     items: str
-    """``off`` means that the runner counts no items in feeds. JSON declares which files are items,
-    for ``DECLARED``.
+    """``off`` means that the runner counts no items in feeds. Otherwise, this is JSON for the file
+    ``DECLARED``, which declares which files contain items.
     """
     fields: list[str]
     """The item fields that the summary reports first."""
@@ -140,8 +140,8 @@ class Contract(NamedTuple):
 
 
 def _fields(environ: Environ) -> list[str]:
-    """Return the field names, or no names when the variable is invalid, because that is no reason
-    to refuse a crawl.
+    """Return the field names. An invalid variable gives no names, because that is no reason to
+    refuse a crawl.
     """
     try:
         names = json.loads(environ.get("CRAWL_FIELDS") or "[]")
@@ -159,8 +159,8 @@ def _stop_url(environ: Environ) -> str | None:
 
 
 def _attempt(environ: Environ) -> int:
-    """Return the attempt, or 1 when it is invalid, because only the note about resuming depends on
-    it.
+    """Return the number of the attempt. If the variable is invalid, return 1, because only the note
+    about resuming depends on this number.
     """
     text = environ.get("CRAWL_ATTEMPT") or "1"
     return int(text) if text.isdecimal() and len(text) < 10 else 1
@@ -226,14 +226,14 @@ def moment(seconds: float) -> str:
 def write(path: str, text: str) -> None:
     """Replace the whole file.
 
-    If it cannot be replaced, like a pod's mounted termination log, overwrite its content.
+    If the file cannot be replaced (a pod's termination log is a mount), overwrite its content.
     """
     folder, name = os.path.split(path)
     try:
         SafeDirectory(folder or ".").replace(name, text.encode(), lasting=False)
     except OSError:
-        # Write first and cut the rest afterwards, so that a full disk does not damage the former
-        # content.
+        # First write the new content, then cut off the rest of the former content, so that a full
+        # disk does not damage the file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(path, flags, 0o644), "wb") as file:
             file.write(text.encode())
@@ -245,8 +245,8 @@ def summary_text(data: Json) -> str:
     """Return the summary as JSON of at most ``SUMMARY_MAX`` bytes: first the short fields, then the
     long ones.
 
-    ``fields`` comes last, and is complete or left out: a missing field would seem to be empty in
-    every item.
+    ``fields`` comes last, and is either complete or left out, because a field that is missing there
+    would seem to be empty in every item.
     """
     long = picked(data, ("files", "message"))
     last = picked(data, ("fields",))
@@ -264,8 +264,8 @@ def picked(data: Json, names: Iterable[str]) -> Json:
 
 
 def fitted(data: Json, most: int) -> str:
-    """Return the object as JSON of at most ``most`` bytes. Its longest text is halved until the
-    object fits.
+    """Return the object as JSON of at most ``most`` bytes. The longest text is halved repeatedly
+    until the object fits.
     """
     data = dict(data)
     while len(text := json.dumps(data)) > most:
@@ -293,7 +293,7 @@ def read(path: str) -> Json | None:
 
 
 def valid_stats(data: Json) -> Json:
-    """Return the known fields of a stats file that have the right type.
+    """Return those fields from a stats file that the contract defines and that have the right type.
 
     Texts are cut to their maximum length.
     """

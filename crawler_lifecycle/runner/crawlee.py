@@ -8,15 +8,17 @@ import re
 from .contract import Json
 from .safe_directory import NotOurs, SafeDirectory
 
-#: Each crawler of a process has a file of its own: here the first four files of Node and of Python.
+#: Each crawler in a process has its own file. These are the names of the first four files, for Node
+#: and for Python.
 _FILES = [
     name
     for n in range(4)
     for name in (f"SDK_CRAWLER_STATISTICS_{n}.json", f"__CRAWLER_STATISTICS_{n}")
 ]
-#: Numbers come first in a file, and the list of all errors last, so the rest is not read. Node
-#: writes the file in place. As it may be half-written, a number counts only if a delimiter follows
-#: it. Numbers per minute are ignored, because they change without any progress.
+#: In a file, the numbers come first and the list of all errors comes last, so only the beginning is
+#: read. Node writes the file in place. Because the file may be half-written, a number counts only
+#: if a delimiter follows it. Numbers per minute are ignored, because they change without any
+#: progress.
 _READ_MAX = 64 * 1024
 _NUMBER = re.compile(rb'"(requests?(?!\w*PerMinute)\w{1,40})"\s*:\s*(\d{1,15})(?:\.\d*)?\s*[,}]')
 #: A shorter interval than Crawlee's default of one minute, in milliseconds.
@@ -27,7 +29,7 @@ class Crawlee:
     """The storage of a Crawlee crawl, in the state folder that all attempts share."""
 
     def __init__(self, env: dict[str, str], state_dir: str, *, resume: bool) -> None:
-        """Add Crawlee's variables, which other programs ignore. Those of the catalogue take
+        """Add Crawlee's variables, which other programs ignore. Variables from the catalogue take
         precedence.
         """
         self._folder = env.setdefault("CRAWLEE_STORAGE_DIR", os.path.join(state_dir, "crawlee"))

@@ -1,8 +1,8 @@
-"""Counts of the items in the feeds that a crawler writes into its folder, and of their fields that
-have a value.
+"""Counts of the items in the feeds that a crawler writes into its folder, and, for each field, of
+the items with a value in that field.
 
 So any program that writes ``items.jsonl`` (or CSV, or a JSON list) gets counters.
-``item_reader.py`` reads the items, also for people who view them. All reads are bounded, because
+``item_reader.py`` reads the items, here and when people view them. All reads are bounded, because
 the crawler controls the folder and its files.
 """
 
@@ -36,8 +36,8 @@ FILES_MAX = 2_000
 READ_MAX = 16 * 1024 * 1024
 #: A byte of a gzip file counts as this many bytes.
 GZIP_WEIGHT = 32
-#: The maximum number of reported fields, and of characters in a name. In the first ``ALL_MAX``
-#: items, fields are always counted. After these, they are counted only in every ``EACH``-th item.
+#: The maximum number of reported fields, and of characters in a name. Fields are counted in each of
+#: the first ``ALL_MAX`` items, and after that only in every ``EACH``-th item.
 FIELDS_MAX = 30
 FIELD_NAME_MAX = 60
 ALL_MAX = 20_000
@@ -48,9 +48,9 @@ _CHUNK = 64 * 1024
 class Feeds:
     """The feeds in one folder.
 
-    The fields ``wanted`` are reported first, even when no item has a value for them.
+    The ``wanted`` fields are reported first, even when no item has a value in them.
 
-    ``keys`` returns the keys of earlier items, for a count from the beginning.
+    ``keys`` returns the keys of items from earlier attempts; it is called when a count begins anew.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Feeds:
         return sum(feed.position for feed in self._feeds.values())
 
     def read_on(self) -> bool:
-        """Count the data written since the last call, at most ``READ_MAX`` bytes.
+        """Count the items in at most ``READ_MAX`` bytes of the data written since the last call.
 
         Return whether more data is left.
         """
@@ -105,7 +105,7 @@ class Feeds:
             with contextlib.suppress(OSError, NotOurs):
                 left -= feed.read(self._folder, left)
         if any(feed.key and (before[feed].replaced or feed not in self._feeds) for feed in before):
-            self.begin()  # a key may have occurred only in that file
+            self.begin()  # a key may have occurred only in the former file
             return True
         return left <= 0
 
@@ -122,7 +122,7 @@ class Feeds:
         """Return the share of items with a value in each field, from 0 to 1: wanted fields first,
         then the fields with the most values.
 
-        Return nothing if no item's fields were read.
+        If no item's fields were read, the result is empty.
         """
         filled: Counter[str] = Counter()
         for feed in self._feeds.values():
@@ -157,8 +157,8 @@ class _Feed:
         self._items = follow(self._feed, self._pieces, self.skipped)
 
     def read(self, folder: str, most: int) -> int:
-        """Read up to ``most`` more bytes, and return their number. A replaced file is read from its
-        start.
+        """Read up to ``most`` more bytes, and return their number. If the file was replaced, it is
+        read from its start.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -218,8 +218,8 @@ class _Feed:
 
 
 class _Pieces:
-    """The bytes of a growing file. It yields the next bytes, or empty bytes while there are none,
-    until it is closed.
+    """The bytes of a growing file, as an iterator. Until it is closed, it yields the next bytes, or
+    empty bytes while there are no new ones.
     """
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ def _files(folder: SafeDirectory, above: str, depth: int, begins: tuple[str, ...
     """Yield the paths of files below this folder that may be feeds, those with names ``items…``
     first.
 
-    ``begins`` are the beginnings of declared paths. If there are any, all files in the
+    ``begins`` are the beginnings of declared paths. If ``begins`` is not empty, all files in the
     folders that may contain such paths are yielded.
     """
     for name in sorted(

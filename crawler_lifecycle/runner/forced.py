@@ -1,7 +1,7 @@
 """Requests that ask the gateway whether a stop has become a forced stop.
 
 After a kubelet has begun to end a pod, a shorter grace period has no effect. So the runner itself
-asks the gateway. It asks rarely, and only when a stop takes a long time.
+asks the gateway, but rarely, and only when a stop takes a long time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import urllib.request
 from .upload import ANSWER_MAX, NoRedirect, passing
 
 #: Seconds before each request; the last number applies to all further ones. Most crawlers end
-#: before the first request.
+#: before the first of these requests.
 _PAUSES_S = (5.0, 5.0, 10.0, 15.0, 30.0)
 _CHANCE = random.SystemRandom()
 #: Timeout in seconds for a connection, and for each read of an answer.
@@ -27,8 +27,8 @@ _SILENCE_S = 10.0
 
 
 class ForcedStop:
-    """A thread that asks the gateway until the stop is forced, or until a refusal shows that asking
-    is useless.
+    """A thread that asks the gateway until the stop is forced, or until a refusal shows that
+    further requests are useless.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -37,13 +37,13 @@ class ForcedStop:
         self._url = url
         self._token = token
         self._opener = urllib.request.build_opener(NoRedirect)
-        # The system allows no more threads, so the full grace period applies.
+        # The system allows no further thread, so the crawler gets its full grace period.
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._ask, name="crawl-forced-stop", daemon=True).start()
 
     def _ask(self) -> None:
         for pause in itertools.chain(_PAUSES_S, itertools.repeat(_PAUSES_S[-1])):
-            # Many tasks may be stopped at the same time.
+            # Many tasks may be stopped at the same time, so the requests are spread.
             time.sleep(pause * _CHANCE.uniform(0.8, 1.2))
             answer = self._answer()
             if answer is not None:

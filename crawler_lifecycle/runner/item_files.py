@@ -1,9 +1,9 @@
-"""The rule for which files of a task contain its items. The runner counts these, and all other
-components show them.
+"""The rule for which files of a task contain items. The runner counts the items in these files, and
+all other components show them.
 
-A file is recognised by its name, or because a line of ``DECLARED`` names it. The runner writes that
-file for a catalogue entry with ``items``, and for Scrapy feeds whose names do not show their
-format; a crawler may write it, too.
+A file is recognised by its name, or because a line in the file ``DECLARED`` names it. The runner
+writes ``DECLARED`` for a catalogue entry with ``items``, and for Scrapy feeds whose names do not
+show their format; a crawler may write ``DECLARED``, too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from .item_reader import FORMATS, Feed, Keys, SkippedData, kind_of, read_items, 
 #: The file in a task's folder that names more item files, with one JSON object per line
 #: (``declared``).
 DECLARED = ".crawl_items.jsonl"
-#: How many bytes and lines of that file are read at most.
+#: The maximum number of bytes and lines that are read from that file.
 DECLARED_MAX = 256 * 1024
 LINES_MAX = 2_000
-#: The maximum number of feeds of a task, and the maximum depth of folders in which they are found:
-#: by their names alone, or declared.
+#: The maximum number of a task's feeds, and the maximum depth of folders in which feeds are found:
+#: those found by name alone, and declared ones.
 FEEDS_MAX = 2_000
 DEPTH_MAX = 3
 DECLARED_DEPTH_MAX = 17
 #: The maximum number of fields in a key.
 _KEY_MAX = 10
-#: The maximum number of other files that a sentence names.
+#: The maximum number of files without items that a sentence names.
 _NAMED_MAX = 5
 _NAMED_ITEMS = re.compile(r"(^|/)items[^/]*$", re.IGNORECASE)
 _SUFFIX = re.compile(r"\.[^.]*(\.gz)?\Z", re.IGNORECASE)
@@ -45,7 +45,7 @@ NO_FEEDS = (
 
 
 def declared_in(text: bytes) -> list[Feed]:
-    """Return the declarations in the content of ``DECLARED``. Invalid lines are left out."""
+    """Return the declarations in the content of ``DECLARED``, omitting invalid lines."""
     found = []
     for line in text[:DECLARED_MAX].splitlines()[:LINES_MAX]:
         with contextlib.suppress(ValueError, RecursionError):
@@ -105,8 +105,8 @@ def items_of(
 ) -> Iterator[Any]:
     """Yield the items of a run's feeds, task by task.
 
-    Of a task's items with the same key, only the first is yielded. ``pieces`` returns the bytes of
-    the file with this name. ``skipped`` counts data that could not be read.
+    If several items of a task have the same key, only the first one is yielded. ``pieces`` returns
+    the bytes of the file with this name. ``skipped`` counts data that could not be read.
     """
     return chain.from_iterable(_items_of_each(found, pieces, skipped, decoder))
 
@@ -126,8 +126,8 @@ def _task_of(feed: Feed) -> int:
 
 
 def task_of(name: str) -> int:
-    """Return the index of the task in a file's name: 3 for ``task-3/…`` or ``task-3-attempt-2/…``;
-    else -1.
+    """Return the task index that a file's name contains: 3 for ``task-3/…`` or
+    ``task-3-attempt-2/…``. If there is none, return -1.
     """
     number = name.partition("/")[0].replace("task-", "", 1).partition("-")[0]
     return int(number) if number.isdecimal() else -1
@@ -142,9 +142,9 @@ def feeds(names: Iterable[str], read: Callable[[str], bytes]) -> list[Feed]:
     """Return the feeds among the files of a run, in order.
 
     The first folder of a name is the task's. The feeds of a task are the files that ``DECLARED``
-    names, or else those named ``items…``, or else all that may contain items. A feed in two
-    formats, such as ``items.jsonl`` and ``items.csv``, counts once. ``read`` returns the first
-    bytes of a file.
+    names; if there are none, the files named ``items…``; and if there are none, all files that may
+    contain items. A feed in two formats, such as ``items.jsonl`` and ``items.csv``, counts once.
+    ``read`` returns the first bytes of a file.
     """
     tasks: dict[str, list[str]] = {}
     said: dict[str, list[Feed]] = {}
@@ -191,9 +191,9 @@ def _rank(feed: Feed) -> int:
 
 
 def no_feeds(names: Iterable[str], counted: int | None = None) -> str:
-    """Return a sentence about files of which none is read as items.
+    """Return a sentence about files, none of which is read as items.
 
-    ``counted`` is the run's number of items.
+    ``counted`` is the number of items that the run counted.
     """
     others = [
         name for name in names if not _NO_FEED.search(name) and not name.endswith(f"/{DECLARED}")

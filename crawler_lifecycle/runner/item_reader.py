@@ -3,9 +3,9 @@
 The runner uses it to count items, and all other components use it to show them.
 
 Crawlers write these files, so they may contain any bytes. Data that cannot be read is skipped and
-counted, and a sentence reports where it is. The result depends only on the bytes, never on how they
-are split, because the reader may follow a growing file. Its memory does not grow with the file.
-This module uses only the standard library.
+counted, and a sentence reports its position. The result depends only on the bytes, never on how
+they are split, because the reader may follow a growing file. The reader's memory does not grow with
+the file. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from xml.etree.ElementTree import ParseError, XMLPullParser
 #: The maximum number of characters in an item. A longer item is skipped and counted.
 ITEM_MAX = 8 * 1024 * 1024
 csv.field_size_limit(ITEM_MAX)  # of this process
-#: The maximum number of values in an item: its fields, and everything in them at any depth. It
+#: The maximum number of values in an item: its fields, and everything in them at any depth. This
 #: limits the memory and time for an item. An item with more values is skipped and counted. A
 #: polygon of 30,000 points fits.
 VALUES_MAX = 100_000
 #: The maximum number of item keys that are remembered for a task. They take up to 64 MiB.
 KEYS_MAX = 4 * 1024 * 1024
-#: How many bytes are unpacked and decoded at a time.
+#: The number of bytes that are unpacked and decoded at a time.
 _PART = 64 * 1024
 #: A longer text is decoded value by value.
 _LONG = 2 * _PART
-#: A separator between lines of JSON that are decoded together, and texts that show that a line may
-#: contain it.
+#: A separator between lines of JSON that are decoded together, and texts which show that a line may
+#: contain this separator.
 _MARK = "\x1e"
 _MARK_IN_TEXT = ("\x1e", "\\u001")
 #: The maximum depth of an XML item, and how many characters of indentation and of a file's
@@ -49,8 +49,8 @@ _INDENT_MAX = 100
 _HEAD_MAX = 100
 #: A JSON error this close to the end of a text may be an incomplete literal, number or escape.
 _NEAR = 16
-#: How many characters of CSV are read in vain because of quotation marks that are never closed.
-#: Afterwards, each line is a record.
+#: The maximum number of characters of CSV that are read in vain because of quotation marks that are
+#: never closed. After that, each line counts as a record.
 _IN_VAIN_MAX = 4 * ITEM_MAX
 #: A quotation mark that stays open for more lines than this is an ordinary character, if each of
 #: the lines is a complete record.
@@ -84,7 +84,7 @@ _BEGINS = {
     "utf-16-le": rb"([^\0]\0){2}",
     "utf-16-be": rb"(\0[^\0]){2}",
 }
-#: Matches enough first bytes to determine the encoding.
+#: Matches a beginning that is long enough to determine the encoding.
 _TELLS_ENCODING = re.compile(rb"[\x01-\x7f]{2}|[\0-\xff]{4}")
 #: The first bytes of a gzip file.
 GZIP = b"\x1f\x8b"
@@ -96,8 +96,8 @@ _MAYBE_LIST = re.compile(r"\[\s*\Z")
 _AFTER = re.compile(r"[\s,\]]|\Z")
 #: The beginning of JSON in a file that is named like CSV.
 _JSON_HEAD = re.compile(r'\{\s*(?:["}]|\Z)|\[\s*(?:[\[{\]]|\Z)')
-#: The usual delimiters. Any other character, except for those of ``_NO_DELIMITER``, is accepted if
-#: both the header and the first record contain it.
+#: The usual delimiters. Any other character, except for those of ``_NO_DELIMITER``, is accepted as
+#: a delimiter if both the header and the first record contain it.
 _DELIMITERS = ",\t;|"
 _NO_DELIMITER = re.compile(r"[\w\s.\"'()\[\]-]", re.ASCII)
 #: A note about a value in a list, whose line may contain further values.
@@ -106,7 +106,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 class Feed(NamedTuple):
-    """A file with items, and its known properties."""
+    """A file with items, and the properties of the file that are declared."""
 
     name: str
     format: str = ""
@@ -116,8 +116,8 @@ class Feed(NamedTuple):
     quote: str = ""
     """``none`` means that a quotation mark in CSV is an ordinary character."""
     key: tuple[str, ...] = ()
-    """The fields that identify an item. Of a task's items with the same key, only the first one
-    counts.
+    """The fields that identify an item. If several items of a task have the same key, only the
+    first one counts.
     """
 
 
@@ -129,7 +129,9 @@ class SkippedData(Counter[str]):
         self._places = defaultdict[str, list[str]](list)
 
     def note(self, name: str, reason: str, place: str, why: str = "") -> None:
-        """Count one in the file with this name, and keep its position if only few are known."""
+        """Count one occurrence in the file with this name, and keep its position if only few
+        positions are kept so far.
+        """
         self[reason] += 1
         if self[reason] <= _PLACES_MAX:
             self._places[reason].append(": ".join(filter(None, (name, place, why))))
@@ -137,8 +139,8 @@ class SkippedData(Counter[str]):
     def sentences(self, note: str | None = None) -> list[str]:
         """Return sentences with the first positions.
 
-        The first sentence of a run's ``note`` precedes them, unless one of them is about the same
-        problem.
+        The first sentence in the run's ``note`` precedes these sentences, unless one of them is
+        about the same problem.
         """
         told = [
             f"{self[reason]:,} {text} ({'; '.join(self._places[reason])})"
@@ -153,8 +155,8 @@ class SkippedData(Counter[str]):
 class Keys:
     """The keys of the items seen so far, as hashes of eight bytes.
 
-    ``known`` are the hashes of earlier items. ``fresh`` receives the hash of each new key. The
-    chance that two of ``KEYS_MAX`` keys have the same hash is one in two million.
+    ``known`` contains the hashes of items from earlier attempts. ``fresh`` receives the hash of
+    each new key. The chance that two of ``KEYS_MAX`` keys have the same hash is one in two million.
     """
 
     def __init__(self, known: Iterable[int] = (), fresh: array[int] | None = None) -> None:
@@ -186,7 +188,7 @@ class Keys:
         return True
 
     def _add(self, key: int) -> bool:
-        """Return whether the key is new, and keep it if there is room."""
+        """Return whether the key is new, and remember the key if there is room."""
         slots = self._slots
         place = key % len(slots)
         while slots[place]:
@@ -219,8 +221,9 @@ class ItemDecoder(json.JSONDecoder):
     """A decoder of items. Raises ``TooWide``.
 
     Python's C decoder blocks all other threads until it has finished, and does not count values. So
-    it gets only short texts, and the values of a long text one by one. Numbers are converted by
-    Python code only where necessary, because a call for each number takes a third of the time.
+    the C decoder gets only short texts; a long text is decoded value by value. Numbers are
+    converted by Python code only where necessary, because a call for each number takes a third of
+    the time.
     """
 
     def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
@@ -258,12 +261,13 @@ class _Scanner:
         return found
 
 
-#: Takes the reason and the position of skipped or repaired data, and optionally a further text.
+#: A function that gets the reason and the position of skipped or repaired data, and optionally a
+#: further text.
 Note = Callable[..., None]
 _AS_USUAL: dict[str, Any] = {"strict": False, "parse_constant": lambda _: None}
 _decoder = ItemDecoder(**_AS_USUAL)
-#: For data with a number of more than 4,300 digits, which Python refuses to convert: such a number
-#: stays a text.
+#: A decoder for data that contains a number of more than 4,300 digits, which Python refuses to
+#: convert: such a number stays a text.
 _long_numbers = ItemDecoder(**_AS_USUAL, parse_int=lambda n: n if n[4300:] else int(n))
 
 
@@ -299,7 +303,7 @@ def follow(
 def _begin(
     parts: Iterator[Any], begin: Any, suffices: Callable[[Any], Any], pause: Any
 ) -> Generator[Any, None, Any]:
-    """Return the first parts, joined, once they suffice.
+    """Return the first parts, joined, once they are long enough.
 
     Yield a pause for each empty part.
     """
@@ -322,8 +326,8 @@ class _Unreadable(Exception):
 
 
 def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
-    """Yield the bytes in short parts, and unpack gzip, because a small packed file may become very
-    large.
+    """Yield the bytes in short parts, and unpack gzip. The parts are short because a small gzip
+    file may contain very much data.
     """
     begin = yield from _begin(
         pieces, b"", lambda begin: len(begin) > 1 or not GZIP.startswith(begin), b""
@@ -341,7 +345,7 @@ def _unpacked(pieces: Iterator[bytes], note: Note) -> Iterator[bytes]:
             yield b""
         more = bool(piece)
         while more:
-            if unpack.eof:  # another member may follow
+            if unpack.eof:  # another gzip member may follow
                 piece = piece.lstrip(b"\0")
                 if not piece:
                     break
@@ -386,7 +390,7 @@ def _parser(feed: Feed, head: str, note: Note, decoder: ItemDecoder) -> Any:
     return _Csv(feed, note) if kind == "csv" else _Json(feed, note, decoder)
 
 
-#: Suffix of a file name, without ``.gz`` -> the kind of its content.
+#: Suffix of a file name, ignoring ``.gz`` -> the kind of content.
 _KINDS = {
     **dict.fromkeys(("jsonl", "jsonlines", "ndjson", "jl", "geojsonl", "ndgeojson"), "jsonl"),
     "json": "json",
@@ -426,7 +430,7 @@ class _Json:
         self._place = 0
         self._in_list = False
         self._needed = 0
-        """The length of the text below which the next value cannot be complete."""
+        """The minimum length of the text at which the next value can be complete."""
         self._skip: re.Pattern[str] | None = None
         """While data is skipped, the beginning of the line at which reading resumes."""
 
@@ -471,9 +475,10 @@ class _Json:
         self._place -= begin
 
     def _objects(self) -> list[Any]:
-        """Return the objects that begin here, and move behind them, if each has a line of its own.
+        """If each of the objects that begin here has its own line, return the objects and move
+        behind them.
 
-        Otherwise return none.
+        Otherwise return no objects.
 
         One call of the decoder reads all of them. The marks between the lines prove that each line
         is a complete object.
@@ -502,7 +507,7 @@ class _Json:
         return objects
 
     def _find(self, *, last: bool) -> bool:
-        """Move to the next value, and return whether there is one."""
+        """Move to the next value, and return whether there is a next value."""
         text = self._text
         if self._skip is not None and not self._skipped(last=last):
             return False
@@ -530,7 +535,7 @@ class _Json:
             self._place += 1
 
     def _skipped(self, *, last: bool) -> bool:
-        """Move to the line where reading continues, and return whether there is one."""
+        """Move to the line where reading continues, and return whether there is such a line."""
         text = self._text
         skip = self._skip
         end = text.find("\n", self._place)
@@ -544,7 +549,7 @@ class _Json:
         return False
 
     def _waits(self, error: Exception, *, last: bool) -> bool:
-        """Return whether the value may continue in later data. Otherwise skip it."""
+        """Return whether the value may continue in later data. If it cannot, skip the value."""
         text = self._text
         size = len(self._text) - self._place
         is_open = isinstance(error, json.JSONDecodeError) and (
@@ -586,7 +591,7 @@ class _Json:
 
 
 def _is_cut(error: Any, text: str) -> bool:
-    """Return whether the text only lacks its end."""
+    """Return whether only the end of the text is missing."""
     rest = text[error.pos :].strip()
     return (
         error.msg.startswith("Unterminated")
@@ -596,11 +601,11 @@ def _is_cut(error: Any, text: str) -> bool:
 
 
 class _Csv:
-    """Records of CSV. The first record contains the names of the fields.
+    """Records in CSV. The first record contains the names of the fields.
 
-    A record is read by the rules of RFC 4180. If it breaks them, its first line is a record of its
-    own, and its quotation marks are ordinary characters: they stand for inches, or a program did
-    not double them.
+    A record is read according to RFC 4180. If the record breaks these rules, its first line is a
+    record of its own, and the quotation marks in that line are ordinary characters: they may stand
+    for inches, or a program may not have escaped them by writing them twice.
     """
 
     def __init__(self, feed: Feed, note: Note) -> None:
@@ -666,7 +671,7 @@ class _Csv:
         self._noted(reason, f"line {self._line:,}", why)
 
     def _lines(self, line: str | None) -> Iterator[Sequence[Any]]:
-        """Take one more line, or ``None`` at the end."""
+        """Process one more line; ``None`` means the end of the file."""
         todo: deque[str] = deque()
         if not self._delimiter:
             self._head += [line] if line else []
@@ -695,7 +700,7 @@ class _Csv:
                 self._names = _distinct(row)
 
     def _row(self, todo: deque[str]) -> list[str] | None:
-        """Return the next record; ``None`` if it is incomplete or skipped."""
+        """Return the next record; ``None`` if the record is incomplete or skipped."""
         if not todo:
             return self._given_up(todo, TORN)
         line = todo.popleft()
@@ -725,8 +730,8 @@ class _Csv:
         return row
 
     def _whole(self, line: str) -> list[str] | None:
-        """Return the values of a line that is a complete record; ``None`` if its quotation marks
-        are not closed.
+        """Return the values of a line that is a complete record; ``None`` if a quotation mark in
+        the line is not closed.
         """
         if '"' not in line or self._feed.quote == "none":
             bare = line.rstrip("\r\n")
@@ -737,8 +742,8 @@ class _Csv:
             return None
 
     def _given_up(self, todo: deque[str], reason: str = "") -> list[str] | None:
-        """Return the first line of the open record as a record of its own, unless it seems to be
-        part of a longer one.
+        """Return the first line of the open record as a record of its own, unless the line seems to
+        be part of a longer record.
         """
         lines = self._open
         self._in_vain += self._size if len(lines) > 1 else 0
@@ -814,9 +819,9 @@ def delimiter_of(lines: list[str], name: str) -> str:
 
 
 def _first_records(lines: list[str]) -> list[str]:
-    """Return the first two complete records of these lines.
+    """Return the first two complete records in these lines.
 
-    Each quotation mark is closed by the next one.
+    In this search, each quotation mark is closed by the next quotation mark.
     """
     found = [""]
     for line in lines:

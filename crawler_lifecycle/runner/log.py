@@ -1,8 +1,9 @@
-"""The crawler's log: the runner reads it from a pipe and writes it to a file of limited size.
+"""The crawler's log: the runner reads the crawler's output from a pipe and writes it to a file of
+limited size.
 
-A crawler that writes the file itself could fill the disk. With a pipe, the crawler has to wait for
-the runner. The runner keeps reading even if the file cannot be written, because a full pipe would
-block the crawler.
+A crawler that writes the file itself could fill the disk. If the output is a pipe, the crawler has
+to wait for the runner. The runner keeps reading even if the file cannot be written, because a full
+pipe would block the crawler.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from .safe_directory import SafeDirectory
 #: many bytes are kept.
 LOG_MAX = 50 * 1024 * 1024
 _CHUNK = 64 * 1024
-#: Limits for reading after the crawler's end, when all its output is already in the pipe. Other
-#: processes may keep the pipe open and print forever.
+#: Limits for reading after the crawler has ended, when all its output is already in the pipe. Other
+#: processes may keep the pipe open and print to it forever.
 _DRAIN_S = 2.0
 _DRAIN_BYTES = 4 * 1024 * 1024
 
@@ -42,11 +43,11 @@ class CappedLog:
         self._thread.start()
 
     def handed_over(self) -> None:
-        """Close our writing end of the pipe, once the crawler was started with it."""
+        """Close our writing end of the pipe, once the crawler has inherited it."""
         os.close(self.inlet)
 
     def finish(self) -> None:
-        """Write the output that remains after the crawler's end.
+        """Write the output that remains after the crawler has ended.
 
         Do not wait for other processes that keep the pipe open.
         """
@@ -70,9 +71,9 @@ class CappedLog:
             left -= _CHUNK
 
     def _pass_on(self) -> bool:
-        """Copy one piece.
+        """Copy one piece of output.
 
-        Return false when the pipe is empty, or when no process can write to it any more.
+        Return false when the pipe is empty, or when no process can write to the pipe any more.
         """
         try:
             data = os.read(self._out, _CHUNK)
@@ -90,7 +91,7 @@ class CappedLog:
             return
         try:
             fresh = self._folder.rotate(self._name, f"{self._name}.1")
-        # The folder was removed. Nobody reads the file any more, but its limit still applies.
+        # The folder was removed. No reader can open the file any more, but the limit still applies.
         except OSError:
             os.ftruncate(1, 0)
             return

@@ -1,5 +1,5 @@
-"""The runner's command line: it runs one crawler, passes one stop request on to it, and reports how
-it ended.
+"""The runner's command line. The runner starts one crawler, forwards one stop request to it, and
+reports how it ended.
 
 runner scrapy --project DIR --spider NAME
 runner command [--project DIR] -- argv…
@@ -35,17 +35,17 @@ from .verdict import BEFORE_START, Evidence, exit_of
 TICK_SECONDS = 1.0
 PROGRESS_SECONDS = 30.0
 #: The service stops a run at its deadline. In case the service is down, the runner stops the run
-#: this many seconds later.
+#: this many seconds after the deadline.
 DEADLINE_GRACE_SECONDS = 60.0
 TIMED_OUT = "timed_out"
-#: Seconds for an upload after an end without a stop. After a stop, the rest of the grace period is
-#: the limit.
+#: Seconds for the upload if the crawler ended without a stop request. After a stop request, the
+#: rest of the grace period is the limit.
 UPLOAD_SECONDS = 900.0
-#: Seconds for reading item fields from the feeds at the end.
+#: Seconds for reading item fields from the feeds after the crawler has ended.
 FEEDS_SECONDS = 60.0
 #: The maximum number of characters about unreadable items, as in ``domain/coverage.py``.
 NOTE_MAX = 500
-#: The maximum number of seconds of the grace period that we reserve for our own end.
+#: The maximum number of seconds of the grace period that we reserve for ending the runner itself.
 MARGIN_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 #: Variables that are only for the runner; the crawler does not get them.
@@ -56,8 +56,8 @@ _OURS = (
     "CRAWL_SLOT_FD",
     "CRAWL_FIELDS",
 )
-#: Seconds between two counts of the feeds, for the last count, and for the last count of a stopped
-#: crawler.
+#: Seconds between two counts of the feeds, for the last count, and for the last count after a stop
+#: request.
 FEED_SECONDS = 5.0
 FEED_END_SECONDS = 10.0
 FEED_STOP_SECONDS = 2.0
@@ -77,8 +77,8 @@ class Runner:
             if terms.state_dir and not scrapy
             else None
         )
-        # The crawler writes to another file, from which we copy only valid content, so that readers
-        # see no invalid stats.
+        # The crawler writes to a separate file, from which we copy only valid content, so that
+        # readers see no invalid stats.
         self._scratch = None if terms.stats_file else _scratch(terms)
         self._child_stats = (
             f"{terms.stats_file or os.path.join(str(self._scratch), 'stats.json')}.crawler"
@@ -93,8 +93,8 @@ class Runner:
         """The last valid stats from the crawler itself."""
         self._feeds: Feeds | None = None
         self._by_key = any(declared.key for declared in declared_in(terms.items.encode()))
-        """True if items with the same key count once. Then the runner counts them in the feeds,
-        whatever the crawler reports.
+        """True if items with the same key count once. Then the runner counts the items in the
+        feeds, and ignores the crawler's own count.
         """
         self._keys = KeptKeys(terms.state_dir) if self._by_key and terms.state_dir else None
         if terms.files_dir and terms.items != "off":
@@ -162,14 +162,14 @@ class Runner:
         return self._finish(ended, child)
 
     def _begin_keys(self, *, resume: bool) -> None:
-        """Restart the count, with the keys of earlier attempts if this one continues them."""
+        """Restart the count, with the keys from earlier attempts if this attempt continues them."""
         if self._keys is not None and self._feeds is not None:
             self._keys.load(resume=resume)
             self._feeds.begin()
 
     def _log(self) -> CappedLog | None:
-        """Return the log with a size limit; ``None`` when no log file is set, or when it cannot be
-        opened.
+        """Return the log with a size limit; ``None`` when no log file is set, or when the file
+        cannot be opened.
         """
         if self._terms.log_file:
             try:
@@ -179,8 +179,8 @@ class Runner:
         return None
 
     def _environment(self) -> dict[str, str]:
-        """Return the crawler's environment: ours without the runner's variables, plus values that
-        we computed.
+        """Return the crawler's environment: ours, excluding the runner's variables, plus values
+        that we computed.
         """
         env = {name: value for name, value in os.environ.items() if name not in _OURS}
         env["CRAWL_STATS_FILE"] = self._child_stats
@@ -226,8 +226,8 @@ class Runner:
 
     def _keep_deadline(self, child: Child) -> None:
         now = time.monotonic()
-        # The sender of the stop may kill us together with the crawler. So we must kill the crawler
-        # first.
+        # The sender of the stop request may kill the runner together with the crawler. So the
+        # runner must kill the crawler first.
         over = self._grace_over(child)
         if over is not None:
             self._kill_at = over if self._kill_at is None else min(self._kill_at, over)
@@ -251,7 +251,7 @@ class Runner:
     def _grace_over(self, child: Child) -> float | None:
         """Return the time when a stopped crawler's grace period ends, by the monotonic clock.
 
-        A forced stop ends it at once.
+        A forced stop ends the grace period at once.
 
         Return ``None`` if no stop was requested, or if the runner does not enforce the grace
         period.
@@ -284,7 +284,7 @@ class Runner:
         self._message = fresh.pop("message", self._message)
         self._statistics = fresh.pop("scrapystats", self._statistics)
         resumed = fresh.pop("resumed", None)
-        # For Scrapy, we know this ourselves.
+        # For Scrapy, the runner itself determines whether the crawl was resumed.
         if resumed is not None and self._resumption and self._state is None:
             if not resumed and self._resumption.get("resumed") is not False:
                 self._begin_keys(resume=False)
@@ -296,8 +296,8 @@ class Runner:
             self._combine()
 
     def _combine(self) -> None:
-        """Use the crawler's own counters, or else those of its feeds. Add the counters of earlier
-        attempts.
+        """Use the crawler's own counters if there are any, or else those from its feeds. Add the
+        counters from earlier attempts.
         """
         counted: contract.Json = {}
         if self._feeds is not None and self._feeds.items is not None:
@@ -316,8 +316,8 @@ class Runner:
         self._write_stats(self._stats)
 
     def _count_feeds(self, final_s: float | None = None) -> None:
-        """Count new data of the feeds if the next count is due; at the end, count all data within
-        ``final_s`` seconds.
+        """Count the new data in the feeds if the next count is due. After the crawler has ended,
+        count all data within ``final_s`` seconds.
         """
         now = time.monotonic()
         own = self._reported.keys() >= {"items", "bytes"} and not self._by_key
@@ -350,7 +350,7 @@ class Runner:
                     self._terms.stats_file, json.dumps({**data, **self._resumption, **signs})
                 )
             except OSError as error:
-                if not self._warned:  # report this once, not every second
+                if not self._warned:  # report this error once, not every second
                     say(f"The stats file {self._terms.stats_file} cannot be written: {error}")
                 self._warned = True
 
@@ -380,7 +380,7 @@ class Runner:
         code, reason = exit_of(evidence)
         resumable = self._resumable(reason)
         if self._timed_out and code != contract.FINISHED:
-            # The service reports the same reason when it stops a run because of this limit.
+            # The service reports the same reason when it stops a run because of this time limit.
             code = contract.FAILED
             reason = TIMED_OUT
         finish = {"finish_reason": reason, "finished_at": contract.now(), "resumable": resumable}
@@ -425,8 +425,8 @@ class Runner:
         return code
 
     def _not_kept(self) -> list[str]:
-        """Return a sentence about files that the crawl wrote below its working folder, if any, and
-        log it.
+        """Return a list with one sentence about files that the crawl wrote below its working
+        folder, and log the sentence. If there are no such files, the list is empty.
         """
         kept = [
             os.path.realpath(folder)
@@ -445,8 +445,8 @@ class Runner:
         """Return the number of items, the share with a value in each field, and a note about data
         that could not be read or is not kept.
 
-        Return ``None`` without items and a note, if a stop comes in the meantime, or when the time
-        limit is reached.
+        Return ``None`` if there are neither items nor a note, if a stop is requested in the
+        meantime, or when the time limit is reached.
         """
         stopped = child.stop_asked
         until = time.monotonic() + (FEED_STOP_SECONDS if stopped else FEEDS_SECONDS)
@@ -466,7 +466,7 @@ class Runner:
         """
         counted = self._reported.get("items")
         items = 0 if feeds.read is None and self._by_key else feeds.read
-        # After a resume, a command continues its count, but its feeds begin anew.
+        # After a resume, a command continues its own count, but its feeds begin anew.
         differs = (
             items is not None
             and counted not in (None, items)
@@ -506,9 +506,7 @@ class Runner:
         return result
 
     def _resumable(self, reason: str | None) -> bool:
-        """Return whether the crawl can be resumed, and if so, write the marker for the next
-        attempt.
-        """
+        """Return whether the crawl can be resumed. If so, write the marker for the next attempt."""
         if self._state is None:
             return bool(self._stats.get("resumable", False))
         # A resumed crawl that was stopped before it began has not changed the state of the earlier
@@ -536,7 +534,7 @@ class Runner:
 
 
 def _scratch(terms: contract.Contract) -> str:
-    """Create a folder for the crawler's stats if no file was named.
+    """Create a folder for the crawler's stats if no stats file is set.
 
     Raises ``BadConfiguration``.
     """
@@ -555,7 +553,7 @@ def _print(line: contract.Json) -> None:
 
 
 def say(text: str) -> None:
-    """Write a human-readable line to the crawler's log. If it cannot be written, it is lost."""
+    """Write a human-readable line to the crawler's log. Errors are ignored."""
     with contextlib.suppress(OSError):
         print(f"[runner] {text}", file=sys.stderr, flush=True)
 
@@ -563,7 +561,7 @@ def say(text: str) -> None:
 def write_summary(path: str | None, summary: contract.Json) -> None:
     """Write the summary, at most 4 KiB, unless ``path`` is empty.
 
-    If it cannot be written, log that.
+    If the summary cannot be written, log the error.
     """
     if not path:
         return
@@ -636,7 +634,8 @@ def _scrapy_command(chosen: argparse.Namespace) -> list[str]:
         )
     inject = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inject, os.environ.get("PYTHONPATH")]))
-    # scrapyd sets these, too. Scrapy's default for the project is also "default".
+    # scrapyd sets these variables, too. Scrapy's own name for the default project is "default",
+    # too.
     job = os.environ.get("CRAWL_REQUEST_ID") or os.environ.get("CRAWL_RUN_ID", "")
     for name, value in (("PROJECT", "default"), ("SPIDER", chosen.spider), ("JOB", job)):
         os.environ.setdefault(f"SCRAPY_{name}", value)

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import os
 
-#: A limit of at least this many bytes means "no limit" in version 1.
+#: In version 1, a limit of at least this many bytes means "no limit".
 _NO_LIMIT = 2**60
 
 
 def cgroup_limit(proc: str = "/proc", root: str = "/sys/fs/cgroup") -> int | None:
     """Return the smallest limit of our group and the groups above it, in bytes.
 
-    Return ``None`` without a limit below the machine's memory. In a container, our path may exist
-    only on the host. Then the root of the mount is our group.
+    Return ``None`` if no limit is below the machine's memory. In a container, the path of our group
+    may exist only on the host. Then the root of the mount is our group.
     """
     limits = []
     for base, path, name in _groups(proc, root):
@@ -34,8 +34,8 @@ def cgroup_limit(proc: str = "/proc", root: str = "/sys/fs/cgroup") -> int | Non
 
 
 def _groups(proc: str, root: str) -> list[tuple[str, str, str]]:
-    """For each group that can limit our memory, return the mount, the path below it, and the name
-    of the limit file.
+    """For each group that can limit our memory, return the mount, the path below the mount, and the
+    name of the limit file.
     """
     found = []
     try:

@@ -1,4 +1,4 @@
-"""Reports of crawlers: the limits of their numbers, and the finish reasons that are failures.
+"""Reports from crawlers: the limits for their numbers, and the finish reasons that are failures.
 
 The service uses these definitions, too. This module uses only the standard library.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 
-#: The highest counter of one task. The sum over all tasks of a run (at most 100,000) still fits
-#: into a BIGINT.
+#: The highest value of one task's counter. The sum over all tasks of a run (at most 100,000) still
+#: fits into a BIGINT.
 COUNT_MAX = (2**63 - 1) // 100_000
 #: The limits of a crawler's own statistics: bytes of JSON, characters of a name, and the largest
 #: number.
 STATISTICS_MAX = 8192
 STATISTIC_NAME_MAX = 120
 STATISTIC_MAX = 2**63 - 1
-#: Finish reasons that count as failures regardless of the exit code, by the contract with crawlers
-#: (docs/contract.md).
+#: Finish reasons that, according to the contract with crawlers (docs/contract.md), count as
+#: failures regardless of the exit code.
 FAILED_WORDS = ("memusage_exceeded", "start_error")
 
 

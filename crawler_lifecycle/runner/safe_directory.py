@@ -4,9 +4,9 @@ Nothing outside the folder is touched.
 
 The folder is opened once, and its descriptor stays open. Each file is opened by its name, relative
 to that descriptor. Links below the root are never followed. Only regular files are read, and an
-open never waits. A file is written under another name and then renamed, which replaces any entry of
-that name. This module uses only the standard library and imports little, because the runner, the
-supervisor and the readers of tasks share it.
+open never waits. A file is written under a temporary name and then renamed, which replaces any
+entry with the final name. This module uses only the standard library and imports little, because
+the runner, the supervisor and the readers of tasks share it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FORGED = ".forged"
 
 
 class NotOurs(Exception):
-    """A path that we need belongs to something else: a link, a pipe, or a folder instead of a file
-    or vice versa.
+    """A path that we need belongs to an entry of the wrong type: a link, a pipe, a folder instead
+    of a file, or a file instead of a folder.
     """
 
 
@@ -68,7 +68,9 @@ class SafeDirectory:
     # --- reading
 
     def has(self, name: str) -> bool:
-        """Return whether the name exists. Raises ``OSError`` when the system cannot answer."""
+        """Return whether an entry with this name exists. Raises ``OSError`` when the system cannot
+        answer.
+        """
         return self.stat(name) is not None
 
     def names(self, most: int) -> tuple[list[str], int]:
@@ -91,7 +93,7 @@ class SafeDirectory:
             return None
 
     def open(self, name: str) -> int | None:
-        """Return a descriptor of this regular file; ``None`` if it does not exist.
+        """Return a descriptor for this regular file; ``None`` if the file does not exist.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -101,7 +103,7 @@ class SafeDirectory:
             return None
 
     def read(self, name: str, most: int) -> bytes | None:
-        """Return the first ``most`` bytes of the file; ``None`` if it does not exist.
+        """Return the first ``most`` bytes of the file; ``None`` if the file does not exist.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -116,7 +118,7 @@ class SafeDirectory:
     def create(self, name: str, data: bytes) -> bool:
         """Write the whole file if its name is free.
 
-        Return whether it was written. Raises ``OSError``.
+        Return whether the file was written. Raises ``OSError``.
         """
         beside = self._write_beside(name, data)
         try:
@@ -136,8 +138,8 @@ class SafeDirectory:
     def replace(self, name: str, data: bytes, *, lasting: bool = True) -> None:
         """Write the whole file, and replace any entry with its name. Raises ``OSError``.
 
-        With ``lasting``, sync the data to disk first, so that the file is complete after a crash of
-        the machine.
+        If ``lasting`` is true, sync the data to disk before the file is renamed, so that the file
+        is complete after a crash of the machine.
         """
         beside = self._write_beside(name, data, lasting=lasting)
         try:
@@ -194,8 +196,8 @@ class SafeDirectory:
     def new(self, name: str) -> int:
         """Create an empty file, and return its descriptor for appending.
 
-        An existing entry with its name is renamed. The file is created under another name and then
-        renamed, so that concurrent calls do no harm. Raises ``OSError``.
+        An existing entry with its name is renamed. The file is created under a temporary name and
+        then renamed, so that concurrent calls do no harm. Raises ``OSError``.
         """
         beside = _beside(name)
         handle = os.open(beside, _NEW | os.O_APPEND, 0o600, dir_fd=self._handle)
@@ -209,7 +211,7 @@ class SafeDirectory:
         return handle
 
     def lockable(self, name: str) -> int:
-        """Return a descriptor of this file for a lock, and create the file if needed.
+        """Return a descriptor for locking this file, and create the file if needed.
 
         Raises ``NotOurs`` and ``OSError``.
         """
@@ -282,10 +284,10 @@ def _opened(name: str, flags: int, folder: int) -> int:
 
 
 def _made_readable(name: str, folder: int) -> bool:
-    """Restore our access rights to an entry if our user owns it, and return whether it does.
+    """Restore our access rights to an entry if our user owns it, and return whether our user owns
+    it.
 
-    A
-    process of our own user, such as the crawler, may have removed them.
+    A process of the same user, such as the crawler, may have removed these rights.
     """
     mine = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:

@@ -1,4 +1,4 @@
-"""Signs of life of a crawler without counters: the bytes that its processes write, as counted by
+"""Signs of life from a crawler without counters: the bytes that its processes write, as counted by
 the kernel.
 """
 
@@ -8,11 +8,11 @@ import os
 import time
 
 SECONDS = 5.0
-#: The maximum number of processes and threads read in one check. If the crawler has more, the
-#: others are ignored.
+#: The maximum number of processes and threads read in one check. If the crawler has more processes
+#: and threads, the rest are ignored.
 MOST = 1000
-#: Bytes subtracted for each write call, because event loops wake each other with such small writes
-#: even when a crawler hangs.
+#: Bytes subtracted for each write call, because event loops wake each other with writes of this
+#: size even when a crawler hangs.
 WAKE_UP = 8
 
 
@@ -43,14 +43,16 @@ class Signs:
         return wrote
 
     def quiet_s(self) -> int | None:
-        """Return the seconds since the last observed write; ``None`` if there was none or the
-        kernel cannot count.
+        """Return the seconds since the last observed write; ``None`` if no write was observed or
+        the kernel cannot count writes.
         """
         return None if self._wrote is None else int(time.monotonic() - self._wrote)
 
 
 def below(pid: int, most: int | None = None) -> list[int]:
-    """Return at most ``most`` descendants of the process, including the orphans that it adopts."""
+    """Return at most ``most`` descendants of the process, including orphans that the process has
+    adopted.
+    """
     found: list[int] = []
     todo = [pid]
     asked = 0
@@ -70,7 +72,7 @@ def below(pid: int, most: int | None = None) -> list[int]:
 
 def _written(pid: int) -> int | None:
     """Return the bytes that the process wrote, minus ``WAKE_UP`` for each write call; ``None`` if
-    unknown.
+    the number is unknown.
     """
     try:
         with open(f"/proc/{pid}/io", "rb") as file:

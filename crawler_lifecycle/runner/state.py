@@ -1,8 +1,8 @@
 """The saved state of a crawl, from which a later attempt can resume.
 
-Scrapy's job folder is consistent only after a clean stop. After such a stop we write a marker next
-to the folder, which also shows whether Scrapy could save all waiting requests. Each start removes
-the marker, so a crawl that is killed later leaves none.
+Scrapy's job folder is consistent only after a clean stop. After such a stop, we write a marker next
+to the folder. The marker also shows whether Scrapy could save all waiting requests. Each start
+removes the marker, so a crawl that is killed after its start leaves no marker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ASIDE = "job.aside"
 MARKER = "clean-stop.json"
 COUNTED = "counted.json"
 KEYS = "counted.keys"
-#: Notes about a task of a later attempt (``resume_note``).
+#: Notes about a task in an attempt after the first (``resume_note``).
 WENT_ON = "The crawl continued where the earlier attempt was stopped"
 NEWER_CODE = f"{WENT_ON}. The project's code is newer than the saved state"
 NOT_SAVED = (
@@ -54,7 +54,7 @@ class JobState:
         self._marker = os.path.join(state_dir, MARKER)
         self._aside = os.path.join(state_dir, ASIDE)
         self.counted: contract.Json = {}
-        """The counters and statistics of the earlier attempts that this one continues."""
+        """The counters and statistics of the earlier attempts that this attempt continues."""
         self.saved: bool | None = None
         """Whether the folder contains all waiting requests; ``None`` when Scrapy's own scheduler
         does not keep them.
@@ -63,7 +63,7 @@ class JobState:
     def open(self, resume: bool) -> tuple[bool, str]:
         """Prepare the folder for a start in the project's folder.
 
-        Return whether its state is used, and a note about this.
+        Return whether the saved state is used, and a note about this.
         """
         os.makedirs(self._path, exist_ok=True)
         marker = contract.read(self._marker)
@@ -107,7 +107,7 @@ class JobState:
     def with_statistics(self, statistics: contract.Json) -> contract.Json:
         """Return the statistics of this attempt with those of earlier attempts added.
 
-        For maximum values, keep the larger one.
+        For a maximum, keep the larger of the two values.
         """
         both = dict(self.counted.get("scrapystats", {}))
         for name, number in statistics.items():
@@ -117,10 +117,11 @@ class JobState:
 
 
 class FeedCounts:
-    """The items and bytes that the runner counted in the feeds of a command, including earlier
-    attempts that it continues.
+    """The numbers of items and bytes that the runner counted in a command's feeds, including those
+    of the earlier attempts that the command continues.
 
-    Each attempt has its own feeds, so the file with the counts is in the state folder.
+    Each attempt has its own feeds, so the counts are kept in a file in the state folder, which all
+    attempts share.
     """
 
     def __init__(self, state_dir: str, *, resume: bool) -> None:
@@ -135,7 +136,7 @@ class FeedCounts:
         the result.
         """
         both = counted if anew else _sums(counted, self._earlier)
-        with contextlib.suppress(OSError):  # on a full disk, the feed cannot grow either
+        with contextlib.suppress(OSError):  # if the disk is full, the feed cannot grow either
             contract.write(self._path, json.dumps(both))
         return both
 
@@ -150,7 +151,9 @@ class KeptKeys:
         self._earlier = array("Q")
 
     def load(self, *, resume: bool) -> None:
-        """Load the keys of earlier attempts, or none if this one does not continue them."""
+        """Load the keys from earlier attempts, or no keys if this attempt does not continue earlier
+        ones.
+        """
         data = None
         if resume:
             with contextlib.suppress(OSError, NotOurs):
@@ -159,14 +162,14 @@ class KeptKeys:
         self._earlier = array("Q", data[: len(data) // 8 * 8])
 
     def begin(self) -> Keys:
-        """Return the keys of earlier attempts, to count this attempt from its beginning."""
+        """Return the keys from earlier attempts. Used to count this attempt from its beginning."""
         self._size = 0
         self._unsaved = self._earlier[:]
         return Keys(self._earlier, self._unsaved)
 
     def save(self) -> None:
         """Write the keys added since the last call."""
-        with contextlib.suppress(OSError, NotOurs):  # write only what there is room for
+        with contextlib.suppress(OSError, NotOurs):  # write only the keys for which there is room
             handle = SafeDirectory(self._path).lockable(KEYS)
             try:
                 count = os.pwrite(handle, self._unsaved, self._size) // 8
@@ -178,7 +181,7 @@ class KeptKeys:
 
 
 def _sums(counted: contract.Json, earlier: contract.Json) -> dict[str, int]:
-    """Return the counters of this attempt and of earlier ones together."""
+    """Return the sums of the counters of this attempt and earlier attempts."""
     return {
         name: min(counted.get(name, 0) + earlier.get(name, 0), reported.COUNT_MAX)
         for name in contract.COUNTERS
@@ -187,9 +190,9 @@ def _sums(counted: contract.Json, earlier: contract.Json) -> dict[str, int]:
 
 
 def _counters(counted: Any) -> contract.Json:
-    """Return the valid counters and statistics of a file.
+    """Return the valid counters and statistics in a file.
 
-    The crawler can write the file, so its content may be wrong.
+    The crawler can write to the file, so its content may be wrong.
     """
     good = contract.valid_stats(counted) if isinstance(counted, dict) else {}
     return contract.picked(good, (*contract.COUNTERS, "scrapystats"))

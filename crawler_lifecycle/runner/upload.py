@@ -1,8 +1,8 @@
-"""Upload of the crawler's supporting files to object storage after the crawler's end.
+"""Upload of the crawler's supporting files to object storage after the crawler has ended.
 
-For each part, the runner asks the gateway for an address and puts the part there. Its token is
-valid only for the files of this task. Failed calls are retried until the time limit is reached, and
-then reported. The upload never changes the result of the crawl.
+For each part, the runner asks the gateway for an address and puts the part there. The runner's
+token is valid only for the files of this task. Failed calls are retried until the time limit is
+reached; then the failure is reported. The upload never changes the result of the crawl.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from .bundle import Bundle
 
-#: The reason in the summary during the upload; it stays there if the runner is killed.
+#: The reason that the summary contains during the upload. It stays there if the runner is killed.
 INTERRUPTED = "the runner was killed while it uploaded them"
 OUT_OF_TIME = "there was no time left"
 #: Timeout in seconds for a connection, and for each read of an answer.
@@ -60,7 +60,9 @@ class Upload:
         self._opener = urllib.request.build_opener(NoRedirect)
 
     def start(self, deadline: float) -> None:
-        """Start the upload, which ends at ``deadline``, a time of the monotonic clock."""
+        """Start the upload, which ends at the latest at ``deadline``, a time of the monotonic
+        clock.
+        """
         self._deadline = deadline
         threading.Thread(target=self._run, name="crawl-upload", daemon=True).start()
 
@@ -68,7 +70,7 @@ class Upload:
         return self._over.is_set()
 
     def hurry(self, deadline: float) -> None:
-        """Move the deadline to this time if it is earlier."""
+        """Move the deadline to this time if this time is earlier."""
         self._deadline = min(self._deadline, deadline)
 
     def late(self) -> bool:
@@ -104,8 +106,8 @@ class Upload:
         self._over.set()
 
     def _put(self, number: int | None, data: bytes) -> None:
-        """Send one part, with retries, which are safe because a repeated part creates the same
-        object.
+        """Send one part, with retries. Retries are safe, because a part that is sent again creates
+        the same object.
 
         Raises ``_Never``.
         """
@@ -187,7 +189,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def passing(status: int) -> bool:
-    """Return whether the same request may succeed later."""
+    """Return whether the same request may succeed when it is sent again."""
     return status >= 500 or status in (408, 425, 429)
 
 

@@ -13,13 +13,13 @@ BEFORE_START = "shutdown-before-start"
 
 
 class Evidence(NamedTuple):
-    """The known facts about the end of a crawler."""
+    """The facts that the runner has about the end of a crawler."""
 
     scrapy: bool
     stop_asked: bool
     stop_signal: int
     exit_code: int | None
-    """``None`` if a signal killed it, or if it never started."""
+    """``None`` if a signal killed the crawler, or if it never started."""
     signal: int | None
     finish_reason: str | None
     began: bool
@@ -30,7 +30,7 @@ class Evidence(NamedTuple):
 
 
 def exit_of(end: Evidence) -> tuple[int, str | None]:
-    """Return the runner's exit code (see ``contract``) and the finish reason, ``None`` if
+    """Return the runner's exit code (see ``contract``) and the finish reason, which is ``None`` if
     unknown.
     """
     if end.exit_code is None and end.signal is None:
@@ -49,7 +49,7 @@ def _killed(end: Evidence) -> tuple[int, str | None]:
     if not (end.stop_asked and of_stop):
         return 128 + end.signal, end.finish_reason
     if end.scrapy and not end.began and not end.killed_late:
-        # Scrapy has no signal handlers before its spider opens.
+        # Before its spider opens, Scrapy has no signal handlers.
         return contract.STOPPED, BEFORE_START
     return contract.STOPPED_UNCLEANLY, end.finish_reason
 
@@ -69,25 +69,25 @@ def _scrapy(end: Evidence) -> tuple[int, str | None]:
     if reason == "finished":
         return (contract.FINISHED if end.exit_code == 0 else contract.FAILED), reason
     if reason == "shutdown":
-        # Scrapy also reports this reason when it fails to open. Only a signal that we passed on
-        # proves a stop.
+        # Scrapy reports this reason, too, when a spider fails to open. Only a signal that we
+        # forwarded proves a stop.
         return (contract.STOPPED, reason) if end.stop_asked else (contract.FAILED, None)
     return (contract.FAILED if reason in reported.FAILED_WORDS else contract.FINISHED), reason
 
 
 def _command(end: Evidence) -> tuple[int, str | None]:
-    """Decide for a program other than Scrapy.
+    """Return the exit code and finish reason for a program other than Scrapy.
 
-    Only the service knows what its exit codes mean, so they are passed on.
+    Only the service knows what the program's exit codes mean, so they are returned unchanged.
 
-    Exit code 0 means finished unless the program reports another reason. We decide about a stop
-    ourselves.
+    Exit code 0 means finished unless the program reports another reason. If a stop was requested,
+    the runner itself decides.
     """
     assert end.exit_code is not None
     if not end.stop_asked:
         return end.exit_code, end.finish_reason or ("finished" if end.exit_code == 0 else None)
     if end.finish_reason == "finished" and end.exit_code == 0:
-        return contract.FINISHED, "finished"  # the stop came too late
+        return contract.FINISHED, "finished"  # the stop was requested too late
     if end.exit_code in (0, contract.STOPPED):
         return contract.STOPPED, end.finish_reason or "shutdown"
     return contract.STOPPED_UNCLEANLY, end.finish_reason

@@ -230,11 +230,11 @@ def test_a_second_stack_in_a_folder_is_told_about_the_first(folder: Path) -> Non
     first, second = Stack(Layout(folder)), Stack(Layout(folder))
     first._take_lock()
     try:
-        with pytest.raises(CommandFailed, match=r"already runs in \S+: starting \(0 s\)"):
+        with pytest.raises(CommandFailed, match=r"is already running in \S+: starting \(0 s\)"):
             second._take_lock()
         print(" ready", file=first._lock, flush=True)
         with pytest.raises(
-            CommandFailed, match=r"already runs in \S+: http://127\.0\.0\.1:8500/\n"
+            CommandFailed, match=r"is already running in \S+: http://127\.0\.0\.1:8500/\n"
         ) as failed:
             second._take_lock()
         assert f"kill {os.getpid()}; or" in str(failed.value)

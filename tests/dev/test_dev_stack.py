@@ -115,7 +115,7 @@ def test_a_second_dev_is_refused_and_says_by_whom(running: Dev) -> None:
     assert second.process.returncode == 4
     assert output == ""
     assert (
-        f"already runs in {running.state_dir}: {running.known['gateway']}/\n"
+        f"is already running in {running.state_dir}: {running.known['gateway']}/\n"
         in running.error_output()
     )
     assert running.process.poll() is None

@@ -120,7 +120,7 @@ def test_beside_a_stack_that_does_not_run_a_service_refuses(
     }
     (folder / "dev.json").write_text(json.dumps(known))
     (folder / "dev.json").chmod(0o600)
-    with pytest.raises(CommandFailed, match="does not run") as refused:
+    with pytest.raises(CommandFailed, match="is not running") as refused:
         services.join(service)
     assert "crawlctl dev" in str(refused.value.next_step)
     monkeypatch.setenv("LIFECYCLE_DATABASE__URL", "sqlite:////nowhere/own.db")

@@ -278,7 +278,9 @@ def test_a_machine_that_slept_replaces_nothing(
             slept.set()
         wait_until(lambda: bool(said))
         time.sleep(2)
-        assert said == ["this machine, or crawlctl dev, slept for 61 s; the services continue"]
+        assert said == [
+            "this machine, or crawlctl dev, was suspended for 61 s; the services continue"
+        ]
         assert watching.starts("web") == 1
     finally:
         watching.hurry()

@@ -25,7 +25,8 @@ from crawler_lifecycle.subjects import ACCESS, TOKENS
 if TYPE_CHECKING:
     from crawler_lifecycle.store.store import Store
 
-#: Longer than any token lasts. A time after this would exceed the calendar.
+#: A number of days that exceeds the lifetime of any token. A time that is even later would exceed
+#: the calendar.
 _LONG_S = 1e10
 Name = Annotated[str, Parameter(help="the token's name: 1 to 64 letters, digits or . _ @ -")]
 

@@ -14,7 +14,7 @@ from crawler_lifecycle.subjects import Column, Document, of
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
-#: Seconds to wait for the report without ``--timeout``.
+#: Seconds to wait for the report if ``--timeout`` is not given.
 WAIT_S = 300.0
 
 
@@ -48,12 +48,12 @@ def audit(
     The exit code is 0 if nothing is left to repair, otherwise 1.
 
     A finding is repaired only after a waiting time, because the difference may disappear without a
-    repair. The table shows when each finding is due.
+    repair. The table shows when the repair of each finding is due.
 
     Tasks and workflows without a row in the database are not changed, because the database may have
-    been restored from an older copy. --adopt restores their rows from their workflow and from the
-    cluster; then they are polled, stopped and archived as before. --end-unknown ends them. Both act
-    at once.
+    been restored from an older copy. --adopt restores their rows from Temporal and from the
+    cluster; then they are polled, stopped and archived as before. --end-unknown ends such tasks and
+    workflows. Both options act at once.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def audit(
         raise WrongUsage(
             "--adopt and --end-unknown exclude each other",
             "give one of them",
-            why="adopted tasks continue, and --end-unknown would end them",
+            why="--adopt lets these tasks continue, but --end-unknown would end them",
         )
     with current().gateway() as gateway:
         unknown = "adopt" if adopt else "end" if end_unknown else "leave"

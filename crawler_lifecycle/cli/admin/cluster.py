@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 #: us to wait.
 THREADS = 8
 TRIES = 5
-#: Seconds to wait if the server asks us to wait without stating a time.
+#: Seconds to wait if the server asks us to wait but states no time.
 PAUSE_S = 1.0
-#: The number of pods between two lines about the progress.
+#: The number of pods between two progress messages.
 PROGRESS_EVERY = 1000
 
 
@@ -79,8 +79,8 @@ def release(
 
     The finalizer keeps a pod until its end is recorded in the database. If nothing will record the
     end any more (our services are removed, or the namespace is being deleted), an administrator
-    removes the finalizer. Without --yes nothing is changed. An end that was not recorded before may
-    be lost: its task becomes LOST.
+    removes the finalizer. Without --yes nothing is changed. If the end of a pod was not recorded
+    before, it can no longer be read, and the task becomes LOST.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ def release(
     with closing(cluster_access.connect(place.settings())) as api:
         rows = _listed(api, run, everything)
         if not rows:
-            # This raises an error if the namespace does not exist, whose list would be empty, too.
+            # This raises an error if the namespace does not exist. The list of pods in such a
+            # namespace would be empty, too.
             cluster_access.namespace_phase(api)
         if yes:
             _release(api, rows)
@@ -218,7 +219,7 @@ def _summarise(api: Api, rows: Sequence[_Row], *, yes: bool, again: str) -> None
     if not yes:
         running = sum(not row.waits for row in rows)
         if running:
-            say(f"{running:,} of them still execute: after a release their end may never be known")
+            say(f"{running:,} of them are still executing: a release may lose their results")
         say(f"{count(len(rows), 'pod')} in {api.namespace} on {api.host}; nothing was changed")
         say(f"next: {again}")
         return

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from crawler_lifecycle.store.retention.file_retention import FileRetentionStore
 
 DEFAULT_AGE = "14d"
-#: The number of runs in one query of the database.
+#: The number of runs in one database query.
 PAGE = 500
-#: The number of runs between two lines about the progress.
+#: The number of runs between two progress messages.
 PROGRESS_EVERY = 500
 
 
@@ -61,9 +61,9 @@ def collect(
     """Remove files of old runs from the shared volume and from object storage. Archives stay.
 
     The command removes files and saved state of runs that have ended and were exported, or had
-    nothing to export. It keeps and lists runs that are live, recent, not exported or unknown to the
-    database. Without --yes nothing is changed. It can be called at any time, even twice at once. A
-    run that is resumed later starts from the beginning, and its record shows this.
+    nothing to export. It keeps and lists the files of runs that are live, recent, not exported or
+    not in the database. Without --yes nothing is changed. It can be called at any time, even twice
+    at once. A run that is resumed later starts from the beginning, and its record shows this.
 
     Parameters
     ----------
@@ -182,9 +182,9 @@ class _Tidying:
             row.run = found
 
     def remove(self, rows: Sequence[_Row], places: Sequence[FilesPlace]) -> list[str]:
-        """Remove the files of old runs, and finish removals of earlier calls.
+        """Remove the files of old runs, and finish the removals that earlier calls began.
 
-        Return the errors of the latter.
+        Return the errors from finishing these earlier removals.
         """
         due = [row for row in rows if row.stand is RetentionState.OLD]
         for done, row in enumerate(due, 1):
@@ -197,7 +197,7 @@ class _Tidying:
         """Remove the files of one run from every location, because files may have been added since
         the locations were listed.
         """
-        assert row.ref is not None  # a name without a run has no age
+        assert row.ref is not None  # a name that belongs to no run has no age
         run = row.ref
         run_id = row.ref.run_id
 
@@ -239,7 +239,7 @@ def _show(
 ) -> None:
     """Print the rows.
 
-    In tables, live, recent and empty runs are only counted, because there are so many.
+    In tables, live, recent and empty runs are only counted, because there are so many of them.
     """
     quiet = (RetentionState.LIVE, RetentionState.RECENT, RetentionState.REMOVED)
     documents = [row.document() for row in rows]

@@ -21,10 +21,10 @@ _Url = Annotated[str | None, Parameter(help="database; default: LIFECYCLE_DATABA
 
 
 def backup(file: Path, /, *, url: _Url = None) -> None:
-    """Write a copy of the database to a new file, while everything runs.
+    """Write a copy of the database to a new file, while all services are running.
 
-    The copy is a consistent snapshot, and is checked. For MySQL and MariaDB, the command of their
-    own tool is shown.
+    The copy is a consistent snapshot, and is checked. For MySQL and MariaDB, the commands of the
+    server's own tools are shown.
 
     Parameters
     ----------
@@ -39,11 +39,12 @@ def backup(file: Path, /, *, url: _Url = None) -> None:
 
 
 def restore(file: Path, /, *, url: _Url = None) -> None:
-    """Replace the database with a copy. Its services must have ended; crawls may continue.
+    """Replace the database with a copy. All services that use the database must have ended; crawls
+    may continue.
 
-    The copy is checked and upgraded first, and the former files are kept next to it. The next
-    crawlctl dev adopts executing tasks that the copy does not contain. For MySQL and MariaDB, the
-    command of their own tool is shown.
+    Before the replacement, the copy is checked and upgraded. The former database files are kept
+    next to the new one. The next crawlctl dev adopts executing tasks that the copy does not
+    contain. For MySQL and MariaDB, the commands of the server's own tools are shown.
 
     Parameters
     ----------
@@ -63,7 +64,8 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
                     f"{file} is not one of our databases; give a file from crawlctl db backup"
                 )
             schema_version.upgrade(sqlite_url(new))
-            # Write the mark first, so that adoption is not forgotten after a crash here.
+            # Write the mark before the file is replaced, so that tasks are adopted even after a
+            # crash here.
             target.with_name(target.name + sqlite_files.RESTORED).write_text(str(file))
             aside = sqlite_files.set_aside(target, "replaced")
             new.rename(target)
@@ -77,7 +79,7 @@ def restore(file: Path, /, *, url: _Url = None) -> None:
 def _file_of(url: str | None, copy: Path) -> Path:
     """Return the file of a SQLite database.
 
-    For any other database, raises ``CommandFailed`` with its commands.
+    For any other database, raise ``CommandFailed`` with the commands for that database.
     """
     from crawler_lifecycle.store.diagnosis import sqlite_file
     from crawler_lifecycle.store.engine import parse_url

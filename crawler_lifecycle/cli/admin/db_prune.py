@@ -29,15 +29,15 @@ DEFAULT_AGE = "90d"
 ACCESS_AGE = "365d"
 #: Seconds before each retry of a chunk that the database refused.
 AGAIN_S = (1.0, 2.0, 4.0, 8.0)
-#: Shortest and longest pause after a chunk, in seconds. Otherwise the pause is as long as the chunk
-#: took.
+#: Shortest and longest pause after a chunk, in seconds. Within these limits, the pause is as long
+#: as the chunk took.
 LEAST_PAUSE_S = 0.01
 LONGEST_PAUSE_S = 1.0
 #: Seconds between two progress messages.
 PROGRESS_EVERY_S = 10.0
 
-#: The tables of ``--logs-older-than``: they contain nearly all data of a run, and are needed for
-#: the shortest time.
+#: The tables of ``--logs-older-than``: they contain nearly all data of a run, but are needed for a
+#: shorter time than any other table.
 LARGE = ("task_log", "task_stats")
 
 T = TypeVar("T")
@@ -60,18 +60,18 @@ def prune(
 ) -> None:
     """Remove details of runs that ended long ago from the database. The records of the runs stay.
 
-    The command removes run.changed events with their pushes, the kept last lines of logs, temporary
-    rows of polls, and closed findings of audits. Rows of the access log have their own age limit.
-    It never changes runs, tasks, the record of status changes, or rows that a resume or an export
-    needs. Without --yes nothing is changed. It can be called at any time, even twice at once. It
-    can be stopped at any time; the next call continues.
+    The command removes run.changed events with their pushes, the stored last lines of logs,
+    temporary rows from polls, and closed findings from audits. Rows in the access log have their
+    own age limit. It never changes runs, tasks, the record of status changes, or rows that a resume
+    or an export needs. Without --yes nothing is changed. The command can be called at any time,
+    even twice at once. It can be stopped at any time; the next call continues the work.
 
     Parameters
     ----------
     older_than
         time since the runs ended; at least 7d
     logs_older_than
-        the same for logs and statistics of tasks; default: as --older-than
+        the same for logs and statistics of tasks; default: the value of --older-than
     access_older_than
         age of rows of the access log; at least 7d
     yes
@@ -98,7 +98,9 @@ def prune(
 
 @dataclass
 class _Table:
-    """Counts of rows in one table: rows that can be removed, removed rows, and rows that stay."""
+    """Counts of rows in one table: rows that can be removed, rows that were removed, and rows that
+    stay.
+    """
 
     goes: int = 0
     removed: int = 0
@@ -125,7 +127,7 @@ class Pruning:
         return sum(table.goes for table in self.tables.values())
 
     def all_tables(self) -> None:
-        """Read all tables. With ``yes``, remove the rows that are no longer needed."""
+        """Read all tables. If ``yes`` is true, remove the rows that are no longer needed."""
         for name in self.pruner.tables:
             self._table(name)
 
@@ -165,7 +167,8 @@ class Pruning:
     def _tried(self, step: Callable[[], T]) -> T:
         """Return the result of a step.
 
-        While the database is unavailable, retry it, because it is a single transaction.
+        While the database is unavailable, retry the step. Retries are safe, because the step is a
+        single transaction.
         """
         for pause in (*AGAIN_S, None):
             try:
@@ -174,7 +177,7 @@ class Pruning:
                 if pause is None:
                     raise self._failed(error) from None
                 time.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last try returns a result or raises an error")
 
     def _failed(self, error: Exception) -> CommandFailed:
         fix = DATABASE_FIX
@@ -196,7 +199,7 @@ def _show(work: Pruning, age_s: float) -> None:
             for why, rows in table.stays.items()
         ]
         documents += sorted(kept, key=lambda one: str(one["why"]))
-    # These rows are not counted, because this would read all of them.
+    # These rows are not counted, because a count would read all of them.
     documents += [
         {"table": name, "rows": None, "what": "stays", "why": why} for name, why in NEVER.items()
     ]

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from crawler_lifecycle.ports.protocols import KnowsRuns
     from crawler_lifecycle.settings import Settings
 
-#: Seconds for all sources together. A server that is starting needs a moment.
+#: Seconds for all sources together. A server that is starting needs some time.
 LIMIT_S = 20.0
 _TRY_S = 0.1
 
 
 @dataclass
 class WorkflowNumbers:
-    """Implements ``KnowsRuns`` with the Temporal server of the environment.
+    """An implementation of ``KnowsRuns`` with the Temporal server that the environment names.
 
     Each call makes its own connection.
     """
@@ -32,7 +32,7 @@ class WorkflowNumbers:
     within_s: float = LIMIT_S
 
     def highest_run(self, above: int = 0) -> int:
-        """Return the highest run id, as the port defines.
+        """Return the highest run id, as the port ``KnowsRuns`` defines it.
 
         Raises ``TemporalUnavailable``, including if no server is configured.
         """
@@ -48,7 +48,7 @@ def named() -> bool:
     """Return whether the environment or a profile contains the address of Temporal."""
     try:
         return bool(configured_address())
-    except Exception:  # the connection will report the error
+    except Exception:  # an attempt to connect will report the error
         return True
 
 

@@ -1,4 +1,4 @@
-"""Verbs that run a service in the foreground, and verbs of the database."""
+"""Verbs that run a service in the foreground, and verbs for the database."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DATABASE_FIX = "check LIFECYCLE_DATABASE__URL, and that the database exists and 
 
 
 def hide() -> None:
-    """Hide the environment and memory of this process from others of the same user, such as local
-    crawlers.
+    """Hide the environment and memory of this process from other processes of the same user, such
+    as local crawlers.
     """
     from crawler_lifecycle.runner import child
 
     if not child.hide_environment():
         say(
-            "this system cannot hide environment and memory of a process from other processes of "
+            "this system cannot hide a process's environment and memory from other processes of "
             "the same user"
         )
 
@@ -45,11 +45,11 @@ def keep_files_private() -> None:
 
 
 def join(service: str) -> None:
-    """Use the settings of the nearest ``crawlctl dev``, if no setting names another system.
+    """Use the settings of the nearest ``crawlctl dev``, if no setting names a different system.
 
-    Without this, a second gateway would use its own database, and not the database of the stack.
-    Raises ``CommandFailed`` if that stack does not run, because its Temporal server and database
-    are not available.
+    Otherwise, a second gateway would use its own database instead of the stack's database. Raises
+    ``CommandFailed`` if that stack is not running, because its Temporal server and database are not
+    available.
     """
     if dev_json.is_told(os.environ):
         return
@@ -59,7 +59,7 @@ def join(service: str) -> None:
     if "temporal" not in living(stack.known):
         raise CommandFailed(
             Exit.NOT_IN_THIS_STATE,
-            f"{service}: {stack.file} names a stack that does not run",
+            f"{service}: {stack.file} names a stack that is not running",
             "its database and Temporal server are not available",
             f"crawlctl dev --state-dir {stack.file.parent}, or set LIFECYCLE_DATABASE__URL and "
             "TEMPORAL_ADDRESS (docs/settings.md)",
@@ -78,8 +78,7 @@ def settings_beside(stack: dev_json.Stack) -> dict[str, str]:
     """
     folder = stack.file.parent
     found = stack.variables()
-    # This file is empty. It replaces the profile in the home directory, which could add TLS or a
-    # key.
+    # This empty file replaces the profile in the home directory, which could add TLS or a key.
     if (profile := folder / "temporal.toml").is_file():
         found["TEMPORAL_CONFIG_FILE"] = str(profile)
     if (key := folder / "task.key").is_file() and stack.known.get("cluster") == "local":
@@ -91,7 +90,7 @@ def _service(name: str) -> Settings:
     """Prepare this process as one of our services, and return its settings. Call ``_loaded`` after
     the imports.
     """
-    # imported objects stay; searching them for garbage takes a tenth of the startup time
+    # imported objects are never garbage; a search through them takes a tenth of the startup time
     gc.disable()
     hide()
     keep_files_private()
@@ -146,8 +145,8 @@ def new_token(
 ) -> None:
     """Create a token, and the TOML lines that the gateway needs to accept it.
 
-    Give the token to its user, because it is not stored. Add the lines to the file of
-    LIFECYCLE_GATEWAY__CALLERS_FILE. The gateway reads a changed file without a restart.
+    Give the token to its user, because the token is not stored. Add the lines to the file that
+    LIFECYCLE_GATEWAY__CALLERS_FILE names. The gateway reads the changed file without a restart.
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ def new_token(
 
     def table() -> None:
         print(token, flush=True)
-        say("add these lines to the file of LIFECYCLE_GATEWAY__CALLERS_FILE:\n")
+        say("add these lines to the file that LIFECYCLE_GATEWAY__CALLERS_FILE names:\n")
         print(lines, end="")
 
     emit(document, names=[token], table=table)
@@ -188,10 +187,11 @@ def db_upgrade(
     url: str | None = None,
     recreate: bool = False,
 ) -> None:
-    """Upgrade the database's schema to this version, if it is older.
+    """Upgrade the database's schema to this version, if the schema is older.
 
     Then raise the counter of run ids above every id that workflows or the cluster still use,
-    because a restored or new database would use them again. With --url only the schema is upgraded.
+    because a restored or new database would use these ids again. With --url, only the schema is
+    upgraded.
 
     Parameters
     ----------
@@ -235,18 +235,18 @@ def _bring_numbers_forward(settings: Settings) -> None:
         newest = store.newest_run_id()
         known = bring_forward(store, sources(settings), LIMIT_S)
     except LifecycleError as error:
-        say(f"the counter of run ids was not raised: {error}; a worker does it when it starts")
+        say(f"the counter of run ids was not raised: {error}; a worker raises it when it starts")
         return
     if known.above > newest:
         say(
-            f"new runs get ids above {known.above}: the newest run of the database is "
+            f"new runs get ids above {known.above}: the newest run in the database is "
             f"{newest}, and "
             f"{', '.join(known.words(newest))}; was it restored? next: crawlctl audit"
         )
     for name, text in sorted(known.troubles.items()):
         say(
-            f"the run ids that {name} uses are not known ({text}); a worker asks again when "
-            "it starts"
+            f"the run ids that {name} uses cannot be read ({text}); a worker tries again when it "
+            f"starts"
         )
 
 
@@ -267,7 +267,7 @@ def db_check(*, url: str | None = None) -> None:
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Convert database errors to ``CommandFailed``."""
+    """Convert database errors in the block to ``CommandFailed``."""
     from crawler_lifecycle.domain.errors import InvalidRequest, LifecycleError, NotInThisState
     from crawler_lifecycle.store.engine import StoreDamaged
 

@@ -1,4 +1,6 @@
-"""Client of the gateway's HTTP API. Each error has an exit code, a cause and a next step."""
+"""A client for the gateway's HTTP API. Each error contains an exit code, a cause and a next
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ Document = dict[str, Any]
 
 PAGE_SIZE = 200
 #: The longest pause in the download of an archive, in seconds. The gateway reads archives from a
-#: disk or bucket.
+#: disk or a bucket, which takes time.
 ARCHIVE_SILENCE_S = 120.0
-#: A broken download fails after this many tries without a new byte.
+#: An interrupted download fails after this many tries that received no new byte.
 TRIES_MAX = 3
-#: HTTP status -> exit code. Any other status is an error of the gateway.
+#: HTTP status -> exit code. A status that is not listed is an error in the gateway.
 _EXITS = {
     **dict.fromkeys((400, 413, 422), Exit.USAGE),
     **dict.fromkeys((401, 403), Exit.NOT_AUTHORISED),
@@ -50,7 +52,7 @@ _LATER = "try again in a moment; crawlctl dev starts a gateway on this machine"
 class Gateway:
     """One connection to a gateway. Every method raises ``CommandFailed``.
 
-    If the address is from the file of a ``stack``, only that stack is called.
+    If the address comes from the file of a ``stack``, only that stack is called.
     """
 
     def __init__(
@@ -70,11 +72,11 @@ class Gateway:
         self._timeout_s = timeout_s
         self._seen: dict[str, tuple[str, Document]] = {}
         self.accepted = False
-        """True if the last answer was 202, so that the gateway carries out the request. Otherwise
-        there was nothing to do.
+        """True if the last answer had status 202, which means that the gateway carries out the
+        request. False if there was nothing to do.
         """
-        # Plain HTTP does not need the certificates, which take 20 ms to load. A proxy cannot reach
-        # this machine.
+        # Plain HTTP needs no certificates, which take 20 ms to load. A proxy cannot reach the
+        # loopback address of this machine.
         self._http = httpx.Client(
             base_url=self.url,
             timeout=timeout_s,
@@ -102,7 +104,7 @@ class Gateway:
 
         A second call with the same ``request_id`` returns the same run or manager.
         """
-        # A header only allows ASCII. Any other id is sent in the body.
+        # A header allows only ASCII. An id with other characters is sent in the body.
         headers = {"Idempotency-Key": request_id} if request_id.isascii() else {}
         body = dict(request) if headers else {**request, "request_id": request_id}
         try:
@@ -117,7 +119,7 @@ class Gateway:
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Document]:
         """Return at most ``limit`` runs, newest first.
 
-        Filters have the names of the API's parameters.
+        The names of the filters are those of the API's parameters.
         """
         return self.rows("/v1/runs", limit=limit, **filters)
 
@@ -126,7 +128,7 @@ class Gateway:
         return self._send("GET", f"/v1/runs/{run_id}")
 
     def crawler(self, name: str) -> Document:
-        """Return an entry of the catalogue."""
+        """Return one entry from the catalogue."""
         for row in self.rows("/v1/crawlers"):
             if row.get("name") == name:
                 return row
@@ -137,7 +139,7 @@ class Gateway:
     def poll(self, path: str, **params: Any) -> Document:
         """Return a polled document.
 
-        The gateway does not send an unchanged version again (``ETag``).
+        The gateway does not send an unchanged document again (``ETag``).
 
         The result is the same object until the document changes.
         """
@@ -165,13 +167,13 @@ class Gateway:
         tail: int | None = None,
         **choice: Any,
     ) -> str:
-        """Return at most the last ``tail`` lines of a task's log (default: the log of the main
-        task), or those that other parameters of the route choose.
+        """Return at most the last ``tail`` lines of a task's log, or the lines that the route's
+        other parameters select. The default is the log of the main task.
         """
         return self.text(f"/v1/runs/{run_id}/logs", task=task_id, tail=tail, **choice)
 
     def follow_logs(self, run_id: int, task_id: int | None, *, tail: int | None) -> Iterator[str]:
-        """Yield parts of a task's log as it grows, until the task has ended."""
+        """Yield parts of a task's log as the log grows, until the task has ended."""
         params = _given({"task": task_id, "tail": tail, "follow": "true"})
         with self._streamed(f"/v1/runs/{run_id}/logs", params) as answer:
             yield from answer.iter_text()
@@ -184,9 +186,9 @@ class Gateway:
             yield from answer.iter_bytes()
 
     def file(self, run_id: int, name: str) -> Generator[bytes]:
-        """Yield the bytes of a file of a run.
+        """Yield the bytes of a run's file.
 
-        After a broken connection, the download continues at the same byte.
+        If the connection is interrupted, the download continues at the same byte.
         """
         at = tries = 0
         while True:
@@ -222,7 +224,9 @@ class Gateway:
         request_id: str | None = None,
         requested_by: str | None = None,
     ) -> Document:
-        """Ask a run to end. Return its state. A run that has ended does not change."""
+        """Ask a run to end. Return the run's state. A run that has already ended does not
+        change.
+        """
         body = {
             "force": force,
             "reason": reason,
@@ -258,11 +262,11 @@ class Gateway:
         last: Document | None = None,
         **filters: Any,
     ) -> list[Document]:
-        """Return at most ``limit`` rows of a list from all its pages.
+        """Return at most ``limit`` rows from all pages of a list.
 
-        The last part of the path names their field.
+        The last part of the path is the name of the field with the rows.
 
-        The other fields of the last page are added to ``last``.
+        All other fields of the last page are added to ``last``.
         """
         found: list[Document] = []
         params: dict[str, Any] = _given(filters) | {
@@ -282,7 +286,7 @@ class Gateway:
     def post(
         self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Document:
-        """Send a POST request without fields that are ``None``.
+        """Send a POST request, omitting fields that are ``None``.
 
         A second call with the same ``key`` does nothing.
         """
@@ -302,9 +306,9 @@ class Gateway:
         return self._send("DELETE", path, params=_given(params))
 
     def send_graph(self, body: Mapping[str, object], pages: Sequence[bytes]) -> Document:
-        """Create a graph, send its pages, and start it.
+        """Create a graph, send its pages, and start the graph.
 
-        A second call with the same graph returns the existing one.
+        A second call with the same graph returns the existing graph.
         """
         found = self.post("/v1/graphs", body)
         if found.get("state") != "draft":
@@ -321,7 +325,7 @@ class Gateway:
     # --- audits -----------------------------------------------------------------------------------
 
     def audit_report(self, audit_id: str) -> Document | None:
-        """Return the report of this audit; ``None`` while it runs."""
+        """Return the report of this audit; ``None`` while the audit is running."""
         try:
             found: Document | None = self.get("/v1/audit", audit_id=audit_id).get("report")
         except CommandFailed as failure:
@@ -408,7 +412,7 @@ def _given(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusal(answer: httpx.Response, method: str, path: str) -> CommandFailed:
-    """Return the error that the problem document of an answer describes.
+    """Return the error that the problem document in an answer describes.
 
     The answer's body must have been read.
     """

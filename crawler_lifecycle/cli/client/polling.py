@@ -15,12 +15,13 @@ T = TypeVar("T")
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 GROWTH = 1.3
-#: Seconds without an answer after which polling ends. A restart of the gateway takes less.
+#: Seconds without an answer after which polling ends. A restart of the gateway takes less time than
+#: this.
 OUTAGE_S = 60.0
 
 
 class Polling:
-    """Repeats a call to the gateway."""
+    """A sequence of calls to the gateway, with pauses between them."""
 
     def __init__(self, *, timeout_s: float | None = None, longest_s: float | None = None) -> None:
         self._until = None if timeout_s is None else time.monotonic() + timeout_s

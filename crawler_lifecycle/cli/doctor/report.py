@@ -28,7 +28,7 @@ Level = Literal["ok", "warn", "bad"]
 CLOCK_WARN_S = 2.0
 
 _ARCHIVE = "crawler_lifecycle.adapters.archive"
-#: Section of the settings -> modules that it needs and that are slow to import.
+#: Section of the settings -> the modules that the section needs and that are slow to import.
 SLOW = {
     "all": ("crawler_lifecycle.store.tables", "crawler_lifecycle.store.base.checks"),
     "s3": (
@@ -61,26 +61,29 @@ def ok(check: str, text: str) -> Line:
 
 
 def warn(check: str, text: str, fix: str | None) -> Line:
-    """Return a finding that causes minor or later problems."""
+    """Return a finding about a minor problem, or about one that may appear later."""
     return Line(check, "warn", text, fix)
 
 
 def bad(check: str, text: str, fix: str | None) -> Line:
-    """Return a finding that causes runs to fail or wait."""
+    """Return a finding about a problem that makes runs fail or wait."""
     return Line(check, "bad", text, fix)
 
 
 def of_error(check: str, error: object, *, level: Level = "bad", fix: str | None = None) -> Line:
     """Return a finding for one of our errors.
 
-    The fix is its text after the last semicolon, or else ``fix``.
+    The fix is the part of the error's text after the last semicolon. If there is no semicolon, it
+    is ``fix``.
     """
     what, _, last = str(error).rpartition("; ")
     return Line(check, level, what or last, last if what else fix)
 
 
 def old(check: str, product: str, version: str, least: tuple[int, int], lacks: str) -> list[Line]:
-    """Return a finding if ``version`` is older than ``least``; none for an unreadable version."""
+    """Return a finding if ``version`` is older than ``least``; an unreadable version
+    gives no finding.
+    """
     found = re.search(r"(\d+)\.(\d+)", version)
     if found is None or (int(found[1]), int(found[2])) >= least:
         return []
@@ -98,7 +101,8 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
     """Return a finding about a clock that is ``ahead_s`` ahead of ours, plus or minus
     ``uncertain_s``.
 
-    A difference of more than ``CLOCK_OFF_MAX_S``, the most that a proof of absence allows, is bad.
+    A difference of more than ``CLOCK_OFF_MAX_S``, the maximum that a proof of absence allows, is
+    bad.
     """
     off = max(0.0, abs(ahead_s) - uncertain_s)
     if off < CLOCK_WARN_S:
@@ -125,9 +129,9 @@ def clock_line(whose: str, ahead_s: float, uncertain_s: float) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Input of all checks.
+    """The input for all checks.
 
-    ``settings`` is ``None`` if they are invalid; ``fix`` permits repairs.
+    ``settings`` is ``None`` if the settings are invalid. If ``fix`` is true, repairs are permitted.
     """
 
     settings: Settings | None
@@ -136,8 +140,8 @@ class Context:
     fix: bool = False
     limit_s: float = 15.0
     services: str | None = None
-    """The namespace of our services, whose accounts are checked. With ``None``, only our own rights
-    are checked.
+    """The namespace of our services, whose accounts are checked. If it is ``None``, only our own
+    rights are checked.
     """
 
     @property
@@ -149,9 +153,9 @@ class Context:
 
     @property
     def known(self) -> Settings:
-        """The settings, for checks that run only if these are valid."""
+        """The settings, for checks that run only if the settings are valid."""
         if self.settings is None:
-            raise RuntimeError("this check needs settings")
+            raise RuntimeError("this check needs valid settings")
         return self.settings
 
 
@@ -165,8 +169,8 @@ class Check:
 
 
 def _begun(check: Check, context: Context) -> Future[Sequence[Line]]:
-    """Start a check in its own daemon thread, which does not keep the program from ending if it
-    hangs.
+    """Start a check in its own daemon thread. If the check hangs, such a thread does not keep the
+    program from ending.
     """
     found: Future[Sequence[Line]] = Future()
 
@@ -203,8 +207,8 @@ def run(checks: Sequence[Check], context: Context) -> Iterator[Line]:
 def load(settings: Settings) -> None:
     """Import the modules that the checks need before their threads start.
 
-    Threads that import the same packages wait for each other, which would use up the time of the
-    checks. In a deadlock, Python even returns a partly loaded module.
+    Threads that import the same packages wait for each other, which would use up the checks' time.
+    In a deadlock, Python even returns a partly loaded module.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 
@@ -212,7 +216,7 @@ def load(settings: Settings) -> None:
         "all": True,
         "s3": settings.archive.url.startswith("s3:") or settings.cluster.files_url is not None,
         "eventbridge": settings.events.url.startswith("eventbridge:"),
-        # If the package is missing, its check reports that.
+        # If the package is missing, the check of the packages reports that.
         "pusher": settings.pusher.app_id is not None and util.find_spec("pusher") is not None,
     }
     slow = [name for what, names in SLOW.items() if needed[what] for name in names]

@@ -1,4 +1,4 @@
-"""All settings of this process, with their sources."""
+"""All settings of this process, and the source of each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Sources of settings: the environment, the file of ``LIFECYCLE_CONFIG``, and a running
+    """Sources of settings: the environment, the file that ``LIFECYCLE_CONFIG`` names, and a running
     ``crawlctl dev``.
     """
 
@@ -58,8 +58,8 @@ class Sources:
     dev_json: Path | None = None
     of_dev: frozenset[str] = frozenset()
     alone: bool = False
-    """True if only a gateway is configured. A stack in this folder would then be a different
-    system.
+    """True if only the address of a gateway is configured. Then a stack in this folder would be a
+    different system.
     """
 
     def of(self, variable: str) -> str:
@@ -79,8 +79,8 @@ def collect(state_dir: Path | None) -> Sources:
 
     If no setting names a system, use the ``crawlctl dev`` of this folder or a folder above it.
 
-    Its addresses are added to the environment of this process. Raises ``CommandFailed`` if
-    ``state_dir`` was given but has no stack.
+    That stack's addresses are added to the environment of this process. Raises ``CommandFailed`` if
+    ``state_dir`` is given but contains no stack.
     """
     environment = dict(os.environ)
     file = Path(environment["LIFECYCLE_CONFIG"]) if environment.get("LIFECYCLE_CONFIG") else None
@@ -117,8 +117,8 @@ def _of_temporal(name: str) -> bool:
 
 def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.Stack | None:
     if state_dir is None:
-        # The variables of Temporal are also those of its own programs, so they alone do not name an
-        # installation of ours.
+        # Temporal's own programs use the same variables, so these variables alone do not show that
+        # an installation of ours is configured.
         ours = {name: value for name, value in environment.items() if not _of_temporal(name)}
         found = None if dev_json.is_told(ours) else stack_of_dev()
         if (
@@ -149,8 +149,8 @@ def _stack(state_dir: Path | None, environment: Mapping[str, str]) -> dev_json.S
 def in_force(
     settings: Settings, sources: Sources, redactor: redaction.Redactor
 ) -> list[dict[str, str]]:
-    """Return name, value and source of every setting and of other relevant variables, without
-    secrets.
+    """Return name, value and source of every setting and of other relevant variables, with secrets
+    masked.
     """
     found = []
     for variable in variables():

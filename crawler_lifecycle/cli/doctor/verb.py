@@ -41,8 +41,8 @@ def doctor(
     """Check an installation: settings, versions, Temporal, database, cluster rights, archive, event
     bus.
 
-    Each line shows ok, warn or bad, and the fix. The exit code is 1 if something is bad. Nothing is
-    changed without --fix, except for a probe in the archive that is removed again.
+    Each line shows ok, warn or bad, and the fix. The exit code is 1 if any line shows bad. Nothing
+    is changed without --fix, except that a probe is written to the archive and removed again.
 
     With --cluster, from any machine with a kubeconfig: the versions, rights of each service
     account, namespaces and clocks of the systems that an installation needs.
@@ -109,7 +109,7 @@ def _prepare(
         wrong = bad(
             "settings",
             redactor.text(str(error)),
-            "correct it; checks that need settings were not run",
+            "correct this setting; checks that need settings were not run",
         )
         return Context(None, found, redactor, fix, limit_s), (), (wrong,)
     line = ok(
@@ -138,10 +138,10 @@ def _checks(settings: Settings | None) -> Sequence[Check]:
 
 
 def _here(checks: Sequence[Check], context: Context) -> tuple[Sequence[Check], Sequence[Line]]:
-    """Return the checks that apply here, and a line with the reason if some do not.
+    """Return the checks that apply here and, if some checks do not apply, a line with the reason.
 
-    In the pod of a component, only the systems that it uses are checked. If only a gateway is
-    configured, it reports its own state.
+    In the pod of a component, only the systems that it uses are checked. If only the address of a
+    gateway is configured, no system is checked, because the gateway reports its own state.
     """
     from crawler_lifecycle.clusters.kind import kind_of
 

@@ -32,20 +32,21 @@ Counts = dict[str, int]
 TAG = "check"
 WHY = "crawlctl crawler check"
 _STYLES = {"ok": "green", "FAILED": "red bold", "skipped": "yellow"}
-#: The number of different counter values that prove growth. After more values, we stop waiting for
-#: ``resumed``, which the equally frequent polls would have found.
+#: The number of different counter values that prove growth. Once there are more values than this,
+#: we stop waiting for ``resumed``: polls come as often as new values, so they would have found it.
 _GROWTHS = 3
 _PATIENCE = 8
 _QUICK: dict[str, Any] = {"tags": [TAG], "poll_minutes": [0.05]}
 #: Seconds for the archive; seconds after the grace period in which a stopped run must end; and
-#: seconds after ``--limit-s`` when the service itself stops a run, in case this program died.
+#: seconds after ``--limit-s`` after which the service itself stops a run, in case this program has
+#: died.
 _EXPORT_S = 60.0
 _STOP_S = 60.0
 _ABANDONED_S = 300.0
 
 
 class Line(NamedTuple):
-    """One part of the contract, with its result, an explanation, and the fix."""
+    """One part of the contract, with the result of the check, an explanation, and the fix."""
 
     check: str
     result: Literal["ok", "FAILED", "skipped"]
@@ -58,7 +59,7 @@ def _bad(check: str, text: str, fix: str, section: str) -> Line:
 
 
 class CheckedRun(NamedTuple):
-    """A run, and the row of its task in one attempt, which is empty before the task exists."""
+    """A run, and the row of its task in one attempt. The row is empty before the task exists."""
 
     run: Document
     task: Document
@@ -69,7 +70,7 @@ class CheckedRun(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """True if our stop ended the run, even if it had to be killed."""
+        """True if our stop request ended the run, even if the crawler had to be killed."""
         return was_stopped(self.run)
 
     @property
@@ -102,8 +103,9 @@ def check(
     check.
 
     It starts the crawler, waits until its counters grow, stops it, resumes it, and starts it once
-    more to let it end. Each line shows ok, FAILED or skipped, and the fix. The exit code is 1 if
-    something failed. Runs that still execute at the end are stopped, also after Ctrl-C.
+    more and lets it end on its own. Each line shows ok, FAILED or skipped, and the fix. The exit
+    code is 1 if a check failed. Runs that are still executing at the end are stopped, even after
+    Ctrl-C.
 
     Parameters
     ----------
@@ -148,7 +150,7 @@ def check(
 class Trial:
     """The runs of one check.
 
-    Its methods continue after a restart of the gateway. They raise ``CommandFailed``.
+    The methods continue after a restart of the gateway, and raise ``CommandFailed``.
     """
 
     def __init__(
@@ -167,12 +169,12 @@ class Trial:
         )
         self.runs: list[int] = []
         self._live: set[str] = set()
-        """The request ids of runs that may execute, by which even a run whose start was not
-        answered is found.
+        """The request ids of runs that may be executing. With these ids, we find even a run whose
+        start request got no answer.
         """
 
     def lines(self) -> Iterator[Line]:
-        """Carry out the check, and yield each line as soon as it is known."""
+        """Carry out the check, and yield each line as soon as its result is available."""
         run = self._start()
         counts = list[Counts]()
         seen = self._follow(run, lambda seen: bool(seen.task.get("started_at")))
@@ -212,7 +214,7 @@ class Trial:
                 self._gateway.stop(run, reason=WHY, requested_by=self._by)
                 say(f"run {run} is asked to stop; next: crawlctl wait {run} --for ended")
         except CommandFailed as failure:
-            what = f"runs may still execute, at most for {self._longest_s:g} s: {failure.what}"
+            what = f"runs may still be executing, for at most {self._longest_s:g} s: {failure.what}"
             say(f"{what}; next: crawlctl list --tag {TAG}")
 
     # --- steps
@@ -230,7 +232,7 @@ class Trial:
         return run
 
     def _poll(self, run: int, attempt: int) -> CheckedRun:
-        # read this before the task, which is then at least as new
+        # read the run before the task, so that the task is at least as new as the run
         found = self._gateway.poll(RUN.path(run))
         rows = [row for row in self._gateway.tasks(run) if row.get("run_attempt") == attempt]
         if found.get("status") in TERMINAL:
@@ -289,7 +291,7 @@ class Trial:
         if not seen.stopped:
             return Line("last words", "skipped", "it was not stopped")
         log = ""
-        with suppress(CommandFailed):  # there may be no log
+        with suppress(CommandFailed):  # the log may not exist
             log = self._ask(
                 lambda: self._gateway.logs(seen.run["run_id"], seen.task.get("task_id"), tail=50)
             )
@@ -306,7 +308,7 @@ class Trial:
     def _resuming(self, before: CheckedRun) -> Iterator[Line]:
         if not before.stopped or not self._entry.get("resumable"):
             why = (
-                "its entry of the catalogue does not have resumable: true"
+                "its catalogue entry does not contain resumable: true"
                 if before.stopped
                 else "it was not stopped"
             )
@@ -325,7 +327,7 @@ class Trial:
         seen = self._follow(run, done, attempt=attempt)
         note = clean(seen.task.get("resume_note"))
         failed = seen.run.get("status") == "FAILED"
-        # While it executes, the counters may still be those of the previous try.
+        # While the task is executing, the counters may still be those of the previous try.
         told = (seen if seen.ended else self._stop(run, attempt)).counts
         if seen.task.get("resumed") is True and not failed:
             yield Line("resume", "ok", note)
@@ -354,7 +356,7 @@ class Trial:
                 "end",
                 "skipped",
                 f"it did not end in {self._limit_s:g} s",
-                "give it less to do, or raise --limit-s",
+                "give the crawler less work, or raise --limit-s",
             )
         elif seen.run.get("status") == "COMPLETED":
             yield Line(
@@ -371,14 +373,14 @@ class Trial:
 
     def _items(self, run: int, seen: CheckedRun) -> Line:
         if self._entry.get("items") is False:
-            return Line("items", "skipped", "its entry of the catalogue has items: off")
+            return Line("items", "skipped", "its catalogue entry contains items: off")
         stats = self._ask(lambda: self._gateway.get(RUN.path(run, "/items/stats")))
         items = int(stats["items"])
         notes = [clean(note) for note in stats["notes"]]
         text = ": ".join(filter(None, (f"{number(items)} can be read", "; ".join(notes))))
         fix = "write items.jsonl in CRAWL_FILES_DIR, one JSON object per line"
-        # Another crawler in the same folder may have left files that are not kept. They are not
-        # items of this crawler.
+        # Another crawler in the same folder may have left files there that are not kept. Their
+        # content does not count as this crawler's items.
         wrong = (
             any(not note.endswith(NOT_KEPT) for note in notes) if items else seen.task.get("items")
         )
@@ -418,7 +420,9 @@ class Trial:
 
 
 def _readings(counts: list[Counts], seen: CheckedRun) -> int:
-    """Add the counters to the different values above zero, and return their number."""
+    """Add the counters to the set of different values above zero, and return the number of values
+    in the set.
+    """
     if any(seen.counts.values()) and seen.counts not in counts:
         counts.append(seen.counts)
     return len(counts)

@@ -1,5 +1,5 @@
-"""``crawlctl files`` and ``export``: the supporting files of a run, from its tasks or from its
-archive.
+"""``crawlctl files`` and ``crawlctl export``: the supporting files of a run, from its tasks or from
+its archive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TaskId = Annotated[int | None, Parameter(help="only those of the task with this 
 
 
 def files_of(gateway: Gateway, run: int, task: int | None) -> tuple[list[Document], str | None]:
-    """Return the files of a run with their names in the archive, and a note, if any."""
+    """Return the files of a run with their names in the archive, and a note if there is one."""
     found = gateway.get(f"/v1/runs/{run}/files", task=task)
     left_out = int(found.get("left_out") or 0)
     why = (
@@ -49,16 +49,16 @@ def files(
     task: TaskId = None,
     download: Path | None = None,
 ) -> int:
-    """List the supporting files of a run, also while it runs.
+    """List the supporting files of a run, even while the run is executing.
 
-    With a name, show or download that file.
+    If a name is given, show or download that file.
 
     Parameters
     ----------
     name
         show this file; default: list all files
     download
-        download the file into this folder, as a new file
+        the folder into which the file is downloaded, as a new file
     """
     if name is None and download is not None:
         raise WrongUsage(
@@ -136,9 +136,9 @@ def export(
     attempt: int | None = None,
     download: Path | None = None,
 ) -> int:
-    """Show the exports of a run and its deliveries; send them again, or download the archive.
+    """Show the exports and deliveries of a run; send them again, or download the archive.
 
-    A download is checked against the recorded SHA-256. The file gets its name only when it is
+    A download is checked against the recorded SHA-256. The file gets its final name only when it is
     complete.
 
     Parameters
@@ -150,7 +150,7 @@ def export(
     attempt
         attempt of the run; default: the current one
     download
-        download the archive into this folder, as a new file
+        the folder into which the archive is downloaded, as a new file
     """
     if resend and download is not None:
         raise WrongUsage("--resend and --download exclude each other", "give one of them")
@@ -239,10 +239,11 @@ def wanted_export(run: Document, attempt: int | None) -> dict[str, Any]:
 
 
 def fetch(pieces: Iterable[bytes], target: Path, sha256: str | None = None) -> int:
-    """Write ``pieces`` to the new file ``target``, and return their size. They are first written to
-    a private file next to it, which is renamed when it is complete and its checksum is right.
+    """Write ``pieces`` to the new file ``target``, and return their size. The pieces are first
+    written to a private file next to the target. That file is renamed when it is complete and its
+    checksum is correct.
 
-    After an error, no file is left. Raises ``CommandFailed`` if the target exists, the folder
+    If an error occurs, no file is left. Raises ``CommandFailed`` if the target exists, the folder
     cannot be written to, or the checksum is wrong.
     """
     if target.exists() or target.is_symlink():
@@ -300,9 +301,9 @@ def _write(pieces: Iterable[bytes], draft: Path, name: str, sha256: str | None) 
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Give the file its name.
+    """Give the file its final name.
 
-    Raises ``OSError``, and ``CommandFailed`` if the name is in use by now.
+    Raises ``OSError``, and ``CommandFailed`` if this name is in use by now.
     """
     try:
         try:

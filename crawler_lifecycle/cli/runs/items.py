@@ -44,7 +44,7 @@ def items(
     write: Path | None = None,
     stats: bool = False,
 ) -> int:
-    """Show the items that a run found, or write them to a file. The run may still be running.
+    """Show the items that a run found, or write them to a file. The run may still be executing.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def items(
     fields
         only these fields of each item, separated by commas
     offset
-        skip this many items
+        omit this many items at the beginning
     limit
         maximum number of items; default: 100 on a terminal, else all
     format
@@ -63,7 +63,7 @@ def items(
     write
         write all items to this new file; its name determines the format
     stats
-        show how many items have each field, and its values
+        show, for each field, how many items have it, and its values
     """
     if (limit is not None and limit < 1) or offset < 0:
         what = f"--limit {limit}" if offset >= 0 else f"--offset {offset}"
@@ -138,8 +138,8 @@ class _FeedItems:
         return next(self._pieces(name), b"")
 
     def notes(self) -> list[str]:
-        """Return notes about the files, about the run's items, and about the lines that were read
-        so far.
+        """Return notes about the files, about the run's items, and about the lines that have been
+        read so far.
         """
         return [*self._notes, *self._skipped.sentences(self._note)]
 

@@ -17,7 +17,7 @@ from crawler_lifecycle.domain.log_search import LineLevel
 
 from .texts import RunId
 
-#: A longer line is printed in parts of this length.
+#: A line that exceeds this length is printed in parts of this length.
 LINE_MAX = 64 * 1024
 
 
@@ -99,7 +99,7 @@ def _follow(run: int, task: int | None, tail: int | None) -> int:
 
 
 def lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a text that arrives in chunks. A line longer than ``LINE_MAX`` is
+    """Yield the lines of a text that arrives in chunks. A line that exceeds ``LINE_MAX`` is
     split.
     """
     rest = ""

@@ -1,6 +1,6 @@
 """Items as a Parquet file, which is written in groups of rows.
 
-Needs the extra ``parquet`` (pyarrow).
+This needs the extra ``parquet`` (pyarrow).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from crawler_lifecycle.domain.items import as_text, plain
 ROWS = 20_000
 CELLS = 1_000_000
 CHARS = 8 * 1024 * 1024
-#: Type of a column -> a check that a value fits into it. A column with other values has the type
-#: string.
+#: Type of a column -> a check whether a value fits into such a column. A column with values that
+#: fit into none of these types has the type string.
 _FITS: dict[str, Callable[[Any], bool]] = {
     "bool_": lambda value: isinstance(value, bool),
     "int64": lambda value: type(value) is int and -(2**63) <= value < 2**63,
@@ -32,8 +32,8 @@ def as_parquet(items: Iterable[Any], fields: Collection[str] | None = None) -> I
 
     The columns are ``fields``, or the fields of the first items.
 
-    The values of the first items determine the type of a column. Values that do not fit are written
-    as JSON to an extra column. Raises ``CommandFailed`` if pyarrow is missing.
+    The values of the first items determine the type of a column. Values that do not fit their
+    column are written as JSON to an extra column. Raises ``CommandFailed`` if pyarrow is missing.
     """
     try:
         import pyarrow

@@ -28,8 +28,8 @@ Seconds = float | Literal["none"] | None
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of ``start``: limits of the run in seconds (``none`` is no limit), and resources of
-    each task.
+    """Options for ``start``: limits of the run in seconds (``none`` means no limit), and resources
+    for each task.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ class RunOptions:
     start_timeout
         fail the run if it does not start in this many seconds
     start_check
-        seconds until the first check that it has started
+        seconds until the first check whether the run has started
     stop_grace
-        seconds from the stop signal until tasks are killed
+        seconds from the stop signal until tasks that have not ended are killed
     force_stop_after
         force a stop that takes more than this many seconds
     cpu
@@ -62,7 +62,7 @@ class RunOptions:
     memory: str | None = None
 
     def given(self) -> dict[str, dict[str, Any]]:
-        """Return the given limits and resources as fields of a request."""
+        """Return the limits and resources that were given as fields of a request."""
         named = filled(asdict(self))
         resources: dict[str, Any] = {
             name: named.pop(name) for name in ("cpu", "memory") if name in named
@@ -105,17 +105,17 @@ def start(
     Parameters
     ----------
     tasks
-        number of tasks; each gets its index
+        number of tasks; each task gets its index
     task_file
         file with a JSON object of arguments for each task
     max_parallel
         at most this many tasks at once
     trigger
-        trigger of the run, which is recorded
+        the trigger to record for the run
     due_at
         due time of a scheduled run, such as 2026-03-01T12:00:00Z
     flow
-        flow that the run belongs to (crawlctl list --flow)
+        the flow to which the run belongs (crawlctl list --flow)
     parent
         id of the workflow to notify when the run ends
     request_id
@@ -125,7 +125,7 @@ def start(
     priority
         1 (first) to 5 (last)
     pool
-        pool of the run (crawlctl pools); default: its crawler's
+        pool of the run (crawlctl pools); default: the crawler's pool
     retries
         further tries of each task after the first one (docs/resuming.md#automatic-retries)
     poll_minutes
@@ -180,7 +180,7 @@ def start(
 
 
 def _check_numbers(request: Mapping[str, Any]) -> None:
-    """Check numbers by the gateway's rules, because JSON cannot contain ``nan``.
+    """Check numbers according to the gateway's rules, because JSON cannot contain ``nan``.
 
     Raises ``CommandFailed``.
     """

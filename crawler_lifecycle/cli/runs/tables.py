@@ -1,4 +1,4 @@
-"""Columns of the tables for crawlers and for details of runs: tasks, timeline, corrections, files,
+"""The columns of tables for crawlers and for details of runs: tasks, timeline, corrections, files,
 exports, deliveries.
 """
 

@@ -23,7 +23,7 @@ from .texts import RunId
 if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
-#: The maximum number of tasks in one request, whose size Temporal limits.
+#: The maximum number of tasks in one request. Temporal limits the size of a request.
 PAGE = 500
 
 app = App(name="tasks", help="List the tasks of a run, or add tasks to it.")
@@ -43,7 +43,7 @@ def tasks(
     Parameters
     ----------
     superseded
-        also show tasks that a later attempt replaced
+        include tasks that a later attempt replaced
     watch
         show changes until the run has ended
     """
@@ -68,8 +68,8 @@ def add(
 ) -> None:
     """Add tasks to a live run: one task with -a, or many tasks with --file.
 
-    The same command adds nothing twice, even if it was interrupted. To add the same tasks once
-    more, give another --request-id.
+    If the same command is repeated, even after an interruption, no task is added twice. To add the
+    same tasks once more, give a different --request-id.
 
     Parameters
     ----------
@@ -110,12 +110,13 @@ def add(
         table=lambda: show_facts(lines),
         rows=added,
     )
-    # Indexes are assigned in order. Those below ``present`` existed before this command.
+    # Indexes are assigned in order. Tasks with an index below ``present`` existed before this
+    # command.
     known = sum(1 for task in added if int(task.get("index", present)) < present)
     if known:
         say(
-            f"{known} of them were added earlier; to add the same tasks once more, give another "
-            "--request-id"
+            f"{known} of them were added earlier; to add the same tasks once more, give a "
+            "different --request-id"
         )
     for note in dict.fromkeys(notes):
         say(note)
@@ -123,9 +124,9 @@ def add(
 
 
 def _present(gateway: Gateway, run: int) -> int:
-    """Return the number of tasks of the run; 0 if this token may not read it.
+    """Return the number of the run's tasks; 0 if this token may not read the run.
 
-    A crawler has such a token: it may only add tasks to its own run.
+    A crawler has such a token, which may only add tasks to the crawler's own run.
     """
     try:
         counts = gateway.run(run).get("tasks")
@@ -137,7 +138,9 @@ def _present(gateway: Gateway, run: int) -> int:
 
 
 def fingerprint(run_id: int, args: list[dict[str, str]]) -> str:
-    """Return the request id for these tasks of this run. The same tasks have the same id."""
+    """Return the request id for adding these tasks to this run. The same tasks always get the same
+    id.
+    """
     text = json.dumps([run_id, args], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

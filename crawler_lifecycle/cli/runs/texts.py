@@ -30,7 +30,7 @@ Crawler = Annotated[
 ]
 
 _GENERAL = asdict(Limits())
-#: Fields of a request -> their names in ``describe``.
+#: Field of a request -> its name in the output of ``describe``.
 _MAPPINGS = {
     "args": "arguments",
     "settings": "settings",
@@ -49,7 +49,7 @@ _WORDS = {
 def facts(
     run: Document, rows: Sequence[Document], wrong: Sequence[Document]
 ) -> list[tuple[str, Cell]]:
-    """Return the lines of ``describe``, without empty ones."""
+    """Return the lines of ``describe``, omitting empty ones."""
     started = run.get("started_at")
     ended = run.get("ended_at")
     facts: list[tuple[str, Cell]] = [
@@ -89,7 +89,7 @@ def status_words(run: Document) -> str:
 
 
 def asked(request: Document) -> list[tuple[str, str]]:
-    """Return lines about the request, without limits that have default values."""
+    """Return lines that describe the request, omitting limits that have their default values."""
     lines = [(title, assignments(request.get(name))) for name, title in _MAPPINGS.items()]
     limits = request.get("limits")
     if isinstance(limits, dict):
@@ -111,7 +111,9 @@ def asked(request: Document) -> list[tuple[str, str]]:
 
 
 def assignments(values: object) -> str:
-    """Return ``name=value`` words, as for ``start``. Values with spaces are quoted."""
+    """Return ``name=value`` words, as in a command line of ``start``. Values with spaces are
+    quoted.
+    """
     if not isinstance(values, dict):
         return ""
     given = {clean(name): clean(value) for name, value in values.items() if value is not None}
@@ -131,7 +133,9 @@ def truth_words(run: Document) -> str:
 
 
 def run_line(run: Document) -> str:
-    """Return one line about a run, which differs after each change that ``watch`` has to show."""
+    """Return one line about a run. After each change that ``watch`` has to show, the line is
+    different.
+    """
     words = (
         f"run {run.get('run_id')} {clean(run.get('crawler'))} {status_word(run)} {run.get('stage')}"
     )
@@ -149,7 +153,9 @@ def run_line(run: Document) -> str:
 
 
 def task_line(task: Document) -> str:
-    """Return one line about a task, which differs after each change of status or reason."""
+    """Return one line about a task. After each change to the status or reason, the line is
+    different.
+    """
     words = (
         f"task {task.get('task_id')} (index {task.get('task_index')}) {task.get('status')} "
         f"{why_of(task)}"
@@ -158,16 +164,18 @@ def task_line(task: Document) -> str:
 
 
 def waiting_clause(run: Document) -> str:
-    """Return what the run waits for; empty if it does not wait."""
+    """Return a text about what the run is waiting for; the text is empty if the run is not
+    waiting.
+    """
     words = clean(run.get("waiting"))
     return words if not words or words.startswith("waiting") else f"waiting: {words}"
 
 
 def why_of(task: Document) -> str:
-    """Return outcome and cause of a task, or the reason why it does not execute yet.
+    """Return outcome and cause of a task, or the reason why the task is not executing yet.
 
-    The reason is only used for a waiting task. Later it is the cluster's own reason, such as
-    ``Error`` for an orderly exit 11, which would look like a failure.
+    The field ``reason`` is used only for a waiting task. After that, it contains the cluster's own
+    reason, such as ``Error`` for an orderly exit 11, which would look like a failure.
     """
     waits = task.get("reason") if task.get("status") in ("QUEUED", "PENDING") else None
     found = [clean(task.get("outcome")), clean(task.get("cause") or waits)]
@@ -184,8 +192,8 @@ def counts_of(run: Document, rows: Sequence[Document]) -> str:
 
 
 def resumptions(run: Document) -> list[tuple[str, str]]:
-    """Return lines about a resumed run: how many tasks continued from saved state, and why others
-    could not.
+    """Return lines about a resumed run: how many tasks continued from saved state, and why other
+    tasks could not.
     """
     found = [(said.get("tasks"), clean(said.get("note"))) for said in run.get("resumption") or ()]
     return [
@@ -207,7 +215,7 @@ def counters(run: Document) -> str:
 
 
 def field_words(run: Document) -> str:
-    """Return a text with the share of items that have each field, highest first."""
+    """Return a text with, for each field, the share of items that have the field, highest first."""
     shares = (run.get("fields") or {}).get("shares") or {}
     return ", ".join(
         f"{clean(name)} {share:.1%}"
@@ -237,10 +245,11 @@ def stop_words(stop: Document) -> str:
 
 
 def stops(run: Document) -> list[tuple[str, str]]:
-    """Return a line for each stop: requests by people, also for earlier attempts, or the stop by a
-    limit of the run.
+    """Return a line for each stop: requests from people, including requests to stop earlier
+    attempts, or the stop that one of the run's limits caused.
 
-    The run's own stop merges all requests, so the recorded requests are shown if there are any.
+    The run's own stop field merges all requests, so the recorded requests are shown if there are
+    any.
     """
     stop = run.get("stop") or {}
     logged = run.get("cancellations") or ()
@@ -272,7 +281,7 @@ def export_words(export: Document) -> str:
 
 
 def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
-    """Return useful next commands for this run."""
+    """Return commands that are useful next for this run."""
     run_id = run.get("run_id")
     status = run.get("status")
     if run.get("deleted"):
@@ -283,10 +292,8 @@ def next_steps(run: Document, rows: Sequence[Document] = ()) -> list[str]:
         verb = "logs" if main.get("started_at") else "timeline"
         place = " --at-error" if verb == "logs" and main.get("error") else ""
         again = " --rerun" if status == "COMPLETED" else ""
-        # The same configuration would fail in the same way.
-        first = (
-            "correct what the cause names, then " if run.get("outcome") == "deploy_failed" else ""
-        )
+        # A new run with the same configuration would fail in the same way.
+        first = "correct the cause, then " if run.get("outcome") == "deploy_failed" else ""
         return [f"crawlctl {verb} {run_id}{place}", f"{first}crawlctl resume {run_id}{again}"]
     if status == "STOPPING":
         return [f"crawlctl wait {run_id} --for ended", f"crawlctl force-stop {run_id}"]
@@ -338,7 +345,7 @@ def argument_lines(crawler: Document) -> list[tuple[str, str]]:
 
 def _state_line(run: Document) -> str:
     words = waiting_clause(run)
-    # The run may already have ended, which only the next poll finds out.
+    # The run may already have ended; only the next poll will show this.
     at = run.get("next_poll_at")
     then = f", {words}" if words else f", polled next at {str(at)[11:19]} UTC" if at else ""
     return f"run {run.get('run_id')} {status_word(run)}, {run.get('stage')}{then}"

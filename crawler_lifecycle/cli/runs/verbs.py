@@ -94,7 +94,7 @@ def list_runs(
     outcome
         finished, cancelled, failed …
     ended_by
-        who ended it
+        who ended the run
     tag
         only runs with this tag; repeat it for several tags
     pool
@@ -176,16 +176,16 @@ def corrections(
     kind: KIND | None = None,
     limit: Limit = 200,
 ) -> None:
-    """List corrections: recorded statuses that were untrue, and for how long.
+    """List corrections: recorded statuses that did not match reality, and for how long.
 
-    A late record is not a correction.
+    A change that was only recorded late is not a correction.
 
     Parameters
     ----------
     run
         only corrections of this run
     since
-        only those found in the last 24h, 7d …, or since a time
+        only corrections found in the last 24h, 7d …, or since a time
     kind
         only corrections of this kind
     """
@@ -240,8 +240,8 @@ def pools() -> None:
 
 
 def quotas(*, pool: str | None = None) -> None:
-    """List the quotas that apply to your next start: their use, and when the next start is
-    possible.
+    """List the quotas that apply to your next start: how much of each is used, and when the next
+    start is possible.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ def crawlers() -> None:
 
 
 def describe_crawler(name: str, /) -> None:
-    """Show one crawler of the catalogue.
+    """Show one crawler from the catalogue.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ def resume(
 def delete(run: RunId, /, *runs: RunIds, yes: Yes = False, by: By = None) -> int:
     """Delete the data of ended runs: files, archives, logs, arguments, histories.
 
-    A short record of each run stays.
+    A short record of each run is kept.
 
     Needs the role admin. Repeat the command to see the progress. A live run must be stopped first.
     """
@@ -376,8 +376,8 @@ def wait(run: RunId, /, *, goal: Annotated[Goal, Parameter(name="--for")] = "com
     """Wait for a run until --timeout expires (exit code 7).
 
     With --for completed the exit code shows the outcome of the run: 0 completed, 5 failed, 6
-    stopped. With --for ended it is 0 for any end. With --for started it is 0 when the run has
-    started, and 5 or 6 if it ends without a start.
+    stopped. With --for ended, the exit code is 0 for any end. With --for started, it is 0 when the
+    run has started, and 5 or 6 if the run ends without starting.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""``crawlctl watch``, and ``--watch`` of other verbs: show changes as they happen.
+"""``crawlctl watch``, and the option ``--watch`` of other verbs: show changes as they happen.
 
-On a terminal, a view is redrawn. Any other output gets one plain line per change, without control
-codes.
+On a terminal, a view is redrawn. Output that does not go to a terminal gets one plain line per
+change, without control codes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from crawler_lifecycle.cli.client.gateway import Gateway
 
 LIVE = ("INITIALIZING", "PROCESSING", "STOPPING")
-#: The maximum number of tasks that are shown individually. The others are only counted.
+#: The maximum number of tasks that are shown individually. All further tasks are only counted.
 TASKS_PAGE = 200
-#: The maximum number of ended runs that stay in the watched table of live runs.
+#: The maximum number of ended runs that stay in the table of live runs.
 ENDED_SHOWN = 10
 STAGES = ("initiation", "deployment", "reconciliation", "completion")
-#: Lines of the view without the tasks.
+#: The number of lines in the view, excluding the lines for tasks.
 FRAME = 14
-#: Order of tasks if not all fit on the screen: executing and failed tasks come first.
+#: The order of tasks if not all tasks fit on the screen: executing and failed tasks come first.
 _RANK = {
     "STOPPING": 0,
     "RUNNING": 1,
@@ -85,7 +85,7 @@ def watch(run: int | None = None, /) -> int:
 def watch_run(gateway: Gateway, run_id: int, *, after: Document | None = None) -> int:
     """Show a run until its end.
 
-    Return the exit code. Attempts before that of ``after`` are ignored.
+    Return the exit code. Attempts before the attempt in ``after`` are ignored.
     """
     seen = WatchedRun()
     _, code = watch_changes(
@@ -130,7 +130,9 @@ def _entries(seen: WatchedRun) -> list[Entry]:
 
 
 def watch_tasks(gateway: Gateway, run_id: int, limit: int) -> int:
-    """Show the tasks of a run until it has ended. Return the exit code, which shows its outcome."""
+    """Show the tasks of a run until the run has ended. Return the exit code, which shows the run's
+    outcome.
+    """
 
     def ask() -> tuple[Document, list[dict[str, Any]]]:
         run = gateway.poll(f"/v1/runs/{run_id}")
@@ -159,7 +161,7 @@ def watch_list(
 ) -> int:
     """Show the runs that match the filters until Ctrl-C or ``--timeout``.
 
-    A run that no longer matches is shown once more with its new state.
+    A run that no longer matches is shown once more, with its new state.
     """
     if not current().for_people and current().output != "jsonl":
         fix = "use -o table or -o jsonl, which write line by line"
@@ -190,7 +192,7 @@ def watch_list(
 
 
 def _left(gateway: Gateway, run_id: object) -> Document | None:
-    """Return the current state of a run that is no longer listed; ``None`` if it no longer
+    """Return the current state of a run that is no longer listed; ``None`` if the run no longer
     exists.
     """
     try:
@@ -214,7 +216,9 @@ def _rows(rows: Sequence[Document], shown: Sequence[Column]) -> Any:
 
 
 def draw(seen: WatchedRun, height: int) -> Any:
-    """Return a tree of a run for a terminal of this height: its four stages, with its tasks."""
+    """Return a tree for a run that fits on a terminal of this height: the run's four stages, with
+    its tasks.
+    """
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree

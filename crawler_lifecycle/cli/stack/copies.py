@@ -13,13 +13,15 @@ from crawler_lifecycle.domain.errors import NotInThisState
 from crawler_lifecycle.settings import sqlite_url
 
 KEPT = 3
-#: Time limit of the search for damage at the start, in seconds. It reads about 100 MiB per second.
+#: The time limit for the search for damage at the start, in seconds. The search reads about 100 MiB
+#: per second.
 CHECK_S = 5.0
 _NAMES = "lifecycle-*.db"
 
 
 def make(file: Path, *, say: Callable[[str], None]) -> None:
-    """Make today's copy of a database unless it exists, and remove all but the newest copies.
+    """Make today's copy of a database unless that copy exists, and remove all but the newest
+    copies.
 
     Errors are only reported.
     """
@@ -36,7 +38,7 @@ def make(file: Path, *, say: Callable[[str], None]) -> None:
 
 
 def check(file: Path) -> None:
-    """Raise ``CommandFailed``, which names the newest intact copy, for a damaged database."""
+    """If the database is damaged, raise ``CommandFailed``, which names the newest intact copy."""
     if (found := sqlite_files.damage(file, CHECK_S)) is None:
         return
     copies = sorted(file.with_name("copies").glob(_NAMES), reverse=True)

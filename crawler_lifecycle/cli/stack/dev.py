@@ -34,7 +34,7 @@ from . import copies, layout
 from .stack import Stack
 from .supervise import SILENT_S, PartFailed
 
-#: The number of items of the example crawl to print.
+#: The number of items from the example crawl that are printed.
 ITEMS_SHOWN = 3
 
 #: Seconds until the first check for today's copy of the database, and between later checks.
@@ -43,7 +43,7 @@ COPY_S = 60
 #: Signals that end the stack.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-#: Settings that the stack chooses itself -> the corresponding options.
+#: Setting that the stack chooses itself -> the corresponding option.
 _OPTIONS = {
     "LIFECYCLE_DATABASE__URL": "--database",
     "LIFECYCLE_CLUSTER__KIND": "--cluster",
@@ -75,13 +75,13 @@ def dev(
 ) -> None:
     """Run Temporal, database, scheduler service, gateway, worker and a demo site until Ctrl-C.
 
-    A part that ends is restarted on its port. Crawls continue after the stack ends, and the next
-    start adopts them. With --site, the catalogue has the crawler `site`, which follows every link:
-    crawlctl start site. Crawl managers and graphs in modules of this folder can be started
-    (crawlctl manager plan). New and changed modules are reloaded. LIFECYCLE_USER_CODE__MODULES sets
-    other modules.
+    A part that ends is restarted on the same port. Crawls continue after the stack ends, and the
+    next start adopts them. With --site, the catalogue contains the crawler `site`, which follows
+    every link: crawlctl start site. Crawl managers and graphs in modules of this folder can be
+    started (crawlctl manager plan). New and changed modules are reloaded.
+    LIFECYCLE_USER_CODE__MODULES sets other modules.
 
-    With --cluster kubernetes, crawls are Jobs of that cluster. Everything else still runs on this
+    With --cluster kubernetes, crawls are Jobs on that cluster. All other parts still run on this
     machine.
 
     Parameters
@@ -103,15 +103,15 @@ def dev(
     site
         folder of HTML pages to serve and crawl, instead of the demonstration site
     ui
-        also run Temporal's UI; any web page can call it
+        run Temporal's UI, too; any web page can call this UI
     metrics
         open a port with the worker's metrics
     kill
-        also end running crawls at the end
+        end running crawls, too, when the stack ends
     demo
-        also run an example crawler, and show its result
+        run an example crawler, and show its result
     recreate
-        begin anew; the files of the state directory are moved to a subfolder
+        begin anew; the files in the state directory are moved to a subfolder
     cluster
         execute crawls as processes on this machine, or as pods
     kubeconfig
@@ -161,7 +161,8 @@ def dev(
             show_demo(stack)
         while True:
             for _ in range(COPY_S):
-                time.sleep(1)  # signal.pause() misses a signal that arrives just before it
+                # signal.pause() would miss a signal that arrives just before the call
+                time.sleep(1)
                 stack.tell_catalogue()
             if database is None:
                 copies.make(plan.database_file, say=say)
@@ -205,7 +206,7 @@ def banner(stack: Stack, seconds: float) -> str:
 
 
 def _crawlctl(stack: Stack) -> str:
-    """Return the command that finds this stack from this folder."""
+    """Return the command that, called in this folder, finds this stack."""
     here = stack.state_dir == Path(".crawl").absolute()
     return "crawlctl" if here else f"crawlctl --gateway {stack.addresses['gateway']}"
 
@@ -238,8 +239,7 @@ def show_demo(stack: Stack) -> None:
     crawlctl = _crawlctl(stack)
     if stack.first is None:
         return say(
-            f"this folder has a catalogue of its own, so no example is run; next: {crawlctl} "
-            "crawler list"
+            f"this folder contains a catalogue, so no example is run; next: {crawlctl} crawler list"
         )
     try:
         with current().gateway() as gateway:
@@ -258,7 +258,7 @@ def show_demo(stack: Stack) -> None:
     except CommandFailed as failure:
         return say(f"the example crawler has no result: {clean(failure, lines=True)}")
     script = Path(sys.executable).with_name("crawlctl")
-    # uvx changes PATH only for this process.
+    # uvx changes PATH only for this process, so the command must contain uvx.
     known = "UV" not in os.environ and shutil.which("crawlctl") == str(script)
     lines = [] if known or not script.exists() else [f"alias crawlctl={shlex.quote(str(script))}"]
     lines += [
@@ -276,9 +276,9 @@ def show_demo(stack: Stack) -> None:
 
 
 def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
-    """Return the Kubernetes cluster of the options; ``None`` for a local cluster.
+    """Return the Kubernetes cluster that the options name; ``None`` for a local cluster.
 
-    Raises ``CommandFailed`` for options of Kubernetes with a local cluster.
+    Raises ``CommandFailed`` if options for Kubernetes are given with a local cluster.
     """
     if cluster == "kubernetes":
         if given.address == LOOPBACK:
@@ -295,7 +295,7 @@ def _cluster(cluster: str, given: ClusterAccess) -> ClusterAccess | None:
 
 
 def _site_folder(folder: Path) -> Path:
-    """Return the folder to serve, after a check. Raises ``CommandFailed``."""
+    """Check the folder to serve, and return it. Raises ``CommandFailed``."""
     from importlib.util import find_spec
 
     from . import site  # imported here, because it loads Starlette and uvicorn
@@ -312,7 +312,7 @@ def _site_folder(folder: Path) -> Path:
             "pip install 'crawler-lifecycle[dev]'",
         )
     if not (checked / site.INDEX).is_file():
-        say(f"{folder} has no {site.INDEX}: its front page lists its pages")
+        say(f"{folder} has no {site.INDEX}: its start page lists its pages")
     return checked
 
 
@@ -341,11 +341,11 @@ def _check_places(archive: str | None, events: str | None) -> None:
 
 
 def _take_settings(chosen: Mapping[str, str | None]) -> None:
-    """Check the settings of the environment, and copy those that the stack uses to environment
-    variables.
+    """Check the settings in the environment, and copy the settings that the stack uses to
+    environment variables.
 
-    ``chosen`` contains the values of the options. Raises ``CommandFailed`` for settings
-    that the stack chooses itself, unless an option has the same value.
+    ``chosen`` contains the values of the options. Raises ``CommandFailed`` for a setting that the
+    stack chooses itself, unless an option with the same value is given.
     """
     wrong = [name for name in ("LIFECYCLE_CONFIG",) if os.environ.get(name)]
     tree = {} if wrong else load_settings().model_dump(exclude_unset=True)
@@ -372,7 +372,7 @@ def _take_settings(chosen: Mapping[str, str | None]) -> None:
 
 def _report(going_on: int | None, kill: bool, state_dir: Path) -> None:
     if going_on is None:
-        say("ended; the gateway did not answer, so crawls may still run")
+        say("ended; the gateway did not answer, so crawls may still be running")
     elif going_on == 0:
         say("ended; no crawl is running")
     elif kill:

@@ -3,8 +3,8 @@
 
 ``crawlctl dev`` starts its parts this way. If ``dev`` is killed with SIGKILL, it cannot end its
 parts, and an orphaned gateway would keep port 8500. Crawls are not started this way, because they
-must outlive ``dev``. The module imports only the standard library, because it runs at the start of
-every part.
+must outlive ``dev``. This module imports only the standard library, because it runs at the start of
+every part, which must be fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
-    """Request SIGKILL for when the parent ends, then replace this process with the command."""
+    """Request that this process gets SIGKILL when its parent ends, then replace this process with
+    the command.
+    """
     parent = int(sys.argv[1])
     command = sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -16,9 +16,10 @@ from .layout import TEMPLATE
 
 
 def init(folder: Path = Path(), /) -> None:
-    """Create a folder with a catalogue, crawlers, a manager, a graph, a schedule and their test.
+    """Create a folder with a catalogue, crawlers, a manager, a graph, a schedule and a test for
+    them.
 
-    No file is replaced: a folder that has one of these files is refused.
+    No file is replaced: a folder that contains one of these files is refused.
 
     Parameters
     ----------

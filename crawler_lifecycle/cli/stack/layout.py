@@ -32,16 +32,18 @@ PORTS = {
     "metrics": 9464,
 }
 
-#: Ports that are opened only on request, because they have no access control. The UI can even
+#: Ports that are opened only on request, because they have no access control. The web UI can even
 #: change workflows.
 ON_DEMAND = frozenset({"temporal_ui", "metrics"})
 
-#: Folder of the example crawlers in their image.
+#: The folder in which the image contains the example crawlers.
 IMAGE_PROJECT = "/opt/crawlers"
-#: Name of the generic crawler, which is in the catalogue if a folder of pages is served.
+#: The name of the generic crawler. The catalogue contains this crawler if a folder of pages is
+#: served.
 SITE_CRAWLER = "site"
 
-#: The files of ``crawlctl init``. Its catalogue is used if there is no other.
+#: The files that ``crawlctl init`` creates. The catalogue among them is used if there is no other
+#: catalogue.
 TEMPLATE = Path(__file__).resolve().parents[2] / "template"
 
 #: Settings that the stack chooses itself, because it runs on this machine with files in its state
@@ -82,7 +84,7 @@ def examples_dir() -> Path | None:
     return folder if (folder / "site" / "__main__.py").is_file() else None
 
 
-#: The setting that names the modules with users' managers and functions.
+#: The setting that lists the modules with users' managers and functions.
 MODULES = "LIFECYCLE_USER_CODE__MODULES"
 
 
@@ -110,7 +112,7 @@ class Layout:
     it.
     """
     archive: str | None = None
-    """The URL for archives; ``None`` means a folder in the state directory."""
+    """The URL of the archive; ``None`` means a folder in the state directory."""
     events: str | None = None
     """The URL for events; ``None`` means a file in the state directory."""
     kubernetes: ClusterAccess | None = None
@@ -118,13 +120,17 @@ class Layout:
     machine.
     """
     crawlers: Path | None = None
-    """The catalogue; ``None`` means that of the environment, of this folder, or of the examples."""
+    """The catalogue; ``None`` means the catalogue that the environment names, the one in this
+    folder, or the one of the examples.
+    """
     only_free_ports: bool = False
-    """True to avoid the default ports, even if they are free."""
+    """If true, the default ports are avoided, even if they are free."""
     recreate: bool = False
-    """True to begin anew, and move the files of another build in the state directory aside."""
+    """If true, the stack begins anew, and the files that another build left in the state directory
+    are moved aside.
+    """
     demanded: Collection[str] = ()
-    """Names of ports in ``ON_DEMAND`` to open."""
+    """The names of those ports in ``ON_DEMAND`` that are opened."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state_dir", self.state_dir.absolute())
@@ -186,7 +192,9 @@ class Layout:
         }
 
     def _cluster_addresses(self) -> dict[str, str | None]:
-        """Return the cluster of the crawls. Options of ``crawlctl dev`` override settings."""
+        """Return the cluster on which crawls execute. Options of ``crawlctl dev`` override
+        settings.
+        """
         if self.kubernetes is None:
             return {"cluster": "local"}
         of = self.kubernetes.settings()
@@ -195,8 +203,8 @@ class Layout:
         return {"cluster": "kubernetes", **known, "image": of.image}
 
     def environment(self, crawlers: Path, extra_catalogue: Path | None = None) -> dict[str, str]:
-        """Return the environment of the parts: our own environment without variables that name
-        another system.
+        """Return the environment for the parts: our own environment, excluding variables that name
+        a different system.
         """
         ours = {*OWN, *TAKEN}
         env = {
@@ -208,8 +216,8 @@ class Layout:
         env |= {
             "TEMPORAL_ADDRESS": str(known["temporal"]),
             "TEMPORAL_NAMESPACE": temporal_server.NAMESPACE,
-            # This file is empty. It replaces the profile in the home directory, which could add TLS
-            # or a key.
+            # This empty file replaces the profile in the home directory, which could add TLS or a
+            # key.
             "TEMPORAL_CONFIG_FILE": str(self.state_dir / "temporal.toml"),
             "LIFECYCLE_DATABASE__URL": str(known["database"]),
             "LIFECYCLE_CLUSTER__KIND": "local",
@@ -226,7 +234,8 @@ class Layout:
             "LIFECYCLE_WORKER__HEALTH_PORT": str(self.ports["worker"]),
             "LIFECYCLE_ARCHIVE__URL": str(known["archive"]),
             "LIFECYCLE_EVENTS__URL": str(known["events"]),
-            # Crawlers that call `python` and `scrapy` need those of this virtual environment.
+            # Crawlers that call `python` and `scrapy` need the programs in this virtual
+            # environment.
             "PATH": os.pathsep.join(
                 (str(Path(sys.executable).parent), env.get("PATH", os.defpath))
             ),
@@ -257,11 +266,11 @@ class Layout:
     def parts(self, env: Mapping[str, str]) -> dict[str, Part]:
         """Return all parts by name.
 
-        The stack prepares Temporal's database file and migrates ours before them.
+        Before it starts them, the stack prepares Temporal's database file and migrates ours.
         """
         crawlctl = (sys.executable, "-m", "crawler_lifecycle.cli")
-        # The path is relative, because the server decodes it: it would mistake a folder a%25b for
-        # a%b.
+        # The path is relative, because the server decodes it: the server would mistake a folder
+        # a%25b for a%b.
         file = Path(self.temporal_file.name)
         temporal = temporal_server.command(
             file, self.ports["temporal"], self.ports.get("temporal_ui")
@@ -311,10 +320,10 @@ class Layout:
     def choose_ports(
         self, known: Mapping[str, object], say: Callable[[str], None], claims: ExitStack
     ) -> dict[str, int]:
-        """Return a port for every part: its port in the earlier addresses ``known``, its default
-        port, or a free one.
+        """Return a port for every part: the part's port in the earlier addresses ``known``, its
+        default port, or a free one.
 
-        No other stack chooses any of them until ``claims`` is closed.
+        No other stack chooses any of these ports until ``claims`` is closed.
         """
         chosen: dict[str, int] = {}
         for name, usual in PORTS.items():
@@ -332,9 +341,11 @@ class Layout:
 
 
 def kept_key(file: Path) -> str:
-    """Return the random key in a file that only its owner can read. Create it if it does not exist.
+    """Return the random key in a file that only its owner can read. If the file does not exist,
+    create it with a new key.
 
-    The next start uses the same key, because crawlers may still run and have tokens made with it.
+    The next start uses the same key, because crawlers may still be running with tokens that were
+    made with this key.
     """
     if not file.exists():
         draft = file.with_name(f".{secrets.token_hex(8)}")
@@ -345,7 +356,7 @@ def kept_key(file: Path) -> str:
                 new.write(secrets.token_hex(32))
                 new.flush()
                 os.fsync(new.fileno())
-            with contextlib.suppress(FileExistsError):  # another process has just created it
+            with contextlib.suppress(FileExistsError):  # another process has just created the file
                 # Never leave a partly written file: with an empty key, anybody could make tokens.
                 os.link(draft, file)
         finally:
@@ -354,8 +365,8 @@ def kept_key(file: Path) -> str:
 
 
 def _without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that exclude loopback from any proxy, which cannot reach the crawled site on
-    this machine.
+    """Return variables that exclude loopback addresses from any proxy, because a proxy cannot reach
+    the crawled site on this machine.
     """
     said = env.get("no_proxy") or env.get("NO_PROXY") or ""
     if said.strip() == "*":
@@ -374,8 +385,9 @@ def _port_of(address: object) -> int | None:
 def write_crawlers(source: Path, target: Path, site: str | None, *, in_images: bool) -> None:
     """Write a catalogue for this stack, with absolute folders and the real address of the site.
 
-    With ``in_images``, crawlers execute in the image of ``images/crawler``, which has the examples
-    in another folder. If Scrapy is not installed, Scrapy crawlers are left out.
+    If ``in_images`` is true, crawlers execute in the image that ``images/crawler`` builds, which
+    contains the examples in a different folder. If Scrapy is not installed, Scrapy crawlers are
+    left out.
     """
     import yaml  # imported here, because no other verb needs it
 

@@ -25,18 +25,19 @@ DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 FREE_PORTS = (10_240, 32_000)
 _CHANCE = random.SystemRandom()
 
-#: A listening socket in the kernel's tables: an empty peer address, followed by the state.
+#: The mark of a listening socket in the kernel's tables: an empty peer address, followed by the
+#: state.
 _LISTEN = ":0000 0A "
 
-#: Log file -> its sizes before the last two starts of its part. Earlier lines belong to earlier
-#: starts.
+#: Log file -> the file's sizes before the last two starts of the part. Lines before these positions
+#: belong to earlier starts.
 _began: dict[Path, tuple[int, ...]] = {}
 
 
 def end_process(pid: int, started: int | None, grace_s: float) -> None:
     """End the process with this id and start time: SIGTERM, then SIGKILL after the grace period.
 
-    It is not an error if the process has already ended.
+    A process that has already ended is not an error.
     """
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
         if started is None or start_time(pid) != started:
@@ -49,13 +50,13 @@ def end_process(pid: int, started: int | None, grace_s: float) -> None:
 
 
 def of_folder(folder: Path) -> list[int]:
-    """Return the processes of this user whose command line, environment or working directory names
-    this folder.
+    """Return those processes of this user whose command line, environment or working directory
+    names this folder.
     """
     name = os.fsencode(folder) + b"/"
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             told = os.fsencode((entry / "cwd").readlink()) + b"/"
             if name in told + (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
                 found.append(int(entry.name))
@@ -70,8 +71,8 @@ def spawn(
     Append its output to ``log``.
 
     The part gets its own session, so that Ctrl-C reaches only this process, which ends the parts in
-    order. The kernel kills the part when the *thread* that called this ends, so the thread must
-    live as long as the part.
+    order. The kernel kills the part when the *thread* that called this function ends, so this
+    thread must not end before the part.
     """
     command_line = [sys.executable, "-I", "-S", str(DIE_WITH_PARENT), str(os.getpid()), *command]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +90,7 @@ def spawn(
 
 
 def is_free(port: int) -> bool:
-    """Return whether a process could listen on this port of the loopback address now."""
+    """Return whether a process could now listen on this port of the loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -106,8 +107,8 @@ def claim(port: int, claims: ExitStack) -> bool:
 
     A part begins to listen seconds after its port was chosen, and does not listen during a restart.
     In the meantime, no other stack may choose the port. The claim is a socket with an abstract
-    name, which the kernel gives to only one process, removes when the process ends, and limits to
-    the network namespace of the port.
+    name. The kernel gives such a name to only one process, removes it when the process ends, and
+    limits it to the port's network namespace.
     """
     held = socket.socket(socket.AF_UNIX)
     try:
@@ -149,8 +150,8 @@ def free_port(usable: Callable[[int], bool] = is_free) -> int:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines that a part wrote since its last start or, if there are none, since the
-    start before that.
+    """Return the last lines that a part wrote since its last start. If there are none, return those
+    since the start before that.
 
     Equal lines are returned only once.
     """

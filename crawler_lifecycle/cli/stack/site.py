@@ -2,8 +2,8 @@
 
 Starlette provides index pages, content types, validators, HEAD and ranges. Hidden files and files
 outside the folder are not served, even if a path or a symbolic link leads to them. Folders are not
-listed, except that a top folder without a start page gets one that lists its pages, because a crawl
-needs a page to begin with.
+listed, with one exception: a top folder without a start page gets a page that lists its pages,
+because a crawl needs a page from which to start.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ from crawler_lifecycle.cli.machine import LOOPBACK
 from crawler_lifecycle.web.origins import Gate, programs_only
 
 INDEX = "index.html"
-#: No file in the folder can have this address, because hidden names are not served.
+#: The path of the start page that we generate. No file in the folder can have this path, because
+#: hidden names are not served.
 HEALTH = "/.healthz"
 PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
-#: The maximum number of pages that our start page lists.
+#: The maximum number of pages that this start page lists.
 NAMED_MAX = 10_000
 #: According to the HTML standard, a page must declare its encoding within this many bytes.
 _DECLARED_WITHIN = 1024
 
 
 class Unusable(ValueError):
-    """The folder cannot be served. The text contains the reason and the fix."""
+    """Raised if the folder cannot be served. The text contains the reason and the fix."""
 
 
 def pages(folder: Path) -> Iterator[Path]:
-    """Yield the sorted paths of the HTML pages below a folder, except hidden ones and symbolic
+    """Yield the sorted paths of the HTML pages below a folder, excluding hidden files and symbolic
     links.
     """
     for where, folders, names in os.walk(folder):
@@ -86,7 +87,7 @@ def check(folder: Path) -> Path:
 
 
 class Pages(StaticFiles):
-    """The files of one folder, except hidden ones."""
+    """The files in one folder, excluding hidden files."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(directory=folder, html=True, follow_symlink=False)
@@ -108,7 +109,7 @@ class Pages(StaticFiles):
         pages.
         """
         if path != "." and scope["path"].endswith("/") and await self._is_page(path):
-            # With a trailing slash, the relative links of a page would be wrong.
+            # If the address ended with a slash, the page's relative links would be wrong.
             raise HTTPException(404)
         try:
             response = await super().get_response(path, scope)
@@ -132,7 +133,7 @@ class Pages(StaticFiles):
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
-        """Answer with a file as the base class does, but without a charset if the page declares its
+        """Answer with a file as the base class does, but omit the charset if the page declares its
         own encoding.
         """
         if not os.access(full_path, os.R_OK):
@@ -160,7 +161,7 @@ def _declares_encoding(path: str | os.PathLike[str]) -> bool:
 
 
 def start_page(root: Path) -> str:
-    """Return a page that lists the pages of the folder."""
+    """Return an HTML page that lists the pages in the folder."""
     names = islice(pages(root), NAMED_MAX)
     links = [
         f'<li><a href="/{quote(os.fsencode(name))}">{html.escape(_readable(name))}</a></li>'
@@ -170,7 +171,7 @@ def start_page(root: Path) -> str:
 
 
 def _readable(name: Path) -> str:
-    return str(name).encode("utf-8", "replace").decode()  # a file name may be invalid UTF-8
+    return str(name).encode("utf-8", "replace").decode()  # a file name may not be valid UTF-8
 
 
 def _page(title: str, body: str) -> str:

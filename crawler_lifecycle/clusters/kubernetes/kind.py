@@ -95,7 +95,7 @@ class KubernetesKind(ClusterKind):
 
 
 def api_of(c: ClusterSettings) -> Api:
-    """Return the Kubernetes API of these settings; the process shares one.
+    """Return the Kubernetes API for these settings; the whole process shares one object.
 
     Raises ``InvalidRequest``.
     """

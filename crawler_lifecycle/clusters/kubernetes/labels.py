@@ -1,8 +1,8 @@
 """Labels, annotations and the finalizer that identify our objects.
 
-A new version must not rename them, or it loses the live objects. The Job and its pod both have the
-identity labels, which never change: a watch reports an object as deleted when its labels no longer
-match the selector.
+A new version must not rename them, because it would no longer find the existing objects. The Job
+and its pod both have the identity labels, which never change: a watch reports an object as deleted
+when its labels no longer match the selector.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ TASK = f"{DOMAIN}/task"
 TASK_ID = f"{DOMAIN}/task-id"
 CRAWLER = f"{DOMAIN}/crawler"
 TRIGGER = f"{DOMAIN}/trigger"
-#: Set on Job and pod after their end was committed. From then on polls leave them out, but people
-#: still find them.
+#: Set on a Job and its pod after their end was committed. From then on polls exclude these objects,
+#: but people can still find them.
 SETTLED = f"{DOMAIN}/settled"
 
-#: Annotation: the hash of the request. An existing object of the same name is ours only if its hash
-#: is the same.
+#: Annotation: the hash of the request. An existing object with the same name is ours only if it has
+#: the same hash.
 SPEC_HASH = f"{DOMAIN}/spec-hash"
 
-#: Annotation of Job and pod: "false" when the crawler runs without our runner; then exit code 0
-#: alone means success. With any other value, or none, the runner was used, and a missing summary
-#: means that it died.
+#: Annotation on a Job and its pod: "false" when the crawler runs without our runner; then exit code
+#: 0 alone means success. If the value is not "false", or there is none, the runner was used, and a
+#: missing summary means that the runner died.
 RUNNER = f"{DOMAIN}/runner"
 
-#: Annotation of the Job: the main fields of the run's row, in case the database loses it
+#: Annotation on the Job: the main fields of the run's row, in case the database loses it
 #: (``domain.adoption``).
 RECORD = f"{DOMAIN}/record"
 
@@ -43,13 +43,13 @@ RECORD = f"{DOMAIN}/record"
 #: permanently, with all tasks.
 REPLACES = f"{DOMAIN}/replaces"
 
-#: Finalizer of the pod: it keeps the final status readable until the end is committed. Without it,
+#: Finalizer on the pod: it keeps the final status readable until the end is committed. Without it,
 #: the exit code and summary of a stopped pod are visible for less than half a second.
 FINALIZER = f"{DOMAIN}/end-not-recorded"
 
-#: Label of a Job: the queue (of Kueue) in which it waits for capacity.
+#: Label on a Job: the Kueue queue in which the Job waits for capacity.
 QUEUE = "kueue.x-k8s.io/queue-name"
-#: Label of a Job: the WorkloadPriorityClass that orders it within its queue.
+#: Label on a Job: the WorkloadPriorityClass that determines the Job's place in its queue.
 QUEUE_PRIORITY = "kueue.x-k8s.io/priority-class"
 #: The labels that polls read. The first ones usually have the same values in all objects of a run.
 OF_RUN = (MANAGED_BY, RUN, RUN_UID, ATTEMPT)

@@ -1,5 +1,5 @@
-"""RBAC: the rights of each component on the cluster, and a check with the API server that we have
-them.
+"""RBAC: the rights of each component on the cluster, and a check with the API server whether we
+have these rights.
 
 ``roles.yaml`` and ``cluster-id.yaml`` in ``deploy/base/crawls`` grant exactly these rights, and a
 test compares them. A new call in this package needs its right both here and in these files.
@@ -25,14 +25,16 @@ THREADS = 8
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """The right to use one verb on one kind of object, in the namespace of the crawls."""
+    """The right to use one verb on one kind of object, by default in the namespace of the
+    crawls.
+    """
 
     verb: str
     resource: str
     """The resource, with its subresource if there is one: ``pods/log``."""
     group: str = ""
     name: str = ""
-    """The name of a namespace, if it is not that of the crawls."""
+    """The namespace, if it is not the namespace of the crawls."""
 
     def __str__(self) -> str:
         where = f".{self.group}" if self.group else ""
@@ -90,7 +92,7 @@ COMPONENTS: Mapping[str, str] = {
 #: Components that never call the cluster: they have no token.
 RIGHTLESS = ("worker-workflows", "worker-export", "worker-user-code", "worker-webhooks")
 
-#: For each optional right, the consequence of not having it.
+#: For each optional right, the consequence if a component lacks it.
 DISPENSABLE: Mapping[Right, str] = {
     Right("list", "pods", "metrics.k8s.io"): "memory in use is not shown",
     CLUSTER: (
@@ -116,7 +118,7 @@ def who_am_i(api: Api) -> str | None:
     except (ValueError, KeyError, AttributeError, TypeError):
         return None
     except ApiError as error:
-        if error.status in (403, 404):  # Kubernetes before 1.28 does not have this request
+        if error.status in (403, 404):  # Kubernetes before 1.28 does not support this request
             return None
         raise
 
@@ -138,10 +140,10 @@ def granted(component: str) -> Sequence[Right]:
 
 
 def missing(api: Api, rights: Iterable[Right], user: str | None = None) -> set[Right]:
-    """Return the rights that ``user`` lacks in the namespace of the crawls; without a user, those
-    that we lack.
+    """Return the rights that ``user`` lacks in the namespace of the crawls; if ``user`` is
+    ``None``, return the rights that we lack.
 
-    Raises ``ApiError``, with status 403 when we have no right to ask about other users.
+    Raises ``ApiError``, with status 403 when we have no right to check other users.
     """
     wanted = sorted(set(rights))
     with ThreadPoolExecutor(THREADS, thread_name_prefix="rights") as threads:

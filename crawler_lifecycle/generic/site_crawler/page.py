@@ -1,8 +1,8 @@
-"""Size limits of a page, and its text.
+"""Size limits for a page, and the page's visible text.
 
-A parser may need 40 bytes of memory for each byte of tags. Its time grows with the square of the
-number of attributes in one tag (measured: 9 s for 300 KB). During that time a crawl cannot react to
-a stop. Therefore tags and attributes are counted before a page is parsed.
+A parser may need 40 bytes of memory for each byte of tags. The parsing time grows with the square
+of the number of attributes in one tag (measured: 9 s for 300 KB). During that time a crawl cannot
+react to a stop. Therefore a page's tags and attributes are counted before the page is parsed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def too_much(text: str) -> str | None:
     """Return why the page has too many tags or attributes to be parsed; ``None`` if it can be
     parsed.
     """
-    text = text.replace("\0", "")  # the parser removes them, too
+    text = text.replace("\0", "")  # the parser removes these characters, too
     tags = text.count("<")
     if tags > TAGS_MAX:
         return f"too large to be read: {tags} tags, at most {TAGS_MAX}"

@@ -1,4 +1,4 @@
-"""Middleware for the header ``Retry-After``: it waits as long as a server requests, up to a
+"""Middleware for the header ``Retry-After``: the crawl waits as long as a server requests, up to a
 limit.
 """
 
@@ -38,8 +38,8 @@ class RetryAfter:
     """Pauses the whole crawl if a server answers 429 or 503 with a ``Retry-After``.
 
     The engine pauses, and the request to be retried stays in the queue. So a stop during the pause
-    works as usual, and a resume sends the request. Scrapy's own retry comes after this middleware
-    and counts the attempts.
+    works as usual, and a resumed crawl sends the request. Scrapy's own retry middleware runs after
+    this middleware and counts the attempts.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -54,7 +54,7 @@ class RetryAfter:
     def process_response(
         self, request: Request, response: Response, spider: Any = None
     ) -> Response:
-        """Return the response unchanged, after starting a pause if it requests one."""
+        """Return the response unchanged. If the response requests a pause, start the pause."""
         if response.status in (429, 503):
             now = time.monotonic()
             pause = seconds_of(response.headers.get("Retry-After"), time.time())

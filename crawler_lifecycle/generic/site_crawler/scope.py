@@ -1,5 +1,5 @@
-"""The scope of a crawl, which checks its arguments and decides which addresses and redirects it
-follows.
+"""The scope of a crawl: checks the crawl's arguments, and decides which addresses and redirects the
+crawl follows.
 
 This module imports only the standard library.
 """
@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urldefrag, urljoin, urlsplit
 
-#: The default limit of addresses. It ends a crawl in a trap, such as an endless calendar or an ever
-#: longer query.
+#: The default limit on the number of addresses. This limit ends a crawl that is caught in a trap,
+#: such as an endless calendar or a query string that gets longer and longer.
 MAX_PAGES = 10_000
-#: The maximum length of an address. Longer addresses come from loops, and servers refuse them.
+#: The maximum length of an address. Addresses that exceed this length come from loops, and servers
+#: refuse them.
 URL_MAX = 2_000
 #: The maximum number of redirects in a row, as in browsers.
 CHAIN_MAX = 20
-#: An address, its number of links from the start, and the page that links to it.
+#: An address, the number of links from the start to the address, and the page that links to the
+#: address.
 Facts = tuple[str, int, "str | None"]
 #: The values of the argument ``save``: keep the HTML or the text of each page.
 SAVES = ("html", "text")
@@ -61,8 +63,8 @@ class Scope:
         )
 
     def target(self, base: str, link: str) -> str | None:
-        """Return the absolute address of a link without its fragment; ``None`` if it is not a web
-        address.
+        """Return the absolute address of a link without the fragment; ``None`` if the link does not
+        lead to a web address.
         """
         try:
             address = urldefrag(urljoin(base, link.strip("\t\n\f\r "))).url
@@ -73,7 +75,7 @@ class Scope:
         return address if known else None
 
     def inside(self, address: str) -> bool:
-        """Return whether the address has the host and port of the start.
+        """Return whether the address has the same host and port as the start.
 
         ``http`` and ``https`` are the same site if neither address has a port.
         """
@@ -107,8 +109,8 @@ class Redirects:
     def add(self, mark: bytes, target: bytes, facts: Facts) -> list[Facts]:
         """Record a redirect from ``mark`` to ``target``.
 
-        Return the addresses that are now known to lead into a redirect loop. Each is returned only
-        once.
+        Return the addresses that, as this redirect shows, lead into a redirect loop. Each of them
+        is returned only once.
         """
         self._to[mark] = target
         self._into.setdefault(target, []).append((mark, facts))

@@ -1,4 +1,4 @@
-"""Settings of the Scrapy project. Settings of a run override them."""
+"""Settings of the Scrapy project. A run's own settings override them."""
 
 BOT_NAME = "site_crawler"
 SPIDER_MODULES = ["site_crawler.spider"]
@@ -15,7 +15,8 @@ DOWNLOAD_MAXSIZE = 16 * 1024 * 1024
 DOWNLOAD_WARNSIZE = 0
 DOWNLOAD_TIMEOUT = 30
 RETRY_TIMES = 2
-# Scrapy's own retry middleware has 550. The one with a greater number gets the response first.
+# Scrapy's own retry middleware has the number 550. The middleware with the greater number gets the
+# response first.
 DOWNLOADER_MIDDLEWARES = {"site_crawler.retry_after.RetryAfter": 555}
 
 # The spider gets every response, because it records dead links and checks the target of a redirect
@@ -25,17 +26,18 @@ REDIRECT_ENABLED = False
 METAREFRESH_ENABLED = False
 COOKIES_ENABLED = False
 
-# Crawl breadth-first, so that a crawl that reaches its limit has read the pages nearest to the
-# start.
+# Crawl breadth-first, so that a crawl that reaches its limit has read the pages that are nearest to
+# the start.
 DEPTH_PRIORITY = 1
 SCHEDULER_DISK_QUEUE = "scrapy.squeues.PickleFifoDiskQueue"
 SCHEDULER_MEMORY_QUEUE = "scrapy.squeues.FifoMemoryQueue"
 
-# Nobody needs a remote console for a crawl, so none opens a port.
+# No crawl needs a remote console, so no port is opened for one.
 TELNETCONSOLE_ENABLED = False
 REMOTE_CONTROL_ENABLED = False
 
-# Use a pipeline instead of an extension, because EXTENSIONS of a run would replace ours.
+# The files are written by a pipeline instead of an extension, because the EXTENSIONS in a run's
+# settings would replace ours.
 ITEM_PIPELINES = {"site_crawler.files.ItemsFile": 900}
 FEED_EXPORT_ENCODING = "utf-8"
 LOG_LEVEL = "INFO"

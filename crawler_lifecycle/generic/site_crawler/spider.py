@@ -19,7 +19,7 @@ from .page import lines_of, too_much, words_of
 from .scope import CHAIN_MAX, URL_MAX, Redirects, Scope
 
 REDIRECTS = (301, 302, 303, 307, 308)
-#: The maximum length of a text of a page, such as its title.
+#: The maximum length of a text from a page, such as the title.
 TEXT_MAX = 500
 #: Scrapy's close reason for a crawl that reached its limit, here ``max_pages``.
 CUT_OFF = "closespider_pagecount"
@@ -64,8 +64,8 @@ class SiteSpider(Spider):
         super().__init__(**kwargs)
         limits = {"max_pages": max_pages, "max_depth": max_depth, "allow": allow, "deny": deny}
         self.scope = Scope.read(start, **limits, delay=delay, save=save)
-        # With a job folder, Scrapy replaces this with the stored state. Then a resumed crawl knows
-        # which addresses were requested, and keeps its limit.
+        # If there is a job folder, Scrapy replaces this with the stored state. Then a resumed crawl
+        # does not request the same addresses again, and its limit includes them.
         self.state: dict[str, Any] = {}
 
     @classmethod
@@ -92,8 +92,8 @@ class SiteSpider(Spider):
     # --- responses
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Any]:
-        """Handle a response: follow a redirect within the site, make an item of a page, or record
-        it as skipped.
+        """Handle a response: follow a redirect within the site, make an item from a page, or record
+        the request as skipped.
         """
         if response.status in REDIRECTS:
             yield from self._redirected(response)
@@ -111,7 +111,7 @@ class SiteSpider(Spider):
 
     def failed(self, failure: Any) -> Iterator[Any]:
         """Record a request as skipped, because it got no usable response or robots.txt does not
-        allow it.
+        allow the request.
         """
         why = f"{type(failure.value).__name__}: {failure.value}"[:TEXT_MAX]
         yield self._skipped(failure.request, why)
@@ -153,9 +153,9 @@ class SiteSpider(Spider):
             raise CloseSpider(NO_START)
 
     def _redirected(self, response: Response) -> Iterator[Any]:
-        """Follow a redirect, or record it as skipped with the reason.
+        """Follow a redirect, or record the request as skipped, with the reason.
 
-        If its target is already known, do nothing.
+        If the redirect's target has already been requested, do nothing.
         """
         assert response.request is not None
         location = (response.headers.get("Location") or b"").decode("latin-1")
@@ -176,7 +176,8 @@ class SiteSpider(Spider):
         """Return the requests to skip because of this redirect, with reasons: the request itself,
         or all requests in the same redirect loop.
 
-        Return nothing if the redirect is to be followed, or its target is known.
+        The result is empty if the redirect is to be followed, or if its target has already been
+        requested.
         """
         request = response.request
         status = response.status
@@ -240,7 +241,8 @@ class SiteSpider(Spider):
         }
 
     def _kept(self, response: HtmlResponse) -> dict[str, Any]:
-        """Return the content to keep and the name of its file; empty if the page is not kept.
+        """Return the content to keep and the name of its file; both are empty if the page is not
+        kept.
 
         The same address always gives the same name, even after a resume.
         """
@@ -261,8 +263,8 @@ class SiteSpider(Spider):
     # --- links
 
     def _links(self, response: HtmlResponse) -> tuple[list[str], list[str]]:
-        """Return the addresses of a page's links without duplicates: those of this site, and those
-        of other sites.
+        """Return the addresses of a page's links, excluding duplicates: first those on this site,
+        then those on other sites.
         """
         base = get_base_url(response)
         found = dict.fromkeys(_LINKS(response.selector.root))
@@ -297,8 +299,8 @@ class SiteSpider(Spider):
             yield request
 
     def _request(self, address: str, hops: int, referrer: str | None, chain: int = 0) -> Request:
-        # This spider filters repeated addresses itself, because its limit counts them, and does not
-        # use Scrapy's filter.
+        # This spider filters repeated addresses itself and does not use Scrapy's filter, because
+        # only addresses that pass the filter count towards the spider's limit.
         meta = {"hops": hops, "from": referrer, "chain": chain}
         return Request(
             address, callback=self.parse, errback=self.failed, meta=meta, dont_filter=True
@@ -320,7 +322,9 @@ class SiteSpider(Spider):
     # --- the end
 
     def on_idle(self) -> None:
-        """End the crawl as truncated if it has no more requests because of its limit."""
+        """End the crawl as truncated if only its limit is the reason why it has no more
+        requests.
+        """
         if self.state.get("cut_off"):
             logger.warning(
                 "max_pages=%d was reached, and there are more addresses", self.scope.max_pages

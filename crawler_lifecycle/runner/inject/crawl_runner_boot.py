@@ -1,8 +1,8 @@
 """Program that runs one spider of a Scrapy project without changes to the project.
 
 The runner starts it in the project's folder: ``crawl_runner_boot.py <spider>``. Arguments and
-settings come as JSON from the environment, so that no value is parsed as an option. Exit code 4
-means a configuration that can never work.
+settings are read as JSON from the environment, so that no value is parsed as an option. Exit code 4
+means that the configuration can never work.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from typing import Any
 
 BAD_CONFIGURATION = 4
 _CHECK_SECONDS = 2.0
-#: Seconds that a stop waits for the spider to open. Afterwards, the stop is passed to Scrapy,
-#: although state may be lost.
+#: Seconds for which a stop signal is held back until the spider opens. After this time, the signal
+#: is passed to Scrapy, although state may be lost.
 _GATE_SECONDS = 20.0
 #: Our components: setting, class, and order. ``KeptFiles`` comes first, because other extensions
-#: read the settings that it changes. The first spider middleware is the last one that a start
-#: request passes.
+#: read the settings that it changes. A start request passes the first spider middleware last.
 _COMPONENTS = (
     ("EXTENSIONS_BASE", "crawl_runner_feeds.KeptFiles", -1_000_000),
     ("EXTENSIONS_BASE", "crawl_runner_stats.StatsFile", 0),
@@ -46,8 +45,8 @@ def _refuse(text: str) -> None:
 
 
 def _settings() -> Any:
-    """Return the project's settings, overridden first by those of the run and then by those that
-    the runner needs.
+    """Return the project's settings. The run's settings override them, and the settings that the
+    runner needs override both.
     """
     from scrapy.utils.project import get_project_settings
 
@@ -55,17 +54,19 @@ def _settings() -> Any:
     limit = int(os.environ.get("CRAWL_MEMORY_LIMIT") or 0)
     ours: dict[str, object] = {"TELNETCONSOLE_ENABLED": False, "REMOTE_CONTROL_ENABLED": False}
     if limit:
-        # With this lower limit, Scrapy ends cleanly before the cluster kills it.
+        # This limit is lower than the cluster's, so that Scrapy ends cleanly before the cluster
+        # kills it.
         ours["MEMUSAGE_ENABLED"] = True
         ours["MEMUSAGE_LIMIT_MB"] = max(1, int(limit * 0.85) // 2**20)
         ours["MEMUSAGE_CHECK_INTERVAL_SECONDS"] = _CHECK_SECONDS
     settings.setdict(ours, priority="cmdline")
     settings.setdict(json.loads(os.environ.get("CRAWL_SETTINGS") or "{}"), priority="cmdline")
-    # Add our components to the base settings, so that EXTENSIONS of the project or spider do not
-    # replace them.
+    # Add our components to the base settings, so that the project's or spider's own EXTENSIONS do
+    # not replace them.
     for name, component, order in _COMPONENTS:
         settings.set(name, {**settings.getdict(name), component: order}, priority="cmdline")
-    # People read the log that the runner keeps, which a log file of the project would leave empty.
+    # People read the log that the runner keeps. A log file that the project configures would leave
+    # this log empty.
     settings.set("LOG_FILE", None, priority="cmdline")
     if os.environ.get("CRAWL_JOB_DIR"):
         settings.set("JOBDIR", os.environ["CRAWL_JOB_DIR"], priority="cmdline")
@@ -92,8 +93,8 @@ class StopGate:
     """A signal handler that delays a stop until Scrapy can act on it.
 
     Measured with Scrapy 2.19: while the spider opens (0.1 s or more), Scrapy has its handlers but
-    no running engine. A signal during this time only stops the reactor: the exit code is 0, there
-    is no close reason, and the state is not saved.
+    no running engine. A signal during this time only stops the reactor: then the exit code is 0,
+    there is no close reason, and the state is not saved.
     """
 
     def __init__(self, process: Any, original: Callable[[int, Any], None]) -> None:
@@ -143,7 +144,7 @@ def _takes(function: Any, name: str) -> bool:
 
 
 def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
-    """Return the arguments of the run, plus those of ``_GIVEN_TO_ALL`` that this spider accepts."""
+    """Return the arguments of the run, and those in ``_GIVEN_TO_ALL`` that this spider accepts."""
     known = {"_job": os.environ["SCRAPY_JOB"], **args} if os.environ.get("SCRAPY_JOB") else args
     made_by = (spider.from_crawler, spider.__init__)
     return {
@@ -154,11 +155,12 @@ def _given(spider: Any, args: dict[str, str]) -> dict[str, str]:
 
 
 def _check_arguments(spider: Any, args: dict[str, str]) -> str:
-    """Return why the spider does not accept these arguments; empty if it does.
+    """Return why the spider does not accept these arguments; the text is empty if the spider
+    accepts them.
 
-    A ``from_crawler`` of the project may complete them, so then only arguments that it does not
-    accept itself are refused. A spider can check its arguments in a class method
-    ``check_arguments``.
+    If the project defines its own ``from_crawler``, that method may supply missing arguments, so
+    only arguments that the method itself does not accept are refused. A spider can check its
+    arguments in a class method ``check_arguments``.
     """
     why = ""
     completed = not spider.from_crawler.__module__.startswith("scrapy.")

@@ -1,4 +1,4 @@
-"""Feeds and downloads of Scrapy: relative paths are below ``CRAWL_FILES_DIR``, the folder for the
+"""Scrapy's feeds and downloads: relative paths are below ``CRAWL_FILES_DIR``, the folder for the
 crawl's files.
 
 Scrapy imports this module in the user's process.
@@ -16,8 +16,8 @@ from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.utils.misc import load_object
 from scrapy.utils.serialize import ScrapyJSONEncoder
 
-#: Matches a name that shows its format to readers of items, in a folder that they do not skip
-#: (``item_files.py``).
+#: Matches a file name that shows the file's format to readers of items, in a folder that these
+#: readers do not skip (``item_files.py``).
 _TELLS = re.compile(
     r"(?!(.*/)?(pages/|skipped\.jsonl$)|(.*/){3}).*\.(jsonl|jsonlines|jl|json|csv|xml)(\.gz)?$"
 )
@@ -26,10 +26,11 @@ _NOT_KEPT = re.compile(r'[\\:*?"<>|]')
 
 
 class KeptFiles:
-    """An extension that changes the settings of files, because Scrapy creates it after add-ons and
-    all others have set them. Earlier changes would be lost:
+    """An extension that changes the settings for files. Scrapy creates this extension when add-ons
+    and all other sources have set their settings.
 
-    ``CrawlerProcess.crawl`` merges the process's settings into those of the crawler.
+    Earlier changes would be lost: ``CrawlerProcess.crawl`` merges the process's settings into those
+    of the crawler.
     """
 
     @classmethod
@@ -48,8 +49,9 @@ class KeptFiles:
 def _keep_feeds(settings: Any) -> None:
     """Put feeds with relative paths into the folder for files; absolute paths stay.
 
-    Our storage changes the path, because only the storage knows it with its placeholders filled in.
-    A ``Path`` is converted to a string here, because Scrapy would make it absolute before that.
+    Our storage changes the path, because only the storage gets the path with its placeholders
+    filled in. A ``Path`` is converted to a string here, because otherwise Scrapy would make it
+    absolute before our storage gets it.
     """
     base = dict(settings.getdict("FEED_STORAGES_BASE"))
     for scheme in ("", "file"):
@@ -60,7 +62,7 @@ def _keep_feeds(settings: Any) -> None:
     if settings["FEED_URI"]:
         settings.set("FEED_URI", str(settings["FEED_URI"]), priority="cmdline")
     elif os.environ.get("CRAWL_ITEMS") != "off" and not settings.getpriority("FEEDS"):
-        # This feed appends to an existing file, and without items it leaves no file.
+        # This feed appends to an existing file, and leaves no file if there are no items.
         feeds["items.jsonl"] = {
             "format": "jsonlines",
             "overwrite": False,
@@ -91,13 +93,15 @@ def _as_text(value: Any) -> Any:
 
 
 class KeptFeed(FileFeedStorage):
-    """Scrapy's storage for files, but with another folder for relative paths.
+    """Scrapy's storage for files, but with a different base folder for relative paths.
 
     An absolute path is not changed.
     """
 
     formats: ClassVar[dict[str, str]] = {}
-    """Formats of the project -> those of Scrapy from whose exporters theirs are derived."""
+    """The project's own formats -> the Scrapy formats from whose exporters the project's exporters
+    are derived.
+    """
     _known: ClassVar[list[dict[str, Any]]] = []
     """Path and format of each feed, for ``item_files.py``, if the name of any feed does not show
     its format.

@@ -1,11 +1,11 @@
-"""Spider middleware that prevents a resumed crawl from repeating the start requests of its earlier
-attempts.
+"""Spider middleware that prevents a resumed crawl from repeating the start requests that its
+earlier attempts sent.
 
 Scrapy keeps waiting requests in the job folder, and runs the spider's ``start`` again when it
-resumes. Its duplicate filter does not help, because by default start requests bypass it. So we
+resumes. Scrapy's duplicate filter does not help, because by default start requests bypass it. So we
 record in the job folder each start request that Scrapy's scheduler accepts, and drop the same
-number of equal requests. The setting ``CRAWL_START_AGAIN`` turns this off, for example for a spider
-that has to log in again because its session cookies ended with the process.
+number of equal requests. The setting ``CRAWL_START_AGAIN`` turns this middleware off, for example
+for a spider that has to log in again because its session cookies ended with the process.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StartOnce:
     @classmethod
     def from_crawler(cls, crawler: Any) -> StartOnce:
         folder = crawler.settings.get("JOBDIR")
-        # Another scheduler may forget its requests. issubclass() is true for each class with the
-        # same methods.
+        # A project's own scheduler may not keep its requests. issubclass() is true for each class
+        # with the same methods.
         ours = Scheduler in load_object(crawler.settings["SCHEDULER"]).__mro__
         if not folder or not ours or crawler.settings.getbool("CRAWL_START_AGAIN"):
             raise NotConfigured
@@ -50,7 +50,7 @@ class StartOnce:
                 yield found
 
     def process_start_requests(self, start_requests: Iterable[Any], spider: Any) -> Iterator[Any]:
-        """Do the same in Scrapy before 2.13."""
+        """Do the same as ``process_start``, for Scrapy before 2.13."""
         return filter(self._is_new, start_requests)
 
     def _is_new(self, found: Any) -> bool:

@@ -4,15 +4,15 @@ the spider closed.
 Scrapy imports it in the user's process, so it uses only the standard library and Scrapy's public
 signals. A thread writes the file, so it works with any reactor or none. The counters are:
 
-- pages: responses received, without robots.txt
+- pages: responses received, excluding robots.txt
 - items: items scraped
 - errors: log records of level ERROR and above, such as those of exceptions in callbacks
 - bytes: response bytes
 
 A counter that the project's stats collector does not have is left out. If a spider sets the stat
-``message``, people see its text. When the spider closes, ``scrapystats`` contains all its numbers,
-the most important ones first, and ``saved`` whether the job folder contains everything that a
-resume needs.
+``message``, people see its text. When the spider closes, ``scrapystats`` is set to all numbers in
+its stats, the most important ones first, and ``saved`` states whether the job folder contains
+everything that a resume needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _SOURCES = {
     "bytes": ("downloader/response_bytes",),
 }
 _SECONDS = 1.0
-#: Statistics whose names begin like this come first. The others follow by name, up to the limit.
+#: Statistics whose names begin with one of these texts come first. All others follow by name, up to
+#: the limit.
 _FIRST = (
     "item_scraped_count",
     "response_received_count",
@@ -53,7 +54,7 @@ _FIRST = (
     "scheduler/",
 )
 #: The limits for the number of statistics, the characters of a name, and a number. The runner has
-#: the same limits, and one for the total size (``contract.py``).
+#: the same limits, and a limit for the total size (``contract.py``).
 _ALL_MAX = 300
 _NAME_MAX = 120
 _NUMBER_MAX = 2**63 - 1
@@ -84,7 +85,8 @@ class StatsFile:
 
     def _opened(self) -> None:
         engine = self._crawler.engine
-        slot = getattr(engine, "_slot", None) or engine.slot  # older versions of Scrapy: ``slot``
+        # older versions of Scrapy call this ``slot``
+        slot = getattr(engine, "_slot", None) or engine.slot
         self._scheduler = slot.scheduler
         self._write()
         threading.Thread(target=self._loop, name="crawl-stats", daemon=True).start()
@@ -103,8 +105,8 @@ class StatsFile:
         self._write()
 
     def _is_saved(self) -> bool | None:
-        """Return whether the job folder contains all waiting requests; ``None`` with a scheduler of
-        the project.
+        """Return whether the job folder contains all waiting requests; ``None`` if the project uses
+        its own scheduler.
         """
         if getattr(self._scheduler, "dqs", None) is None:
             return None
@@ -114,7 +116,7 @@ class StatsFile:
             pickle.dumps(getattr(self._crawler.spider, "state", None))
             lost = len(self._scheduler.mqs)
             problem = lost and f"Scrapy cannot serialize {lost} waiting requests"
-        except Exception as error:  # objects of the project may raise any error
+        except Exception as error:  # the project's own objects may raise any error
             problem = f"The state of the crawl is not saved: {error!r}"[:300]
         if problem:
             print(f"{problem}. A resume starts from the beginning.", flush=True)
@@ -153,10 +155,11 @@ class StatsFile:
             return None
 
     def _count(self, name: str, keys: tuple[str, ...]) -> None:
-        """Add up the values of a counter, which is unknown when one of them is not a number.
+        """Set a counter to the sum of its values.
 
-        The highest sum is kept, because no counter may decrease: Scrapy counts a robots.txt as a
-        response a moment before it counts it as a robots.txt.
+        If one of the values is not a number, the counter is unknown. The highest sum so far is
+        kept, because no counter may decrease: Scrapy counts a robots.txt among the responses a
+        moment before it counts the file as a robots.txt.
         """
         found = 0
         try:
@@ -169,8 +172,8 @@ class StatsFile:
             self._highest[name] = min(max(found, self._highest.get(name, 0)), _NUMBER_MAX)
 
     def _numbers(self) -> dict[str, float]:
-        """Return the collector's first numbers; none if a project's own collector cannot provide
-        them.
+        """Return the first numbers in the collector. The result is empty if a project's own
+        collector cannot provide them.
         """
         try:
             told = dict(self._crawler.stats.get_stats())

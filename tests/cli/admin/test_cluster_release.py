@@ -123,7 +123,7 @@ def test_a_pod_that_was_only_waiting_for_us_is_gone_afterwards(
 def test_all_takes_what_executes_and_warns_of_it(api: FakeApiServer, release: Any) -> None:
     pod(api, "runs", phase="Running")
     told = release("--all")
-    assert "1 of them still execute: after a release their end may never be known" in told.err
+    assert "1 of them are still executing: a release may lose their results" in told.err
     assert "next: crawlctl cluster release --all --yes" in told.err
     assert release("--all", "--yes").code == Exit.DONE
     assert finalizers(api, "runs") == []

@@ -95,7 +95,7 @@ def test_who_may_not_ask_for_the_rights_of_others_hears_it_and_its_own(api: Fake
     api.deny("create", "subjectaccessreviews")
     lines = look_for(api, "fleet-a")
     assert [one.level for one in lines] == ["warn", "ok"]
-    assert "only its own were checked" in lines[0].text
+    assert "may check only its own rights" in lines[0].text
 
 
 @pytest.mark.parametrize(

@@ -394,5 +394,5 @@ def test_a_gateway_that_goes_away_is_waited_for_and_the_rest_is_said(
 ) -> None:
     code, _, err = check(gateway, crawlctl, Shop(gone_after=7))
     assert code == 8
-    assert "runs may still execute, at most for 420 s" in err
+    assert "runs may still be executing, for at most 420 s" in err
     assert "crawlctl list --tag check" in err

@@ -266,6 +266,6 @@ def test_a_run_that_could_not_be_deployed_is_not_just_resumed() -> None:
     failed = {"run_id": 5, "status": "FAILED", "outcome": "deploy_failed"}
     assert next_steps(failed) == [
         "crawlctl timeline 5",
-        "correct what the cause names, then crawlctl resume 5",
+        "correct the cause, then crawlctl resume 5",
     ]
     assert next_steps(failed | {"outcome": "failed"})[1] == "crawlctl resume 5"

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from crawler_lifecycle.clusters.kubernetes.client.connection import Api
     from crawler_lifecycle.clusters.kubernetes.rbac import Right
 
-#: The uncertainty of the server's clock in seconds, because its Date header only has whole seconds.
+#: The uncertainty of the server's clock in seconds, because the server's Date header contains only
+#: whole seconds.
 DATE_S = 0.6
-#: The oldest supported Kubernetes, and the problem with older ones.
+#: The oldest supported Kubernetes version, and the problem with older versions.
 LEAST = (1, 30)
-LACKS = "it starts another pod of a Job while the last one still executes"
+LACKS = "it starts another pod for a Job while the last pod is still executing"
 
-#: Never suggest to apply the base alone, because this would undo the changes of an overlay.
+#: Never suggest applying the base alone, because this would undo the changes that an overlay makes.
 APPLY = "apply your overlay of deploy/ again, as an administrator"
 ASK_AGAIN = "try again; kubectl get --raw /readyz shows the state of the API server"
 
@@ -85,7 +86,7 @@ def _namespace(api: Api) -> Line:
 
 
 def _unreadable(api: Api) -> Line:
-    """Return the finding for a namespace that we have no right to read.
+    """Return the finding about a namespace that we have no right to read.
 
     Some components do not need this right.
     """
@@ -99,8 +100,8 @@ def _unreadable(api: Api) -> Line:
 
 
 def _rights(api: Api) -> list[Line]:
-    """Check the rights of every component, or of a single component if this is its service
-    account.
+    """Check the rights of every component. If we use the service account of one component, check
+    only that component.
     """
     from crawler_lifecycle.clusters.kubernetes import rbac
 
@@ -122,7 +123,7 @@ def _rights(api: Api) -> list[Line]:
 
 
 def _rights_of_accounts(api: Api, services: str) -> list[Line]:
-    """Ask the API server which rights the service account of each component in the namespace
+    """Ask the API server which rights each component's service account in the namespace
     ``services`` has.
     """
     from crawler_lifecycle.clusters.kubernetes import rbac
@@ -138,7 +139,7 @@ def _rights_of_accounts(api: Api, services: str) -> list[Line]:
                 "run this as an administrator, or in the pod of each component: kubectl exec … "
                 "-- crawlctl doctor"
             )
-            text = "this account may not ask for the rights of others, so only its own were checked"
+            text = "this account may check only its own rights, not those of other accounts"
             return [warn("rights", text, fix), *_rights(api)]
         lines += _lacking(api, user, role, lacking)
     return lines or [

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 #: Checks of the process itself and its environment, for every component.
 OWN = frozenset({"environment", "versions", "cluster"})
-#: Checks that run if only a gateway is configured.
+#: The checks that run if only the address of a gateway is configured.
 NAMED = frozenset({"environment", "versions"})
 #: Checks of the systems that an installation needs.
 INSTALLATION = frozenset(
@@ -20,8 +20,8 @@ INSTALLATION = frozenset(
 )
 _STORES = frozenset({"temporal", "database"})
 
-#: Deployment -> further checks in its pods. ``deploy/base/services/network.yaml`` only allows these
-#: connections.
+#: Deployment -> further checks in its pods. ``deploy/base/services/network.yaml`` allows only the
+#: connections that these checks need.
 USES: Mapping[str, frozenset[str]] = {
     "worker-workflows": _STORES | {"events", "pushes"},
     "worker-cluster": _STORES,

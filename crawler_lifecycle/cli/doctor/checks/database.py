@@ -26,19 +26,19 @@ from crawler_lifecycle.store.engine import StoreDamaged
 from crawler_lifecycle.store.migrations.schema_version import upgrade
 
 MIB = 1024**2
-#: Limits for ``max_allowed_packet``. A request can have 2 MiB of tasks and arguments; its SQL
-#: statement is larger.
+#: Limits for ``max_allowed_packet``. A request can contain 2 MiB of tasks and arguments, and the
+#: SQL statement for it is larger.
 PACKET_BAD = 4 * MIB
 PACKET_WARN = 16 * MIB
 #: The number of connection pools: one for each of a worker's four roles, and one for the gateway.
 POOLS = 5
-#: The oldest supported servers, and the problem with older ones.
+#: The oldest supported server versions, and the problem with older versions.
 LEAST = {"MySQL": (8, 0), "MariaDB": (10, 11)}
 LACKS = "it does not skip locked rows, so tasks wait for each other"
-#: Our connections are idle for at most this many seconds. The server must keep them open for this
-#: long.
+#: Our connections are idle for at most this many seconds. The server must keep idle connections
+#: open for this long.
 IDLE_S = 280
-_NEWER = "run the newer version, or restore a backup from before"
+_NEWER = "run the newer version, or restore a backup from before the upgrade"
 NETWORK = (
     "nfs",
     "nfs4",
@@ -113,7 +113,9 @@ def _schema(url: str, found: Diagnosis, fix: bool) -> Line:
 
 
 def _written(url: str, file: Path) -> list[Line]:
-    """Try to write, because a readable database may still refuse writes."""
+    """Return a finding if the database cannot be written to: a readable database may still refuse
+    writes.
+    """
     try:
         try_writing(url)
     except StoreUnavailable as error:
@@ -142,7 +144,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
         return ""
     kinds = {Path(row[1].encode().decode("unicode_escape")): row[2] for row in rows if len(row) > 2}
     real = folder.resolve()
-    # If one mount point has several mounts, the last one counts.
+    # If several file systems are mounted at one mount point, the last one counts.
     return next((kinds[point] for point in (real, *real.parents) if point in kinds), "")
 
 
@@ -150,7 +152,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 def variable_lines(variables: Mapping[str, str], settings: Settings) -> list[Line]:
-    """Return findings about the server's variables; none for SQLite, which has none."""
+    """Return findings about the server's variables. SQLite has no such variables."""
     if not variables:
         return []
     is_on = {name: value.upper() not in ("OFF", "0") for name, value in variables.items()}

@@ -1,7 +1,7 @@
 """Checks of the destinations of results: the archive, the event bus, pushes, and the bucket for the
 files of pods.
 
-Otherwise, problems with these only appear once the first run has ended.
+Without these checks, problems with the destinations would appear only when the first run has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import component
 FILES = "files"
 _DOCS = 'docs/kubernetes-files.md, "In object storage"'
 #: The component that writes to the bucket (through signed URLs), and the component that reads from
-#: it.
+#: the bucket.
 SIGNS = "gateway"
 READS = "worker-export"
 
@@ -82,9 +82,9 @@ def _to_be_made(name: str, path: Path) -> Line:
 
 
 def check_files(context: Context) -> Sequence[Line]:
-    """Check that the files of pods have a storage.
+    """Check that a storage is set for the files of pods.
 
-    For a bucket, try each access that this component needs.
+    For a bucket, try each kind of access that this component needs.
     """
     of = context.known.cluster
     if of.files_url is not None:
@@ -125,8 +125,8 @@ def bucket_lines(url: str, mine: str | None) -> list[Line]:
     if mine in (None, SIGNS) and tried(bucket.probe_writing):
         said.append("written to")
         if mine == SIGNS:
-            # This component does not need the right to remove files. The next probe replaces this
-            # one.
+            # This component does not need the right to remove files. The next probe replaces the
+            # file.
             with suppress(LifecycleError):
                 bucket.probe_removing()
     if mine in (None, READS) and tried(bucket.probe_listing) and tried(bucket.probe_reading):

@@ -22,7 +22,7 @@ PACKAGE = "crawler-lifecycle"
 def check_environment(context: Context) -> Sequence[Line]:
     """Report variables with our prefix that no setting reads.
 
-    They are misspelt or belong to another version.
+    Such variables are misspelt or belong to another version.
     """
     environment = context.sources.environment
     own = [name for name in environment if name.upper().startswith(PREFIX)]
@@ -56,7 +56,7 @@ def requirement_lines(wanted: Sequence[str]) -> list[Line]:
     """Return a finding for each package that is missing or does not meet a requirement such as
     ``boto3<2,>=1.40``.
 
-    Without bounds, a resolver can choose boto3 0.0.3, and botocore does not work with
+    A resolver that ignores these bounds can choose boto3 0.0.3, and botocore does not work with
     python-dateutil 3.
     """
     lines = []
@@ -88,7 +88,7 @@ def check_quotas(context: Context) -> Sequence[Line]:
             known["token"] = {entry.caller.name for entry in read(file)}
     except TokenFileError as error:
         return [of_error("quotas", error)]
-    # People who log in through an issuer are not known here.
+    # The names of people who log in through an issuer cannot be checked here.
     holders = [key.partition(":") for key in settings.quotas if not key.startswith("token:oidc:")]
     wrong = [
         (kind, name) for kind, _, name in holders if name not in {"*", *known.get(kind, {name})}

@@ -18,7 +18,7 @@ from crawler_lifecycle.temporal.operator.server import Server, registration_comm
 from crawler_lifecycle.temporal.operator.task_queues import Queue
 from crawler_lifecycle.temporal.plugin import DEFAULT_ADDRESS, configured_address, connect
 
-#: The oldest supported Temporal server, and the problem with older ones.
+#: The oldest supported version of the Temporal server, and the problem with older versions.
 LEAST = (1, 31)
 LACKS = "it has no fair task queues, and does not report which workflows are blocked"
 _UNREACHABLE = (
@@ -88,14 +88,15 @@ async def _search_attributes(server: Server, fix: bool) -> Line:
             added = await server.register_search_attributes()
             problem = attributes_problem(await server.search_attributes(), command)
     except TemporalUnavailable as error:
-        advice = f"ask somebody with more rights to run: {command}"
+        advice = f"ask a person with more rights to run: {command}"
         return warn("search attrs", f"they cannot be listed or registered: {error}", advice)
     done = f"; registered {', '.join(added)}" if added else ""
     return problem or ok("search attrs", f"all {len(names.SEARCH_ATTRIBUTES)} are registered{done}")
 
 
 def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
-    """Return the finding about wrong or missing search attributes; ``None`` if all are right.
+    """Return the finding about wrong or missing search attributes; ``None`` if all attributes are
+    correct.
 
     ``known`` contains the type of each attribute in the namespace.
     """
@@ -119,8 +120,8 @@ def attributes_problem(known: Mapping[str, str], command: str) -> Line | None:
 
 
 async def queue_lines(server: Server) -> list[Line]:
-    """Return a finding for each of our task queues, and one about the server's clock if it is ahead
-    of ours.
+    """Return a finding for each of our task queues, and one about the server's clock if that clock
+    is ahead of ours.
     """
     queues = await server.task_queues([names.QUEUE_MAIN], list(SERVED_BY))
     ahead_s = max(queue.ahead_s for queue in queues)
@@ -137,7 +138,7 @@ def queue_line(queue: Queue) -> Line:
 
 
 def _why(error: BaseException) -> str:
-    """Return the reason from an SDK error, without the names of its types."""
+    """Return the reason from an SDK error, omitting the names of its types."""
     text = str(error) or type(error).__name__
     found = re.search(r'message: "([^"]+)"', text)
     return found[1] if found else text.splitlines()[0][:300]

@@ -4,7 +4,7 @@ Every call has a time limit for connecting, for silence, and for the whole answe
 retries. Only three kinds of calls are repeated here, and none of them can have had an effect:
 
 - after a 401: once, with newly read credentials
-- a list whose pages have different versions (410): from its beginning
+- a list whose pages have different versions (410): from the beginning of the list
 - a page that is too large: with half as many objects
 """
 
@@ -37,7 +37,8 @@ K = TypeVar("K")
 #: The maximum number of connections that stay open. More parallel calls open further connections,
 #: which are closed afterwards.
 CONNECTIONS = 32
-#: How often a list with inconsistent pages is started, and how many pages it can have, at most.
+#: The maximum number of starts of a list whose pages are inconsistent, and the maximum number of
+#: pages in a list.
 LIST_STARTS = 3
 PAGES_MAX = 4000
 #: A page is short when it has less than ``ANSWER_MAX / SHORT`` bytes. Then the next page may have
@@ -70,7 +71,7 @@ class Which(TypedDict, total=False):
 class Api:
     """The Kubernetes API, one object per process; thread-safe.
 
-    All methods except ``close`` raise ``ApiError``. A watch also raises it while it is read.
+    All methods except ``close`` raise ``ApiError``. Reading a watch also raises ``ApiError``.
     """
 
     def __init__(
@@ -123,13 +124,15 @@ class Api:
         return self.path("pods", name) + (f"/{sub}" if sub else "")
 
     def namespace_path(self, group: str = "/api/v1") -> str:
-        """Return the path of the namespace in the API group ``group``; paths of its objects start
-        with it.
+        """Return the path of the namespace in the API group ``group``; the paths of the namespace's
+        objects start with this path.
         """
         return f"{group}/namespaces/{quote(self.namespace, safe='')}"
 
     def path(self, resource: str, name: str | None = None, *, group: str = "/api/v1") -> str:
-        """Return the path of this resource in our namespace, or of its object ``name``."""
+        """Return the path of this resource in our namespace, or of the resource's object
+        ``name``.
+        """
         tail = f"/{quote(name, safe='')}" if name is not None else ""
         return f"{self.namespace_path(group)}/{resource}{tail}"
 
@@ -152,9 +155,9 @@ class Api:
 
         The server refuses unknown fields instead of ignoring them.
 
-        ``left_s`` returns the seconds left for the creation. It is called when the request is sent,
-        and the server gives up after that time. Raises ``TooLate`` when no time is left before the
-        request is sent.
+        ``left_s`` returns the seconds left for the creation. This function is called when the
+        request is sent, and the server gives up when those seconds have elapsed. Raises ``TooLate``
+        when no time is left before the request is sent.
         """
         asked = ApiRequest("POST", path)
         query = {"fieldValidation": "Strict", "dryRun": "All" if dry_run else None, **query}
@@ -177,7 +180,7 @@ class Api:
     def read(self, path: str, **query: object) -> bytes:
         """Return an answer that need not be JSON, such as a log.
 
-        Only its completeness is checked.
+        Only the completeness of the answer is checked.
         """
         return self._wire.call(ApiRequest("GET", path), query, accept="*/*")
 
@@ -216,7 +219,7 @@ class Api:
         for _ in range(LIST_STARTS - 1):
             try:
                 return self._once(asked, query, until, kind, keep)
-            # Pages of different versions may contain an object twice, or not at all.
+            # Pages with different versions may contain an object twice, or not at all.
             except PositionExpired:
                 time.sleep(CHANCE.uniform(0, 0.1))
         return self._once(asked, query, until, kind, keep)
@@ -242,7 +245,7 @@ class Api:
             if data is None:
                 continue
             page = decode_page(kind, data, asked)
-            del data  # it is large, so free it before the next page is read
+            del data  # the page is large, so free its memory before the next page is read
             _belongs(asked, found, page, names)
             found.items.extend(map(keep, page.items) if keep else page.items)
             if not (token := page.metadata.continue_):
@@ -258,8 +261,8 @@ class Api:
         raise unreadable(asked, f"the list has more than {PAGES_MAX} pages")
 
     def _page(self, asked: ApiRequest, query: Mapping[str, object], until: float) -> bytes | None:
-        """Read one page. Return ``None`` when it was too large; the next request then asks for half
-        as many objects.
+        """Read one page. Return ``None`` when the page was too large; the next request then asks
+        for half as many objects.
 
         The number that fits is remembered for the next list, and grows again while pages are short.
         So large objects of one run slow a list down, but never hide the objects of other runs.
@@ -293,12 +296,12 @@ class Api:
         timeout_s: float,
         silence_s: float | None = None,
     ) -> Watch:
-        """Watch changes after ``resource_version``, with bookmarks.
+        """Watch for changes after ``resource_version``, with bookmarks.
 
         The server ends the watch after ``timeout_s``.
 
         The stream raises an error when nothing arrives for ``silence_s`` (by default 30 s more than
-        ``timeout_s``). Close it when you stop reading; another thread may also close it.
+        ``timeout_s``). Close the stream when you stop reading; any thread may close the stream.
         """
         asked = ApiRequest("GET", path, watching=True)
         query = {

@@ -1,4 +1,4 @@
-"""Address and credentials of the Kubernetes API, and the connection pool.
+"""The address and credentials for the Kubernetes API, and the connection pool.
 
 The official client's loaders read the addresses, certificates and credentials. So every kubeconfig
 that works with other programs works here. Requests use that client's connection pools. A proxy is
@@ -110,18 +110,20 @@ class Access:
 
         Renew expired credentials first.
 
-        Raises ``InvalidRequest`` when a plugin of the kubeconfig fails.
+        Raises ``InvalidRequest`` when a plugin that the kubeconfig names fails.
         """
         with self._lock:
             return self._identity, _authorization(self._identity)
 
     def renew(self, who: Identity, refused: str | None, asked_at: float) -> bool:
-        """Load the credentials again after a refusal, and return whether they have changed.
+        """Load the credentials again after the server refused them, and return whether they have
+        changed.
 
-        The server refused ``who`` and the header ``refused``, sent at ``asked_at`` (monotonic).
-        Several threads may report the same refusal; only the first one loads the credentials.
-        Raises ``InvalidRequest``, also when the source now names another server: a poll that began
-        on one cluster must not end on another, which has none of our tasks.
+        The refused request used the identity ``who`` and the header ``refused``, and was sent at
+        ``asked_at`` (monotonic). Several threads may report the same refusal; only the first one
+        loads the credentials. Raises ``InvalidRequest``, for example when the source now names a
+        different server: a poll that began on one cluster must not end on a different cluster,
+        which has none of our tasks.
         """
         with self._lock:
             if self._renewed_at < asked_at:
@@ -174,7 +176,7 @@ def load(source: Source, connections: int) -> Identity:
                 persist_config=False,
             )
             proxy = _proxy(source)
-    except Exception as error:  # the loader, yaml and plugins raise many kinds of errors
+    except Exception as error:  # the loader, yaml and the plugins raise many kinds of errors
         raise InvalidRequest(
             f"{source.words}: cannot be used; {type(error).__name__}: {error}"
         ) from error
@@ -215,8 +217,8 @@ def _proxy(source: Source) -> str | None:
 
 
 def _certificates(configuration: Any) -> tuple[bytes, ...]:
-    """Return the contents of the client's certificates and key, because a rotation can keep their
-    paths.
+    """Return the contents of the client's certificates and key, because a rotation can replace the
+    files without changing their paths.
     """
     files = (configuration.cert_file, configuration.key_file, configuration.ssl_ca_cert)
     return tuple(Path(file).read_bytes() for file in files if file and Path(file).is_file())

@@ -36,7 +36,7 @@ class Call:
         self._lock = threading.Lock()
 
     def timed(self, url: str) -> str:
-        """Return the URL with the number of seconds that the server still has.
+        """Return the URL with the number of seconds in which the server must carry out the request.
 
         Raises ``TooLate``.
         """
@@ -44,7 +44,7 @@ class Call:
             return url
         left_s = math.floor(self._left_s() * 1000) / 1000
         if left_s <= 0:
-            raise TooLate("the time limit of the request passed before it was sent")
+            raise TooLate("the request's time limit expired before the request was sent")
         return f"{url}{'&' if '?' in url else '?'}timeout={left_s:.3f}s"
 
     def uses(self, sock: socket.socket | None) -> None:
@@ -56,14 +56,16 @@ class Call:
             self.cut()
 
     def cut(self) -> None:
-        """End the call, from any thread. Its reader sees the end of the connection at once."""
+        """End the call, from any thread. The thread that reads the answer sees the end of the
+        connection at once.
+        """
         with self._lock:
             self.over = True
             if self._socket is not None:
                 self._cut = True
                 with contextlib.suppress(OSError):  # the socket is closed already
-                    # Call the plain socket's method: the one of a TLS socket deletes state that the
-                    # reading thread uses.
+                    # Call the plain socket's method: a TLS socket's own method deletes state that
+                    # the reading thread uses.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def done(self) -> bool:
@@ -90,7 +92,7 @@ def tracked(base: type[Any]) -> type[Any]:
                 super().request(method, url, *args, **kwargs)
                 return
             # A connection is free after the last byte of an answer, a moment before its call ends.
-            # In between, the call may still be cut, and its socket with it.
+            # In between, the call may still be cut, which also closes the socket.
             if self._last is not None and self._last.done():
                 self.close()
             self._last = call
@@ -118,14 +120,15 @@ class Calls:
         self._wakes_at = 0.0
 
     def begin(self, seconds: float, left_s: Callable[[], float] | None = None) -> Call:
-        """Begin a call of this thread that may take ``seconds`` in total.
+        """Begin a call by this thread that may take ``seconds`` in total.
 
-        ``left_s`` returns the seconds that the server still has to carry it out.
+        ``left_s`` returns the seconds in which the server must carry out the call.
         """
         call = Call(time.monotonic() + seconds, left_s)
         with self._changed:
             if not self._watching:
-                # This may raise when there are too many threads. Then the next call tries again.
+                # This may raise an error when there are too many threads. Then the next call tries
+                # again.
                 threading.Thread(target=self._watch, name="kubernetes-calls", daemon=True).start()
                 self._watching = True
             self._open.add(call)

@@ -15,7 +15,8 @@ from urllib3.util import Retry
 
 from crawler_lifecycle.domain.errors import ClusterUnavailable
 
-#: The longest wait in seconds that we accept from a server, because a stop must not wait forever.
+#: The longest wait in seconds that we accept from a server, because a request to stop a task must
+#: not wait forever.
 RETRY_AFTER_MAX_S = 60.0
 #: The maximum number of characters of the server's message in an error.
 WORDS_MAX = 1000
@@ -89,8 +90,8 @@ class NoAnswer(ApiError):
 
 
 class NoConnection(NoAnswer):
-    """The request was not sent, because no connection could be made. The server knows nothing of
-    it.
+    """The request was not sent, because no connection could be made. The server has not seen the
+    request.
     """
 
     retry_within_s = 0.5
@@ -107,11 +108,11 @@ class TooLarge(Unreadable):
 
 
 class TooLate(ApiError):
-    """A request that was not sent, because its time limit had passed."""
+    """A request that was not sent, because its time limit had expired."""
 
 
 class CredentialsRejected(ApiError):
-    """401: the server rejects our credentials, even after we read them again."""
+    """401: the server rejects our credentials, even after we have read them again."""
 
 
 class RequestRefused(ApiError):
@@ -123,7 +124,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409, or 422 for a patch: the name is in use, or the object has another uid."""
+    """409, or 422 for a patch: the name is in use, or the object has a different uid."""
 
 
 class PositionExpired(ApiError):
@@ -178,7 +179,8 @@ _UNKNOWN = (ApiError, "the Kubernetes API gave an unexpected answer: {}")
 def decode_status(data: bytes | msgspec.Raw) -> Status:
     """Return the API's error object.
 
-    For any other body, such as a proxy's page, use its beginning as the message.
+    If the body is something else, such as a proxy's page, the beginning of the body becomes the
+    message.
     """
     try:
         return _STATUS.decode(data)
@@ -247,4 +249,5 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # also false for NaN
+    # this comparison is also false for NaN
+    return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None

@@ -1,6 +1,6 @@
 """Jobs, pods and events, decoded from JSON, with only the fields that we use.
 
-Unknown fields are ignored. An object without a name or uid, and a list without ``items``, are
+All other fields are ignored. An object without a name or uid, and a list without ``items``, are
 refused. Other invalid values, such as ``null`` instead of a list, are bounded or left out
 (``odd_values``).
 """
@@ -147,7 +147,7 @@ class Job(_Struct, frozen=True):
     def other_controller(self) -> str | None:
         """The controller of the Job, unless it is the cluster's own.
 
-        Kueue, for example, may use another cluster.
+        Kueue, for example, may run the Job on a different cluster.
         """
         by = self.spec.managed_by
         return None if by == "kubernetes.io/job-controller" else by or None
@@ -158,8 +158,8 @@ class Job(_Struct, frozen=True):
 
 
 def _true_condition(status: JobStatus | PodStatus, kind: str) -> Condition | None:
-    # A poll of 10,000 tasks calls this 90,000 times: a plain loop is faster than properties and a
-    # generator.
+    # A poll of 10,000 tasks calls this method 90,000 times: a plain loop is faster than properties
+    # and a generator.
     for condition in status.conditions:
         if condition.type == kind and condition.status == "True":
             return condition
@@ -179,7 +179,7 @@ class TerminatedState(_Struct, frozen=True):
     """The end of a container, with its exit code."""
 
     exit_code: Number = bounds.ID_MAX
-    """If the server sends none, an exit code that no process can have."""
+    """The exit code. If the server sends none, this is a value that no process can have."""
     signal: Number | None = None
     reason: str | None = None
     message: str | None = None
@@ -220,7 +220,9 @@ class _ExitCodes(_Struct, frozen=True):
 
 
 class RestartRule(_Struct, frozen=True):
-    """A rule for the node when a container ends with certain exit codes (since Kubernetes 1.34)."""
+    """A rule that the node applies when a container ends with certain exit codes (since Kubernetes
+    1.34).
+    """
 
     action: str | None = None
     exit_codes: _ExitCodes | None = None
@@ -359,7 +361,7 @@ class _Pending(_Struct, frozen=True):
 
 
 class PendingWorkloadsSummary(_Struct, frozen=True):
-    """The Workloads that wait in a queue of Kueue, in order."""
+    """The Workloads that are waiting in a Kueue queue, in order."""
 
     items: Sequence[_Pending] = ()
 

@@ -22,14 +22,15 @@ Number = Annotated[int, msgspec.Meta(ge=-bounds.ID_MAX, le=bounds.ID_MAX)]
 #: range of times.
 GRACE_MAX_S = 10**8
 Grace = Annotated[int, msgspec.Meta(ge=0, le=GRACE_MAX_S)]
-#: The time that a kubelet writes for "unknown", whereas Go writes the year 1.
+#: The time that a kubelet writes for "unknown". Go programs write the year 1 instead.
 NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 #: The maximum number of repaired values in an object before it is refused.
 MENDED_MAX = 1000
 #: One step of a path in a ``msgspec`` error: the name of a field, or an index of a list.
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-#: The key of a map, which can have any characters. The whole map is left out.
+#: The key of a map, which can contain any characters. If a value in a map is invalid, the whole map
+#: is left out.
 _MAP = re.compile(r"(\.(?:labels|annotations))[.[].*")
 _BOUND = re.compile(r"Expected `int` [<>]= (-?\d+)")
 T = TypeVar("T")

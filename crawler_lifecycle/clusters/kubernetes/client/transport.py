@@ -39,7 +39,8 @@ WHOLE = 3
 
 JSON = "application/json"
 _READ = 256 * 1024
-#: Connection errors: it could not be made, it was interrupted, or the answer is not valid HTTP.
+#: Errors for a connection that could not be made or was interrupted, and for an answer that is not
+#: valid HTTP.
 BROKEN = (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError)
 
 
@@ -97,9 +98,9 @@ class Wire:
         """Send a request, and return the whole answer, which must be complete by ``until``
         (monotonic).
 
-        ``left_s`` returns the seconds that the server still has to carry out the request, and is
-        sent to the server. It is called before each send, once credentials and connection are
-        ready. Raises ``TooLate`` if no time is left.
+        ``left_s`` returns the seconds in which the server must carry out the request; this number
+        is sent to the server. ``left_s`` is called before each send, once credentials and
+        connection are ready. Raises ``TooLate`` if no time is left.
         """
         whole_s = self.whole_s
         if until is not None:
@@ -120,7 +121,9 @@ class Wire:
     def stream(
         self, asked: ApiRequest, query: Mapping[str, object], silence_s: float, whole_s: float
     ) -> tuple[Call, BaseHTTPResponse]:
-        """Begin an answer that is read as it arrives. Its reader closes it and calls ``ended``."""
+        """Begin an answer that is read as it arrives. The reader must close the answer and call
+        ``ended``.
+        """
         return self._answered(
             _Request(asked, _target(asked.path, query), {"Accept": JSON}, None, silence_s, whole_s)
         )
@@ -232,7 +235,7 @@ class Wire:
 
     def _cause(self, call: Call, error: Exception | None) -> str:
         where = self._access.host
-        # Check the clock too: the thread that cuts may be late.
+        # Check the clock too: the thread that ends overdue calls may be late.
         if call.overdue or time.monotonic() >= call.until:
             return f"no complete answer came from {where} in time"
         if call.over:
@@ -254,7 +257,7 @@ class Wire:
         try:
             self.skew_s = (parsedate_to_datetime(date or "") - utc_now()).total_seconds() + 0.5
         except (ValueError, TypeError):
-            return  # without a valid date, keep the former difference
+            return  # without a valid date, keep the difference that was computed last
 
 
 def _target(path: str, query: Mapping[str, object]) -> str:

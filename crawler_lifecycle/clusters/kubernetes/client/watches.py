@@ -21,7 +21,7 @@ from .transport import BROKEN
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
 
-#: The longest line in bytes. An object has at most 1.5 MiB in etcd, but is longer in JSON.
+#: The longest line in bytes. An object has at most 1.5 MiB in etcd, but its JSON is longer.
 LINE_MAX = 16 * 1024 * 1024
 
 
@@ -57,9 +57,10 @@ class Watch:
 
     It ends when the server or ``close`` ends it.
 
-    The iteration raises ``Expired`` when its position has expired (then list again), ``NoAnswer``
-    when the stream was interrupted or silent for too long, ``Unreadable`` for a line that is not an
-    event, and each ``ApiError`` that the server sends in the stream.
+    The iteration raises ``Expired`` when the position of the watch has expired (then list the
+    objects again), ``NoAnswer`` when the stream was interrupted or silent for too long,
+    ``Unreadable`` for a line that is not an event, and each ``ApiError`` that the server sends in
+    the stream.
     """
 
     asked: ApiRequest
@@ -97,7 +98,7 @@ class Watch:
         self.call.cut()
         try:
             self._events.close()
-        except ValueError:  # the thread that reads it sees the end, and closes it
+        except ValueError:  # the thread that reads the stream sees its end, and closes it
             return
         self._finish()
 

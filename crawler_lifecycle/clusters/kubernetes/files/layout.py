@@ -16,7 +16,8 @@ DATA_VOLUME = "crawl-data"
 #: ``CRAWL_FILES_DIR`` and ``CRAWL_STATE_DIR`` inside the container.
 FILES_MOUNT = "/crawl/files"
 STATE_MOUNT = "/crawl/state"
-#: Another path where the runner and the crawler can write; all other paths are read-only.
+#: The temporary folder, where the runner and the crawler can write in addition to the two folders
+#: above. All other paths are read-only.
 TMP_MOUNT = "/tmp"  # noqa: S108
 #: ``CRAWL_SUMMARY_FILE``: the kubelet's termination message. The file exists already; it can be
 #: written, but not replaced.
@@ -41,7 +42,7 @@ def end_grace_s(*, uploads: bool) -> int:
     """Return ``CRAWL_END_GRACE_S``: the seconds between the end of ``CRAWL_STOP_GRACE_S`` and the
     kubelet's SIGKILL.
 
-    In this time the runner ends the remaining processes, uploads the files (if ``uploads``), and
-    writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
+    In this time the runner ends the remaining processes, uploads the files (if ``uploads`` is
+    true), and writes its summary. A pod's ``terminationGracePeriodSeconds`` is the sum of both.
     """
     return 60 if uploads else 10

@@ -35,7 +35,8 @@ from crawler_lifecycle.domain.run_ref import RunRef
 from crawler_lifecycle.ports.files import LogPart
 from crawler_lifecycle.ports.runs import TaskRef
 
-#: The maximum number of bytes that one request asks a node for. Bytes after these cannot be read.
+#: The maximum number of bytes that one request asks a node for. No byte beyond this number can be
+#: read.
 ASK_MAX = 48 * 1024 * 1024
 #: The maximum number of logs for which a line is remembered.
 REMEMBERED = 256
@@ -58,7 +59,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Piece:
-    """Part of a log, without the time stamps."""
+    """Part of a log, from which the time stamps have been removed."""
 
     data: bytes
     whole: bool
@@ -95,7 +96,7 @@ class PodLogs:
             return self._part(pod, after, limit, over)
         # Its node has no log (any more), or the pod has disappeared in the meantime.
         except (NotFound, RequestRefused) as error:
-            if error.status == 403:  # we have no right to read it: the log may still exist
+            if error.status == 403:  # we have no right to read the log, which may still exist
                 raise
             return LogPart(b"", 0, True) if over else None
 

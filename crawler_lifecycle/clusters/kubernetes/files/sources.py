@@ -1,4 +1,4 @@
-"""Sources of the supporting files of pods: the shared volume, or object storage."""
+"""Sources of the supporting files from pods: the shared volume, or object storage."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def variables(
     given: TaskVariables,
     end_grace_s: int,
 ) -> list[Part]:
-    """Return the variables of the container in the form of the API, each name once.
+    """Return the container's variables in the form that the API expects, each name once.
 
     The order of precedence is: the contract, the task's own variables, the catalogue. Raises
     ``InvalidRequest``.
@@ -65,7 +65,7 @@ def variables(
 def contract(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, end_grace_s: int
 ) -> Mapping[str, str]:
-    """Return the variables of the process contract (docs/contract.md).
+    """Return the variables that the process contract defines (docs/contract.md).
 
     Raises ``InvalidRequest`` for bad arguments.
     """
@@ -90,8 +90,8 @@ def contract(
 
 
 def escaped(text: str) -> str:
-    """Return the text with each ``$`` doubled, because the kubelet replaces ``$(NAME)`` and reads
-    ``$$`` as ``$``.
+    """Return the text with ``$$`` for each ``$``, because the kubelet replaces ``$(NAME)`` and
+    reads ``$$`` as ``$``.
     """
     return text.replace("$", "$$")
 
@@ -133,9 +133,9 @@ _QUANTITY = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|
 
 
 def limits_of(deployment: Deployment, crawler: CrawlerDefinition) -> Resources:
-    """Return the limits of the task from the request, else from the catalogue.
+    """Return the task's limits: those in the request, and for all others those in the catalogue.
 
-    Without a memory limit, the reservation becomes the limit. Otherwise the namespace's
+    If no memory limit is set, the reserved memory becomes the limit. Otherwise the namespace's
     ``LimitRange`` could set a lower one, and the cluster refuses a pod that reserves more than its
     limit.
     """
@@ -164,7 +164,7 @@ def _memory(key: str, text: str | None) -> int | None:
 def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: bool) -> Part:
     """Return the limits and requests of the container.
 
-    ``shared`` means that files and state are on a volume outside the node.
+    ``shared`` is true if files and state are on a volume outside the node.
 
     Requests are always set: otherwise Kubernetes uses the limits as requests, and few crawlers fit
     on an idle node. Memory is reserved in full, because a node cannot reclaim it, and evicts pods
@@ -172,7 +172,7 @@ def resources_of(deployment: Deployment, crawler: CrawlerDefinition, *, shared: 
     """
     asked = limits_of(deployment, crawler)
     wished = crawler.kubernetes.requests
-    crawler.kubernetes.check_shm(asked.memory)  # a request may lower the limit
+    crawler.kubernetes.check_shm(asked.memory)  # a request may set a lower limit
     memory = memory_limit(deployment, crawler)
     found = _resources(asked, wished, memory, crawler, folders=1 if shared else 2)
     devices = {name: str(number) for name, number in crawler.kubernetes.extended_resources.items()}
@@ -231,7 +231,7 @@ def _processors(milli: int) -> str:
 
 
 def _memory_text(text: str) -> str:
-    """Return the size for Kubernetes: the same text if it is valid there, because people read it,
-    else bytes.
+    """Return the size in the form that Kubernetes expects: the same text if Kubernetes accepts it,
+    because people read this text; otherwise the number of bytes.
     """
     return text if _QUANTITY.fullmatch(text) else str(parse_memory(text))

@@ -64,14 +64,14 @@ class Deletion:
         """Delete the task's pods with a grace period of one second, then its Job, and then pods
         that it created in the meantime.
 
-        Later polls find the result. After a plain stop, a node may have begun a longer grace
-        period, and it finishes that first. Our runner asks the gateway about a forced stop, and
+        Later polls find the result. After a stop without force, a node may have begun a longer
+        grace period, which it finishes first. Our runner asks the gateway about a forced stop, and
         then ends the crawler earlier. A pod is never removed from the API by force, because the
         crawler may still execute on a node that does not answer.
 
         The pods come first: deleting the Job first would begin the long grace period, which the
-        kubelet keeps. The Job creates no second pod for a killed one, because it has no retries
-        (``backoffLimit`` 0).
+        kubelet keeps. The Job creates no second pod for a killed pod, because the Job allows no
+        retries (``backoffLimit`` 0).
         """
         job = self._job(run, task)
         uid = job.metadata.uid if job is not None else task.uid
@@ -102,8 +102,8 @@ class Deletion:
             CurrentNamespace(self._api).gone_for_good([task.place])
 
     def _job(self, run: RunRef, task: TaskRef) -> Job | None:
-        """Return the task's own Job; ``None`` when it is gone, or when the name belongs to another
-        Job.
+        """Return the task's own Job; ``None`` when that Job is gone, or when a different Job has
+        the name.
         """
         job = find_job(self._api, name_of(run.run_id, task))
         if job is not None and not is_of(run, task, job.metadata.uid, job.metadata):
@@ -120,7 +120,7 @@ class Deletion:
     def _delete_job(self, job: Job) -> bool:
         """Delete the Job if it has not ended and is not being deleted.
 
-        Return whether its deletion was requested.
+        Return whether this call requested the deletion.
         """
         if job.metadata.deletion_timestamp is not None or job_is_over(job):
             return False
@@ -140,5 +140,5 @@ class Deletion:
             self._api.delete(path, {"preconditions": {"uid": one.metadata.uid}, **options})
         except NotFound:
             return
-        except Conflict as error:  # our object is gone, and another one has its name
+        except Conflict as error:  # our object is gone, and a different object has its name
             logger.warning("not deleted: %s", error)

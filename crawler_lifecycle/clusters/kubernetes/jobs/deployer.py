@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 #: The maximum number of parallel API calls for pages of tasks. A page of 500 must be done within 25
 #: s.
 THREADS = 16
-#: The maximum number of tries to create a Job, when its name is in use and then free again, or when
-#: an answer is lost.
+#: The maximum number of tries to create a Job, when the Job's name is in use and then free again,
+#: or when an answer is lost.
 TRIES = 3
 #: After this many failed tasks, no more tasks of a page are begun, even if each error concerned
 #: only one task.
@@ -80,12 +80,13 @@ class _TaskAnswer(Exception):
 
 @dataclass(eq=False)
 class KubernetesDeployer:
-    """A deployer that creates tasks as Jobs of one namespace.
+    """A deployer that creates tasks as Jobs in one namespace.
 
     This class implements ``Deployer``, and is thread-safe.
 
-    ``task_environment`` returns variables that only this task may know. The secret ones go into a
-    Secret of the task, never into its Job, because more people can read Jobs.
+    ``task_environment`` returns variables that only this task may know. The secret variables are
+    stored in a Secret for the task, never in its Job, because more people can read Jobs than
+    Secrets.
     """
 
     kind = "kubernetes"
@@ -105,10 +106,10 @@ class KubernetesDeployer:
     def deploy(self, deployment: Deployment, crawler: CrawlerDefinition) -> list[DeployedTask]:
         """Create the tasks' Jobs, and return one answer for each task.
 
-        An existing Job is found, whichever call created it. Raises ``ClusterUnavailable`` when the
-        cluster did not answer for a task or refused us, or when the caller reads a namespace other
-        than ours (then nothing is created). Raises ``DeploymentExpired``. After an error some tasks
-        may exist, and the next call finds them.
+        A Job that already exists is found, no matter which call created it. Raises
+        ``ClusterUnavailable`` when the cluster did not answer for a task or refused us, or when the
+        caller reads a namespace other than ours (then nothing is created). Raises
+        ``DeploymentExpired``. After an error some tasks may exist, and the next call finds them.
         """
         if deployment.place is not None:
             namespace_identity.require_same(self.api, deployment.place)
@@ -157,8 +158,8 @@ class KubernetesDeployer:
     def _known(self, deployment: Deployment, tries: Mapping[int, int]) -> dict[int, Job]:
         """List the run's existing Jobs of these tries (attempt by index) in one call.
 
-        Each read by name would take two calls. Return none if we have no right to list; then each
-        Job is found by name. Raises ``ApiError``.
+        Each read by name would take two calls. Return an empty result if we have no right to list
+        Jobs; then each Job is found by name. Raises ``ApiError``.
         """
         if not tries:
             return {}
@@ -262,7 +263,7 @@ class KubernetesDeployer:
                 )
                 return self._found(ours, expired), "existing"
             except RequestRefused as error:
-                # The server refuses before it checks the name. An earlier try may have created the
+                # The server checks the quota before the name. An earlier try may have created the
                 # Job, which may even be the reason why the quota is used up. If that try has no
                 # answer yet, the Job may still appear.
                 answered = self._refused(error)
@@ -297,10 +298,10 @@ class KubernetesDeployer:
         """Raise ``_TaskAnswer`` for a Job that does not belong to this deployment.
 
         The hash covers run, task and request, so a Job is still ours after a manual edit of its
-        labels. The same holds for a task with another id, because a restored database that lost its
-        row creates a new one. A Job that is being deleted is ours, too: its pod may execute for its
-        whole grace period, and later polls judge its end. If we waited for its end, the same
-        attempt would be deployed twice.
+        labels. It is also still ours if the task's id has changed: a restored database that lacks
+        the task's row creates a new row. A Job that is being deleted is ours, too: its pod may
+        execute for the whole grace period, and later polls judge how the pod ended. If we waited
+        until the Job is gone, the same attempt would be deployed twice.
         """
         meta = found.metadata
         hashes = map(ours.hash_as, (None, task_id_of(meta)))
@@ -364,7 +365,7 @@ class KubernetesDeployer:
         """Create the task's Secret, unless it exists. The container does not start without it.
 
         An existing Secret is not read, so we need only the right to create Secrets: only tries of
-        this Job create a Secret with its name. But with a ``new`` Job, an existing Secret may
+        this Job create a Secret with its name. But if the Job is ``new``, an existing Secret may
         belong to a former Job, and the garbage collector will remove it. Then raise ``Conflict``,
         so that the call is repeated. Raises ``ApiError``.
         """
@@ -374,7 +375,8 @@ class KubernetesDeployer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            # Another try of this Job may also have created it. Then this costs only one more try.
+            # Another try to create this Job may also have created the Secret. Then this costs only
+            # one more try.
             if new:
                 text = (
                     f"the Job {name} is new, but a Secret of its name exists, perhaps of a "
@@ -386,8 +388,8 @@ class KubernetesDeployer:
 
 
 def given_away(api: Api, job: Mapping[str, Any]) -> str | None:
-    """Return the reason and the fix if the Job's queue would give it to another controller, as a
-    dry run on the server shows.
+    """Return the reason and the fix if the Job's queue would give the Job to another controller, as
+    a dry run on the server shows.
 
     Otherwise, also for a Job without a queue or one that the server refuses, return ``None``.
     Raises ``ApiError``.
@@ -418,7 +420,7 @@ def _suspended(former: Job) -> _TaskAnswer:
 
 
 def _started(job: Job) -> bool:
-    """Return whether the Job's container runs or ran; then its Secret exists."""
+    """Return whether the Job's container is running or has run; then its Secret exists."""
     status = job.status
     return bool(status.ready or status.succeeded or status.failed)
 

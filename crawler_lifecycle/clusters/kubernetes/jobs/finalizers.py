@@ -2,14 +2,16 @@
 
 Each task needs two changes: its Job is marked as settled, and then each of its pods is marked and
 loses the finalizer in one patch. Polls do not select settled objects. With this order, a crash
-between the two leaves a pod with our finalizer, so the work is found again. From then on the Job
-stays for ``job_ttl_s``: ended Jobs count for a quota, and fill the store of the cluster.
+between the two leaves a pod with our finalizer, so the work is found again. After that the Job
+stays only for ``job_ttl_s``, because ended Jobs count towards a quota, and fill the cluster's
+store.
 
-The task ends with its crawler, even if other parts of the task still exist. They have to end too:
+The task ends with its crawler, even if other parts of the task still exist. These parts have to end
+too:
 
-- A container next to the crawler does not know that the crawler has ended. The same patch gives the
-  pod a deadline in the past, so its node ends the pod. The pod's object and log stay, and the Job
-  ends with the pod.
+- A container next to the crawler does not notice that the crawler has ended. The same patch gives
+  the pod a deadline in the past, so its node ends the pod. The pod's object and log stay, and the
+  Job ends with the pod.
 - A Job may have been suspended while its pod ran. A queue may resume it, or has resumed it already;
   then the Job would start a second pod. So we give it a deadline, and if it is suspended, we set
   its number of pods to zero. It stays in its queue, which resumes it: Kueue then sees it end, and
@@ -101,8 +103,8 @@ class Finalizers:
         """Return the tasks whose crawler has ended and whose pod still has our finalizer, in order.
 
         Each call lists ended pods. Some calls also list waiting and running pods, and a few list
-        pods without our label, because a manual edit can remove it. The deletion of a pod by a
-        suspension is not an end: such a pod is released at once.
+        pods without our label, because a manual edit can remove it. If a suspension deleted a pod
+        before the crawler began, the task has not ended: such a pod is released at once.
         """
         found = self._over(
             list_pods(self._api, labels.ours(), "status.phase!=Running,status.phase!=Pending")
@@ -124,8 +126,8 @@ class Finalizers:
             return []
 
     def _over(self, pods: Sequence[Pod]) -> list[SavedOutcome]:
-        """Return the ends among these pods, once the other containers have ended or the time
-        ``BESIDE`` has passed.
+        """Return the tasks whose crawler ended in one of these pods, once the pod's other
+        containers have ended or the time ``BESIDE`` has elapsed.
         """
         before = self._clock() - BESIDE
         found = []
@@ -180,7 +182,7 @@ class Finalizers:
     def _settle(self, path: str, uid: str, pods: Sequence[Pod]) -> None:
         """Mark the Job as settled.
 
-        A Job that was suspended under its pod is changed so that it ends without a pod.
+        If the Job was suspended while its pod ran, it is changed so that it ends without a pod.
         """
         answer = _patched(
             self._api, path, {"metadata": {"uid": uid, "labels": _MARK}, "spec": self._ttl}
@@ -192,8 +194,8 @@ class Finalizers:
             spec = {"activeDeadlineSeconds": 1}
             if job.spec.suspend:
                 spec["parallelism"] = 0
-                # Only its queue may resume it. Otherwise Kueue suspends it again, and the Job
-                # controller may miss its start.
+                # Only the Job's queue may resume the Job. Otherwise Kueue suspends it again, and
+                # the Job controller may miss the moment when it was resumed.
                 if labels.QUEUE not in job.metadata.labels:
                     spec["suspend"] = False
             _patched(self._api, path, {"metadata": {"uid": uid}, "spec": spec})
@@ -210,7 +212,7 @@ def _held(api: Api, selector: str | None) -> list[Pod]:
 
 
 class _Seldom:
-    """The ends found by an expensive list, which is read rarely and remembered in between."""
+    """The ended tasks in an expensive list, which is read rarely and remembered in between."""
 
     def __init__(self, every_s: float, read: Callable[[], list[SavedOutcome]]) -> None:
         self._every_s = every_s
@@ -219,8 +221,8 @@ class _Seldom:
         self._ends: list[SavedOutcome] = []
 
     def ends(self) -> list[SavedOutcome]:
-        """Return the ends that have not been released since the last list. Read the list again if
-        it is due.
+        """Return the ended tasks whose pods have not been released since the last list. Read the
+        list again if it is due.
 
         Raises ``ApiError``.
         """
@@ -236,7 +238,7 @@ class _Seldom:
 
 
 def _ends(pods: Sequence[Pod]) -> list[SavedOutcome]:
-    """Return the ends of the pods whose task is known."""
+    """Return the ended tasks of those pods whose labels or names identify the task."""
     found = []
     for pod in pods:
         # Use the name first, because a manual edit may have changed our labels.
@@ -251,8 +253,8 @@ def _ends(pods: Sequence[Pod]) -> list[SavedOutcome]:
 def list_held(api: Api, *, run_id: int | None = None) -> list[Pod]:
     """Return every pod of the namespace that has our finalizer, ordered by run, task and attempt.
 
-    Without ``run_id`` no label is required, so that pods that lost their labels are found too.
-    Raises ``ApiError``.
+    If ``run_id`` is ``None``, no label is required, so that pods that lost their labels are found,
+    too. Raises ``ApiError``.
     """
     held = _held(api, None if run_id is None else labels.of_run(run_id, settled=None))
     return sorted(
@@ -269,18 +271,20 @@ def waits(pod: Pod) -> bool:
 
 
 def remove_finalizer(api: Api, pod: Pod, **metadata: object) -> bool:
-    """Remove our finalizer from this pod, and end containers that still run.
+    """Remove our finalizer from this pod, and end containers that are still running.
 
     Return whether the pod still existed.
 
-    Other finalizers stay. Another pod of the same name is not changed. Raises ``ApiError``.
+    Other finalizers stay. A different pod with the same name is not changed. Raises ``ApiError``.
     """
     patch = removal_patch(pod.metadata.uid, end=sidecar_still_runs(pod), **metadata)
     return _patched(api, api.pods_path(pod.metadata.name), patch) is not None
 
 
 def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
-    """Patch the object and return it; ``None`` when it is gone, or another object has its name."""
+    """Patch the object and return it; ``None`` when it is gone, or a different object has its
+    name.
+    """
     try:
         return api.patch(path, body)
     except NotFound:
@@ -293,8 +297,8 @@ def _patched(api: Api, path: str, body: dict[str, object]) -> bytes | None:
 def removal_patch(uid: str, *, end: bool = False, **metadata: object) -> dict[str, object]:
     """Return the strategic patch that removes our finalizer from the pod with this uid.
 
-    Other finalizers stay. With ``end``, the node also ends the pod, with the pod's own grace
-    period. Unlike a deletion, this keeps its object and log.
+    Other finalizers stay. If ``end`` is true, the node also ends the pod, with the pod's own grace
+    period. Unlike a deletion, this keeps the pod's object and log.
     """
     meta = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [labels.FINALIZER], **metadata}
     return {"metadata": meta, **({"spec": {"activeDeadlineSeconds": 1}} if end else {})}

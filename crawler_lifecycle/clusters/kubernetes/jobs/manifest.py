@@ -39,10 +39,11 @@ MANIFEST_MAX = 112 * 1024
 #: Seconds by which the cluster's own limits exceed ours: they take effect only when none of our
 #: services runs.
 BACKSTOP_S = 3600
-#: Seconds added to the Job's limit, which also counts the wait for capacity. Our own limit does
-#: not.
+#: Seconds added to the Job's time limit, which includes the wait for capacity. Our own time limit
+#: does not include this wait.
 WAIT_S = 7 * 86_400
-#: Seconds for which an ended Job waits for us to record its end. Afterwards ``job_ttl_s`` counts.
+#: Seconds for which an ended Job waits for us to record its end. After that, it is kept for
+#: ``job_ttl_s``.
 UNSETTLED_S = 7 * 86_400
 
 #: Annotation: the time when a scheduled run was due.
@@ -112,8 +113,8 @@ def job_for(
 
 
 def _check_account(name: str | None) -> None:
-    """Raise ``InvalidRequest`` for an account of our services: a cloud may give pods with this
-    account more than a token.
+    """Raise ``InvalidRequest`` for an account that belongs to our services: a cloud may give the
+    pods of this account further credentials, in addition to the account's token.
     """
     if name in (*rbac.COMPONENTS, *rbac.RIGHTLESS):
         raise InvalidRequest(
@@ -132,9 +133,9 @@ def queue_of(deployment: Deployment, crawler: CrawlerDefinition) -> str | None:
 def _rules(deployment: Deployment) -> Part:
     """Return the rules for the Job controller. It must never create a second pod.
 
-    There is no ``podFailurePolicy``, because it could ignore and replace a pod that the cluster
-    removed; this would not be one of our attempts. ``podReplacementPolicy`` keeps the Job open
-    until the pod has really ended.
+    There is no ``podFailurePolicy``, because such a policy could make the Job replace a pod that
+    the cluster removed, and the new pod would not be one of our attempts. ``podReplacementPolicy``
+    keeps the Job open until the pod has really ended.
     """
     found: Part = {
         "completions": 1,
@@ -171,12 +172,12 @@ def secret_for(job_name: str, job_uid: str, values: Mapping[str, str]) -> Part:
 
 
 def spec_hash(deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask) -> str:
-    """Return the hash of the request for the Job, without details of this version or of the
-    catalogue.
+    """Return the hash of the request for the Job, excluding details that depend on this version or
+    the catalogue.
 
-    A second try must recognise the Job of the first one. But the two may come from replicas with
-    different versions, and the catalogue may change between them. So values that equal the
-    catalogue's defaults are left out.
+    A second try must recognise the Job that the first try created. But the two tries may come from
+    replicas with different versions, and the catalogue may change between them. So values that
+    equal the catalogue's defaults are left out.
     """
     defaults = {name: argument.default for name, argument in crawler.args.items()}
     asked = {
@@ -329,9 +330,8 @@ def _longest(deployment: Deployment) -> float | None:
 def _placement(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
 ) -> Part:
-    """Return the fields for node selection, priority and pull secrets.
-
-    Fields without a value are left out.
+    """Return the fields for node selection, priority and pull secrets, omitting fields without a
+    value.
     """
     options = crawler.kubernetes
     general = (
@@ -361,8 +361,8 @@ def _placement(
 
 
 def _avoiding(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """Return the affinity with a preference for nodes other than this one, which is still used if
-    no other node fits.
+    """Return the affinity with a preference for nodes other than this node. This node is still used
+    if no other node fits.
     """
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     other = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [node]}]}
@@ -413,7 +413,9 @@ def _pull_policy(image: str) -> str:
 def _volumes(
     deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, settings: ClusterSettings
 ) -> tuple[list[Part], list[Part]]:
-    """Return the pod's volumes and their mounts: files, state, /tmp, and those of the catalogue."""
+    """Return the pod's volumes and their mounts: files, state, /tmp, and the volumes from the
+    catalogue.
+    """
     scratch = scratch_of(crawler)
     if settings.volume_claim is not None:
         data: Part = {"persistentVolumeClaim": {"claimName": settings.volume_claim}}

@@ -1,9 +1,9 @@
-"""Changes of pods and Jobs after which a poll of their run is useful.
+"""Changes to pods and Jobs after which a poll of their run is useful.
 
-Only a few fields of each object are remembered: 10,000 pods take a few megabytes. Starts, ends,
-deletions and disappeared objects are reported, and waits that have a reason or are long. Counters,
-heartbeats and the consequences of a reported end are not reported. A Job is reported only while
-none of its pods has ended.
+Only a few fields of each object are remembered: 10,000 pods take a few megabytes. The following are
+reported: starts, ends, deletions, disappeared objects, and waits that have a reason or are long.
+Counters, heartbeats and the consequences of a reported end are not reported. A Job is reported only
+while none of its pods has ended.
 
 The code does no I/O. It is not thread-safe, so the caller needs a lock. ``now`` is a time in
 seconds by any clock that only goes forward.
@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.run_ref import RunRef
 #: not start.
 LONG_S = 3.0
 
-#: The stages of an object. ``OVER``: the crawler has ended, and later changes of its pod do not
+#: The stages of an object. ``OVER``: the crawler has ended, and later changes to its pod do not
 #: matter. ``ENDING``: the end of a Job is decided, but its pods still exist.
 PENDING = "pending"
 WAITING = "waiting"
@@ -66,12 +66,12 @@ class ObjectState(NamedTuple):
 
 
 def seen(key: TaskKey, stage: str, marks: str = "", job: str = "") -> ObjectState:
-    """Return an ``ObjectState`` whose texts are shared by all objects, to save memory."""
+    """Return an ``ObjectState`` that shares its texts with all other states, to save memory."""
     return ObjectState(key, sys.intern(stage), sys.intern(marks), job)
 
 
 class Changes:
-    """The known pods and Jobs by uid.
+    """The pods and Jobs that the watches reported, by uid.
 
     The methods that apply changes return the tasks that need a poll now.
     """
@@ -85,8 +85,8 @@ class Changes:
         self._ended: set[str] = set()
         """The uids of Jobs with an ended pod."""
         self._slow: list[tuple[float, str]] = []
-        """A heap of objects that wait without a reason: the time from which the wait is long, and
-        the uid.
+        """A heap of objects that are waiting without a reason: the time after which the wait counts
+        as long, and the uid.
         """
 
     @property
@@ -101,7 +101,9 @@ class Changes:
         return len(self._pods) + len(self._jobs)
 
     def listed(self, kind: type, there: Mapping[str, ObjectState], now: float) -> set[TaskKey]:
-        """Apply a complete list of this kind. Known objects that are missing from it are gone."""
+        """Apply a complete list of this kind. Objects that an earlier report contained and that are
+        missing from the list are gone.
+        """
         known = self._pods if kind is Pod else self._jobs
         gone = dict.fromkeys(known.keys() - there.keys())
         return {
@@ -187,7 +189,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """The fields of a pod that we need to read its log and to assign its counters to a task."""
+    """The fields of a pod that we need to read the pod's log and to assign the counters in the log
+    to a task.
+    """
 
     name: str
     run: RunRef
@@ -217,7 +221,7 @@ def kept_of_pod(pod: Pod) -> ObjectFacts:
 
 
 def running(pod: Pod) -> RunningPod | None:
-    """Return the pod if a crawler of ours executes in it."""
+    """Return the pod if one of our crawlers is executing in it."""
     key = key_of(pod.metadata)
     uid = run_uid_of(pod.metadata)
     if key is None or not uid or not executing(pod):
@@ -253,7 +257,9 @@ def pod_seen(pod: Pod) -> ObjectState | None:
 
 
 def job_seen(job: Job) -> ObjectState | None:
-    """Return the stage and marks of a Job by its own status; ``None`` when it belongs to no run."""
+    """Return the stage and marks of a Job according to its own status; ``None`` when the Job
+    belongs to no run.
+    """
     key = _task_of(job.metadata)
     if key is None:
         return None
@@ -268,7 +274,7 @@ def job_seen(job: Job) -> ObjectState | None:
 
 
 def _reasons(pod: Pod) -> Iterator[str]:
-    """Yield the known reasons why the crawler does not execute yet."""
+    """Yield the reasons in the pod's status why the crawler is not executing yet."""
     scheduled = pod.denied("PodScheduled")
     if scheduled is not None:
         yield scheduled.reason or "Unscheduled"
@@ -297,7 +303,8 @@ def _incidents(pod: Pod, stage: str) -> Iterator[str]:
         and pod.denied("Ready") is not None
         and pod.metadata.deletion_timestamp is None
     ):
-        yield "unready"  # crawlers have no probes, so its node does not answer
+        # crawlers have no probes, so only a node that does not answer can cause this
+        yield "unready"
 
 
 #: Kind of an object -> the function that returns its remembered facts.

@@ -63,22 +63,22 @@ class KubernetesObserver:
         """The uid of the last pod whose log was read."""
 
     def health(self) -> ObserverHealth:
-        """Return the health, which is good while both watches are open and neither has been silent
-        for too long.
+        """Return the health. It is good while both watches are open and neither has been silent for
+        too long.
         """
         session = self._session
         return (
             session.health()
             if session is not None
-            else ObserverHealth(False, "the observer does not watch now")
+            else ObserverHealth(False, "the observer is not watching now")
         )
 
     def counted(self) -> Sequence[LiveCounters]:
         """Return the counters in the last lines of the pods' logs (see the port).
 
-        One turn reads at most ``PODS_A_TURN`` logs, and the next turn continues with the others.
-        Each log costs the API server and the node one request. So a turn has a time limit, and
-        leaves the remaining logs to later turns.
+        One turn reads at most ``PODS_A_TURN`` logs, and the next turn continues with the remaining
+        ones. Each log costs the API server and the node one request. So a turn has a time limit,
+        and leaves the remaining logs to later turns.
         """
         session = self._session
         pods = session.running() if session is not None else {}
@@ -148,7 +148,7 @@ class _Session:
         return ObserverHealth(problem is None, problem, self._watched)
 
     def running(self) -> Mapping[str, RunningPod]:
-        """Return the pods in which a crawler executes, by uid."""
+        """Return the pods in which a crawler is executing, by uid."""
         with self._lock:
             return dict(self._running)
 
@@ -165,7 +165,7 @@ class _Session:
         self.report(lambda changes, now: changes.listed(kind, listed, now), old)
 
     def _one(self, kind: type, one: ObjectFacts) -> None:
-        """Apply the change of one object that was added, changed or removed."""
+        """Apply one event: an object was added, changed or removed."""
         with self._lock:
             if one.running is not None:
                 self._running[one.uid] = one.running
@@ -180,8 +180,8 @@ class _Session:
     ) -> None:
         """Apply the changes, and report the runs that need a poll, with their changed tasks.
 
-        ``old`` contains, for some runs, a time by which the change had certainly happened; for
-        other runs, this time is now.
+        For some runs, ``old`` contains a time by which the change had certainly happened; for the
+        remaining runs, this time is now.
         """
         with self._lock:
             changed = apply(self._changes, time.monotonic())
@@ -196,7 +196,8 @@ class _Session:
 
 
 def _steady(pods: Iterable[ObjectFacts]) -> dict[int, datetime]:
-    """Return, for each run whose pods all execute, a time by which they had all certainly started.
+    """Return, for each run whose pods are all executing, a time by which they had certainly all
+    started.
 
     This saves a poll of each run when an observer begins, because the last recorded poll may
     already have seen this state.

@@ -1,11 +1,11 @@
 """A reflector, as in client-go: it lists one kind of object, and then watches it.
 
-A list counts only when it is complete: known objects that are missing from it are gone. A watch
-continues at the version where the list or the former watch ended normally. A list follows a watch
-that was interrupted, was silent for too long, or whose version has expired (410). The reason: the
-next server may have older data. A restored server, for example, reports nothing until it reaches
-our version. A new list is also read when the last one is older than ``Pace.list_s``, to correct
-errors that we did not notice.
+A list counts only when it is complete: objects of the former list that are missing from it are
+gone. A watch continues at the version where the list or the former watch ended normally. A new list
+is read after a watch that was interrupted, was silent for too long, or whose version has expired
+(410). The reason: the next server may have older data. A restored server, for example, reports
+nothing until it reaches our version. In addition, a new list is read when the last list is older
+than ``Pace.list_s``, to correct errors that we did not notice.
 
 A server may keep the connection but send nothing. Bookmarks come about once a minute, so a watch
 that is silent for ``Pace.silence_s`` is closed. After a failure the pause before the next try
@@ -60,8 +60,8 @@ class _TooShort(ApiError):
 
 @dataclass(eq=False)
 class Reflector(Generic[T]):
-    """A reporter of the objects of one kind below ``path`` that ``labels`` selects, and of their
-    changes.
+    """A reporter of the objects of one kind below ``path`` that ``labels`` selects, and of changes
+    to these objects.
 
     ``complete`` gets all objects of a list. ``changed`` gets each object that was added, changed or
     removed. Both are called in the reflector's thread, and must return quickly.
@@ -97,14 +97,14 @@ class Reflector(Generic[T]):
             self._stream.close()
 
     def run(self, over: threading.Event) -> None:
-        """List and watch until ``over`` is set; the caller then calls ``leave`` too.
+        """List and watch until ``over`` is set.
 
-        Raises nothing.
+        The caller must also call ``leave`` to end the current watch. Raises nothing.
         """
         self._loop.run_in_thread(lambda: self._turn(over), over)
 
     def _turn(self, over: threading.Event) -> float:
-        """Read one list if it is due, and one watch. Return the seconds to wait after it."""
+        """Read one list if it is due, and then one watch. Return the seconds to wait afterwards."""
         try:
             if self._version is None or time.monotonic() - self._listed_at >= self.pace.list_s:
                 self._list()
@@ -126,7 +126,7 @@ class Reflector(Generic[T]):
         self._listed_at = time.monotonic()
 
     def _watch(self, over: threading.Event) -> float:
-        """Read one watch until it ends, and return the seconds to wait after it.
+        """Read one watch until it ends, and return the seconds to wait afterwards.
 
         Raises ``ApiError``.
         """

@@ -1,4 +1,4 @@
-"""Details of tasks that objects do not contain: log tails, counters, memory, the crawler's
+"""Details about tasks that the objects do not contain: log tails, counters, memory, the crawler's
 statistics.
 
 A log that cannot be read proves nothing. The API can count lines from the end of a log
@@ -44,15 +44,15 @@ THREADS = 8
 #: The time limit for the logs of one poll in seconds, even if a node does not answer.
 POLL_S = 5.0
 #: Seconds for reading the logs that we store: a fixed time, plus a time for each log. A stop waits
-#: for this.
+#: for these logs.
 KEPT_S = 2.0
 KEPT_EACH_S = 0.05
 #: The maximum number of logs, of at most 16 KiB each, that are held in memory at once for storing.
 LOGS_A_TURN = 500
 
-#: Limits for reading counters: pods of one poll, and lines and bytes of a log. The larger limits
-#: are for a crawler that prints so much that the first part does not contain the last line of our
-#: runner.
+#: Limits for reading counters: pods per poll, and lines and bytes per log. The larger limits are
+#: for a crawler that prints so much that the first part does not contain the last line that our
+#: runner wrote.
 PODS_A_POLL = 50
 POLL_LINES = 24
 POLL_BYTES = 4096
@@ -62,8 +62,8 @@ MORE_BYTES = 32 * 1024
 #: failed crawler.
 KEPT = (200, 8 * LOG_TAIL_BYTES)
 SEARCHED = (20_000, 4 * 1024 * 1024)
-#: Numbers of lines for further tries. Logs with long lines need them: otherwise the limit of bytes
-#: cuts off the newest lines.
+#: Smaller numbers of lines for further tries. Logs with long lines need these tries, because the
+#: limit on bytes cuts off the newest lines.
 FEWER = (2000, 16, 4, 1)
 #: Error messages that a node returns with status 200 instead of a log, when it has removed the
 #: container or cannot open the log file (errors of ``ReadLogs`` in the kubelet's package
@@ -81,7 +81,7 @@ NO_LOG_MAX = 2000
 #: The maximum number of runs for which the last task of a turn is remembered.
 REMEMBERED = 4096
 
-#: Seconds until the next try after the metrics API was missing or refused us.
+#: Seconds until the next call after the metrics API was missing or refused us.
 ABSENT_S = 600.0
 
 A = TypeVar("A")
@@ -139,13 +139,14 @@ class LogTails:
         """Return the part of each log that is kept, as text of at most 16 KiB; ``None`` for a log
         that is missing or unreadable.
 
-        This part is its end, and for a failed crawler also the lines around its last error.
+        The kept part is the end of the log and, for a failed crawler, the lines around the last
+        error.
         """
         return self.all(self._kept, pods, KEPT_S + KEPT_EACH_S * len(pods))
 
     def _counted(self, pod: Pod) -> bytes | None:
-        """Return the last lines, and more of them if the first part has no progress; ``None`` if
-        the log is unreadable.
+        """Return the last lines of the log, and more lines if the first part contains no progress;
+        ``None`` if the log is unreadable.
         """
         tail = self._last(pod, POLL_LINES, POLL_BYTES)
         if tail is None or last_progress(tail) is not None or tail.count(b"\n") < POLL_LINES:
@@ -165,7 +166,8 @@ class LogTails:
     def _last(self, pod: Pod, lines: int, limit: int) -> bytes | None:
         """Return the last lines.
 
-        If they reach the limit, read fewer lines, because the limit cuts off the newest lines.
+        If the answer reaches the limit on bytes, request fewer lines, because the limit cuts off
+        the newest lines.
         """
         tail = self._read(pod, lines, limit)
         for fewer in (number for number in FEWER if number < lines):
@@ -186,7 +188,7 @@ class LogTails:
     def read(self, name: str, lines: int, limit: int, *, previous: bool = False) -> bytes | None:
         """Return the last lines of this pod's crawler; ``None`` if they cannot be read.
 
-        With ``previous``, return the lines of the execution before its restart.
+        If ``previous`` is true, return the lines from the execution before the restart.
         """
         query = {"container": labels.CONTAINER, "tailLines": lines, "limitBytes": limit}
         try:
@@ -195,7 +197,8 @@ class LogTails:
             )
         except ApiError as error:
             kind = f"{type(error).__name__} {error.status}"
-            if kind != self._incident:  # log it once, not for every pod: whole nodes may fail
+            # log this error once, not for every pod: whole nodes may fail
+            if kind != self._incident:
                 self._incident = kind
                 logger.info("the log of pod %s cannot be read: %s", name, error)
             return None
@@ -216,9 +219,9 @@ class LogTails:
 
 
 def in_turn(all_of_them: Sequence[A], begin: int, most: int) -> list[A]:
-    """Return ``most`` items from this position on.
+    """Return ``most`` items, starting at this position.
 
-    After the last item, continue with the first one.
+    After the last item, continue with the first item.
     """
     return [*all_of_them[begin:], *all_of_them[:begin]][:most]
 
@@ -242,9 +245,9 @@ class DetailReader:
         """Yield the log tail (at most 16 KiB), counters, memory (bytes) and statistics of each
         task.
 
-        Tasks without a log and without memory are left out. The pods are listed only once for all
-        tasks; their logs are read ``LOGS_A_TURN`` at a time. Raises ``ApiError`` when the pods
-        cannot be listed.
+        Tasks for which neither a log nor a memory value is available are left out. The pods are
+        listed only once for all tasks; their logs are read ``LOGS_A_TURN`` at a time. Raises
+        ``ApiError`` when the pods cannot be listed.
         """
         if not tasks:
             return
@@ -263,15 +266,15 @@ class DetailReader:
                 peaks = [
                     value for value in (peak, memory.get(pod.metadata.name)) if value is not None
                 ]
-                # Without log and memory we know no more than an observation does, and earlier
-                # details must stay.
+                # Without a log and a memory value, we know no more than the observation contains,
+                # and earlier details must stay.
                 if tail is not None or peaks:
                     yield Details(
                         task.task_id, tail, counters, max(peaks, default=None), statistics
                     )
 
     def _memory(self, selector: str, pods: Collection[str]) -> dict[str, int]:
-        """Return the memory in bytes that running pods use, if the metrics API knows it.
+        """Return the memory in bytes that running pods use, if the metrics API reports it.
 
         A failure is only logged, because nothing depends on this number.
         """
@@ -309,7 +312,9 @@ def _last_words(pod: Pod, tail: str | None) -> tuple[Counters, int | None]:
 
 
 def _used(containers: list[dict[str, Any]]) -> int | None:
-    """Return the memory in bytes that the crawler's container uses; ``None`` if it is missing."""
+    """Return the memory in bytes that the crawler's container uses; ``None`` if the value is
+    missing.
+    """
     used = next(
         (
             container["usage"].get("memory")

@@ -1,9 +1,8 @@
-"""Endings: the evidence of an ended pod, or of an ended Job without a pod, for
-``domain.task.read_end``.
+"""Evidence for ``domain.task.read_end``, from an ended pod or from an ended Job without a pod.
 
-A container's exit code does not show who ended it. After a preemption, drain, eviction or manual
-``kubectl delete`` it may be 137, 143, or the crawler's own exit code after SIGTERM, even 0.
-``outside_causes`` finds such causes.
+A container's exit code does not show who ended the container. After a preemption, drain, eviction
+or manual ``kubectl delete``, the exit code may be 137, 143, or the crawler's own exit code after
+SIGTERM, even 0. ``outside_causes`` finds such causes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from .predicates import (
 )
 from .termination_message import Summary, clean, read_summary
 
-#: Exit codes by which a runner reports that it received a stop.
+#: Exit codes with which a runner reports that it received a stop request.
 _STOPPED = (11, 13)
 
 
@@ -81,8 +80,8 @@ def end_of_job(job: Job, found: Condition) -> End:
     """Return the end of a Job that has ended and has no pod: only the Job's own conditions are
     evidence.
 
-    Another controller may run the pod on another cluster. Then its summary is never here, and its
-    absence proves nothing.
+    Another controller may run the pod on another cluster. Then the pod's summary is never on this
+    cluster, and its absence proves nothing.
     """
     words = clean(found.message)
     why = (
@@ -149,8 +148,8 @@ def _exit(
         and summary.finish_reason is not None
         and summary.exit is not None
     ):
-        # The runner was killed between its summary and its exit. The summary is the better
-        # evidence.
+        # The runner was killed after it had written its summary and before it exited. The summary
+        # is better evidence than the exit code.
         return summary.exit, summary.signal
     return code, signal
 
@@ -158,7 +157,7 @@ def _exit(
 def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
     """Return whether the runner reports that the crawler ended on its own.
 
-    After a stop this is true only if the crawler had finished.
+    After a stop request, this is true only if the crawler had finished.
     """
     if not summary.runner or signal is not None or code is None:
         return False
@@ -174,7 +173,7 @@ def _by_itself(code: int | None, signal: int | None, summary: Summary) -> bool:
 def _finished(pod: Pod, own: datetime | None, job: Job | None) -> datetime | None:
     """Return the time of the end.
 
-    If no container has one, return the latest time in the pod's and Job's status.
+    If no container has an end time, return the latest time in the status of the pod and the Job.
     """
     if own is not None:
         return own
@@ -203,8 +202,8 @@ def _stopped(last: PodEnd, code: int | None, summary: Summary) -> bool | None:
         return False
     if not last.task.stopping or last.at is None:
         return None
-    # Only a runner can report that the crawler ended on its own. An exit code alone may be the
-    # reaction to SIGTERM.
+    # Only a runner can report that the crawler ended on its own. Without a runner, the exit code
+    # may be the reaction to SIGTERM.
     may_be = (
         not summary.runner
         or summary.told
@@ -264,14 +263,15 @@ def _deadline_ended_it(last: PodEnd) -> bool:
         return False
     if at is None or deadline.last_transition_time is None:
         return True
-    # A Job deletes its pods when its deadline passes. A pod that was not deleted had ended before.
+    # A Job deletes its pods when its deadline passes. A pod that was not deleted had ended before
+    # the deadline.
     return pod.metadata.deletion_timestamp is not None and may_be_before(
         deadline.last_transition_time, at
     )
 
 
 def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) -> str | None:
-    """Return the evidence in words, when no disruption ended the pod."""
+    """Return the evidence in words. Used when no disruption ended the pod."""
     if reason == "DeadlineExceeded":
         deadline = deadline_of(job)
         return clean(deadline.message if deadline is not None else pod.status.message)
@@ -287,7 +287,7 @@ def _message(pod: Pod, summary: Summary, reason: str | None, job: Job | None) ->
 def _init_failure(pod: Pod) -> str | None:
     """Describe the init container that failed.
 
-    A sidecar does not count: it ends with the pod.
+    A sidecar is not such a container: it ends with the pod.
     """
     beside = sidecars(pod)
     for status in sorted(pod.status.init_container_statuses, key=lambda s: s.name):

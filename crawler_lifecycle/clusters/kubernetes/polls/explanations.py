@@ -1,7 +1,7 @@
 """Explanations from events and from the namespace, for tasks whose Job and pod give no reason.
 
-They are read during a poll, with limits on time and number. If they cannot be read, the poll still
-succeeds.
+They are read during a poll, with limits on time and number. If the events or the namespace cannot
+be read, the poll still succeeds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .predicates import ended
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a Job may have no pod, and for which a node may prepare a pod, before their
-#: events are read.
+#: Seconds for which a Job may have no pod, and for which a node may prepare a pod, before the
+#: events about the Job or pod are read.
 JOB_S = 2.0
 POD_S = 10.0
 #: The maximum number of objects whose events are read one by one. For more objects, one list of all
@@ -40,8 +40,8 @@ EVENTS_S = 10.0
 
 
 def job_is_wordless(job: Job, now: datetime) -> bool:
-    """Return whether a Job has waited for a long time without a pod or a reason; then its events
-    are read.
+    """Return whether a Job has waited for a long time without a pod or a reason. If so, the events
+    about the Job are read.
     """
     if (
         job.spec.suspend
@@ -53,8 +53,8 @@ def job_is_wordless(job: Job, now: datetime) -> bool:
 
 
 def pod_is_wordless(pod: Pod, now: datetime) -> bool:
-    """Return whether a node has been preparing the pod for a long time without a reason; then its
-    events are read.
+    """Return whether a node has been preparing the pod for a long time without a reason. If so, the
+    events about the pod are read.
     """
     if (
         ended(pod)
@@ -73,16 +73,16 @@ def pod_is_wordless(pod: Pod, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events by the uid of their object, and the uids of objects whose events could not all be
-    read.
+    """The events by the uid of the object that they are about, and the uids of objects whose events
+    could not all be read.
     """
 
     about: Mapping[str, Sequence[Event]]
     unread: frozenset[str]
 
     def of(self, task: TaskObjects) -> Sequence[Event] | None:
-        """Return the events about the task's objects; ``None`` when there are none but some could
-        not be read.
+        """Return the events about the task's objects; ``None`` when no event was found but some
+        events could not be read.
         """
         if not self.about and not self.unread:
             return ()
@@ -131,8 +131,8 @@ def read_events(api: Api, of: Sequence[TaskObjects], now: datetime) -> Events:
 def with_namespace(
     namespace: CurrentNamespace, found: Sequence[TaskObjects], seen: list[Observation]
 ) -> list[Observation]:
-    """Add the problem of the namespace to the observations of tasks that disappear, and return all
-    observations.
+    """If the namespace has a problem, add it to the observations of tasks that disappear. Return
+    all observations.
 
     The namespace is read only if a task disappears: a list of a namespace that does not exist is
     empty, not an error.
@@ -162,8 +162,8 @@ def _disappears(found: TaskObjects, seen: Observation) -> bool:
 
 
 def _state(namespace: CurrentNamespace) -> str | None:
-    """Return the problem of the namespace; ``None`` when there is none, or when it cannot be
-    read.
+    """Return the problem with the namespace; ``None`` when there is no problem, or when the
+    namespace cannot be read.
     """
     name = namespace.name
     try:

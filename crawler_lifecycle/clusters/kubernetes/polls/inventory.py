@@ -48,9 +48,9 @@ class Inventory:
     ) -> list[ClusterTask]:
         """Return at most ``limit`` tasks after the key ``after``.
 
-        Later pages come from the same read. Tasks with the same key, such as a new Job and the pod
-        of an old one, are on the same page. So a page may be longer than ``limit``. Raises
-        ``ApiError``.
+        Later pages come from the same read of the cluster. Tasks with the same key, such as a new
+        Job and the pod of an old one, are on the same page. So a page may be longer than ``limit``.
+        Raises ``ApiError``.
         """
         begin = after or (0, -1, 0)
         with self._lock:
@@ -68,7 +68,7 @@ class Inventory:
         return rest[: bisect_right(rest, rest[limit - 1].key, key=lambda task: task.key)]
 
     def _read(self, run_id: int | None) -> list[ClusterTask]:
-        """Read all tasks in order, except settled ones, which have ended."""
+        """Read all tasks in order, except the settled tasks, which have ended."""
         now = self._clock()
         listed = read_objects(self._api, labels.ours() if run_id is None else labels.of_run(run_id))
         jobs = {job.metadata.uid: job for job in listed.jobs.values()}
@@ -155,5 +155,5 @@ def _record(api: Api, name: str, place: str | None) -> TaskRecord | None:
 
 
 def _plain(value: str) -> Any:
-    """Return the JSON value of a variable that was ``escaped`` for the kubelet."""
+    """Return the JSON value of a variable in which ``escaped`` replaced ``$`` for the kubelet."""
     return json.loads(value.replace("$$", "$"))

@@ -1,4 +1,4 @@
-"""Listing: complete lists of our Jobs and pods, and the owner of each object.
+"""Complete lists of our Jobs and pods, and the owner of each object.
 
 Jobs are listed before pods. If a Job had ended when the Jobs were listed, all its pods are in the
 later list, because our finalizer keeps them. In the reverse order, the lists could contain an ended
@@ -49,8 +49,8 @@ else:
 
 
 class _Meta(ObjectMeta, frozen=True):
-    """The metadata of a listed object, without the possibly many labels and annotations that no
-    poll reads.
+    """The metadata of a listed object, omitting the labels and annotations that no poll reads,
+    which may be many.
     """
 
     labels: _OurLabels = msgspec.field(default_factory=dict)
@@ -71,7 +71,7 @@ Listed = TypeVar("Listed", ListedJob, ListedPod)
 class Sharing:
     """A cache that lets the objects of a run share their labels, to save memory.
 
-    This is safe because no code changes them later.
+    This is safe because no code changes the labels later.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class TaskObjects(NamedTuple):
 
     task: TaskRef
     job: Job | None
-    """The Job with the task's name. It may belong to another task."""
+    """The Job with the task's name. This Job may belong to another task."""
     pods: list[Pod]
     """The pods of the task's own Job, even if the Job is gone."""
     namespace_gone: bool = False
@@ -137,7 +137,9 @@ def read_objects(api: Api, selector: str, names: Collection[str] | None = None) 
 
 
 def _had_pods(job: Job) -> bool:
-    """Return whether the Job had pods by its own status, has ended, or is being deleted."""
+    """Return whether the Job has ended, is being deleted, or had pods according to its own
+    status.
+    """
     status = job.status
     counted = any((status.active, status.terminating, status.succeeded, status.failed))
     return counted or job.metadata.deletion_timestamp is not None or job_is_over(job)
@@ -177,12 +179,12 @@ def pods_of_tasks(api: Api, run: RunRef, tasks: Sequence[TaskRef]) -> dict[TaskR
 
 
 def find_job(api: Api, name: str) -> Job | None:
-    """Return the Job of this name, which may not be ours; ``None`` if there is none.
+    """Return the Job with this name, which may not be ours; ``None`` if no Job has this name.
 
     Raises ``ApiError``.
 
-    Only an answer of the API server itself counts: a 404 from a proxy, or one that was cut off,
-    proves nothing.
+    Only an answer of the API server itself counts: a 404 from a proxy, or a 404 answer that was cut
+    off, proves nothing.
     """
     try:
         return decode(Job, api.get(api.jobs_path(name)))
@@ -211,8 +213,8 @@ def by_owner(pods: Iterable[Pod]) -> PodsOfJobs:
 
 
 def of_tasks(run_id: int, tasks: Sequence[TaskRef], *, settled: bool | None = False) -> str:
-    """Return the selector of these tasks of a run, or of the whole run if there are too many
-    tasks.
+    """Return the selector of these tasks of a run, or of the whole run if there are too many tasks
+    for one selector.
     """
     selector = labels.of_run(run_id, settled=settled)
     indexes = sorted({task.index for task in tasks})
@@ -227,16 +229,16 @@ def name_of(run_id: int, task: TaskRef) -> str:
 
 
 def key_of(meta: ObjectMeta) -> Key | None:
-    """Return run, index and attempt from an object's labels; ``None`` when one is missing or
-    invalid.
+    """Return run, index and attempt from an object's labels; ``None`` when any of the three is
+    missing or invalid.
     """
     run_id, index, attempt = numbers_of(meta)
     return None if run_id is None or index is None or attempt is None else (run_id, index, attempt)
 
 
 def numbers_of(meta: ObjectMeta) -> tuple[int | None, int | None, int | None]:
-    """Return run, index and attempt from an object's labels, each ``None`` when it is missing or
-    invalid.
+    """Return run, index and attempt from an object's labels. A value that is missing or invalid is
+    ``None``.
     """
     return (
         whole(meta.labels.get(labels.RUN)),
@@ -268,11 +270,11 @@ def task_id_of(meta: ObjectMeta) -> int | None:
 
 
 def is_of(run: RunRef, task: TaskRef, uid: str | None, meta: ObjectMeta) -> bool:
-    """Return whether an object with the task's name belongs to it.
+    """Return whether an object with the task's name belongs to the task.
 
-    This is decided by the uid of the Job if it is recorded, else by the uid of the run and the id
-    of the task's row. A name and numbers alone are no proof: another database, or this one before a
-    restore, may have used the same ones.
+    This is decided by the uid of the Job if that uid is recorded, else by the uid of the run and
+    the id of the task's row. A name and numbers alone are no proof: another database, or this
+    database before a restore, may have used the same name and numbers.
     """
     if task.uid is not None:
         return uid == task.uid

@@ -3,12 +3,12 @@ another namespace.
 
 A list of the wrong namespace is empty, and not an error. So the namespace of each task is recorded
 before its Job is created, by its uid, which is unique in all clusters. A missing task counts as
-gone only when we read its own namespace, or when that namespace is gone itself.
+gone only when we read its own namespace, or when that namespace no longer exists.
 
-If a namespace has the recorded name but another uid, it was deleted and created again, or it is in
-another cluster. The uid of the namespace ``kube-system``, which cannot be deleted, identifies the
-cluster; OpenTelemetry's ``k8s.cluster.uid`` uses it too. Without the right to read it, a person
-must confirm by an annotation that the recorded namespace is gone.
+If a namespace has the recorded name but a different uid, it was deleted and created again, or it is
+in another cluster. The uid of the namespace ``kube-system``, which cannot be deleted, identifies
+the cluster; OpenTelemetry's ``k8s.cluster.uid`` has the same value. If we have no right to read
+``kube-system``, a person must confirm by an annotation that the recorded namespace is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SETTINGS = (
 
 
 def read_namespace(api: Api, name: str | None = None) -> Namespace:
-    """Read the namespace ``name``, by default that of the crawls.
+    """Read the namespace ``name``, by default the namespace of the crawls.
 
     Raises ``NotFound`` and other ``ApiError``s.
     """
@@ -75,7 +75,8 @@ class NamespaceIdentity:
 def read_identity(api: Api) -> NamespaceIdentity:
     """Read the identity of the namespace in which we create and read tasks.
 
-    Raises ``ApiError``, but not for a missing right: then only the name is known.
+    Raises ``ApiError``, but not if we lack the right to read the namespace: then the identity
+    contains only the name.
     """
     try:
         uid = read_namespace(api).metadata.uid
@@ -129,9 +130,9 @@ class CurrentNamespace:
             return None
 
     def gone_for_good(self, recorded: Collection[str | None]) -> set[str]:
-        """Return the recorded namespaces that are certainly gone.
+        """Return those recorded namespaces that are certainly gone.
 
-        All others are the namespace that we read.
+        If the method returns, every other recorded namespace is the one that we read.
 
         ``None`` stands for a task without a recorded namespace, and is ignored. Raises
         ``ClusterUnavailable`` when a task may execute in another namespace, and ``ApiError``.
@@ -146,7 +147,7 @@ class CurrentNamespace:
         """Return true for the namespace that we read, and false for a namespace that is certainly
         gone.
 
-        Raises ``ClusterUnavailable`` when neither is certain.
+        Raises ``ClusterUnavailable`` when it is not certain which of the two it is.
         """
         place = NamespaceIdentity.read(recorded)
         if place is None:
@@ -170,7 +171,7 @@ class CurrentNamespace:
             return False
         cluster = _cluster(self._api) if same_name and place.cluster is not None else None
         if cluster is not None and cluster == place.cluster:
-            return False  # a cluster never has two namespaces of the same name at once
+            return False  # a cluster never has two namespaces with the same name at once
         raise ClusterUnavailable(self._elsewhere(place, found, cluster))
 
     def _elsewhere(

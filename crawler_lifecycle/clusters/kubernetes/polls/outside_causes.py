@@ -1,10 +1,10 @@
-"""Causes of an end outside the crawler: the cluster, its node or a person (the list is in
+"""Causes outside the crawler that end it: the cluster, the node or a person (listed in
 docs/kubernetes-outcomes.md).
 
 Three clocks are involved: the node's for the crawler's end, the API server's for a deletion, and
-that of another component of the cluster for a disruption mark. Within the margin of two clocks
-(``domain.clocks``) the times do not show which event came first. Then the runner's summary decides,
-and an end without a summary is not a success. The functions do no I/O.
+that of another component of the cluster for a disruption mark. If two times differ by less than the
+margin between two clocks (``domain.clocks``), they do not show which event came first. Then the
+runner's summary decides, and an end without a summary is not a success. The functions do no I/O.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ STALE_AFTER = timedelta(minutes=2)
 #: A deletion within this time after the end may be the node's own removal of the pod, once the
 #: volumes are unmounted. The time includes the difference of the clocks.
 NODE_DELETES = timedelta(minutes=1)
-#: The reasons that a node gives for a container whose end it does not know. The exit code is then
-#: invented.
+#: The reasons that a node gives for a container when it does not know how the container ended. The
+#: exit code is then invented.
 _FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
 #: All reasons that kubelets and their runtimes give for the end of a container. Any other reason,
 #: and its exit code, come from a provider that acts as a node (a virtual kubelet).
@@ -72,10 +72,10 @@ _MOVED = {
 _BY_KUBELET = "TerminationByKubelet"
 _BY_PODGC = "DeletionByPodGC"
 #: The disruptions in which the cluster gives up a pod without an answer from its node. They may
-#: take any time.
+#: take any amount of time.
 _GIVEN_UP = ("DeletionByTaintManager", _BY_PODGC)
-#: The values of a pod's ``reason`` that concern its node. Clusters that set no condition use them
-#: too.
+#: The values of a pod's ``reason`` that concern its node. Clusters that set no condition use these
+#: values.
 _BY_NODE = {
     "Terminated": "its node was shut down",
     "Shutdown": "its node was shut down",
@@ -83,8 +83,9 @@ _BY_NODE = {
     "NodeLost": "its node was lost",
     "Preempting": "displaced by a critical pod",
 }
-#: Reasons with which a restarted node refuses a pod that it executed before; ``OutOf…`` of any
-#: resource is another one. For a pod that never began, every reason is a refusal.
+#: Reasons with which a restarted node refuses a pod that it executed before the restart.
+#: ``OutOf…``, with the name of any resource, is such a reason, too. For a pod that never began,
+#: every reason is a refusal.
 _REFUSALS = (
     "AppArmor",
     "InitContainerRestartPolicyForbidden",
@@ -108,7 +109,7 @@ _REJECTED = ("Pod was rejected", "The node had condition")
 
 
 class PodEnd(NamedTuple):
-    """The known facts about the end of a pod's crawler."""
+    """The facts that we have about the end of a pod's crawler."""
 
     task: TaskRef
     job: Job | None
@@ -117,8 +118,8 @@ class PodEnd(NamedTuple):
     at: datetime | None
     """The time of the crawler's end, by its node's clock."""
     by_itself: bool
-    """True if the runner reports that the crawler ended on its own. This decides within the margin
-    of two clocks.
+    """True if the runner reports that the crawler ended on its own. This decides when the times of
+    two clocks are too close to compare.
     """
     untold: bool
     """True if the runner reports that it received no stop signal. Then all requests to end the pod
@@ -127,9 +128,9 @@ class PodEnd(NamedTuple):
 
 
 def disruption(last: PodEnd) -> tuple[str, str] | None:
-    """Return the outcome and its cause when the cluster or somebody else ended the crawler.
+    """Return the outcome and its cause when the cluster or another party ended the crawler.
 
-    Return ``None`` when the crawler ended on its own, or when we requested the end.
+    Return ``None`` when the crawler ended on its own, or when we requested that it end.
     """
     pod = last.pod
     job = last.job
@@ -146,8 +147,8 @@ def disruption(last: PodEnd) -> tuple[str, str] | None:
             if unproved
             else words,
         )
-    # A kubelet sets its mark and its reason together. If its mark came after the end, its reason
-    # did too.
+    # A kubelet sets its mark and its reason together. If the mark came after the end, the reason
+    # came after the end, too.
     if not last.by_itself and (mark is None or mark.reason != _BY_KUBELET):
         found = _by_its_node(pod)
         if found is not None:
@@ -187,9 +188,9 @@ def also_deleted(last: PodEnd) -> str | None:
 def deleted_before(pod: Pod, at: datetime | None, by_itself: bool) -> bool:
     """Return whether the pod was deleted before the crawler in it ended (``at``).
 
-    The deletion timestamp alone does not show this. At first it is the end of the grace period.
-    When the pod has ended, its node deletes it without a grace period, and the time of this
-    deletion replaces the timestamp. A pod that ended first and was deleted later has such a
+    The deletion timestamp alone does not show this. At first, the timestamp is the end of the grace
+    period. When the pod has ended, its node deletes it without a grace period, and the time of this
+    second deletion replaces the timestamp. A pod that ended before it was deleted has such a
     timestamp, too. So a timestamp soon after the end counts as the node's deletion. Then the result
     is true, unless the crawler ended on its own.
     """
@@ -207,7 +208,7 @@ def who_deleted(job: Job | None, pod: Pod) -> str:
     """Describe who deleted a pod without our request, as far as the Job shows this."""
     if job is None:
         return "its Job was deleted by somebody else"
-    # It may have been deleted, too, but only later.
+    # The Job may have been deleted, too, but only after the pod.
     if job.spec.suspend or taken_back(job, pod):
         return who_suspended(job)
     if job.metadata.deletion_timestamp is not None:
@@ -222,8 +223,8 @@ def who_suspended(job: Job) -> str:
 
 
 def disruption_mark(pod: Pod) -> Condition | None:
-    """Return the disruption mark; ``None`` without a mark, or when the pod was deleted much
-    later.
+    """Return the disruption mark; ``None`` when there is no mark, or when the pod was deleted much
+    later than the mark was set.
     """
     mark = pod.condition("DisruptionTarget")
     if mark is None or mark.last_transition_time is None or not deletion_is_dated(pod):
@@ -275,9 +276,9 @@ def lost_container(done: TerminatedState | None) -> bool:
 
 
 def invented(done: TerminatedState | None) -> TypeGuard[TerminatedState]:
-    """Return whether only a provider reports that, and how, the container ended.
+    """Return whether only a provider reports that the container ended, and how it ended.
 
-    The summary of a runner is better proof. Processes end with exit codes from 0 to 255.
+    A runner's summary is better proof. Processes end with exit codes from 0 to 255.
     """
     if done is None or read_summary(done.message).runner:
         return False
@@ -285,14 +286,14 @@ def invented(done: TerminatedState | None) -> TypeGuard[TerminatedState]:
 
 
 def _has_part(mark: Condition, last: PodEnd) -> bool:
-    """Return whether the mark may have caused the end: it came before the end, but not so early
-    that it is ignored.
+    """Return whether the mark may have caused the end: the mark came before the end, but not so
+    early that it is ignored.
     """
     stamp = mark.last_transition_time
     at = last.at
     if mark.reason == _BY_PODGC and last.pod.status.phase == "Succeeded":
-        # The pod garbage collector marks a pod of a lost node, and would have set it to failed if
-        # it had not ended.
+        # The pod garbage collector marks a pod on a lost node, and would have set the pod to failed
+        # if the pod had not ended.
         return False
     if stamp is None or at is None:
         return True
@@ -305,7 +306,9 @@ def _has_part(mark: Condition, last: PodEnd) -> bool:
 
 
 def _spared(mark: Condition, stamp: datetime, pod: Pod, at: datetime) -> bool:
-    """Return whether the end came too long after the mark to be caused by it."""
+    """Return whether the end came so long after the mark that the mark cannot have caused the
+    end.
+    """
     if mark.reason in _GIVEN_UP or deletion_is_dated(pod):
         return False
     acted = pod.metadata.deletion_timestamp is not None or pod.status.reason is not None

@@ -1,8 +1,9 @@
-"""Human-readable reasons why a task does not execute yet, and warnings about a task that executes.
+"""Human-readable reasons why a task is not executing yet, and warnings about a task that is
+executing.
 
-A text contains times, never durations, so that it is the same at each poll. It states either that a
-problem will end on its own or what must be repaired. No problem here ends the task; only
-``start_timeout_s``, a stop or the Job's deadline does.
+A text contains times, never durations, so that it is the same at each poll. A text states either
+that a problem will end on its own or what must be repaired. No problem in this module ends the
+task; only ``start_timeout_s``, a stop or the Job's deadline does.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _CANNOT = (
     "PreStartHookError",
 )
 _GOES_ON = "; it continues when this is repaired"
-#: Part of the server's message when it refuses to create a pod -> our text, and when the Job
-#: continues.
+#: Part of the server's message when the server refuses to create a pod -> our text, and a text that
+#: states when the Job continues.
 _REFUSALS = (
     ("exceeded quota", "The cluster's quota is used up", "; it continues when the quota allows it"),
     (r'service ?account "?([^" ]+)"? not found', "The service account {} is missing", _GOES_ON),
@@ -144,7 +145,7 @@ def _refusal(message: str) -> str:
 def pod_words(
     task: TaskRef, job: Job | None, pod: Pod, events: Sequence[Event] | None, now: datetime
 ) -> str:
-    """Return the reason why the pod does not execute the crawler yet."""
+    """Return the reason why the pod is not executing the crawler yet."""
     leaving = _leaving(task, job, pod, now)
     if leaving is not None:
         return leaving
@@ -195,7 +196,7 @@ def _unscheduled(pod: Pod, now: datetime) -> str:
 def _container(
     pod: Pod, status: ContainerStatus, events: Sequence[Event] | None, now: datetime
 ) -> str | None:
-    """Return the reason why a container waits; ``None`` when its node only prepares it."""
+    """Return the reason why a container is waiting; ``None`` when its node is only preparing it."""
     waiting = status.state.waiting
     if waiting is None or waiting.reason in _PREPARING:
         return None
@@ -254,7 +255,7 @@ def pull_words(message: str | None) -> str:
 
 def _preparing(pod: Pod, events: Sequence[Event]) -> str:
     where = f"Node {pod.spec.node_name} prepares the pod"
-    if said := clean(pod.status.message):  # only a provider sets this field
+    if said := clean(pod.status.message):  # only a node provider sets this field
         return f"{where}: {clean(pod.status.reason)}: {said}"
     event = newest_warning(events, pod.metadata.uid)
     said = clean(event.message) if event is not None else None
@@ -287,7 +288,8 @@ def warning_words(task: TaskRef, job: Job | None, pod: Pod, now: datetime) -> st
 def _silent(pod: Pod, now: datetime) -> str | None:
     """Return a text when the node does not answer.
 
-    The cluster then sets the pod to not ready, but not its containers, which a node never reports.
+    The cluster then sets the pod to not ready, but leaves its containers ready; a node never
+    reports this combination.
     """
     ready = pod.denied("Ready")
     lost = pod.status.reason == "NodeLost"

@@ -17,8 +17,8 @@ from crawler_lifecycle.clusters.kubernetes.client.odd_values import GRACE_MAX_S,
 from crawler_lifecycle.domain.clocks import may_be_before
 from crawler_lifecycle.ports.runs import TaskRef
 
-#: Labels that the Job controller sets on its pods. They stay when the Job is deleted without its
-#: pods, unlike the owner reference.
+#: Labels that the Job controller sets on its pods. Unlike the owner reference, these labels stay
+#: when the Job is deleted without its pods.
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"
 #: The Job controller's finalizer on pods that it has not counted yet. A suspension removes it and
@@ -53,7 +53,7 @@ def sidecars(pod: Pod) -> set[str]:
 
 
 def ended_at(pod: Pod) -> datetime | None:
-    """Return the time when the crawler ended; ``None`` when its node does not know it."""
+    """Return the time when the crawler ended; ``None`` when its node does not know the time."""
     terminated = crawler_container(pod).state.terminated
     return known_time(terminated.finished_at) if terminated is not None else None
 
@@ -76,7 +76,7 @@ def _started_again(pod: Pod, code: int) -> bool:
     pod's other containers.
 
     The rules are the kubelet's (``ContainerShouldRestart``, ``ShouldAllContainersRestart``). Our
-    pods ask for no restart, but an admission webhook may change them. A pod that is being deleted
+    pods request no restart, but an admission webhook may change this. A pod that is being deleted
     is not restarted.
     """
     if pod.metadata.deletion_timestamp is not None:
@@ -112,8 +112,9 @@ def deleted_before_scheduling(pod: Pod) -> bool:
 def taken_back(job: Job | None, pod: Pod) -> bool:
     """Return whether this pod was deleted because its Job was suspended, for example by a queue.
 
-    After the Job is resumed, it keeps a condition, and the pod no longer has the Job's finalizer. A
-    Job that has ended or is being deleted creates no other pod. The task then ends with this pod.
+    After the Job is resumed, the Job keeps a condition about the suspension, and the pod no longer
+    has the Job's finalizer. A Job that has ended or is being deleted creates no further pod. The
+    task then ends with this pod.
     """
     if (
         pod.metadata.deletion_timestamp is None
@@ -128,7 +129,7 @@ def taken_back(job: Job | None, pod: Pod) -> bool:
 
 
 def may_execute_again(job: Job) -> bool:
-    """Return whether a suspended Job may have a pod, or may get one when it is resumed."""
+    """Return whether a suspended Job may have a pod, or may get a pod when the Job is resumed."""
     if not (job.spec.suspend or any(c.type == "Suspended" for c in job.status.conditions)):
         return False
     no_more = job.spec.parallelism == 0 or job.metadata.deletion_timestamp is not None
@@ -151,22 +152,22 @@ def suspended_before_scheduling(job: Job | None, pod: Pod) -> bool:
 
 
 def another_follows(job: Job | None, pod: Pod) -> bool:
-    """Return whether the Job creates another pod, because it was resumed after this one was taken
-    back.
+    """Return whether the Job creates another pod, because the Job was resumed after this pod was
+    taken back.
     """
     return job is not None and not job.spec.suspend and taken_back(job, pod) and ended(pod)
 
 
 def never_began(pod: Pod) -> bool:
-    """Return whether no container of the pod ever ran, according to its node."""
+    """Return whether, according to the node, no container of the pod ever ran."""
     return not any(
         map(began, (*pod.status.container_statuses, *pod.status.init_container_statuses))
     )
 
 
 def sidecar_still_runs(pod: Pod) -> bool:
-    """Return whether the crawler has ended while another container of the pod still runs and is not
-    being ended.
+    """Return whether the crawler has ended while another container of the pod is still running and
+    is not being ended.
     """
     return ended(pod) and pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None
 
@@ -186,7 +187,7 @@ def began(container: ContainerStatus) -> bool:
 def deletion_asked(pod: Pod) -> datetime | None:
     """Return the time when the deletion was requested; ``None`` without a deletion.
 
-    The deletion timestamp is the end of the grace period, which is therefore subtracted. For an
+    The deletion timestamp is the end of the grace period, so the grace period is subtracted. For an
     impossible time, return ``NO_TIME``: with a grace period of centuries, the API server's numbers
     overflow.
     """
@@ -258,7 +259,7 @@ def verdict(job: Job | None) -> Condition | None:
 
 
 def job_is_over(job: Job) -> bool:
-    """Return whether the end of the Job is decided, so that there is nothing to stop."""
+    """Return whether it is already decided how the Job ends, so that there is nothing to stop."""
     return any(map(job.condition, ("Failed", "Complete", "FailureTarget", "SuccessCriteriaMet")))
 
 
@@ -290,8 +291,8 @@ def counted_at(job: Job | None) -> datetime | None:
 
 
 def newest_warning(events: Sequence[Event], uid: str, *reasons: str) -> Event | None:
-    """Return the newest warning event about the object; if reasons are given, only with one of
-    these.
+    """Return the newest warning event about the object; if reasons are given, the event must have
+    one of them.
     """
     about = [
         e

@@ -1,8 +1,8 @@
 """Queues: what Kueue reports about Jobs that it holds or took back. Only a poll that finds a
-suspended Job with a queue's label reads this: one list of Workloads, and the positions in each
-queue.
+suspended Job with a queue's label reads these reports: one list of Workloads, and the positions in
+each queue.
 
-All of it is optional. If it cannot be read, the poll reports less, but still succeeds.
+The reports are optional. If they cannot be read, the poll still succeeds, but gives less detail.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QueueReader:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._versions: dict[str, str | None] = {}
-        """The version of each API group; ``None`` for a group that the cluster lacks."""
+        """The version of each API group; ``None`` for a group that the cluster does not have."""
         self._silent_until: dict[str, float] = {}
 
     def explain(
@@ -131,8 +131,8 @@ class QueueReader:
         return places
 
     def _read(self, group: str, resource: str, read: Callable[[str], T]) -> T | None:
-        """Call ``read`` with the resource's path, in the version that the server prefers; ``None``
-        if this fails.
+        """Call ``read`` with the resource's path, in the version that the server prefers. Return
+        ``None`` if the call fails.
         """
         if time.monotonic() < self._silent_until.get(group, 0.0):
             return None
@@ -144,7 +144,8 @@ class QueueReader:
             answer = read(self._api.path(resource, group=f"/apis/{group}/{known}"))
             self._versions[group] = known
             return answer
-        # Without a version, the group is missing; otherwise, the version or an object.
+        # If we have no version, the group is missing; otherwise, the version or an object is
+        # missing.
         except NotFound:
             self._versions[group] = None if known is None else ""
         except ApiError as error:
@@ -183,8 +184,8 @@ def _current(workload: Workload) -> tuple[bool, float, str]:
 
 
 def _missing(job: Job, now: datetime) -> str | None:
-    """Return a text for a Job for which Kueue creates no Workload; ``None`` while it may still do
-    so.
+    """Return a text for a Job for which Kueue creates no Workload; ``None`` while Kueue may still
+    create a Workload.
     """
     if now - _since(job, now) <= TAKEN_UP:
         return None
@@ -239,7 +240,7 @@ def _why(workload: Workload, now: datetime) -> str:
 def _taken_back(job: Job, workload: Workload, seen: Observation) -> Observation:
     """Return the observation of an end that a queue caused.
 
-    A deactivation is the decision of a person.
+    A deactivation is a person's decision.
     """
     evicted = workload.condition("Evicted")
     if evicted is None or not evicted.true or seen.end is None:

@@ -1,10 +1,9 @@
-"""Reading: one observation from the objects of one task (the list is in
-docs/kubernetes-pending.md).
+"""One observation from the objects of one task (the list is in docs/kubernetes-pending.md).
 
-No I/O.
+This module does no I/O.
 
 The pod decides, because a Job's conditions lag behind its pods: by a second on an idle control
-plane, by minutes on a busy one. The Job is used for facts that only it has: its deadline, its
+plane, by minutes on a busy one. The Job is used for facts that only the Job has: its deadline, its
 deletion, a pod that cannot be created. The task's row shows whether we requested a deletion.
 Success always needs evidence.
 """
@@ -38,8 +37,8 @@ from .predicates import (
 )
 from .termination_message import Summary, reported
 
-#: A Job without a pod never gets one again after it has been in deletion for this long, even if the
-#: Job still exists.
+#: A Job without a pod never gets a pod again after the Job has been in deletion for this long, even
+#: if the Job still exists.
 GONE_AFTER = timedelta(seconds=30)
 
 
@@ -59,7 +58,7 @@ def read_task(
     task without objects is ``ABSENT``, which proves nothing yet.
 
     ``now`` is the start of the poll. ``read_at`` is the time by which the objects had been read, by
-    default the same.
+    default ``now``.
     """
     uid = _uid(task, job, pods)
     own = job if job is not None and job.metadata.uid == uid else None
@@ -84,7 +83,7 @@ def read_task(
 
 
 def _uid(task: TaskRef, job: Job | None, pods: Sequence[Pod]) -> str | None:
-    """Return the uid of our Job: the recorded one, else that of the existing objects."""
+    """Return the uid of our Job: the recorded uid, else the uid in the existing objects."""
     if task.uid is not None:
         return task.uid
     if job is not None:
@@ -127,7 +126,7 @@ def _of_pod(
 def _of_job(
     seen: partial[Observation], job: Job, events: Sequence[Event] | None, now: datetime
 ) -> Observation:
-    """Return the observation of a Job without a pod, which has not ended."""
+    """Return the observation of a Job that has no pod and has not ended."""
     words = job_words(job, events, now)
     deleted = job.metadata.deletion_timestamp
     # Its pods are on another cluster, so their absence here proves nothing.
@@ -145,8 +144,8 @@ def _of_job(
 
 
 def _foreign(seen: partial[Observation], task: TaskRef, other: Job, now: datetime) -> Observation:
-    """Return the observation when another Job has the name: our Job is gone, and none of its pods
-    is left.
+    """Return the observation when another Job has the task's name: our Job is gone, and none of its
+    pods is left.
     """
     words = f"Our Job ({task.uid}) is gone; another one ({other.metadata.uid}) has its name"
     if task.stopping:
@@ -159,8 +158,8 @@ def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: 
         task.index,
         task.attempt,
         Phase.ENDED,
-        # An end may have happened after the poll began. So it counts as observed when the objects
-        # had been read.
+        # An end may have happened after the poll began. So the end counts as observed at the time
+        # when the objects had been read.
         read_at,
         changed_at=end.finished_at,
         peak_memory=summary.peak_memory,
@@ -172,7 +171,7 @@ def _ended(task: TaskRef, end: End, summary: Summary, read_at: datetime, **who: 
 
 
 def _ended_beside(pod: Pod, pods: Sequence[Pod]) -> str | None:
-    """Describe other pods of the Job that have ended; return ``None`` if there are none."""
+    """Describe the Job's other pods that have ended; return ``None`` if there are none."""
     others = [
         other
         for other in pods

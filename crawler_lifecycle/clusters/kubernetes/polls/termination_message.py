@@ -1,15 +1,15 @@
-"""Messages of the runner: its summary in a container's termination message, and the lines that it
+"""Messages from the runner: its summary in a container's termination message, and the lines that it
 prints.
 
 The runner writes its summary (JSON, at most 4 KiB) into the file that Kubernetes returns as the
 container's message. A pod has 12 KiB for all its containers, so the message may be cut; then the
 fields before the cut count. Without a summary, the message may be the end of the log
-(``FallbackToLogsOnError``) or a message of the node about the container.
+(``FallbackToLogsOnError``) or a message from the node about the container.
 
 We cannot read a file inside a pod. So the runner also prints a line ``{"crawl_progress": {…}}``
 every 30 s and at the end, and ``{"crawl_stats": {…}}`` before the last one. The crawler may print
-other text around them, even on the same line. We trust none of it: values of the wrong type are
-left out.
+other text around these lines, even on the same line. We trust none of these texts: values of the
+wrong type are left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from crawler_lifecycle.domain.task import Counters
 
 #: The maximum number of characters that we keep of a message that our runner did not write.
 FOREIGN_MAX = 500
-#: Matches the machine-readable lines of our runner in a log.
+#: Matches the machine-readable lines that our runner writes to a log.
 _OURS = re.compile('"crawl_(progress|stats)"')
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=bounds.COUNT_MAX)]
@@ -47,9 +47,9 @@ class _Coverage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _RunnerMessage(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a runner's report that we read.
+    """The fields that we read from a runner's report.
 
-    A value of another type is left out.
+    A value of the wrong type is left out.
     """
 
     runner: str | None = None
@@ -78,7 +78,7 @@ _TEXT = str | None
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """The counters and the state that a runner reports in a line of the log or in its summary."""
+    """The counters and the state that a runner reports in a log line or in its summary."""
 
     counters: Counters = Counters()
     at: datetime | None = None
@@ -115,7 +115,7 @@ class Summary(msgspec.Struct, frozen=True, gc=False):
 def read_summary(text: str | None) -> Summary:
     """Read a container's termination message.
 
-    Raises nothing: a text of another program counts as a message only.
+    Raises nothing: a text from another program is used only as a message.
     """
     if not text or not text.strip():
         return Summary()
@@ -151,7 +151,9 @@ def clean(text: str | None, limit: int = FOREIGN_MAX) -> str | None:
 
 @lru_cache(64)  # pods of a run that fail in the same way have the same text
 def _foreign(text: str) -> Summary:
-    """Read a log tail: its newest progress, and the line with the error or else the last lines."""
+    """Return the newest progress in a log tail, and the line with the error or, if there is none,
+    the last lines.
+    """
     progress = last_progress(text.encode("utf-8", "replace"))
     lines = [line for line in text.splitlines() if line.strip() and not _OURS.search(line)]
     words = clean(last_words(text, any_line=False) or "\n".join(lines)[-FOREIGN_MAX:])
@@ -163,7 +165,7 @@ def _foreign(text: str) -> Summary:
 def _said(text: str) -> _RunnerMessage | None:
     if not text.lstrip().startswith("{"):
         return None
-    # Part of it is invalid or was cut.
+    # Part of the JSON is invalid or was cut.
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
         return _DECODER.decode(text)
     try:
@@ -191,7 +193,9 @@ def _valid(said: dict[str, object]) -> _RunnerMessage:
 
 
 def _before_the_cut(text: str) -> dict[str, object]:
-    """Return the complete fields of a cut summary, each of which is followed by another field."""
+    """Return the complete fields of a cut summary. A field is complete if another field follows
+    it.
+    """
     decoder = json.JSONDecoder()
     position = 1
     said: dict[str, object] = {}
@@ -211,8 +215,8 @@ _STATISTICS = "crawl_stats"
 
 
 def last_progress(log: bytes) -> Progress | None:
-    """Return the newest progress in this part of a log; ``None``, which does not mean zero, when
-    there is none.
+    """Return the newest progress in this part of a log; ``None`` when there is none, which does not
+    mean that the counters are zero.
     """
     found = _last(log, _PROGRESS)
     return None if found is None else _progress(said := _valid(found[2]), said.updated_at)
@@ -228,8 +232,8 @@ def split_statistics(log: bytes) -> tuple[bytes, dict[str, int | float] | None]:
 
 
 def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
-    """Return the fields of an observation that its crawler reports: the counters and, for a
-    ``later`` attempt, the resumption.
+    """Return the fields of an observation that its crawler reports: the counters and, if ``later``
+    is true, whether the crawl was resumed.
 
     A first attempt has nothing to resume.
     """
@@ -243,7 +247,7 @@ def reported(progress: Progress, *, later: bool) -> dict[str, Any]:
 
 
 def _last(log: bytes, kind: str) -> tuple[int, int, dict[str, object]] | None:
-    """Find the newest line of this kind, and return its beginning, its end and its content."""
+    """Return the beginning, the end and the content of the newest line of this kind."""
     mark = f'{{"{kind}": {{'.encode()
     before = len(log)
     while (begin := log.rfind(mark, 0, before)) >= 0:
