@@ -1,6 +1,6 @@
 """Reads the catalogue of crawlers from a YAML file (docs/crawlers.md).
 
-It is strict, and reads the file again after a change.
+The reader is strict, and reads the file again after a change.
 
 The file is parsed into YAML nodes, which this module converts. Only nodes have line numbers, which
 people need to correct the file. An unquoted ``8400`` or ``yes`` is refused where a text is
@@ -104,7 +104,7 @@ class YamlCatalogue:
 
     @property
     def problem(self) -> str | None:
-        """The error of the last reading because of which an older version of a file is in use."""
+        """The error of the last reading; ``None`` if the newest version of each file is in use."""
         return self._problem or (None if self._more is None else self._more.problem)
 
     def get(self, name: str) -> CrawlerDefinition | None:
@@ -323,7 +323,8 @@ class _Reader:
             and definition.image is None
         ):
             raise InvalidRequest(
-                "project: missing; name the folder of the Scrapy project, or an image that holds it"
+                "project: missing; name the folder of the Scrapy project, or an image that "
+                "contains it"
             )
         if definition.files_max is not None and definition.files_max < 0:
             raise InvalidRequest(
@@ -438,8 +439,9 @@ class _Reader:
     def _of_domain(self, error: InvalidRequest, name: object, at: Path_ = ()) -> CatalogueError:
         """Return an error of the domain with its file and line.
 
-        Its text begins with the key (``limits.stop_grace_s: …``), in some cases after the crawler's
-        name. ``at`` is the path of the part that raised it, because a part only knows its own keys.
+        The error text starts with the key (``limits.stop_grace_s: …``), in some cases after the
+        crawler's name. ``at`` is the path of the part that raised it, because a part only knows its
+        own keys.
         """
         text = str(error)
         found = re.match(

@@ -20,7 +20,7 @@ from crawler_lifecycle.ports.runs import Event
 class JsonLinesSink:
     """The port ``EventSink`` over a file.
 
-    Each delivery appends one line of JSON, and counts only when it is on disk.
+    Each delivery appends one line of JSON, and counts only when the line is on disk.
 
     A delivery can be repeated, so readers must ignore repeated ``id`` values. Readers must also
     skip lines that are not JSON. A writer that dies while writing leaves such a line, and the next
@@ -59,8 +59,8 @@ class JsonLinesSink:
 
         Raises ``NotDelivered``.
 
-        If there is no file, an empty file is created. It is not removed afterwards, because another
-        writer may have added an event.
+        If there is no file, an empty file is created. This file is not removed afterwards, because
+        another writer may have added an event.
         """
         try:
             with self._open():
@@ -94,7 +94,7 @@ class JsonLinesSink:
     def _is_named(self, fd: int) -> bool:
         """Return whether the open file still has its name.
 
-        It may have been moved during the wait for the lock.
+        The file may have been moved during the wait for the lock.
         """
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(fd))

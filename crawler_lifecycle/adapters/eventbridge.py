@@ -35,7 +35,7 @@ _ARN = re.compile(
 _LOGIN = re.compile(r"//[^/@\s]+@")
 
 _NO_RIGHT = "allow events:PutEvents on this bus to the account that the worker uses"
-_NO_SIGHT = "this account may not read it; allow events:DescribeEventBus"
+_NO_SIGHT = "this account may not read the bus; allow events:DescribeEventBus"
 _BAD_CREDENTIALS = (
     "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the role of the pod"
 )

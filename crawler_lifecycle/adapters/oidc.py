@@ -68,7 +68,7 @@ class Provider:
     async def _ask(self, method: str, url: str, **more: Any) -> Document:
         content = bytearray()
         try:
-            # Loading certificates blocks all other requests, and anybody can cause a call for a
+            # Loading certificates blocks all other requests, and anybody can trigger a call with a
             # code.
             if self._tls is None:
                 # Plain HTTP does not need certificates.
@@ -84,7 +84,7 @@ class Provider:
                     content += chunk
                     if len(content) > ANSWER_MAX:
                         raise IssuerUnavailable(
-                            f"{url} answers more than {ANSWER_MAX} bytes; {_CHECK}"
+                            f"{url} answers with more than {ANSWER_MAX} bytes; {_CHECK}"
                         )
             found = json.loads(content)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ from crawler_lifecycle.ports.runs import Event
 #: The maximum size of an event's data, in bytes. Pusher accepts less than 10 kB (pusher.com, "HTTP
 #: API Reference").
 DATA_MAX = 9_999
-#: The maximum number of channels of an event (same reference), and of characters in a channel's
+#: The maximum number of channels for an event (same reference), and of characters in a channel's
 #: name.
 CHANNELS_MAX = 100
 CHANNEL_MAX = 200
@@ -54,12 +54,12 @@ FIXES = {
 class PusherNotifier:
     """The port ``Notifier``.
 
-    It sends each event under its type, with the document of docs/events.md as data.
+    This notifier sends each event under its type, with the document of docs/events.md as data.
 
     ``channel`` lists the channels, separated by spaces. ``{run_id}`` and ``{crawler}`` are
-    replaced. A channel is left out if the event has no such value. A try takes at most
-    ``timeout_s`` seconds, from the name lookup to the last byte. Proxies and certificates come from
-    the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
+    replaced. A channel is left out if the event has no value for one of its placeholders. A try
+    takes at most ``timeout_s`` seconds, from the name lookup to the last byte. Proxies and
+    certificates come from the environment (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``).
 
     Raises ``InvalidRequest`` with the name of the wrong setting.
     """
@@ -87,7 +87,7 @@ class PusherNotifier:
         for name, value in (("KEY", key), ("SECRET", secret)):
             if not value.strip():
                 raise InvalidRequest(
-                    f"{SETTING}{name}: nothing is given; copy it from the app's page"
+                    f"{SETTING}{name}: nothing is given; copy the value from the app's page"
                 )
         for name, address in (("HOST", host), ("CLUSTER", cluster)):
             if address is not None and not _HOST.fullmatch(address):
@@ -248,7 +248,7 @@ def _transport(timeout_s: float) -> httpx.Client:
         return httpx.Client(timeout=timeout_s, limits=limits, follow_redirects=False)
     except (ValueError, OSError, ImportError, httpx.InvalidURL) as error:
         raise InvalidRequest(
-            f"{SETTING}APP_ID: pushes cannot be made with the proxies or certificates of the "
+            f"{SETTING}APP_ID: pushes cannot be made with the proxies or certificates from the "
             f"environment: {error}; "
             "check HTTPS_PROXY, ALL_PROXY and SSL_CERT_FILE"
         ) from None
@@ -275,7 +275,7 @@ def _channel_names(setting: str) -> list[str]:
     if not names or len(names) > CHANNELS_MAX:
         raise InvalidRequest(
             f"{SETTING}CHANNEL: {setting[:TEXT_MAX]!r} is not allowed; "
-            f"give 1 to {CHANNELS_MAX} names of channels with spaces between"
+            f"give 1 to {CHANNELS_MAX} channel names, separated by spaces"
         )
     for name in names:
         if name.startswith("private-encrypted-"):

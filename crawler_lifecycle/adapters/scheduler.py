@@ -26,12 +26,13 @@ from crawler_lifecycle.ports.runs import DeployedTask, Deployment, QueuedTask
 ANSWER_MAX = 8 * 1024 * 1024
 #: Client errors that are temporary and not caused by the request.
 TRANSIENT_4XX = frozenset({408, 409, 421, 425, 429})
-#: Client errors about an overlong URL or headers. They prove nothing about the deployment.
+#: Client errors about an overlong URL or headers. Such errors prove nothing about the deployment.
 OURS_4XX = frozenset({414, 431})
 #: The longest wait that a service may request, in seconds, so that a stop is not delayed for long.
 RETRY_AFTER_MAX_S = 60
-#: Seconds for which an idle connection is kept. This is less than servers do (5 s for uvicorn,
-#: which ours uses). Otherwise a server might close the connection just as a call is sent.
+#: Seconds for which an idle connection is kept. This is shorter than the idle timeout of servers (5
+#: s for uvicorn, which our service uses), because otherwise a server might close the connection
+#: just as a call is sent.
 KEPT_S = 2.0
 PROBLEM = "application/problem+json"
 
@@ -48,7 +49,7 @@ class _Task(BaseModel):
 
     index: int
     state: str
-    # A longer name is refused, because a cut name could be that of another object.
+    # A longer name is refused, because a cut name could be the name of another object.
     name: str | None = Field(default=None, max_length=bounds.NAME_MAX)
     uid: str | None = Field(default=None, max_length=bounds.UID_MAX)
     reason: str | None = None
@@ -70,8 +71,8 @@ class HttpSchedulerClient:
     """The port ``SchedulerClient``.
 
     Anything but a valid answer, from a refused connection to a proxy's HTML page with status 200,
-    raises ``SchedulerUnavailable``. This proves nothing about the deployment, which is therefore
-    retried with the same key.
+    raises ``SchedulerUnavailable``. This error proves nothing about the deployment, which is
+    therefore retried with the same key.
     """
 
     def __init__(
@@ -98,7 +99,8 @@ class HttpSchedulerClient:
             transport=transport,
             # Loading certificates takes 20 ms. Plain HTTP does not need them.
             verify=address.scheme == "https",
-            # The URL of the service is configured, so proxies of the environment must not be used.
+            # The URL of the service is configured, so proxies from the environment must not be
+            # used.
             trust_env=False,
         )
 
@@ -131,8 +133,8 @@ class HttpSchedulerClient:
         asked = {task.index for task in deployment.tasks}
         if {a.index for a in answers} != asked or len(answers) != len(asked):
             raise SchedulerUnavailable(
-                f"scheduler service at {self._at} answered for wrong tasks: {len(answers)} instead "
-                f"of {len(asked)}"
+                f"scheduler service at {self._at} answered for the wrong tasks: {len(answers)} "
+                f"instead of {len(asked)}"
             )
         unknown = next((a.state for a in answers if a.state not in _STATES), None)
         if unknown is not None:
@@ -192,7 +194,7 @@ class HttpSchedulerClient:
         if status == 401:
             # While a token is being changed, the two sides may differ temporarily. That must not
             # end runs.
-            fix = "set LIFECYCLE_SCHEDULER__TOKEN of our processes to the token of the service"
+            fix = "set LIFECYCLE_SCHEDULER__TOKEN for our processes to the token of the service"
             raise SchedulerUnavailable(
                 f"scheduler service at {self._at} refuses our token (401); {fix}"
             )

@@ -26,7 +26,7 @@ from crawler_lifecycle.features.webhooks.domain.alerts import Alert
 class SmtpMailer:
     """The port ``Mailer`` over SMTP.
 
-    Without ``host`` and ``sender``, every delivery fails with a text about the fix.
+    If ``host`` or ``sender`` is missing, every delivery fails with an error that contains the fix.
     """
 
     host: str | None = None
@@ -53,18 +53,18 @@ class SmtpMailer:
         except (smtplib.SMTPException, OSError, ValueError) as error:
             words = printable(str(error) or type(error).__name__)[:1000]
             raise NotDelivered(
-                f"{self.host} refused it: {redaction.current().text(words)}"
+                f"{self.host} refused the message: {redaction.current().text(words)}"
             ) from None
         finally:
-            for part in held:  # ends the thread if it still waits for an answer
+            for part in held:  # ends the thread if it is still waiting for an answer
                 with suppress(OSError):
                     if part.sock is not None:
                         part.sock.shutdown(socket.SHUT_RDWR)
-        if refused:  # the other recipients would get it twice if it were sent again
+        if refused:  # the other recipients would get the message twice if it were sent again
             logging.getLogger(__name__).warning(
                 "the mail server refused recipients of an alert: %s", refused
             )
-        return f"{self.host} accepted it{f', but not for {refused}' if refused else ''}"
+        return f"{self.host} accepted the message{f', but not for {refused}' if refused else ''}"
 
     def _send(
         self, host: str, to: Sequence[str], letter: bytes, held: list[smtplib.SMTP]
@@ -93,8 +93,8 @@ def mail_of(sender: str, to: Sequence[str], alert: Alert, id: str) -> bytes:
     """Return the alert as an e-mail. ``id`` is the same for every try.
 
     The whole subject is encoded, whatever it contains. ``EmailMessage`` would decode encoded words
-    in it, which could inject headers in some versions of Python. The policy ``compat32`` decodes
-    nothing.
+    in the subject, which could inject headers in some versions of Python. The policy ``compat32``
+    decodes nothing.
     """
     message = MIMEText(alert.text, _charset="utf-8")
     message["From"] = formataddr(parseaddr(sender))

@@ -112,7 +112,7 @@ class ClusterKind(ABC):
     def live_files(self) -> LiveFiles | None:
         """Return the reader of the files that tasks write, for the gateway.
 
-        It works while the tasks execute.
+        The reader works while the tasks are executing.
         """
         return None
 

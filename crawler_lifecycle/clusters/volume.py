@@ -3,8 +3,8 @@
 Each folder of a run is first atomically moved below ``trash``, and then removed there. A resume in
 the meantime therefore finds no folder, but never a half-empty one. The kubelet creates the folders
 above those of a task, with the permissions of the volume's top folder. Older kubelets create some
-of them for root only. In that case, only the contents of the task's own folders are removed, and
-empty folders remain.
+of these folders for root only. In that case, only the contents of the task's own folders are
+removed, and empty folders remain.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class VolumePlace:
             folder = self._root / top / str(run)
             try:
                 while _is_folder(folder) and not self._moved(folder, top):
-                    # Another process moved it, or the trash itself was removed, so check again
-                    # whether it exists.
+                    # Another process moved the folder, or the trash itself was removed, so check
+                    # again whether the folder exists.
                     continue
             except OSError as error:
                 raise _cannot_clear(folder, error) from error
@@ -96,8 +96,8 @@ class VolumePlace:
         """Remove the run's folders from the trash, and the folders of its attempts up to
         ``attempt``.
 
-        A resume may have begun a later attempt meanwhile. Its folders are kept even if they are
-        empty, because a pod mounts them.
+        A resume may have begun a later attempt meanwhile. The folders of that attempt are kept even
+        if they are empty, because a pod mounts them.
         """
         top = self._root / _TASKS / str(run)
         try:
@@ -161,7 +161,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders in ``folder``, without links; none if it does not exist.
+    """Return the folders in ``folder``, excluding links; none if ``folder`` does not exist.
 
     Raises ``OSError``.
     """
@@ -177,7 +177,7 @@ def _check_ours(folder: Path) -> None:
     first: Path | None = folder
     for _ in ("index", "attempt", "files"):
         first = next(iter(_folders(first)), None) if first is not None else None
-    # This is only checked if it still exists.
+    # The permission is checked only if the folder still exists.
     if first is not None and not os.access(first, os.W_OK | os.X_OK) and _is_folder(first):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(first))
 
@@ -240,7 +240,8 @@ def _restore_rights(folder: Path) -> None:
     """
     inside = (Path(path, name) for path, names, _ in os.walk(folder) for name in names)
     for inner in chain([folder], inside):  # each folder before ``os.walk`` enters it
-        # Another process may have removed it. Missing permissions are reported by the next removal.
+        # Another process may have removed the folder. Missing permissions are reported by the next
+        # removal.
         with suppress(OSError):
             if _is_folder(inner) and inner.lstat().st_uid == os.geteuid():
                 inner.chmod(0o700)

@@ -47,7 +47,7 @@ class SchedulerMetrics(Figures):
 def create_app(
     deployer: Deployer, catalogue: Catalogue, *, token: str | None = None, listens: str = ""
 ) -> FastAPI:
-    """Return the app of the service. If there is a ``token``, all routes except health checks
+    """Return the app for the service. If there is a ``token``, all routes except health checks
     require it.
 
     ``listens`` is the host on which the service listens.
@@ -91,7 +91,7 @@ def create_app(
 
     @app.get("/v1/crawlers")
     def list_crawlers() -> CrawlerList:
-        """List the crawlers of the catalogue, without the values of their variables."""
+        """List the crawlers in the catalogue, omitting the values of their variables."""
         # Some people put passwords into variables, so the values are not sent.
         listed = [
             asdict(crawler) | {"env": dict.fromkeys(crawler.env, "…")}

@@ -35,7 +35,7 @@ class _Body(BaseModel):
 
 
 class TaskCall(_Body):
-    """One task to deploy. Its arguments override those of the call."""
+    """One task to deploy. The task's arguments override the arguments of the call."""
 
     task_id: int = Field(ge=1, le=bounds.ID_MAX)
     index: int = Field(ge=0, le=bounds.INT_MAX)
@@ -45,8 +45,8 @@ class TaskCall(_Body):
     call.
     """
     retry: int = Field(default=0, ge=0, le=bounds.INT_MAX)
-    """The number of earlier retries by the retry policy. If it is above 0, a resumable crawler
-    continues.
+    """The number of earlier retries by the retry policy. If this number is above 0, a resumable
+    crawler continues.
     """
     memory: str | None = Field(default=None, max_length=20)
     avoid_node: str | None = Field(default=None, max_length=255)
@@ -113,7 +113,7 @@ class CrawlerList(BaseModel):
 
 
 def merged(call: OnetimeCall, crawler: CrawlerDefinition) -> Deployment:
-    """Return the deployment of a call, whose values override those of the catalogue.
+    """Return the deployment for a call. Values in the call override values in the catalogue.
 
     Raises ``InvalidRequest`` before anything is created. The text names the task with wrong
     arguments, or the setting that requests must not contain.

@@ -74,7 +74,8 @@ def _secrets_of(catalogue: YamlCatalogue) -> set[str]:
 def _token(settings: Settings) -> str | None:
     """Return the token that callers must send; ``None`` if no token is needed.
 
-    Raises ``Unservable`` for a short token, and without a token unless the host is loopback.
+    Raises ``Unservable`` if the token is too short, or if there is no token and the host is not
+    loopback.
     """
     token = settings.scheduler.token.get_secret_value() if settings.scheduler.token else None
     if token is not None and len(token) < _TOKEN_MIN:
@@ -101,7 +102,7 @@ class Removing(Protocol):
 
 
 def clean(cluster: Removing, keep_days: float) -> None:
-    """Remove files of runs that ended more than ``keep_days`` ago, and log it.
+    """Remove files of runs that ended more than ``keep_days`` ago, and log the removal.
 
     Raises ``ClusterUnavailable``.
     """
@@ -134,9 +135,9 @@ def start_cleaning(
 def _child_tasks(settings: Settings) -> TaskEnvironment | None:
     """Return a function that returns the gateway's variables for a task; ``None`` if no key is set.
 
-    These are the gateway's address and the crawler's token. If tasks upload to object storage, they
-    include the address and the token for the upload. Raises ``Unservable`` if a setting is missing
-    or wrong.
+    These are the gateway's address and the crawler's token. If tasks upload to object storage, the
+    variables also include the address and the token for the upload. Raises ``Unservable`` if a
+    setting is missing or wrong.
     """
     gateway = settings.gateway
     uploads = settings.cluster.files_url is not None and kind_of(settings.cluster).uploads

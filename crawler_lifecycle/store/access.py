@@ -88,7 +88,7 @@ access_token = new_table(
     UniqueConstraint("sha256"),
 )
 
-#: The maximum number of tokens that are not revoked. Each gateway reads all of them every two
+#: The maximum number of tokens that are not revoked. Each gateway reads all these tokens every two
 #: seconds.
 TOKENS_MAX = 1000
 #: The column that identifies each kind of subject in requests.
@@ -106,10 +106,10 @@ class AccessStore(StorePart):
     def record_access(self, rows: Sequence[AccessRow]) -> None:
         """Append rows, with the uid and the project of each subject.
 
-        A second call appends them again.
+        A second call appends the rows again.
 
-        Subjects of other projects are not looked up, because the row must not reveal that they
-        exist.
+        Subjects of other projects are not looked up, because a row must not reveal that such
+        subjects exist.
         """
         with self._db.writing() as conn:
             known = _known(conn, rows)
@@ -220,7 +220,7 @@ class TokenStore(StorePart):
     def list_tokens(self, *, live: bool = False) -> list[TokenRow]:
         """Return all tokens by name.
 
-        With ``live``, return only tokens that are not revoked; they may have expired.
+        If ``live`` is true, omit revoked tokens; expired tokens are still included.
         """
         query = (
             select(access_token)

@@ -35,7 +35,7 @@ from crawler_lifecycle.domain.projects import DEFAULT
 #: gigabytes.
 TEXT_MAX = 1024 * 1024
 CAUSE_MAX = 4000
-"""The maximum number of characters that are stored of a text from a cluster, a crawler or a
+"""The maximum number of characters that are stored for a text from a cluster, a crawler or a
 person.
 """
 
@@ -105,7 +105,7 @@ def uncompressed(data: bytes | None) -> str:
 class Words(TypeDecorator[str]):
     """A text from outside, converted to a storable form and cut to the length of its column.
 
-    It is cut because a status must be recorded even if its explanation is too long.
+    Long texts are cut because a status must be recorded even if its explanation is too long.
     """
 
     impl = String
@@ -190,7 +190,7 @@ def project_column() -> Column[str]:
 
 
 def owner_columns() -> list[Column[Any]]:
-    """Return the columns with the attempt of a row and the workflow that owns it."""
+    """Return the columns with the attempt of a row and the workflow that owns the row."""
     return [
         required("attempt", Integer),
         Column("owner_workflow_id", String(1000)),
@@ -208,7 +208,7 @@ def list_indexes(key: str, *filters: str) -> list[Index]:
 
 
 def life_columns() -> list[Column[Any]]:
-    """Return the time columns of a row that has a beginning and an end."""
+    """Return the time columns of a row that has a start and an end."""
     return [
         required("created_at", UtcTime),
         required("updated_at", UtcTime),

@@ -33,7 +33,7 @@ class Diagnosis:
     """Facts about one database."""
 
     server: str
-    """The product, version and address, without the password."""
+    """The product, version and address, excluding the password."""
     schema: Schema
     """The schema of the database."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -78,9 +78,9 @@ def try_writing(url: str) -> None:
 
     On SQLite this takes the write lock of the file.
 
-    On a server it proves little; a variable of the server shows whether it is read-only
-    (``Diagnosis.variables``). Raises ``StoreUnavailable`` after at most ten seconds if the database
-    cannot be used.
+    On a server, the transaction proves little; a server variable shows whether the server is
+    read-only (``Diagnosis.variables``). Raises ``StoreUnavailable`` after at most ten seconds if
+    the database cannot be used.
     """
     with Database.alone(parse_url(url), _ANSWER_TIMEOUT_S) as database, database.writing():
         pass

@@ -52,8 +52,9 @@ LOCK_WAIT_S = 8
 is not released is reported as such and not as a lost connection.
 """
 IDLE_WRITE_S = 5
-"""Seconds after which MariaDB ends an idle connection with an open write transaction. Its process
-is frozen and holds locks that all others need. MySQL has no such limit.
+"""Seconds after which MariaDB ends an idle connection with an open write transaction. The process
+of such a connection is frozen, and holds locks that all other processes need. MySQL has no such
+limit.
 """
 RECYCLE_S = 280
 """Seconds after which a connection is replaced. This is below the idle timeout of many proxies and
@@ -164,7 +165,7 @@ def parse_url(text: str) -> URL:
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if url.drivername not in ("sqlite", "sqlite+pysqlite"):
-            raise _bad_url(text, "names another driver than pysqlite")
+            raise _bad_url(text, "names a driver other than pysqlite")
         if not url.database or url.database == ":memory:" or "mode=memory" in text:
             raise _bad_url(
                 text, "names no file; a database in memory cannot be shared between processes"
@@ -174,7 +175,7 @@ def parse_url(text: str) -> URL:
         return url.set(drivername="sqlite+pysqlite", database=file)
     if kind in ("mysql", "mariadb"):
         if url.drivername not in (kind, f"{kind}+pymysql"):
-            raise _bad_url(text, "names another driver than pymysql")
+            raise _bad_url(text, "names a driver other than pymysql")
         if not url.database:
             raise _bad_url(text, "names no database")
         return url.set(drivername="mysql+pymysql")
@@ -186,7 +187,7 @@ def _bad_url(text: str, what: str) -> InvalidRequest:
 
 
 def open_engine(url: URL, *, pool_size: int, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> Engine:
-    """Return an engine for a URL from ``parse_url``. It connects on first use."""
+    """Return an engine for a URL from ``parse_url``. The engine connects on first use."""
     pool = {
         "poolclass": QueuePool,
         "pool_size": pool_size,
@@ -286,7 +287,7 @@ class StoreDamaged(StoreUnavailable):
 def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
     """Return our error for a failure of the database.
 
-    Its text contains no values of rows. Texts of drivers may contain such values, which would
+    The error text contains no values of rows. Texts of drivers may contain such values, which would
     appear in logs, histories and HTTP responses.
     """
     if isinstance(error, TimeoutError):
@@ -313,10 +314,10 @@ def spoken(error: StatementError | TimeoutError) -> StoreUnavailable:
 
 
 def _safe_text(error: StatementError) -> tuple[str, bool]:
-    """Return a text about the error without values of rows, and whether the error is about the
-    database itself.
+    """Return a text about the error that contains no values of rows, and whether the error is about
+    the database itself.
 
-    The text is the driver's message if that cannot contain values of rows.
+    The text is the driver's message if this message cannot contain values of rows.
     """
     if not isinstance(error, DBAPIError):
         return type(error.orig).__name__, False  # the column does not accept the value
@@ -405,9 +406,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a write transaction.
-
-        It is committed at the end of the block, and rolled back if the block raises an error.
+        """Open a write transaction, which is committed at the end of the block, or rolled back if
+        the block raises an error.
 
         SQLite allows one writer at a time, and a waiting writer polls with increasing pauses.
         Writers of one process therefore wait for a lock in the process, and only other processes
@@ -437,7 +437,7 @@ class Database:
             return
         if not self._turnstile.acquire(timeout=2 * BUSY_TIMEOUT_S):
             raise StoreUnavailable(
-                "The database cannot be used now: other writers of this process keep it locked"
+                "The database cannot be used now: other writers in this process keep it locked"
             )
         try:
             yield
@@ -459,13 +459,15 @@ class Database:
         if self._turnstile is None:
             return
         with self._turn(), translated(), self.engine.connect() as connection:
-            # Use a connection of its own with a short timeout, because writers wait for it.
+            # This uses a separate connection with a short timeout, because all writers wait in the
+            # meantime.
             connection.detach()
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {LOG_WAIT_MS}")
             busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
         if busy:
             raise StoreUnavailable(
-                "The write-ahead log cannot be emptied: a program reads an older state; end it"
+                "The write-ahead log cannot be emptied: a program is still reading an older "
+                "state; end that program"
             )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The outbox: events, their deliveries, and reports of what no status of a run shows."""
+"""The outbox: events, their deliveries, and reports of problems that no status of a run shows."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ class EventStore(RunPart):
         """Return the deliveries of the run's events: seq, type, attempt, sink, status, tries,
         error, delivered_at.
 
-        An event with a key that no delivery was tried for has the status ``pending``. With
-        ``keyed``, only events with a key are returned, which must be delivered once. Other events
-        only report a change, and a long run has thousands of them. Deliveries to webhooks are not
-        included (``WebhookStore``).
+        An event with a key has the status ``pending`` until its first delivery is tried. If
+        ``keyed`` is true, only events with a key are returned, which must be delivered once. Events
+        without a key only report a change, and a long run has thousands of such events. Deliveries
+        to webhooks are not included (``WebhookStore``).
         """
         e = outbox_event.c
         d = outbox_delivery.c
@@ -129,9 +129,9 @@ class EventStore(RunPart):
 
 
 class RunReportStore(RunPart):
-    """Reports of what no status of a run shows.
+    """Reports of problems that no status of a run shows.
 
-    Each is reported once, by the event ``run.stale`` or ``run.blocked``.
+    Each problem is reported once, by the event ``run.stale`` or ``run.blocked``.
     """
 
     def note_stale(self, run: LiveRun) -> bool:
@@ -148,7 +148,7 @@ class RunReportStore(RunPart):
                 and run.ref == unit.ref
             )
             polled_at = unit.run["verified_at"]
-            # Another worker has polled meanwhile.
+            # Another worker has polled the run in the meantime.
             if not still or (polled_at is not None and polled_at > run.due_at):
                 return False
             more = facts(unit.run, "look_error", "verified_at")
@@ -157,11 +157,11 @@ class RunReportStore(RunPart):
     def note_blocked(self, workflow_id: str, run_id: int | None, why: str, since: datetime) -> bool:
         """Report that the workflow of a live run cannot continue.
 
-        Without ``run_id``, the workflow id identifies the run. Returns true if the run is live,
-        belongs to the workflow, and was not reported before.
+        If ``run_id`` is ``None``, the workflow id identifies the run. Returns true if the run is
+        live, belongs to the workflow, and was not reported before.
         """
         if run_id is None:
-            # A workflow that owns its run may have any id. Before its claim, only ids that we
+            # A workflow that owns its run may have any id. Before the claim, only ids that we
             # assign identify the run.
             request_id = request_of_workflow(workflow_id)
             r = run_history.c
@@ -187,7 +187,7 @@ def _append_once(
     unit: Unit, type: str, once: Mapping[str, object], more: Mapping[str, object]
 ) -> bool:
     """Append the event unless the newest event of its type has the same attempt and the same values
-    ``once``.
+    in ``once``.
 
     Returns whether it was appended. ``more`` contains further values for its body.
     """

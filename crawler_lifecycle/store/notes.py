@@ -24,7 +24,7 @@ process_note = new_table(
     Column("kind", String(20), primary_key=True),
     Column("name", String(100), primary_key=True),
     required("note", Words(1000)),
-    # The note expires at this time. The next note of its kind removes it.
+    # The note expires at this time. The next note of the same kind removes expired notes.
     required("ends_at", UtcTime),
 )
 
@@ -33,7 +33,8 @@ process_note = new_table(
 LOGIN = "login"
 SETTINGS = "settings"
 UPGRADE = "upgrade"
-#: A worker that has not shut down, and the process that does what only one may do at a time.
+#: A worker that has not shut down, and the process that does the work that only one process may do
+#: at a time.
 WORKER = "worker"
 TURN = "turn"
 #: The maximum number of notes of a kind that are read. No installation has so many processes or
@@ -68,14 +69,14 @@ class NoteStore(StorePart):
         self._db.inserting(f"note {name!r}", write)
 
     def remove_note(self, kind: str, name: str) -> None:
-        """Remove a note, if it is there."""
+        """Remove a note, if it exists."""
         with self._db.writing() as conn:
             conn.execute(delete(process_note).where(_n.kind == kind, _n.name == name))
 
     def take_turn(self, name: str, holder: str, ends_at: datetime) -> bool:
-        """Take a turn until ``ends_at``, or make one's own longer.
+        """Take the turn until ``ends_at``, or extend the turn of this process.
 
-        Returns false while another process has it.
+        Returns false while another process has the turn.
         """
 
         def write(conn: Connection) -> bool:
@@ -110,7 +111,9 @@ class SameSettings:
     service: str
     marks: Mapping[str, str]
     problem: str = ""
-    """The settings that differ, and the processes that have them; empty if there are none."""
+    """The settings that differ, and the processes in which they differ; empty if all settings are
+    the same.
+    """
 
     async def run(self) -> None:
         """Compare the settings repeatedly until the task is cancelled."""
@@ -133,13 +136,15 @@ class SameSettings:
         ]
         told = "; ".join(sorted(differ)[:SHOWN])
         self.problem = (
-            told and f"not the same as here: {told}; give all processes the same, and restart them"
+            told
+            and f"not the same as here: {told}; give all processes the same settings, and "
+            "restart them"
         )
 
 
 @dataclass(eq=False)
 class Beats:
-    """Leaves notes of a worker that executes, and removes them when it shuts down.
+    """Leaves notes about a running worker, and removes the notes when the worker shuts down.
 
     A worker that is killed or frozen leaves its last note.
     """
@@ -166,9 +171,9 @@ class Beats:
 
 
 def _has_ended(process: str) -> bool:
-    """Return whether this process ran on this machine and is gone.
+    """Return whether this process ran on this machine and has ended.
 
-    Notes of other machines are valid until they expire.
+    Notes from other machines are valid until they expire.
     """
     node, _, pid = process.rpartition(" ")[2].rpartition("/")
     return node == platform.node() and not os.path.exists(f"/proc/{pid}")

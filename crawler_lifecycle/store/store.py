@@ -82,7 +82,7 @@ class StoreHealth(StorePart):
 class Store:
     """All parts of the store for one SQLite, MySQL or MariaDB database. Threads can share it.
 
-    Other classes take only the parts that they need. Unless its docstring states otherwise, a
+    Other classes receive only the parts that they need. Unless its docstring states otherwise, a
     method is one transaction, and a second call with the same arguments changes nothing. A method
     that takes a fence raises ``Fenced`` and writes nothing if the attempt or the owner differs.
     Every method raises ``StoreUnavailable`` if the database cannot be used now.
@@ -160,12 +160,12 @@ def open_store(
     pools: Pools = NO_POOLS,
     quotas: Quotas = NO_QUOTAS,
 ) -> Store:
-    """Return a store for the database at ``url``. It connects on first use.
+    """Return a store for the database at ``url``. The store connects on first use.
 
-    Without ``clock``, times come from the clock of this machine, but times of task changes are
-    never ahead of a server's clock. ``told`` is called in the writing thread after each commit that
-    added transitions or corrections. ``most`` is the maximum number of open rows of each kind.
-    ``pools`` are the pools whose slots the store gives. ``quotas`` are the quotas of starts and
+    If ``clock`` is ``None``, times come from the clock of this machine, but times of task changes
+    are never ahead of a server's clock. ``told`` is called in the writing thread after each commit
+    that added transitions or corrections. ``most`` is the maximum number of open rows of each kind.
+    ``pools`` are the pools whose slots the store assigns. ``quotas`` are the quotas of starts and
     tasks. Raises ``InvalidRequest`` if ``url`` is not the URL of a supported database.
     """
     return Store.over(

@@ -52,7 +52,7 @@ class Service(Protocol):
 class Duties:
     """Starts the background services.
 
-    Each is a task of the event loop that ends only with the process.
+    Each service is a task in the event loop, and ends only with the process.
     """
 
     settings: Settings
@@ -70,10 +70,10 @@ class Duties:
     ) -> Recording | None:
         """Start the services of the roles in ``parts``.
 
-        Return the recorder of changes of runs, if it is started.
+        Return the recorder of changes to runs, if it is started.
 
-        ``observing`` contains the parts with which ``observer`` works, or the role ``cluster``
-        without an observer.
+        ``observing`` contains the parts that the observing services use. If ``observer`` is
+        ``None``, these are the parts of the role ``cluster``.
         """
         same = SameSettings(store.notes, "worker", fingerprints(self.settings))
         self.health.beside["settings"] = lambda: {"problem": same.problem}
@@ -88,7 +88,7 @@ class Duties:
         return recording
 
     def _record(self, observer: Observer | None, parts: Parts) -> Recording:
-        """Start recording changes and, with an observer, live counters."""
+        """Start recording changes and, if there is an observer, live counters."""
         store = parts.store
         recorder = Recorder(store.polls, store.retries, parts.cluster, parts.policies)
         recording = Recording(observer, store.wake_ups, recorder, self.workflows.poll_recorded)

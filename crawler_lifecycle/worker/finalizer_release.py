@@ -1,6 +1,6 @@
-"""Removes our finalizer from pods whose end is committed.
+"""Removes our finalizer from pods whose end is committed to the database.
 
-Until then the finalizer keeps them readable.
+Until then, the finalizer keeps the pods readable.
 
 Each turn asks the cluster which ended tasks it keeps, and the database which ends are committed. No
 decision depends on an earlier turn. Several workers can do this at the same time, and any of them
@@ -32,7 +32,7 @@ from crawler_lifecycle.store.runs.tasks import TaskReader
 log = logging.getLogger(__name__)
 
 #: Seconds until the next turn after a turn that released something, and the longest pause after
-#: turns that did not.
+#: turns that released nothing.
 TURN_S = 3.0
 IDLE_S = 15.0
 #: Seconds until the next turn after an error: the first pause and the longest pause.
@@ -40,8 +40,8 @@ RETRY_S = (5.0, 60.0)
 #: The maximum number of ends that one turn releases. If there are more, the next turn follows
 #: immediately.
 PAGE = 500
-#: How long a pod is kept if its end was recorded without an exit code. Within this time, an audit
-#: compares the pod with the record.
+#: The time for which a pod is kept if its end was recorded without an exit code. Within this time,
+#: an audit compares the pod with the record.
 UNPROVED_FOR = timedelta(hours=1)
 
 RELEASED = "released"
@@ -52,9 +52,10 @@ _ENDS = frozenset(str(status) for status in TERMINAL)
 def releasable(
     kept: Iterable[SavedOutcome], rows: Mapping[tuple[int, int, int], RecordedTask], now: datetime
 ) -> list[SavedOutcome]:
-    """Return the kept ends that are recorded in the database, with their debugging information.
+    """Return the ends in ``kept`` that are recorded in the database, with their debugging
+    information.
 
-    Rows of earlier attempts also count.
+    Rows of earlier attempts are included.
     """
     return [end for end in kept if _on_record(end, rows.get(end.key), now)]
 

@@ -1,8 +1,8 @@
 """Live counters: records the counters of running crawlers every few seconds, without a poll.
 
 The observer reads the counters. The database keeps the higher value of each counter. No status,
-event or poll time changes. After a failure here the counters are only older, because the next poll
-reads them too.
+event or poll time changes. After a failure here, the recorded counters are out of date only until
+the next poll, which reads the counters too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Finds and repairs overdue polls and lost workflows every 15 s, whatever the cause.
 
-It asks Temporal about each run with an overdue poll or a workflow that was just ended from outside,
-and about each manager, graph, webhook and due time that needs a workflow. If the workflow is
-missing, the repair of the audit starts one. If the workflow of a run is open, it is woken once for
-each due poll, and the delay is reported. A poll is therefore made at most 60 s after it was due,
-unless the database, Temporal or all workers are unavailable.
+This module asks Temporal about each run with an overdue poll or a workflow that was just ended from
+outside, and about each manager, graph, webhook and due time that needs a workflow. If the workflow
+is missing, the repair of the audit starts one. If the workflow of a run is open, it is woken once
+for each due poll, and the delay is reported. A poll is therefore made at most 60 s after it was
+due, unless the database, Temporal or all workers are unavailable.
 
 No repair depends on an earlier turn. Several workers can do this at the same time, and any of them
 may die at any moment.
@@ -36,8 +36,8 @@ PAGE = 500
 #: The number of failed runs after which a turn ends early. The next turn continues after them.
 FAILED_MAX = 3
 
-#: The maximum number of starts to which one turn gives priority: two per second. They do not delay
-#: stops, and every start is reached eventually.
+#: The maximum number of starts to which one turn gives priority: two per second. These starts do
+#: not delay stops, and every start is reached eventually.
 STARTS_MAX = 30
 
 TAKEN_OVER = "taken_over"
@@ -53,10 +53,10 @@ class Overdue:
 
     ``take_over`` repairs a run without an open workflow, and returns ``None`` for a run whose
     workflow is open. ``wake`` sends ``poll_now`` to a workflow id. ``begin`` gives a workflow the
-    highest priority, because on an overloaded machine there may always be steps of begun runs,
-    which precede starts. Each of ``searches`` repairs lost workflows of one kind, such as those of
-    managers, and returns how many are lost. ``note`` reports an overdue poll; repeated calls change
-    nothing.
+    highest priority, because on an overloaded machine there may always be steps of runs that have
+    started, which precede starts. Each of ``searches`` repairs lost workflows of one kind, such as
+    those of managers, and returns how many are lost. ``note`` reports an overdue poll; repeated
+    calls change nothing.
     """
 
     store: OverdueStore

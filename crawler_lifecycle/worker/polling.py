@@ -36,9 +36,9 @@ from crawler_lifecycle.settings import Settings, WorkerSettings
 from crawler_lifecycle.temporal.interceptors import HeartbeatInterceptor
 from crawler_lifecycle.workflows.policies import DEAD_S, POLICIES
 
-#: Seconds that a workflow waits for the worker that has it in its cache. After this time, any
-#: worker can take it. A killed worker causes at most one such wait per step, because after 10 s
-#: Temporal knows that nothing polls the worker's own queue.
+#: Seconds that a workflow waits for the worker that has the workflow in its cache. After this time,
+#: any worker can execute the workflow. A killed worker causes at most one such wait per step,
+#: because after 10 s Temporal knows that nothing polls the worker's own queue.
 STICKY_S = 2.0
 #: The number of concurrent polls for workflow tasks. ``TAKEN_UP`` of them poll the shared queue.
 #: With only one such poll, a new worker would start only 20 workflows per second, and fewer on a
@@ -77,8 +77,8 @@ def worker(
 ) -> Worker:
     """Return the SDK worker that polls the queue of a role, or ``queue`` for the same activities.
 
-    ``most`` limits concurrent activities. With ``functions``, it takes only calls of users'
-    functions, and at most this number at the same time.
+    ``most`` limits concurrent activities. If ``functions`` is not 0, the worker accepts only calls
+    of users' functions, and at most ``functions`` calls at the same time.
     """
     beaten = [name for name, policy in POLICIES.items() if policy.beaten]
     lag = Lag()
@@ -164,11 +164,11 @@ class Polling:
         )
 
     async def leave(self, moving: Awaitable[None] | None = None) -> None:
-        """Take no more work, and let running activities end within the grace time.
+        """Accept no more work, and let running activities end within the grace time.
 
         ``moving`` notifies managers.
 
-        All workers shut down at the same time. Otherwise the last worker would still take work
+        All workers shut down at the same time. Otherwise the last worker would still accept work
         while the first one waits, and the grace times would add up.
         """
         await asyncio.gather(
@@ -192,8 +192,8 @@ class Polling:
         self._workers.append(await self.stack.enter_async_context(polling))
 
 
-#: Seconds that activities wait in Temporal's queue until starts are paced, the longest pause before
-#: a start, and the interval of checks during the pause.
+#: The wait of activities in Temporal's queue, in seconds, from which starts are paced, the longest
+#: pause before a start, and the interval of checks during the pause.
 LAG_S = 0.1
 PACED_S = 1.0
 CHECK_S = 0.05
@@ -216,12 +216,12 @@ class Lag:
         self._waited_s = 0.0
         self._at = 0.0
         self.run_began = False
-        """True if a run has begun since this was last set to false."""
+        """True if a run has started since this was last set to false."""
 
     def note(self, info: activity.Info) -> None:
-        """Count the wait of an activity that begins now.
+        """Count the wait of an activity that is starting.
 
-        A long wait counts as ``PACED_S``, because it may come from an outage that is over.
+        A long wait counts as ``PACED_S``, because it may come from an outage that has ended.
         """
         self.run_began |= info.activity_type == BEGINNING
         waited_s = (info.started_time - info.current_attempt_scheduled_time).total_seconds()
@@ -230,8 +230,8 @@ class Lag:
             self._at = time.monotonic()
 
     async def over(self) -> None:
-        """Wait until activities wait at most ``LAG_S``, none has begun for ``PACED_S``, or that
-        time has passed.
+        """Wait until activities wait less than ``LAG_S``, or until no activity has started for
+        ``PACED_S``, but for at most ``PACED_S``.
         """
         for _ in range(round(PACED_S / CHECK_S)):
             if self._waited_s < LAG_S or time.monotonic() > self._at + PACED_S:
@@ -260,7 +260,7 @@ def tuner(activities: int, lag: Lag) -> WorkerTuner:
 class WorkflowSlots(CustomSlotSupplier):
     """Slots for the workflow tasks of a worker, with separate slots for cached workflows.
 
-    It is thread-safe. All workflow tasks of a process share one interpreter.
+    This class is thread-safe. All workflow tasks of a process share one interpreter.
 
     If a task takes 10 s, Temporal gives it to another worker, behind all starts. A burst of starts
     would fill the SDK's hundred shared slots, and a stop would wait among them. With fewer shared
@@ -276,7 +276,7 @@ class WorkflowSlots(CustomSlotSupplier):
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
         """Return a slot for the next poll as soon as one is free.
 
-        It may pause once for each run that has begun.
+        This may pause once for each run that has started.
 
         Further tasks of runs that have left the cache are not paced, because they would wait behind
         starts.

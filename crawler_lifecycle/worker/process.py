@@ -93,7 +93,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise InvalidRequest(
             f"LIFECYCLE_WORKER__HEALTH_PORT: {host}:{port} cannot be used ({error.strerror}); "
-            "end the process that listens there, or choose another port (0 takes a free one)"
+            "end the process that listens there, or choose another port (0 chooses a free port)"
         ) from None
 
 
@@ -178,7 +178,7 @@ async def _registered(client: Client) -> Problems:
 async def _registered_again(client: Client, audit: AuditSettings | None) -> Problems:
     """Register our search attributes again if they are missing.
 
-    With ``audit``, also create the schedule of audits again.
+    If ``audit`` is true, also create the schedule of audits again.
     """
     if audit is not None:
         with contextlib.suppress(RPCError):  # a missing permission was logged at the start
@@ -240,7 +240,7 @@ async def _unless(
 ) -> T | None:
     """Return the result of ``work``.
 
-    If ``over`` is set or ``within_s`` has passed first, cancel it and return ``None``.
+    If ``over`` is set or ``within_s`` elapses first, cancel ``work`` and return ``None``.
     """
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(over.wait())
@@ -258,7 +258,9 @@ def _sight(recording: Recording) -> Problems:
     cluster.
     """
     health = recording.health()
-    return {} if health.up else {"observer": health.problem or "it does not see the cluster"}
+    return (
+        {} if health.up else {"observer": health.problem or "the observer does not see the cluster"}
+    )
 
 
 async def _check_readiness(
@@ -372,7 +374,7 @@ async def run(settings: Settings, roles: Sequence[str], over: asyncio.Event) -> 
 async def _notify_managers(user_code: UsersCode, workflows: Workflows) -> None:
     """Notify managers to continue on another worker.
 
-    Give up after ``MOVED_S``, because they also notice the shutdown on their own.
+    Give up after ``MOVED_S``, because managers also notice the shutdown on their own.
     """
     try:
         await asyncio.wait_for(user_code.leave(workflows.moved), MOVED_S)

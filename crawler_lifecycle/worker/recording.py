@@ -2,7 +2,7 @@
 missing.
 
 A change is first recorded by a complete poll in this process. The workflow of the run is notified
-afterwards, so that it counts the tasks and continues. A status is therefore true even while
+afterwards, so that it counts the tasks and continues. A status is therefore correct even while
 Temporal is unavailable or busy. Verdicts, deployments, retries and stops are left to the workflow.
 
 The observer watches in its own thread, polls are made in a few threads, and signals are sent in the
@@ -42,8 +42,8 @@ SIGNALS_AT_ONCE = 20
 #: Seconds between two checks of the observer's health.
 HEALTH_S = 1.0
 #: Seconds until the next turn after an error (the first pause and the longest pause), and for one
-#: signal. Together they are less than the 10 s after Temporal's return within which a verdict must
-#: follow.
+#: signal. Together, these times are less than the 10 s after Temporal's return within which a
+#: verdict must follow.
 RETRY_S = (0.5, 1.0)
 SEND_S = 5.0
 #: Seconds between two searches for runs whose planned poll is missing, and the allowed delay of
@@ -52,7 +52,7 @@ SEARCH_S = 5.0
 LATE_S = 8.0
 
 #: Values of the metric label ``what``: noticed changes; changes that were merged with an earlier
-#: one or that a poll had already seen; recorded polls; delivered signals; failed tries.
+#: change or that a poll had already seen; recorded polls; delivered signals; failed tries.
 NOTICED = "noticed"
 COALESCED = "coalesced"
 RECORDED = "recorded"
@@ -64,9 +64,10 @@ FAILED = "failed"
 class Recording:
     """Records the changes that an observer notices, and notifies the workflows.
 
-    Without an ``observer``, it only polls runs whose planned poll is missing. ``notify`` sends the
-    signal to a workflow id, and returns whether that workflow is open. Its second argument is true
-    if the workflow only needs to count the tasks because a poll was recorded.
+    If ``observer`` is ``None``, this class only polls runs whose planned poll is missing.
+    ``notify`` sends the signal to a workflow id, and returns whether that workflow is open. Its
+    second argument is true if the workflow only needs to count the tasks because a poll was
+    recorded.
     """
 
     observer: Observer | None
@@ -129,7 +130,7 @@ class Recording:
             target=self._watch, args=(changed, ended), name="observer", daemon=True
         )
         watching.start()
-        search = Loop("the search for polls that do not come", SEARCH_S, first_s=SEARCH_S)
+        search = Loop("the search for missing polls", SEARCH_S, first_s=SEARCH_S)
         polling = Loop("handling noticed changes", 0.0, retry_s=(1.0, 30.0))
         try:
             async with asyncio.TaskGroup() as group:

@@ -22,7 +22,7 @@ from crawler_lifecycle.store.retention.run_numbers import RunNumberStore
 
 log = logging.getLogger(__name__)
 
-#: The maximum number of seconds that a worker waits for the sources before it takes work and may
+#: The maximum number of seconds that a worker waits for the sources before it accepts work and may
 #: assign a run id.
 FIRST_S = 10.0
 #: The time limit of a source in seconds if the caller does not set one.
@@ -33,8 +33,8 @@ AGAIN_S = 60.0
 
 @dataclass
 class KnownNumbers:
-    """The answers of the sources: the highest run id of each source, or the reason why it gave
-    none.
+    """The answers of the sources: the highest run id of each source, or the reason why the source
+    gave no id.
     """
 
     highest: dict[str, int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def bring_forward(
     known = ask(sources, newest, limit_s)
     if store.begin_run_ids_above(known.above):
         log.warning(
-            "new runs get numbers above %d: the newest run of the database is %d, and %s; was the "
+            "new runs get numbers above %d: the newest run in the database is %d, and %s; was the "
             "database restored? "
             "docs/operations-database.md explains what to do",
             known.above,

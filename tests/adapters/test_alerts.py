@@ -125,7 +125,7 @@ def mailer(server: MailServer, **options: Any) -> SmtpMailer:
 
 def test_a_mail_has_the_message_and_no_header_of_a_crawler() -> None:
     with mail_server() as server:
-        assert send(MAIL, mailer(server)) == "127.0.0.1 accepted it"
+        assert send(MAIL, mailer(server)) == "127.0.0.1 accepted the message"
         send(MAIL, mailer(server))
     [(to, message), (_, again)] = server.taken
     assert to == ["ops@example.com", "dev@example.com"]

@@ -381,7 +381,7 @@ def test_the_settings_choose_the_notifier(server: PusherServer) -> None:
         ({"channel": "x" * 190 + "{run_id}"}, r"LIFECYCLE_PUSHER__CHANNEL.*at most 200"),
         (
             {"channel": " ".join(f"c{n}" for n in range(101))},
-            r"LIFECYCLE_PUSHER__CHANNEL.*1 to 100 names",
+            r"LIFECYCLE_PUSHER__CHANNEL.*1 to 100 channel names",
         ),
         ({"channel": "private-encrypted-crawls"}, r"LIFECYCLE_PUSHER__CHANNEL.*private-…"),
     ],

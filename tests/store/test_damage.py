@@ -116,7 +116,9 @@ def test_a_long_read_is_told_and_delays_nobody_for_long(harness: Harness, file: 
         reader.execute("SELECT COUNT(*) FROM run_history").fetchone()
         planted(harness, "r2")
         begun = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="a program reads an older state; end it"):
+        with pytest.raises(
+            StoreUnavailable, match="a program is still reading an older state; end that program"
+        ):
             harness.store.deletion.forget_former()
         assert time.monotonic() - begun < engine.BUSY_TIMEOUT_S
     harness.store.deletion.forget_former()

@@ -86,7 +86,7 @@ def test_all_are_asked_and_the_highest_counts(caplog: pytest.LogCaptureFixture) 
     )
     assert store.begun == [9]
     assert known.words(3) == ["Temporal knows run 7", "the cluster knows run 9"]
-    assert "above 9: the newest run of the database is 3" in caplog.text
+    assert "above 9: the newest run in the database is 3" in caplog.text
 
 
 def test_what_does_not_answer_is_told_and_hides_nobody() -> None:

@@ -1,7 +1,7 @@
 """Archives of supporting files: one zip for each attempt of a run, in a folder or an S3 bucket.
 
-Both use the same packer (``zip.packing``), so the same files always give the same bytes. Crawlers
-write the folders, so their content is treated as hostile (``zip.walk``).
+Both kinds use the same packer (``zip.packing``), so the same files always give the same bytes.
+Crawlers write the folders, so their content is treated as hostile (``zip.walk``).
 """
 
 from __future__ import annotations

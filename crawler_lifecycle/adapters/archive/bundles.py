@@ -39,13 +39,13 @@ END_MAX = 2 * 2**20
 TICKET_S = 300
 _NOT_THERE = ("NoSuchKey", "404")
 _READING = "files of a task cannot be read"
-#: The key of the probe object below the prefix. It is always the same, because an account with
+#: The key of the probe object below the prefix. The key is always the same, because an account with
 #: write permission may be unable to remove objects.
 PROBE = "doctor-probe"
 
 NOTHING = (
-    "nothing was uploaded: its crawler never began, was killed, or reached neither gateway "
-    "nor storage"
+    "nothing was uploaded: its crawler never started, was killed, or reached neither gateway nor "
+    "storage"
 )
 UNFINISHED = "its upload was not completed: only its beginning exists"
 DAMAGED = "its bundle is damaged: a part is missing or differs from the upload"
@@ -56,7 +56,7 @@ _Bundle = tuple[RunRef, int, int]
 
 
 class S3Bundles:
-    """The port ``TaskBundles`` below ``s3://bucket/prefix``. It is thread-safe.
+    """The port ``TaskBundles`` below ``s3://bucket/prefix``. This class is thread-safe.
 
     Signing sends no request. The first use reads the credentials that boto3 finds.
     """
@@ -163,7 +163,7 @@ class S3Bundles:
 
 class BundlesPlace:
     """The location ``s3://bucket/prefix`` of ``LIFECYCLE_CLUSTER__FILES_URL``, for checks and
-    cleanup. It is thread-safe, and connects on first use.
+    cleanup. This class is thread-safe, and connects on first use.
 
     Raises ``InvalidRequest`` for any other URL. Other failures raise ``NotDelivered`` with the
     failed call and the fix.
@@ -233,7 +233,7 @@ class BundlesPlace:
         """
 
     def remove(self, run: RunRef, attempt: int) -> None:
-        """Remove the uploads of the run's attempts up to this one.
+        """Remove the uploads of the run's attempts up to ``attempt``.
 
         A second call removes nothing.
         """
@@ -248,8 +248,8 @@ class BundlesPlace:
 
 
 def _attempt_of(rest: str) -> float:
-    """Return the attempt in a key ``<index>/<attempt>/<name>``, or infinity for a key of another
-    form.
+    """Return the attempt in a key ``<index>/<attempt>/<name>``, or infinity for a key with a
+    different form.
     """
     parts = rest.split("/")
     ours = len(parts) == 3 and all(part.isascii() and part.isdecimal() for part in parts[:2])

@@ -26,7 +26,8 @@ from .limits import ArchiveLimits, checked_key
 class FolderArchive:
     """The port ``FileArchive`` below a folder.
 
-    ``limits`` apply to each archive. Files beyond them are left out and listed in its manifest.
+    ``limits`` apply to each archive. Files that exceed the limits are left out, and listed in the
+    archive's manifest.
     """
 
     def __init__(self, url: str) -> None:
@@ -53,7 +54,7 @@ class FolderArchive:
     ) -> ExportResult:
         """Write the zip under ``key``.
 
-        It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
+        An earlier zip is replaced only when the new zip is complete. Raises ``NotDelivered``.
 
         ``files_max`` is the crawler's own limit. The smaller limit applies.
         """
@@ -101,8 +102,8 @@ class FolderArchive:
     def remove(self, run: RunRef) -> None:
         """Remove all archives of the run, including unfinished ones.
 
-        Raises ``NotDelivered``, also if the folder of all archives is missing, because it may not
-        be mounted.
+        Raises ``NotDelivered``, including when the folder of all archives is missing, because it
+        may not be mounted.
         """
         folder = self.root / str(run)
         try:
@@ -130,7 +131,7 @@ class FolderArchive:
             raise NotDelivered(
                 f"{self.root}: archives cannot be written here: {error.strerror}; make it a folder "
                 "that the worker's "
-                "user may write to, or set LIFECYCLE_ARCHIVE__URL to another one"
+                "user may write to, or set LIFECYCLE_ARCHIVE__URL to another folder"
             ) from error
         return f"archives go to the folder {self.root}"
 
@@ -156,7 +157,7 @@ def _sync_folder(folder: Path) -> None:
 def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """Yield a new locked file next to the target.
 
-    It is removed at the end, unless it was renamed to the target.
+    The new file is removed at the end, unless it was renamed to the target.
     """
     while True:
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
@@ -175,7 +176,7 @@ def _part(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 def _remove_abandoned(target: Path) -> None:
     """Remove the unfinished files of killed exporters of this key.
 
-    A living exporter holds the lock of its file.
+    A running exporter holds the lock of its file.
     """
     prefix = f".{target.name}."
     for entry in os.scandir(target.parent):

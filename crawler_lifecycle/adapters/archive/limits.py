@@ -21,7 +21,8 @@ _KEY_BYTES_MAX = 1024
 class ArchiveLimits:
     """The limits of an archive.
 
-    Files beyond them are left out and listed in its manifest. Sizes are in bytes.
+    Files that exceed the limits are left out, and listed in the archive's manifest. Sizes are in
+    bytes.
     """
 
     files_max: int = FILES_MAX

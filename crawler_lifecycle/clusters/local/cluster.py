@@ -86,9 +86,9 @@ def _check_place(place: str | None) -> None:
 
 
 class LocalCluster:
-    """Processes of this machine, of which at most ``slots`` execute at the same time.
+    """Processes on this machine, of which at most ``slots`` execute at the same time.
 
-    It implements ``Cluster`` and ``Deployer``.
+    This class implements ``Cluster`` and ``Deployer``.
 
     - ``state_dir`` belongs to one machine and one process namespace. Only this class creates it, so
       that a missing folder is an outage, not an empty cluster.
@@ -97,7 +97,8 @@ class LocalCluster:
       They are only in memory, never in a file.
     - ``cgroup_setting`` names the parent of control groups: ``auto``, ``off``, or its folder.
       Without control groups, supervisors check the memory, and processors have no limit.
-    - ``run_as`` names the user of crawlers, if it is not our own. Then this process must be root.
+    - ``run_as`` names the user that runs crawlers, if this is not our own user. In that case, this
+      process must run as root.
     """
 
     kind = "local"
@@ -193,7 +194,7 @@ class LocalCluster:
     def _correct_forged_ends(
         self, run: RunRef, tasks: Sequence[TaskRef], seen: list[Observation], now: datetime
     ) -> None:
-        """Observe a task again if its end is recorded but one of its processes lives.
+        """Observe a task again if its end is recorded but one of its processes is still alive.
 
         A crawler can forge an end in its files, so an end counts only without a living process. All
         processes are read once for all tasks, after the ends, so a process that is found alive
@@ -268,7 +269,9 @@ class LocalCluster:
                 return False
             if _is_foreign(folder, task):
                 logger.warning(
-                    "not changed: %s belongs to another task than the uid %s", folder.path, task.uid
+                    "not changed: %s belongs to a task with a uid other than %s",
+                    folder.path,
+                    task.uid,
                 )
                 return False
             return act(folder, task)
@@ -342,7 +345,8 @@ class LocalCluster:
                     _write_missing_end(folder, leader, killed)
                     folder.settle_group()
                     break
-                for supervisor in supervisors:  # SIGTERM wakes a supervisor that waits for a slot
+                # SIGTERM wakes a supervisor that is waiting for a slot
+                for supervisor in supervisors:
                     supervisor.send(signal.SIGKILL if late else signal.SIGTERM)
         return True
 
@@ -352,7 +356,7 @@ class LocalCluster:
             supervisors, crawlers = folder.named(uid)
             if not supervisors and not crawlers:
                 return
-            # Kill the crawlers first, because a supervisor forwards the stop signal to a living
+            # Kill the crawlers first, because a supervisor forwards the stop signal to a running
             # crawler.
             kill_all(crawlers)
             # After the stop signal, the supervisor starts nothing more and writes the end.
@@ -413,8 +417,8 @@ class LocalCluster:
         wake_supervisors(str(self._state / "tasks"))
 
     def _end_hanging(self, run: RunRef, task: TaskRef, now: datetime) -> Observation:
-        """Observe the task, and kill its supervisor if that still lives long after the end and
-        keeps a slot.
+        """Observe the task, and kill its supervisor if the supervisor is still alive long after the
+        end and keeps a slot.
         """
         seen = self._observe(run, task, now)
         if (
@@ -467,8 +471,8 @@ def _in_order(victims: list[Stat], leader: Identity | None, folder: TaskFolder) 
 
 
 def _terminate(processes: Sequence[Stat]) -> None:
-    """Send the stop signal to the topmost of these processes. This is the runner if it lives,
-    because it forwards the signal.
+    """Send the stop signal to the topmost of these processes. If the runner is alive, it is the
+    topmost process, and forwards the signal.
     """
     known = {stat.pid for stat in processes}
     for stat in processes:
@@ -480,7 +484,8 @@ def _write_missing_end(folder: TaskFolder, leader: Identity | None, killed: int)
     """Write the end in place of a dead supervisor if we killed the crawler or it never ran."""
     ran = folder.has(files.PROCESS)
     if folder.has(files.END) or (ran and (not killed or folder.has(files.SUMMARY))):
-        # The task's own evidence takes precedence. Without evidence and a kill, the task is gone.
+        # The task's own evidence takes precedence. If there is neither evidence nor a kill, the
+        # task is gone.
         return
     if leader is None and ran and not killed:
         return

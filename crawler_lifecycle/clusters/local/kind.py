@@ -13,7 +13,7 @@ from crawler_lifecycle.ports.protocols import TaskBundles
 
 
 class LocalKind(ClusterKind):
-    """The cluster kind whose tasks are processes of this machine."""
+    """The cluster kind whose tasks are processes on this machine."""
 
     clears_itself = True
 
@@ -28,8 +28,8 @@ class LocalKind(ClusterKind):
         )
 
     def capacity(self) -> tuple[int, int]:
-        # Tasks that wait on the cluster itself start immediately in a free slot. Its own queue has
-        # positions for them.
+        # Tasks that wait on the cluster itself start immediately in a free slot. The cluster's own
+        # queue has positions for such tasks.
         return self.settings.slots, min(8, max(2, self.settings.slots // 2))
 
     def cluster(self) -> LocalCluster:

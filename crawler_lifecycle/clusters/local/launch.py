@@ -88,7 +88,7 @@ class Launcher:
     groups: Callable[[], Parent | None]
     """Return the parent of the tasks' control groups, or ``None`` if none can be created."""
     run_as: RunAs | None
-    """The user of crawlers; ``None`` for our own user."""
+    """The user that runs crawlers; ``None`` for our own user."""
 
     def deploy(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask
@@ -98,7 +98,7 @@ class Launcher:
         folder = task_path(self.state, deployment.run, task.index, task.attempt)
         try:
             if (begun := files.reported_beside(str(self.state), name).get("uid")) is not None:
-                # This holds even if the crawler changed the folder.
+                # The supervisor's report is valid even if the crawler changed the folder.
                 return DeployedTask(task.index, "existing", name, str(begun))
             uid = self._existing_uid(folder)
             state = "existing"
@@ -133,7 +133,7 @@ class Launcher:
     def _set_aside(folder: Path) -> str | None:
         """Rename a spec that is garbage, unless another process has replaced it with a valid spec.
 
-        Return the uid of a valid spec, an empty text for a task that has begun, and otherwise
+        Return the uid of a valid spec, an empty text for a task that has started, and otherwise
         ``None``.
         """
         try:
@@ -159,8 +159,8 @@ class Launcher:
             # next slot.
             most = max(1, self.max_waiting * (6 - deployment.priority) // 3)
             if 2 * len(live) >= most:
-                # Of a run, only as many tasks may wait as there are positions left, so that one
-                # remains for the next run.
+                # A run may have only as many waiting tasks as there are positions left, so that a
+                # position remains for the next run.
                 waiting = [
                     key[0]
                     for name in live
@@ -192,7 +192,7 @@ class Launcher:
             self.run_as.own(state)
 
     def _waits(self, name: str) -> bool:
-        """Return whether a marked task waits for a slot, or for its supervisor."""
+        """Return whether a marked task is waiting for a slot, or for its supervisor."""
         try:
             if (key := task_of(name)) is None or files.reported_beside(str(self.state), name):
                 return False

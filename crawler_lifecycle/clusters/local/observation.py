@@ -89,8 +89,8 @@ class Reading:
         return self._without_end(supervised=False)
 
     def _without_folder(self) -> Observation:
-        """Observe a task without a folder. It was never deployed or, if it has a recorded uid, its
-        folder was removed.
+        """Observe a task without a folder. Such a task was never deployed or, if it has a recorded
+        uid, its folder was removed.
         """
         if self._folder.task.uid is None:
             return self._seen(Phase.ABSENT)
@@ -117,7 +117,7 @@ class Reading:
         return self._folder.has_ended()
 
     def _executes_unseen(self) -> bool:
-        """Return whether the crawler executes although ``process.json`` is missing."""
+        """Return whether the crawler is executing although ``process.json`` is missing."""
         return bool(self._beside()) and bool(members(None, self._folder.marks()))
 
     def _waiting(self) -> Observation:
@@ -135,8 +135,8 @@ class Reading:
         leader = self._folder.identity(files.PROCESS)
         stat = leader.stat() if leader is not None else None
         if leader is not None and not supervised and not self._folder.has(files.STOP):
-            # The crawler may have suspended the runner. A kill does so too, so this is skipped
-            # after a kill.
+            # The crawler may have suspended the runner. A kill also suspends the runner, so this
+            # check is skipped after a kill.
             leader.send(signal.SIGCONT)
         alone = None if supervised else "its supervisor is dead"
         if (stat is not None and not stat.ended) or self._folder.processes(leader):
@@ -169,7 +169,7 @@ class Reading:
             return self._executing("its supervisor has not written the end yet")
         if self._folder.incidents:
             message = self._message(
-                "None of its processes runs any more, and its evidence cannot be read"
+                "None of its processes is running any more, and its evidence cannot be read"
             )
             return self._with_end(End(reason="Error", message=message))
         return self._seen(Phase.GONE, node=self._node, reason=alone, started_at=self._started())
@@ -189,7 +189,7 @@ class Reading:
         )
 
     def _quiet(self) -> timedelta | None:
-        """Return the time since the crawler's last write; ``None`` without a living runner.
+        """Return the time since the crawler's last write; ``None`` if no runner is alive.
 
         The runner recorded the time of the write by the clock of this machine.
         """
@@ -280,7 +280,8 @@ class Reading:
         return self._folder.text(self._folder.read(files.SPEC) or {}, "memory_text", files.SPEC)
 
     def _oom(self) -> str | None:
-        """Return a text about a kill because of the memory limit; ``None`` if there was none.
+        """Return a text about a kill because of the memory limit; ``None`` if there was no such
+        kill.
 
         Raises ``OSError``.
         """
@@ -300,7 +301,8 @@ class Reading:
         """Return a text if the crawler failed without a reason of its own after it had used all its
         memory; otherwise ``None``.
 
-        With a kernel limit, this is always ``None``, because the kernel kills such a crawler.
+        If there is a kernel limit, this is always ``None``, because the kernel kills such a
+        crawler.
         """
         if self._folder.has(files.CGROUP):
             return None

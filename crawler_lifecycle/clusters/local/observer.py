@@ -49,11 +49,12 @@ WAIT_S = 0.2
 STALE_S = 60.0
 #: Seconds until watching starts again after an error: the first pause and the longest pause.
 RETRY_S = (0.5, 10.0)
-#: Seconds that are added to the time of a file, because it gets its name slightly later.
+#: Seconds that are added to a file's timestamp, because the file is renamed slightly after its last
+#: write.
 SLACK_S = 1.0
 #: Seconds between two removals of old marks of ended tasks.
 TIDY_S = 5.0
-#: The results of a check if no supervisor lives.
+#: The results of a check if no supervisor is alive.
 NEW = "not supervised yet"
 ALONE = "alone"
 OVER = "over"
@@ -191,14 +192,14 @@ class _Watch:
             if (key := task_of(name)) is not None:
                 self._notify(key, self._time_of(str(self._state / liveness_marks.ENDED / name)))
             if name in self.tasks:
-                # Its next check shows whether one of its processes still lives.
+                # The task's next check shows whether one of its processes is still alive.
                 self.tasks[name].seen = OVER
         self._ended = ended
         due = {}
         for name, task in self.tasks.items():
             starts = task.waiting and name in started
             if starts or now >= task.check_at:
-                task.waiting = task.waiting and not starts  # it never waits again
+                task.waiting = task.waiting and not starts  # a started task never waits again
                 task.check_at = now + CHECK_S
                 due[name] = task
         self._check(due, live, now)
@@ -245,7 +246,7 @@ class _Watch:
         folder = TaskFolder(self._state, run, TaskRef(0, index, attempt))
         gone = "" if folder.held is not None else ", without its folder"
         # Read this before searching for processes, because a task that begins meanwhile must not
-        # count as over.
+        # count as ended.
         began = (
             task.supervisor is not None or folder.has(files.SUPERVISOR) or folder.has(files.PROCESS)
         )
@@ -267,7 +268,7 @@ class _Watch:
                 self._ended.add(name)
             liveness_marks.end(mark)
         elif seen == NEW and now - task.since >= STALE_S:
-            del self.tasks[name]  # the task never began; a later deployment marks it again
+            del self.tasks[name]  # the task never started; a later deployment marks it again
             self._notify(task.key)
             liveness_marks.drop(mark)
         elif seen != before:

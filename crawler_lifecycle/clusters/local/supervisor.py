@@ -1,10 +1,10 @@
 """The supervisor of a local task, a small detached process that may outlive all our other
 processes.
 
-It waits for a slot, and records the crawler's identity before the crawler executes. It forwards a
-stop once, and enforces the memory limit and the grace time after a stop. Finally it reaps the
-crawler and writes the end. All its data comes from the task's folder, so it does not need the
-process that started it. It uses only the standard library.
+The supervisor waits for a slot, and records the crawler's identity before the crawler executes. It
+forwards a stop once, and enforces the memory limit and the grace time after a stop. Finally it
+reaps the crawler and writes the end. All its data comes from the task's folder, so it does not need
+the process that started it. It uses only the standard library.
 
 Its arguments are: the task's folder, the time (seconds since the epoch) after which it must not
 begin, and the task's uid. A stop finds the supervisor by these arguments, even without the folder.
@@ -171,7 +171,7 @@ class Supervisor:
             self._sleep_in_queue(own)
             self._sleep_in_queue(turnstile)
             # The next supervisor of the run reaches the turnstile before we leave it, so that no
-            # less urgent one passes.
+            # less urgent supervisor passes it.
             fcntl.flock(own, fcntl.LOCK_UN)
             while not self._stop_asked():
                 if (slot := free_slot(slots_dir, count, before)) is not None:
@@ -291,8 +291,8 @@ class Supervisor:
             self._change_user(log)
             os.chdir(str(self._spec["cwd"]))
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            # The runner starts with blocked stop signals, and reads them when it is ready, so none
-            # can kill it before.
+            # The runner starts with blocked stop signals, and reads them when it is ready, so no
+            # stop signal can kill the runner before that.
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM, signal.SIGINT})
             # The runner closes this descriptor for the crawler, which must not keep a slot.
             environment["CRAWL_SLOT_FD"] = str(slot)
@@ -468,8 +468,8 @@ class Supervisor:
             if exit_code < 0:
                 exit_code, number = 128 - exit_code, -exit_code
             else:
-                # The runner ends with 128 + n for a crawler that signal n killed. Its summary shows
-                # whether this was a signal or the crawler's own exit code.
+                # The runner ends with 128 + n for a crawler that signal n killed. The runner's
+                # summary shows whether this was a signal or the crawler's own exit code.
                 killed_by = _positive(self._summary().get("signal"))
                 number = (
                     killed_by if killed_by is not None and exit_code == 128 + killed_by else None
@@ -489,7 +489,7 @@ class Supervisor:
         give_up = time.monotonic() + WRITE_END_SECONDS
         while True:
             try:
-                # The crawler may have forged one, but it is no longer running.
+                # The crawler may have forged an end, but the crawler is no longer running.
                 self._home.set_aside(files.END)
                 if self._reserve is None or not self._reserve.become(
                     os.path.join(self._within(), files.END), end

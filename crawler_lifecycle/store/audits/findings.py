@@ -32,7 +32,7 @@ class FindingStore(StorePart):
     """Findings and reports of audits."""
 
     def note_findings(self, findings: Sequence[AuditFinding]) -> dict[str, StoredFinding]:
-        """Record findings of an audit. Returns the record of each subject.
+        """Record findings from an audit. Returns the record of each subject.
 
         A second call only changes the time when the finding was last seen.
         """
@@ -86,7 +86,7 @@ class FindingStore(StorePart):
         """Record the repair of a finding.
 
         ``text`` describes what was done. ``tries`` is the number of consecutive tries. The finding
-        stays open unless ``done``.
+        stays open unless ``done`` is true.
         """
         values = {"repair": storable(text, 4000), "repaired_at": self._clock(), "tries": tries}
         if done:
@@ -103,7 +103,8 @@ class FindingStore(StorePart):
 
         Returns their number.
 
-        ``about`` limits this to subjects whose second word is this one, such as ``manager``.
+        If ``about`` is given, only findings are closed whose subject has ``about``, such as
+        ``manager``, as its second word.
         """
         a = audit_finding.c
         mine = true() if about is None else a.subject.like(f"%/{about}/%")

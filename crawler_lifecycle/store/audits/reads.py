@@ -84,7 +84,7 @@ class AuditStore(StorePart):
         return [_live_manager(row) for row in self._rows(query)]
 
     def open_graphs(self, after_graph_id: int = 0, limit: int = 500) -> list[LiveParent]:
-        """Return graphs that have not ended, by id, without drafts.
+        """Return graphs that have not ended, by id, excluding drafts.
 
         An invalid row is reported in ``unreadable``.
         """
@@ -100,7 +100,7 @@ class AuditStore(StorePart):
         """Return live steps of these graphs whose run or manager does not exist, or belongs to
         another parent.
 
-        A live step executes, or was cancelled and has not ended yet.
+        A live step is executing, or was cancelled and has not ended yet.
         """
         g = graph.c
         s = graph_step.c
@@ -172,14 +172,14 @@ class AuditStore(StorePart):
     def ended_runs(
         self, since: datetime, after: tuple[datetime, int] | None = None, limit: int = 500
     ) -> list[EndedRun]:
-        """Return runs that ended at ``since`` or later, ordered by end time and id, without deleted
-        runs.
+        """Return runs that ended at ``since`` or later, ordered by end time and id, excluding
+        deleted runs.
 
         ``after`` is the end time and id of the last run of the previous page.
         """
         r = run_history.c
         begin, last_id = after or (since, -1)
-        # No index fits, so SQLite uses the index of the end time.
+        # No index fits the condition ``over``, so SQLite uses the index of the end time.
         over = func.coalesce(r.status, "").in_(OVER_RUNS)
         query = (
             select(run_history)
@@ -239,8 +239,8 @@ class OverdueStore(StorePart):
         """Return live runs whose next poll was due before ``before``, ordered by due time and id.
 
         ``after`` is the due time and id of the last run of the previous page. A run without a
-        planned poll has no owner, has no deployed task, or waits for its start. It is included if
-        its row has not changed since ``before``.
+        planned poll has no owner, has no deployed task, or is waiting to start. Such a run is
+        included if its row has not changed since ``before``.
         """
         r = run_history.c
         pages = [
@@ -259,12 +259,14 @@ class OverdueStore(StorePart):
         return sorted(found, key=lambda run: (run.due_at or before, run.run_id))[:limit]
 
     def overdue_polls(self, now: datetime) -> OverduePolls:
-        """Return the number of runs whose poll is overdue at the time ``now``, with the oldest.
+        """Return the number of runs whose poll is overdue at the time ``now``, and the oldest of
+        these runs.
 
-        Polls that the workflows did not order also count (``verification_due``).
+        Polls that no workflow ordered are counted too (``verification_due``).
 
-        For a caller of all projects, the result also contains the number of managers, graphs, due
-        times and webhooks that audits found without a workflow, and the oldest of these findings.
+        For a caller with access to all projects, the result also contains the number of managers,
+        graphs, due times and webhooks that audits found without a workflow, and the oldest of these
+        findings.
         """
         before = overdue_before(now)
         r = run_history.c
@@ -292,7 +294,7 @@ def _open_page(
     """Return a query for the rows with a key above ``after`` in one of these states, ordered by
     key.
 
-    It reads each state in a separate subquery, so that an index provides the order.
+    The query reads each state in a separate subquery, so that an index provides the order.
     """
     table = key.table
     index = f"FORCE INDEX (ix_{table.name}_{state.name}_{key.name})"

@@ -208,8 +208,8 @@ def delete_rows(
 ) -> int:
     """Delete the rows whose ``column`` has one of these values. Returns their number.
 
-    ``column`` is the first column of ``index``. With ``of`` (a column and its value), only rows
-    with this value are deleted, and ``column`` is the second column of ``index``.
+    ``column`` is the first column of ``index``. If ``of`` (a column and a value) is given, only
+    rows with this value are deleted, and ``column`` is the second column of ``index``.
     """
     table = column.table.name
     name = column.name

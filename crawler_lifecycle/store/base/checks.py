@@ -1,9 +1,11 @@
 """CHECK constraints.
 
-They refuse impossible values, including those of manual edits, so readers need no such checks.
+They refuse impossible values, including values from manual edits, so code that reads rows needs no
+such checks.
 
-They are derived from the types of the columns and from the mappings below. SQLite accepts values of
-any type in any column, so its constraints also check the types. Only the migration creates them.
+The constraints are derived from the types of the columns and from the mappings below. SQLite
+accepts values of any type in any column, so the constraints for SQLite also check the types. Only
+the migration creates constraints.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from crawler_lifecycle.features.schedules.domain.definition import TargetKind
 from crawler_lifecycle.store.columns import UtcTime
 
 #: Tables without constraints: worktables, whose rows are only copied to other tables, and a counter
-#: that begins at 0.
+#: that starts at 0.
 _UNCHECKED = frozenset(
     {"task_change", "task_finding", "graph_change", "outbox_counter", "pool_gate"}
 )
@@ -111,7 +113,7 @@ def _numbers(table: Table) -> Iterator[ColumnElement[bool]]:
         # task and a list for a step.
         counts = isinstance(column.type, Integer) and not column.primary_key
         if counts and (least := _LEAST.get(column.name)) is not None:
-            # A step that has not begun has attempt 0.
+            # A step that has not started has attempt 0.
             yield _or_null(column, column >= (0 if table.name == "graph_step" else least))
             if table.name == "task_history" and column.name in _COUNTED:
                 yield _or_null(column, column <= COUNT_MAX)

@@ -38,7 +38,7 @@ class NamedPart(StorePart, Generic[R]):
     table: Table
     kind: type[R]
     otherwise = projects.DEFAULT
-    """The project of a new row if a caller of all projects does not name a project."""
+    """The project of a new row if a caller with access to all projects does not name a project."""
 
     @abstractmethod
     def _defined(
@@ -55,8 +55,8 @@ class NamedPart(StorePart, Generic[R]):
 
     @abstractmethod
     def pause(self, name: str, reason: str | None, *args: Any, **more: Any) -> R:
-        """Pause it for this reason, or resume it if the reason is ``None``. Raises
-        ``RunNotFound``.
+        """Pause the schedule or webhook for this reason, or resume it if the reason is ``None``.
+        Raises ``RunNotFound``.
         """
 
     def put(
@@ -70,9 +70,9 @@ class NamedPart(StorePart, Generic[R]):
 
         Returns the row, and whether it changed.
 
-        A deleted row is created again. Without ``project``, an existing row keeps its project.
-        Raises ``TooManyOpen`` if there are too many rows, and ``DuplicateRequest`` if the name
-        belongs to another project.
+        A deleted row is created again. If ``project`` is ``None``, an existing row keeps its
+        project. Raises ``TooManyOpen`` if there are too many rows, and ``DuplicateRequest`` if the
+        name belongs to another project.
         """
         write = partial(self._put, name, definition, requested_by, project)
         return self._db.inserting(f"{self.table.name} {name!r}", write)
@@ -114,8 +114,8 @@ class NamedPart(StorePart, Generic[R]):
         return made(self.kind, row), True
 
     def delete(self, name: str) -> bool:
-        """Delete the definition with this name. Returns whether it existed. Its records are
-        kept.
+        """Delete the definition with this name, but keep the records about it. Returns whether the
+        definition existed.
         """
         with self._db.writing() as conn:
             row = self._locked(conn, name)
@@ -136,7 +136,7 @@ class NamedPart(StorePart, Generic[R]):
     def page(self, after_id: int = 0, limit: int = 100, *, deleted: bool = False) -> list[R]:
         """Return rows with a number above ``after_id``, the oldest first.
 
-        With ``deleted``, include deleted rows.
+        If ``deleted`` is true, include deleted rows.
         """
         [key] = self.table.primary_key
         query = (
@@ -161,7 +161,7 @@ class NamedPart(StorePart, Generic[R]):
     ) -> dict[Any, Any] | None:
         """Lock and return the row with this name; ``None`` if there is none.
 
-        With ``deleted``, also return a deleted row.
+        If ``deleted`` is true, a deleted row is returned too.
 
         Raises ``InvalidRequest`` if ``name`` ends with spaces, which MySQL ignores.
         """

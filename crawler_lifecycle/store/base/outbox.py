@@ -54,8 +54,8 @@ outbox_event = new_table(
     Column("run_id", Key, ForeignKey("run_history.run_id")),
     required("attempt", Integer),
     required("type", String(50)),
-    # An event that must exist only once has a key built from its subject, attempt and type. It is
-    # null for other events.
+    # An event that must exist only once has a key built from its subject, attempt and type. Other
+    # events have null here.
     Column("event_key", String(200)),
     required("body", Json),
     required("created_at", UtcTime),
@@ -87,8 +87,8 @@ def insert_event(
     body: Mapping[str, Any],
     **more: Any,
 ) -> Event:
-    """Append an event. It must be the last statement of the transaction. ``more`` contains further
-    columns.
+    """Append an event. This must be the last statement in the transaction. ``more`` contains
+    further columns.
 
     The number of the event comes from a counter row, which stays locked until the commit. Events
     therefore become visible in the order of their numbers: after a reader has seen event N, no
@@ -111,7 +111,7 @@ def insert_event(
 
 
 def append_events(conn: Connection, events: Sequence[Row]) -> None:
-    """Append these events, except empty ones.
+    """Append these events, and skip empty entries.
 
     This must be the last call in the transaction.
     """
@@ -130,9 +130,9 @@ def record_tries(
 ) -> bool:
     """Record one try to deliver each of these events to ``sink``.
 
-    ``tried`` maps the number of each event to its error; ``None`` if the try succeeded. A
-    delivered event stays delivered. Removed events are skipped. ``answers`` contains texts from
-    receivers, which are stored with delivered events. Returns whether all events exist.
+    ``tried`` maps the number of each event to the error of the try, or to ``None`` if the try
+    succeeded. A delivered event stays delivered. Removed events are skipped. ``answers`` contains
+    texts from receivers, which are stored with delivered events. Returns whether all events exist.
     """
     d = outbox_delivery.c
     new = []

@@ -49,7 +49,7 @@ class OwnedPart(StorePart, Generic[U, R]):
     def _read(self, conn: Connection, query: Select[Any], *, strict: bool = False) -> list[R]:
         """Return the rows of a query of ``columns``.
 
-        With ``strict``, raise ``RowUnreadable`` for an invalid row.
+        If ``strict`` is true, raise ``RowUnreadable`` for an invalid row.
         """
 
     def _one(self, *which: ColumnElement[bool]) -> R | None:
@@ -91,9 +91,9 @@ class OwnedPart(StorePart, Generic[U, R]):
         states: Sequence[str] = (),
         name: str | None = None,
     ) -> tuple[list[R], Reach]:
-        """Return the same rows, but only those that contain a text, or in the order of ``sort``
-        (one of ``SORTS``; a ``-`` before it reverses the order), starting at ``offset``. The second
-        value shows how far the search reached.
+        """Return the rows of ``newest`` that contain the text ``search``, or all its rows in the
+        order of ``sort`` (one of ``SORTS``; a leading ``-`` reverses the order), starting at
+        ``offset``. The second value shows how far the search reached.
         """
         listing = self._listing(before_id, states, name)
         key = self.listed.key
@@ -114,7 +114,7 @@ class OwnedPart(StorePart, Generic[U, R]):
     def _unit(self, id: int, fence: ManagerFence | GraphFence | None = None) -> Iterator[U]:
         """Lock the row and check the fence.
 
-        At the end, write the row, and append an event if the row changed.
+        At the end of the block, write the row, and append an event if the row changed.
 
         Every transaction locks this row first, which prevents deadlocks.
         """

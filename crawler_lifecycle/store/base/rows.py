@@ -1,7 +1,7 @@
 """Conversion of rows to values, and the error for an unreadable row.
 
 The database refuses impossible values (``checks.py``). Other faults are found when a row is read.
-They are reported with a fix, and the row stays unchanged.
+Such faults are reported with a fix, and the row stays unchanged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _SHOWN_MAX = 80
 def made(kind: type[T], row: Row, /, **given: Any) -> T:
     """Return an instance of this class.
 
-    Fields get the values of ``given``, and otherwise those of the row's columns with the same
-    names.
+    A field gets its value from ``given`` or, otherwise, from the row's column with the same name.
     """
     columns = (name for name in kind.__dataclass_fields__ if name in row and name not in given)
     return kind(**{name: row[name] for name in columns}, **given)
@@ -47,12 +46,12 @@ def wanted(*pairs: tuple[ColumnElement[Any], Any]) -> list[ColumnElement[bool]]:
 
 
 def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]:
-    """Return the condition that a row belongs to the project of the caller; no condition for a
-    caller of all projects.
+    """Return the condition that a row belongs to the caller's project; no condition for a caller
+    with access to all projects.
 
-    With ``leads``, the database can use an index that begins with the project. Otherwise such an
-    index is excluded, because one project may have all rows and the other conditions have a better
-    index.
+    If ``leads`` is true, the database can use an index whose first column is the project. Otherwise
+    such an index is excluded, because all rows may belong to one project, and the other conditions
+    have a better index.
     """
     project = projects.only()
     column = table.c.project if leads else func.coalesce(table.c.project, "")
@@ -62,8 +61,9 @@ def seen(table: FromClause, *, leads: bool = False) -> list[ColumnElement[bool]]
 def check_free(there: str, wanted: str | None, what: str) -> None:
     """Raise ``DuplicateRequest`` if a name belongs to a row of another project.
 
-    The text does not reveal that project. ``there`` is the project of the row. ``wanted`` is the
-    project that the caller requests; ``None`` for its own or any project.
+    The error text does not reveal the other project. ``there`` is the project of the row.
+    ``wanted`` is the project that the caller requests; ``None`` for the caller's own project or any
+    project.
     """
     if there != projects.chosen(wanted, there):
         where = "" if projects.only() is not None else f" in project {there!r}"
@@ -71,7 +71,7 @@ def check_free(there: str, wanted: str | None, what: str) -> None:
 
 
 def change_row(conn: Connection, table: Table, row: Row, values: Mapping[str, Any]) -> None:
-    """Change columns of the row that has the same number as this one."""
+    """Change columns of the row with the number of ``row``."""
     [key] = table.primary_key
     conn.execute(update(table).where(key == row[key.name]).values(**values))
 
@@ -96,7 +96,7 @@ class Fault:
 
 
 def unreadable(table: Table, row: Row, fault: Fault) -> RowUnreadable:
-    """Return the error for a fault in a row. Its text begins with the table and the key."""
+    """Return the error for a fault in a row. The error text starts with the table and the key."""
     return RowUnreadable(f"{where(table, row)}: {fault}")
 
 

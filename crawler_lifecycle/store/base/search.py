@@ -1,6 +1,6 @@
 """Lists of runs, managers and graphs that are searched for a text or sorted by a column.
 
-No index finds a part of a text, and few columns have an index for sorting. Both operations
+No index can find a part of a text, and few columns have an index for sorting. Both operations
 therefore read a window: the newest ``WINDOW`` rows that meet the other filters. Searches ignore
 case.
 
@@ -91,8 +91,8 @@ def united(queries: Sequence[Select[Any]]) -> Subquery:
 def newest(
     key: Column[int], queries: Sequence[Select[Any]], limit: int, *columns: Any
 ) -> Select[Any]:
-    """Return a query for the rows with the ids that these queries find, the newest first. It reads
-    these columns, or all.
+    """Return a query for the rows with the ids that these queries find, the newest first. The query
+    reads ``columns``; if there are none, all columns.
     """
     page = united(queries)
     query = select(*(columns or [key.table])).join(page, page.c[key.name] == key)
@@ -160,12 +160,12 @@ def found(
     older: Callable[[int, str, int, list[str]], Sequence[int]],
     left: Sequence[str],
 ) -> tuple[list[int], Reach]:
-    """Return the ids of the rows that contain the text, in this order.
+    """Return the ids of the rows that contain the text, in the order ``sort``.
 
     ``page`` is the first position and the number of rows.
 
     ``older`` returns matching ids below a given id, and adds the fields that it did not search to
-    the list. ``left`` contains the fields that it never searches.
+    the list that is passed to it. ``left`` contains the fields that ``older`` never searches.
     """
     offset, limit = page
     rows = window if search is None else [row for row in window if fits(row, search.casefold())]
@@ -181,7 +181,7 @@ def found(
 
 
 def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
-    """Return the rows in this order.
+    """Return the rows in the order ``sort``.
 
     Rows without a value come last. Among rows with equal values, the newest comes first.
     """
@@ -200,7 +200,7 @@ def _in_order(rows: Sequence[Row], sort: str, now: datetime) -> list[Row]:
 
 
 def numbers(search: str, below: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of numbers below ``below`` whose digits begin with this number."""
+    """Yield the ranges of numbers below ``below`` whose digits start with this number."""
     low = whole(search) or 0
     many = 1
     while 0 < low < below and not search.startswith("0"):
@@ -211,7 +211,8 @@ def numbers(search: str, below: int) -> Iterator[tuple[int, int]]:
 def distinct(conn: Connection, column: Column[Any], most: int) -> list[str]:
     """Return distinct values of a column, at most ``most``."""
     own = seen(column.table, leads=True)
-    # With the project among the columns, MariaDB and MySQL skip from value to value in its index.
+    # If the project is one of the columns, MariaDB and MySQL skip from value to value in the index
+    # of both columns.
     columns = [column.table.c.project, column] if own else [column]
     values = select(*columns).distinct().where(column.is_not(None), *own).limit(most)
     return [row[-1] for row in conn.execute(values)]
@@ -234,8 +235,8 @@ class ListColumns:
     key: Column[int]
     name: Column[Any]
     texts: Sequence[str]
-    """The columns that are searched. If they include the key, older rows are also found by its
-    prefix.
+    """The columns that are searched. If the key is one of these columns, older rows are also found
+    by a prefix of the key.
     """
     documents: Mapping[str, Callable[[Any], Iterable[Any]]]
     """The JSON columns that are searched, each with a function that returns its searchable
@@ -272,7 +273,9 @@ class Listing:
         return [query.where(kind) for kind in self.kinds] or [query]
 
     def rows(self, limit: int, *columns: Any) -> Select[Any]:
-        """Return a query for the newest rows. It reads these columns, or all."""
+        """Return a query for the newest rows. The query reads these columns; if there are none, all
+        columns.
+        """
         return newest(self.of.key, self.page(limit), limit, *columns)
 
     def search(
@@ -303,7 +306,9 @@ class Listing:
     def _older(
         self, conn: Connection, before: int, search: str, limit: int, left: list[str]
     ) -> Sequence[int]:
-        """Return the ids of rows whose name contains the text, or whose number begins with it."""
+        """Return the ids of rows whose name contains the text, or whose number starts with the
+        text.
+        """
         older = replace(self, before=before)
         queries = list[Select[Any]]()
         of = self.of
@@ -311,7 +316,7 @@ class Listing:
             values = distinct(conn, of.name, VALUES_MAX + 1) if self.given is None else [self.given]
             for value in fitting(values, search, "names", left):
                 queries += replace(older, given=value).page(limit)
-        else:  # no index by project; names of others stay hidden
+        else:  # the names have no index by project; names from other projects must stay hidden
             left.append("names")
         for low, high in numbers(search, before) if of.key.name in of.texts else ():
             queries += older.page(limit, of.key.between(low, high))

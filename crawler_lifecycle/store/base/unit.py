@@ -70,8 +70,8 @@ def read_row(
 ) -> dict[Any, Any]:
     """Return the row of ``table`` with this number. Raises ``RunNotFound``.
 
-    ``lock`` keeps it locked until the end of the transaction: ``write`` excludes all other locks,
-    and ``share`` only ``write`` locks.
+    ``lock`` keeps the row locked until the end of the transaction: ``write`` excludes all other
+    locks, and ``share`` only ``write`` locks.
     """
     [key] = table.primary_key
     query = select(*(columns or table.c)).where(key == id, *seen(table))
@@ -98,9 +98,11 @@ def check_owner(row: Row, fence: ManagerFence | GraphFence) -> None:
 
 @dataclass
 class RowUnit(ABC):
-    """A write transaction on a locked row. Other writers of this program wait until it ends.
+    """A write transaction on a locked row. Other writers in this program wait until the transaction
+    ends.
 
-    ``row`` is the row that will be committed. Changes are collected in it and written at the end.
+    ``row`` is the row that will be committed: changes are collected in ``row``, and written at the
+    end of the transaction.
     """
 
     table: ClassVar[Table]
@@ -188,7 +190,7 @@ class RowUnit(ABC):
     def announce(self, type: str, key: str | None = None) -> None:
         """Append an event with the current state.
 
-        It must be the last statement of the transaction.
+        This must be the last statement in the transaction.
         """
         body = facts(self.row, *self.told, "project", "started_at", "ended_at")
         body |= {"waiting": self.row["waiting_for"], **self.figures()}
@@ -207,7 +209,7 @@ class RowUnit(ABC):
     def end(self, type: str, **values: Any) -> None:
         """Record the end, and append an event of this type.
 
-        It must be the last statement of the transaction.
+        This must be the last statement in the transaction.
         """
         self.set(**values, ended_at=self.now, waiting_for=None)
         self.write()
@@ -251,7 +253,7 @@ class StorePart:
         self._db = database
         self._clock = clock or utc_now
         self._dated = clock is None
-        """True if our clock is compared with that of the database server."""
+        """True if our clock is compared with the database server's clock."""
         self._told = told
         self._most = most
         self._pools = pools
@@ -269,8 +271,9 @@ class StorePart:
         of this table.
 
         All projects share the limit of the installation. A project below its equal share is never
-        refused because of others, so the total can slightly exceed the limit. Other transactions
-        that open a row wait for this one, so concurrent transactions cannot exceed it further.
+        refused because of other projects, so the total can slightly exceed the limit. Other
+        transactions that open a row wait for this one, so concurrent transactions cannot exceed it
+        further.
         """
         conn.execute(select(outbox_counter.c.seq).with_for_update())
         kind = f"{table.name}s"

@@ -22,7 +22,7 @@ _CREATES = re.compile(
     r"CREATE (?:TABLE IF NOT EXISTS|INDEX|UNIQUE INDEX) [`\"]?(\w+)[`\"]?(?: ON [`\"]?(\w+))?"
 )
 #: Seconds for which an ALTER waits for transactions that use its table. All later statements on the
-#: table queue behind it, so it gives up early and tries again.
+#: table queue behind the ALTER, so the ALTER gives up early and is tried again.
 _WAIT_S = 2
 _TRIES = 60
 #: The maximum number of rows that one transaction fills.
@@ -79,7 +79,7 @@ def add_column(table: str, column: Column[Any], *, sqlite_check: str = "") -> No
     bytes have none.
 
     On MySQL and MariaDB this changes only the table's metadata, not its rows. The server refuses a
-    change that is impossible in this way. The migration must then use another way, and
+    change that is impossible in this way. The migration must then use a different method, and
     docs/deployment.md must name the table.
     """
     from alembic import op
@@ -106,7 +106,7 @@ def add_index(table: str, name: str, *columns: str) -> None:
 
     MySQL and MariaDB build it while services read and write the table.
 
-    They read the whole table once, which takes about a minute per few million rows.
+    This reads the whole table once, which takes about a minute per few million rows.
     """
     from alembic import op
 
@@ -124,7 +124,8 @@ def add_index(table: str, name: str, *columns: str) -> None:
 def replace_check(table: str, name: str, before: str, after: str) -> None:
     """Replace a constraint of ``store.base.checks``. No other table may refer to this one.
 
-    All databases copy the table, and writes to it wait; docs/deployment.md must name it.
+    All databases copy the table, and writes to the table wait; docs/deployment.md must name the
+    table.
     """
     from alembic import op
 
@@ -146,7 +147,7 @@ def replace_check(table: str, name: str, before: str, after: str) -> None:
         "DESC, name"
     )
     create, *indexes = connection.execute(query, {"name": table}).scalars()
-    # An interrupted upgrade has already replaced it.
+    # An interrupted upgrade has already replaced the constraint.
     if f"{constraint} CHECK ({before})" not in create:
         return
     for statement in (

@@ -43,8 +43,8 @@ _COLUMNS = {
 _SHOWN = 5
 _RECREATE = "run: crawlctl db upgrade --recreate, which DELETES all that the database records"
 _LOCK_WAIT_S = 120
-#: How long after an upgrade a rollback to the former build is possible. That build then replays
-#: what workflows have done.
+#: The time after an upgrade during which a rollback to the previous build is possible. After a
+#: rollback, the previous build replays the histories of workflows.
 ROLLBACK = timedelta(days=1)
 #: The answer timeout of migrations. A migration of a large table can take much longer than other
 #: statements.
@@ -79,7 +79,7 @@ def head_version() -> str:
 def known_versions() -> tuple[str, ...]:
     """Return the schema versions that this build knows, the oldest first.
 
-    The last one is that of this build.
+    The last version is the version of this build.
     """
     return tuple(found["revision"] for found in _migrations())
 
@@ -111,8 +111,8 @@ class Schema:
 
     @property
     def problem(self) -> str | None:
-        """The reason why this build cannot work with the schema, with the fix; ``None`` if it
-        can.
+        """The reason why this build cannot work with the schema, and the fix; ``None`` if the build
+        can work with it.
         """
         found = self._problem()
         return found and f"{found[0]}; {found[1]}"
@@ -133,7 +133,7 @@ class Schema:
             if works:
                 return lacks, f"restore a complete backup, or {_RECREATE}"
             return (
-                f"{lacks}: a build from before the first schema that can be upgraded made it",
+                f"{lacks}: a build older than the first schema that can be upgraded created it",
                 _RECREATE,
             )
         if self.foreign:
@@ -251,10 +251,12 @@ def recreate(url: str) -> None:
     with _changing(url) as connection:
         found = schema_of(connection)
         if not (found.lacks or found.foreign):
-            why = found.problem or f"It has schema version {found}, which this build works with"
+            why = found.problem or (
+                f"The database has schema version {found}, which this build works with"
+            )
             raise NotInThisState(
-                "--recreate would delete all records of the database, and there is no need for "
-                f"it. {why}"
+                "--recreate would delete all records in the database, which is not necessary. "
+                f"{why}"
             )
         if connection.dialect.name == "mysql":
             connection.execute(text("SET SESSION foreign_key_checks = 0"))
@@ -330,7 +332,7 @@ def _locked(connection: Connection) -> Iterator[None]:
     if connection.dialect.name == "sqlite":
         yield
         return
-    # Named locks belong to the server and not to a database. Their names are limited to 64
+    # Named locks belong to the server and not to a database. A lock's name is limited to 64
     # characters.
     database = hashlib.sha256(str(connection.engine.url.database).encode()).hexdigest()[:16]
     name = f"crawler_lifecycle_schema_{database}"

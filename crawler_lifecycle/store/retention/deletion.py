@@ -1,6 +1,7 @@
 """Deletion of the data of a run: the recorded request, the removal of texts, and the report.
 
-The row of the run and the rows of its tasks are kept, without texts from people and crawlers.
+The row of the run and the rows of its tasks are kept, but texts from people and crawlers are
+removed from them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class DeletionStore(RunPart):
         Returns the run, and whether this call recorded the request.
 
         From then on, writes to the run raise ``RunDeleted``. Raises ``RunNotFound``. Raises
-        ``NotInThisState`` while the run executes, or while its manager or graph still needs its
+        ``NotInThisState`` while the run is executing, or while its manager or graph still needs its
         data.
         """
         with self._unit(run_id, of_deleted=True) as unit:
@@ -91,8 +92,8 @@ class DeletionStore(RunPart):
 
         Returns the number of rows of each large table.
 
-        It uses many transactions. ``alive`` is called between them, and can raise an error to end
-        the work. A second call does the same again.
+        This uses many transactions. ``alive`` is called between transactions, and can raise an
+        error to end the work. A second call does the same work again.
         """
         gone = {key.table.name: self._delete_pages(run, key, alive) for key in _PAGED}
         with self._unit(run.run_id, of_deleted=True) as unit:

@@ -50,8 +50,8 @@ class FileRetentionStore(RunPart):
 
         ``put_aside`` is called while no resume and no export of the run can begin. If it raises an
         error, nothing changes. Returns the state of the run, its current attempt, and the highest
-        attempt of its tasks. The files of all attempts up to that one are released. Raises
-        ``RunNotFound``.
+        attempt of its tasks. The files of all attempts up to this highest attempt are released.
+        Raises ``RunNotFound``.
         """
         with self._unit(run_id, of_deleted=True) as unit:
             (run,) = _kept(unit.conn, [run_id])
@@ -65,7 +65,7 @@ class FileRetentionStore(RunPart):
             return stand, run.attempt, _last_attempt(unit.conn, run_id)
 
     def note_files_removed(self, run_id: int, attempt: int) -> None:
-        """Record that the released files of the run's attempts up to this one were removed."""
+        """Record that the released files of the run's attempts up to ``attempt`` were removed."""
         p = history_property.c
         with self._unit(run_id, of_deleted=True) as unit:
             key = (p.run_id == run_id, p.attempt == attempt, p.name == PROPERTY_FILES_REMOVED)

@@ -68,7 +68,7 @@ class Owner:
         ]
 
     def stays(self, row: Row, before: datetime) -> Stays | None:
-        """Return the reason why its rows are kept; ``None`` if they may be removed.
+        """Return the reason why the owner's rows are kept; ``None`` if they may be removed.
 
         ``row`` has the columns ``facts``.
         """
@@ -179,7 +179,7 @@ class FeatureRetention:
 def feature_retentions() -> list[FeatureRetention]:
     """Return the rules of all features, in their order.
 
-    They are imported here because their modules import this one.
+    The rules are imported inside this function because their modules import this module.
     """
     return [feature.load(feature.retain) for feature in FEATURES if feature.retain]
 

@@ -76,7 +76,7 @@ class Chunk:
     def add(self, key: Place, owner: Ref | None, why: Stays | None, sent: int = 0) -> None:
         """Count a row with its deliveries.
 
-        ``why`` is the reason why it is kept; ``None`` if it may be removed.
+        ``why`` is the reason why the row is kept; ``None`` if the row may be removed.
         """
         if why is None:
             self.goes.append(Leaving(key, owner))
@@ -109,8 +109,8 @@ SOURCES: Mapping[str, Source] = {
             outbox_event,
             _RUN,
             columns=(_e.run_id, _e.subject, _e.event_key, _e.type, _e.created_at),
-            # This is not a condition but a lock: a delivery either ends before it or finds no
-            # event.
+            # This is not a condition but a lock: a delivery either ends before the lock is taken,
+            # or finds no event.
             still=lambda before: (),
         ),
         Source(task_log, _RUN),
@@ -124,7 +124,7 @@ SOURCES: Mapping[str, Source] = {
             _RUN,
             columns=(_f.status, _f.last_seen, _f.repaired_at),
             rule=_finding,
-            # Audits can find it again.
+            # Audits can find the same problem again.
             still=lambda before: (_f.status.in_(CLOSED), _f.last_seen < before),
             marks=False,
         ),
@@ -154,7 +154,7 @@ class Pruner:
         self._db.close()
 
     def poll(self, table: str, before: datetime, after: Place = (0, 0)) -> Chunk:
-        """Return which of the next 500 rows after ``after`` may be removed, and why others are
+        """Return which of the next 500 rows after ``after`` may be removed, and why other rows are
         kept.
 
         Nothing is changed.
@@ -248,7 +248,7 @@ class Pruner:
     def _mark_runs(self, conn: Connection, through: Mapping[int, tuple[int, int]]) -> None:
         """Record the last removed event as a property of the current attempt of each run.
 
-        Its number is 0 if no event was removed.
+        The recorded number is 0 if no event was removed.
         """
         p = history_property.c
         query = select(p.id, p.run_id, p.attempt, p.value).where(
@@ -274,9 +274,9 @@ class Pruner:
 
 
 def open_pruner(url: str, *, clock: Clock = utc_now) -> Pruner:
-    """Return a pruner of the database at ``url``.
+    """Return a pruner for the database at ``url``.
 
-    It connects on first use. Raises ``InvalidRequest``.
+    The pruner connects on first use. Raises ``InvalidRequest``.
     """
     return Pruner(Database(open_engine(parse_url(url), pool_size=1)), clock)
 

@@ -51,7 +51,7 @@ class RunNumberStore(StorePart):
             return _newest(conn, run_history.c.run_id)
 
     def begin_run_ids_above(self, run_id: int) -> bool:
-        """Ensure that new runs get higher numbers than this one. Returns whether this changed
+        """Ensure that new runs get numbers higher than ``number``. Returns whether this changed
         anything.
 
         Numbers never decrease. If runs are missing because the database was restored or recreated,

@@ -40,7 +40,7 @@ def insert_tags(unit: Unit, tags: Sequence[str]) -> None:
 
 
 def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, str]]) -> None:
-    """Insert QUEUED tasks of the current attempt. Their indexes start at ``first_index``."""
+    """Insert QUEUED tasks of the current attempt, with indexes from ``first_index``."""
     names = (
         "run_id",
         "attempt",
@@ -66,8 +66,8 @@ def insert_tasks(unit: Unit, first_index: int, task_args: Sequence[Mapping[str, 
 def first_attempt(unit: Unit) -> int:
     """Return the number of the first try of a task in this attempt of the run.
 
-    It is higher than all numbers of earlier attempts, because files of earlier attempts may be
-    removed by number.
+    This number is higher than all numbers of earlier attempts, because files of earlier attempts
+    may be removed by number.
     """
     if unit.attempt == 1:
         return 1
@@ -150,12 +150,12 @@ def _check_same(earlier: Row, fingerprint: str) -> None:
 def _check_live(unit: Unit) -> None:
     if unit.status.terminal:
         raise NotInThisState(
-            f"Run {unit.run_id} is {unit.status.value} and takes no more tasks; resume it first, "
+            f"Run {unit.run_id} is {unit.status.value} and accepts no more tasks; resume it first, "
             "or start another run"
         )
     if unit.stop is not None:
         raise NotInThisState(
-            f"Run {unit.run_id} was asked to stop and takes no more tasks; wait for its end and "
+            f"Run {unit.run_id} was asked to stop and accepts no more tasks; wait for its end and "
             "resume it, "
             "or start another run"
         )

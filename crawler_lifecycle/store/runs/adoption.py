@@ -30,7 +30,7 @@ _END_IT = "end this one: crawlctl audit --end-unknown"
 
 
 class AdoptionStore(RunPart):
-    """The insertion of runs that still execute but have no rows in the database any more."""
+    """The insertion of runs that are still executing but no longer have rows in the database."""
 
     def adopt_run(self, lost: LostRun) -> RunRow:
         """Insert a lost run again, with its number and uid, and with its tasks.
@@ -39,8 +39,8 @@ class AdoptionStore(RunPart):
 
         A task without any trace becomes LOST. A second call inserts missing tasks and returns the
         existing row. Raises ``NotInThisState`` if the number of the run or of one of its tasks now
-        belongs to another run or task. Also raises it if the tasks cannot be added to the existing
-        row, because the run has ended or a task has a later attempt.
+        belongs to another run or task. Raises the same error if the tasks cannot be added to the
+        existing row, because the run has ended or a task has a later attempt.
         """
         r = run_history.c
         number = lost.run.run_id
@@ -107,8 +107,8 @@ class AdoptionStore(RunPart):
     def _insert_tasks(
         unit: Unit, lost: LostRun, tasks: Sequence[TaskRecord], known: Set[int]
     ) -> None:
-        """Insert these tasks, and insert as LOST every other task of the run's records that is not
-        ``known``.
+        """Insert these tasks. All other tasks in the run's records that are not ``known`` are
+        inserted as LOST.
         """
         known = known | {task.index for task in tasks}
         counted = (

@@ -61,11 +61,11 @@ _NOTHING = ExpectedCoverage()
 
 
 def ended_groups(conn: Connection, run_id: int) -> list[EndedTasks]:
-    """Return the number of tasks with each status, outcome and ``ended_by``, with one of their
-    causes.
+    """Group the ended tasks by status, outcome and ``ended_by``, and return the number of tasks and
+    one cause for each group.
 
-    The group with the most frequent cause among unsuccessful tasks gets this cause, with the number
-    of its tasks.
+    The group that contains the most frequent cause of unsuccessful tasks gets this cause, and the
+    number of tasks that have it.
     """
     t = task_history.c
     same = (t.status, t.outcome, t.ended_by)
@@ -125,8 +125,8 @@ def _before(unit: Unit) -> list[Coverage]:
 
 
 def _good(unit: Unit) -> list[Brought]:
-    """Return the results of the last good runs of this crawler and project before this run, without
-    runs that have no items.
+    """Return the results of this crawler's last successful runs in this project before this run,
+    excluding runs without items.
     """
     r = run_history.c
     rows = unit.conn.execute(
@@ -173,8 +173,8 @@ class CompletionStore(RunPart):
         Raises ``RowUnreadable`` if a row of a task is missing, or if a manual edit set the terminal
         status. A second call returns the row without calling ``judge``.
         """
-        # This precedes the lock, because it takes seconds for many tasks. Ended tasks do not
-        # change.
+        # This is done before the lock is taken, because it takes seconds for many tasks. Ended
+        # tasks do not change.
         with self._db.reading() as conn:
             coverage = run_coverage(conn, fence.run_id, expected.parts)
         with self._unit(fence) as unit:
@@ -274,7 +274,7 @@ def _check_judged(unit: Unit) -> None:
 def _check_complete(unit: Unit, counts: TaskCounts) -> None:
     """Raise ``RowUnreadable`` if the row of a task is missing, or if an index has two valid rows.
 
-    A verdict about the wrong tasks would be untrue.
+    A verdict about the wrong tasks would be false.
     """
     t = task_history.c
     rows = sum(counts.by_status.values())
@@ -287,7 +287,7 @@ def _check_complete(unit: Unit, counts: TaskCounts) -> None:
     if missing:
         what = f"no row that counts has task_index {', '.join(missing[:10])}"
         fix = (
-            "insert it again (QUEUED, to execute it; LOST with ended_at, when it is gone), or "
+            "insert it again (QUEUED, to execute it; LOST with ended_at, if the task is gone), or "
             "restore a backup"
         )
     else:
@@ -353,7 +353,7 @@ class ExportStore(RunPart):
 
         The address of a stored archive stays recorded, and a later failed try only adds its error.
         An earlier attempt of a resumed run can still record its own export, because nothing else
-        does.
+        records it.
         """
         x = export_record.c
         with self._unit(fence.run_id) as unit:

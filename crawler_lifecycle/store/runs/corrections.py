@@ -41,7 +41,7 @@ WORD_MAX = 20
 
 
 class CorrectionStore(RunPart):
-    """Recorded statuses that turned out to be untrue."""
+    """Recorded statuses that turned out to be wrong."""
 
     def record_corrections(
         self, run_id: int, corrections: Sequence[Correction], found_by: str = "sweep"
@@ -94,7 +94,7 @@ class CorrectionStore(RunPart):
 
         ``run_id`` and ``kind`` limit them to one run and one kind.
 
-        With ``before_id``, return the corrections before this id, the newest first.
+        If ``before_id`` is given, return the corrections before this id, the newest first.
         """
         key = correction.c.id
         given = wanted((correction.c.run_id, run_id), (correction.c.kind, kind))
@@ -111,8 +111,8 @@ class CorrectionStore(RunPart):
         return [made(CorrectionRow, row) for row in rows]
 
     def correction_summary(self, since: datetime) -> CorrectionSummary:
-        """Return the number of corrections of each kind in all runs since ``since``, with the
-        longest time for which a status was untrue.
+        """Return the number of corrections of each kind in all runs since ``since``, and the
+        longest time for which a status was wrong.
         """
         c = correction.c
         # With the plain column, SQLite would read the whole index of the kind instead of the part

@@ -1,4 +1,4 @@
-"""Counts of runs for the web UI: how the runs of a crawler ended, and what live runs do."""
+"""Counts of runs for the web UI: how the runs of a crawler ended, and what live runs are doing."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ class RunCounts(StorePart):
     def ends_of(self, crawler: str, since: datetime, outcomes: int) -> Ends:
         """Count the completed and failed runs of the crawler that were created since ``since``.
 
-        Returns these counts and the most frequent ``outcomes`` of failed runs. The runs are counted
-        in an index alone, because their numbers grow with time. The creation time is read only for
-        runs within two hours around ``since``, because the clocks of hosts may differ.
+        Returns these counts and the most frequent ``outcomes`` of failed runs. Later runs have
+        higher numbers, so an index of the numbers is enough to count the runs. The creation time is
+        read only for runs created within two hours of ``since``, because the clocks of hosts may
+        differ.
         """
         r = run_history.c
         mine = [r.crawler == crawler, *seen(run_history, leads=True)]
@@ -74,7 +75,7 @@ class RunCounts(StorePart):
             return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
 
     def live_now(self, most: int) -> LiveRuns:
-        """Count live runs by status and by what they wait for.
+        """Count live runs by status and by what they are waiting for.
 
         At most ``most`` runs of each status are read.
         """

@@ -30,7 +30,7 @@ from .retries import count_resting, first_wait
 from .tables import task_history
 from .unit import RunPart, Unit, begin_run, current_tasks, enter_stage
 
-#: The columns that are read of an offered task.
+#: The columns of an offered task that are read.
 _OFFERED = [
     *(
         task_history.c[name]
@@ -38,7 +38,8 @@ _OFFERED = [
     ),
     *(task_history.c[name] for name in ("retry", "memory", "avoid_node")),
 ]
-#: The columns that a task of a resumed run keeps. Its counters continue from the earlier try.
+#: The columns that a task of a resumed run keeps. The task's counters continue from the earlier
+#: try.
 _KEPT = ("run_id", "task_index", "args", "memory", *COUNTERS)
 _NOT_SUCCEEDED = (TaskStatus.FAILED.value, TaskStatus.CANCELLED.value, TaskStatus.LOST.value)
 
@@ -60,10 +61,10 @@ class DeploymentStore(RunPart):
         recorded stop.
 
         The following deployment call creates nothing after ``until``, even if the clocks of the
-        hosts differ. ``place`` is the namespace in which it creates tasks. The result has at least
-        one task, and at most as many as fit into one call (``bounds.OFFER_BYTES_MAX``). Together
-        with the active tasks, there are never more than ``max_parallel``. After a stop or the end
-        of the run, no tasks are offered.
+        hosts differ. ``place`` is the namespace in which the call creates tasks. The result has at
+        least one task, and at most as many as fit into one call (``bounds.OFFER_BYTES_MAX``).
+        Together with the active tasks, there are never more than ``max_parallel``. After a stop or
+        the end of the run, no tasks are offered.
 
         The run enters the stage deployment. From then on tasks may be on the cluster, so the first
         poll is planned for ``next_look_at``, unless a poll is already planned.
@@ -137,7 +138,7 @@ class DeploymentStore(RunPart):
         return self._pools.of(self._pools.serving(pool, project)).queue
 
     def waits_for_slot(self, run_id: int) -> bool:
-        """Return whether the run waits for slots of its pool. It is called when slots are free."""
+        """Return whether the run is waiting for slots of its pool."""
         if not self._pools.counted:
             return False
         with self._db.reading() as conn:
@@ -235,8 +236,8 @@ class DeploymentStore(RunPart):
 
         ``offered`` and ``until`` identify an offer that was refused as a whole, so it created no
         task. A task may have been created by an earlier call without an answer. Such a task stays
-        QUEUED, and counts as offered by that call. It is refused later, after a poll that follows
-        the end of that call and does not find it.
+        QUEUED, and counts as offered by that call. The task is refused later, after a poll that
+        follows the end of that call and does not find the task.
 
         A second call changes nothing.
         """
@@ -276,8 +277,8 @@ class DeploymentStore(RunPart):
     def note_waiting(self, fence: Fence, waiting_for: str | None) -> None:
         """Record the reason why the run waits; ``None`` if it no longer waits.
 
-        A reason is ignored if the run has ended, or if it has started and has no QUEUED task. It
-        would come from a late retry, and nothing would remove it.
+        A reason is ignored if the run has ended, or if it has started and has no QUEUED task. Such
+        a reason would come from a late retry, and nothing would remove the reason.
         """
         with self._unit(fence) as unit:
             waits = unit.status is RunStatus.INITIALIZING or unit.counts().queued > 0
@@ -303,10 +304,10 @@ class DeploymentStore(RunPart):
 
         Returns the counts.
 
-        With ``include_succeeded``, also insert rows for indexes that are SUCCEEDED. Existing QUEUED
-        rows become rows of this attempt, except those whose tasks may still be created by a call of
-        an earlier attempt. ``offer_tasks`` takes over these rows after the end of that call. No row
-        is inserted after a stop, or by a second call.
+        If ``include_succeeded`` is true, also insert rows for indexes that are SUCCEEDED. Existing
+        QUEUED rows become rows of this attempt, except those whose tasks may still be created by a
+        call of an earlier attempt. ``offer_tasks`` takes over these rows after the end of that
+        call. No row is inserted after a stop, or by a second call.
         """
         with self._unit(fence) as unit:
             _adopt_queued(unit)
@@ -425,8 +426,8 @@ def _of_one_call(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _is_offered(unit: Unit, row: Row) -> bool:
-    """Return whether a call may still create this task, or may have created it without an answer or
-    a later poll to confirm it.
+    """Return whether a call may still create this task, or may have created the task although
+    neither an answer nor a later poll has confirmed this.
     """
     return row["offered_until"] is not None and not _looked_after(unit, row["offered_until"])
 
@@ -435,7 +436,7 @@ def _window(unit: Unit, counts: TaskCounts, least: int) -> int:
     """Return how many further tasks of the run may wait on the cluster.
 
     As many tasks may wait as have a node, so that a run grows fast, but only ``least`` while the
-    cluster is full. In that case, no tasks are added before half of the waiting tasks have begun.
+    cluster is full. In that case, no tasks are added before half of the waiting tasks have started.
     Kubernetes tries new pods before pods that repeatedly did not fit, so a steady flow of new pods
     would keep those of other runs waiting.
     """
@@ -513,7 +514,7 @@ def _new_rows(unit: Unit, statuses: Sequence[str], *, anew: bool) -> None:
     """Insert a new row for each old row in one of these statuses, and set ``superseded_by`` of the
     old row.
 
-    With ``anew``, the new tries start from the beginning.
+    If ``anew`` is true, the new tries start from the beginning.
     """
     t = task_history.c
     attempt = first_attempt(unit)

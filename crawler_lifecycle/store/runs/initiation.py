@@ -217,11 +217,11 @@ class InitiationStore(RunPart):
         A second claim by the same owner returns the same result.
 
         A reserved or resumed run without an owner keeps its attempt. Otherwise the next attempt
-        begins. ``former_is_open`` returns whether the former owner is still open. It may call
-        another system, so it is called between two transactions. If the run changes meanwhile, the
-        second transaction decides again.
+        begins. ``former_is_open`` returns whether the former owner is still open.
+        ``former_is_open`` may call another system, so it is called between two transactions. If the
+        run changes meanwhile, the second transaction decides again.
 
-        With ``repair``, the owner replaces a lost workflow. Tasks that ended under the lost
+        If ``repair`` is true, the owner replaces a lost workflow. Tasks that ended under the lost
         workflow are not queued again, and a run that has ended meanwhile is not claimed
         (``NotInThisState``). Raises ``RunNotFound``, ``RunIsLive``, ``AlreadyCompleted``,
         ``InvalidRequest``, and ``Fenced`` for a former owner that has lost the run.
@@ -269,8 +269,8 @@ class InitiationStore(RunPart):
             raise refusal(
                 "project",
                 request.project,
-                f"run {unit.run_id} is of project {run['project']!r}, so remove the field or give "
-                "this project",
+                f"run {unit.run_id} belongs to project {run['project']!r}, so remove the field or "
+                "give this project",
             )
         former = _owner_of(run)
         if former == owner:
@@ -339,8 +339,8 @@ def _check_rerun(unit: Unit, request: RunRequest) -> None:
 def _check_never_lost(unit: Unit, owner: Owner) -> None:
     """Raise ``Fenced`` if the workflow has already lost the run.
 
-    Its claim is a late retry of a workflow that was considered dead. If the claim succeeded, the
-    run would get a closed owner.
+    The claim is then a late retry by a workflow that was considered dead. If the claim succeeded,
+    the run would get a closed owner.
     """
     p = history_property.c
     query = select(p.attempt).where(
@@ -400,9 +400,9 @@ def _next_attempt(
 ) -> None:
     """Begin the next attempt. The locked row makes this a compare-and-set on attempt and owner.
 
-    Without ``first_run_id``, the attempt is only accepted, and the workflow ``workflow_id`` claims
-    it later. From then on the run is live: a stop applies to this attempt, and the former owner can
-    no longer write.
+    If ``first_run_id`` is ``None``, the attempt is only accepted, and the workflow ``workflow_id``
+    claims it later. From then on the run is live: a stop applies to this attempt, and the former
+    owner can no longer write.
     """
     run = unit.run
     before = unit.status
@@ -424,7 +424,8 @@ def _next_attempt(
         "claim_resumed": True,
         "claim_repair": repair,
         "stage": Stage.INITIATION.value,
-        # From now on, another workflow orders the polls. Its server may have another clock.
+        # From now on, another workflow orders the polls. The clock of that workflow's server may be
+        # different.
         **dict.fromkeys(
             ("waiting_for", "look_error", "look_error_since", "look_ordered_at", "quiet_ms")
         ),

@@ -6,13 +6,13 @@ cases need more work:
 
 - Several statuses: each has its own subquery for one page. A single subquery for two statuses
   could not read the ids in order from the index, so the database would sort all completed runs.
-- Attention: a run needs attention if it failed, or completed with too little, and no later run of
-  the same work or schedule was good. This takes two index lookups for each such run. Failed and
-  completed runs have separate subqueries.
-- A range of time also becomes a range of ids, because ids grow with time. The clocks of hosts may
-  differ, so the range of ids is ``CLOCK_SLACK`` wider on both sides, and the time is compared as
-  well.
-- Some indexes begin with the filtered column but are not ordered by id. MySQL might use such an
+- Attention: a run needs attention if it failed, or completed with less than expected, and no later
+  run of the same work or schedule succeeded. This takes two index lookups for each such run. Failed
+  and completed runs have separate subqueries.
+- A range of time is also expressed as a range of ids, because ids grow with time. The clocks of
+  hosts may differ, so the range of ids is ``CLOCK_SLACK`` wider on both sides, and the time is
+  compared as well.
+- Some indexes start with the filtered column but are not ordered by id. MySQL might use such an
   index and then sort, so a hint excludes it.
 """
 
@@ -56,8 +56,8 @@ every run.
 """
 
 ATTENTION = timedelta(days=30)
-"""The default age after which a run no longer needs attention, counted from its creation. Nobody
-will handle older failures, and each failed run costs two index lookups per page.
+"""The default age after which a run no longer needs attention, counted from its creation. Older
+failures no longer matter to people, and each failed run costs two index lookups per page.
 """
 
 
@@ -69,8 +69,8 @@ _OF_STATUS = (
     "project_status_run_id",
     "project_crawler_status_run_id",
 )
-"""Indexes that are not ordered by id. ``_OTHER_ORDER`` is never useful, and ``_OF_STATUS`` only
-with a status.
+"""Indexes that are not ordered by id. ``_OTHER_ORDER`` is never useful. ``_OF_STATUS`` is useful
+only if the list is filtered by status.
 """
 
 
@@ -78,8 +78,8 @@ class RunQuery(TypedDict, total=False):
     """The filters of a list of runs as callers give them.
 
     A run must have all of the tags. The range includes ``created_from`` and excludes
-    ``created_until``. ``RunFilters`` explains ``waits`` and ``attention``; without
-    ``created_from``, the latter is limited to the last 30 days.
+    ``created_until``. ``RunFilters`` explains ``waits`` and ``attention``. Unless ``created_from``
+    is given, ``attention`` is limited to the last 30 days.
     """
 
     status: Sequence[str]
@@ -118,7 +118,7 @@ class RunFilters:
     attention: bool = False
     """True to list only runs that need attention. Such a run failed and was not ended by a person,
     or it completed with less than expected. In addition, no later run of the same work or schedule
-    was good.
+    succeeded.
     """
 
 
@@ -133,7 +133,9 @@ def newest_runs(conn: Connection, filters: RunFilters, limit: int, *columns: Any
 
 
 def newest_of_each(conn: Connection, crawlers: Sequence[str], each: int) -> Sequence[Row]:
-    """Return the newest ``each`` runs of each crawler, without their requests, the newest first."""
+    """Return the newest ``each`` runs of each crawler, the newest first, omitting their
+    requests.
+    """
     if not crawlers:
         return []
     r = run_history.c
@@ -177,7 +179,7 @@ WAITING = [RunStatus.INITIALIZING.value, RunStatus.PROCESSING.value]
 
 def wait_column() -> ColumnElement[str]:
     """Return what a run with a status of ``WAITING`` waits for (``domain.waiting.Wait``); null if
-    it works.
+    the run is not waiting.
     """
     r = run_history.c
     in_line = exists(
@@ -206,7 +208,8 @@ def page_of(
     ``times`` contains the conditions from ``times_of``.
     """
     r = run_history.c
-    # A flow or a parent belongs to one project, and its index finds fewer runs.
+    # A flow or a parent belongs to one project, and the index of flows or parents finds fewer runs
+    # than the index of projects.
     of_project = seen(
         run_history, leads=not {"flow_id", "parent"} & filters.equal.keys() and not filters.tags
     )
@@ -220,7 +223,7 @@ def page_of(
     if filters.before_run_id is not None:
         conditions.append(r.run_id < filters.before_run_id)
     kinds = [[kind] for kind in in_statuses(r.status, filters.statuses, dict(r))] or [[]]
-    if filters.attention:  # only ended runs need attention, and they do not wait
+    if filters.attention:  # only ended runs need attention, and ended runs wait for nothing
         kinds = _attention(filters.statuses)
     if not kinds or (filters.waits is not None and not filters.statuses):
         kinds = [[false()]]

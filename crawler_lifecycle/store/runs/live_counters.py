@@ -35,8 +35,8 @@ class LiveCounterStore(RunPart):
         ``counted`` contains counters of this run. Callers need no fence. This method therefore only
         raises counters, only for the task with the same run uid, index and attempt, and only while
         that task is alive. It also sets ``last_progress_at``. No other column is changed, because
-        an old ``updated_at`` must still show that nothing works for the run. No event is appended.
-        Raises ``RunNotFound``.
+        an old ``updated_at`` must still show that no worker is handling the run. No event is
+        appended. Raises ``RunNotFound``.
         """
         wanted = {(one.index, one.attempt): one for one in counted}
         with self._unit(run.run_id) as unit:
@@ -55,7 +55,7 @@ class LiveCounterStore(RunPart):
 
 
 def count_sums(unit: Unit) -> dict[str, int | None]:
-    """Return the counters of the run, summed over its tasks without superseded tasks.
+    """Return the counters of the run, summed over its tasks, excluding superseded tasks.
 
     A counter is ``None`` until a task has reported it.
     """
@@ -83,7 +83,7 @@ def _live(unit: Unit, indexes: Iterable[int]) -> Sequence[Row]:
 
 
 def grown(known: Any, read: int | None) -> Any:
-    """Return the value of a counter of one task after a reading. It never decreases."""
+    """Return the value of a counter of one task after a reading. A counter never decreases."""
     return max((n for n in (known, read) if n is not None), default=None)
 
 

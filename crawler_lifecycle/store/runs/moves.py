@@ -6,8 +6,8 @@ A ``CASE`` expression for each chunk compiles a new statement with thousands of 
 time. An upsert has no WHERE on MySQL, so it allows no compare-and-set. A temporary table is DDL,
 which MySQL's replication with GTIDs restricts inside transactions.
 
-The rows of the worktable are deleted in the same transaction. Its key begins with the run, whose
-row is locked.
+The rows of the worktable are deleted in the same transaction. The key of the worktable starts with
+the run, whose row is locked.
 
 Transitions and corrections are inserted from the same worktable just before the UPDATE, so their
 texts are sent to the database only once. The findings of a poll are immediately written into a
@@ -106,7 +106,7 @@ def _copy(
 ) -> TextClause:
     """Return the UPDATE that copies columns from the worktable.
 
-    Its text contains only fixed names, and no user input.
+    The statement contains only fixed names, and no user input.
     """
     values = {name: f"w.{name}" for name in replace}
     values |= {name: f"COALESCE(w.{name}, t.{name})" for name in fill}
@@ -161,7 +161,7 @@ _LAG = {
     "mysql": "GREATEST(0, ROUND(TIMESTAMPDIFF(MICROSECOND, {}, :now) / 1000))",
     "sqlite": "MAX(0, CAST(ROUND((julianday(:now) - julianday({})) * 86400000) AS INTEGER))",
 }
-#: The time since which the recorded status was untrue, computed as in
+#: The time since which the recorded status was wrong, computed as in
 #: ``domain.audits.corrections.untrue_since``. If the cluster does not provide a time, this is the
 #: last time when a poll confirmed the recorded status.
 _UNTRUE = {
@@ -174,7 +174,7 @@ _UNTRUE = {
 def _insert_changes(dialect: str, work: str, table: str) -> TextClause:
     """Return the INSERT of the transitions or corrections for the coming changes.
 
-    It locks the rows of the tasks, because other programs can write them. The later UPDATE
+    The INSERT locks the rows of the tasks, because other programs can write them. The later UPDATE
     therefore changes exactly the rows that the INSERT has reported.
     """
     columns, also = (
@@ -337,11 +337,11 @@ def _remembered(unit: Unit) -> Iterator[None]:
 def stage_moves(unit: Unit, seen: Collection[int], moves: Sequence[Move]) -> None:
     """Stage the moves of a poll until ``apply_staged``.
 
-    They replace staged moves of the ``seen`` tasks.
+    These moves replace earlier staged moves of the ``seen`` tasks.
 
     The worker of an earlier poll may have died after it staged moves and set the time of the next
-    poll, but before the moves were applied. Its information about lateness is kept: whether a
-    change was found late, and when a poll last confirmed the recorded status.
+    poll, but before the moves were applied. The information about lateness from the earlier poll is
+    kept: whether a change was found late, and when a poll last confirmed the recorded status.
     """
     c = task_finding.c
     query = select(c.task_id, c.status, c.correction, c.vouched_at).where(c.run_id == unit.run_id)
@@ -378,7 +378,7 @@ def _as_late(move: Move, earlier: Row | None) -> Move:
 
 
 def apply_staged(unit: Unit, source: str, *, replace: Sequence[str], fill: Sequence[str]) -> None:
-    """Apply the staged moves in the same way as ``move_tasks``. They stay staged until
+    """Apply the staged moves in the same way as ``move_tasks``. The moves stay staged until
     ``forget_staged``.
     """
     with _remembered(unit):

@@ -95,7 +95,7 @@ class PollStore(RunPart):
     def rollback_possible(self) -> bool:
         """Return whether an upgrade can still be rolled back.
 
-        The former build would then replay what workflows have done.
+        After a rollback, the previous build would replay the histories of workflows.
         """
         note = process_note.c
         upgrades = select(note.name).where(note.kind == UPGRADE, note.ends_at > self._clock())
@@ -104,8 +104,8 @@ class PollStore(RunPart):
     def found_state(self, fence: Fence, few: Tasks = None) -> FoundState:
         """Return the alive tasks of the run, and the other data with which a poll is compared.
 
-        Return only the tasks ``few`` if these are at most ``FEW`` and more than ``FEW`` tasks are
-        alive.
+        If ``few`` contains at most ``FEW`` tasks and more than ``FEW`` tasks are alive, return only
+        the tasks ``few``.
         """
         with self._db.reading() as conn:
             run = read_run(conn, fence.run_id, owned=True)
@@ -146,15 +146,15 @@ class PollStore(RunPart):
 
         ``next_look_at`` is ``None`` for an additional poll, which does not change the time of the
         planned poll. ``ordered_at`` is the time when this try of the poll was ordered; all such
-        times come from one clock. ``revision`` is that of the state with which the poll was
+        times come from one clock. ``revision`` is the revision of the state with which the poll was
         compared. ``gap`` is the interval before the planned poll, which is ``stretch`` times as
         long as the run's polling schedule requires (``None`` to keep the factor). The findings
         replace earlier staged findings about the same tasks.
 
         After the end of the run, nothing is written. Raises ``Fenced``. Raises ``Overtaken`` if a
-        poll, a stop or a change of a task was recorded since the state was read. Also raises it if
-        a poll that was ordered later is recorded, because the worker of this poll was frozen
-        meanwhile.
+        poll, a stop or a change of a task was recorded since the state was read. Raises the same
+        error if a poll that was ordered later is already recorded, because the worker of this poll
+        was frozen in the meantime.
         """
         with self._unit(fence) as unit:
             if not unit.status.terminal:
@@ -182,7 +182,7 @@ class PollStore(RunPart):
         transaction.
 
         The poll was compared with ``state``. A poll of some tasks does not verify the run.
-        ``started`` is true if a task, and therefore the run, has begun. The report contains the
+        ``started`` is true if a task, and therefore the run, has started. The report contains the
         counts after the changes. Details of ended tasks follow in separate transactions
         (``save_details``, ``apply_details``). After the end of the run, nothing is written. Raises
         ``Fenced`` and ``Overtaken`` as ``record_poll`` does.
@@ -300,10 +300,10 @@ class PollStore(RunPart):
         """Apply the staged changes by compare-and-set, with transitions, corrections and one event
         ``run.changed``.
 
-        With ``details_follow``, the details of ended tasks are fetched afterwards. With
-        ``observed_at``, the changes are applied only if the last recorded poll is the poll of that
-        time. Otherwise nothing is applied, because the caller of the later poll applies its
-        findings. Returns the counts of tasks.
+        If ``details_follow`` is true, the details of ended tasks are fetched afterwards. If
+        ``observed_at`` is given, the changes are applied only if the last recorded poll was made at
+        that time. Otherwise nothing is applied, because the findings of the later poll are applied
+        by the caller of that poll. Returns the counts of tasks.
         """
         with self._unit(fence) as unit:
             if observed_at is not None and observed_at != unit.run["verified_at"]:
@@ -351,8 +351,8 @@ def _write(
     staged = {f.change.task_id: {"finding": dump_finding(f)} for f in findings}
     forgotten: dict[int, dict[str, Any]] = {task["task_id"]: {"finding": None} for task, _ in seen}
     stage(unit, forgotten | staged)
-    # The time when a poll last confirmed the recorded status of each task is that of the last poll
-    # that found the task.
+    # The time when a poll last confirmed the recorded status of each task is the time of the last
+    # poll that found the task.
     now = unit.dated if findings else unit.now
     polled = _last_poll(unit.run, now)
     last = {
@@ -384,7 +384,9 @@ def _write(
 def _quiet_after(
     run: Row, poll: Poll, seen: Sequence[Observation], sums: Mapping[str, Any], *, progress: bool
 ) -> timedelta:
-    """Return the time without progress that polls up to this one have confirmed."""
+    """Return the time without progress that the polls so far, including this poll, have
+    confirmed.
+    """
     counted = any(sums.values())
     active = [one for one in seen if one.phase is Phase.EXECUTING]
     quiet_each = [one.quiet for one in active]
@@ -407,8 +409,8 @@ def _apply(unit: Unit, source: str) -> None:
 
 
 def _waiting_for(unit: Unit, stretch: float | None) -> str | None:
-    """Return the reason why the run waits after a poll. If it has begun and has no other reason, it
-    waits for stretched polls.
+    """Return the reason why the run waits after a poll. If the run has started and there is no
+    other reason, the run waits for stretched polls.
     """
     known: str | None = unit.run["waiting_for"]
     other = known is not None and not known.startswith(POLLS)
@@ -429,7 +431,7 @@ def _check_order(unit: Unit, ordered_at: datetime | None, revision: Revision | N
         )
     if _is_overtaken(unit, ordered_at):
         text = (
-            f"A poll run {unit.run_id}, attempt {unit.attempt}, that was ordered at "
+            f"A poll of run {unit.run_id}, attempt {unit.attempt}, that was ordered at "
             f"{ordered_at} may no longer "
             f"write: a poll that was ordered at {unit.run['look_ordered_at']} is recorded"
         )
@@ -528,7 +530,7 @@ def _observed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None
 def _last_poll(run: Row, now: datetime) -> datetime | None:
     """Return the time of the last recorded poll.
 
-    If its worker's clock was ahead, return the time when Temporal ordered it.
+    If its worker's clock was ahead, return the time when Temporal ordered the poll.
     """
     polled: datetime | None = run["verified_at"]
     return polled and (not_ahead(polled, now) or not_ahead(run["look_ordered_at"], now))
@@ -546,7 +548,7 @@ def _missed(task: Row, seen: Observation, unit: Unit) -> dict[str, Any] | None:
         return None
     same = {name: task[name] for name in _OBSERVED_ALL}
     new = {**same, "reason": seen.reason or task["reason"]}
-    # With a time in the future, the proof that the task is gone would be delayed.
+    # A time in the future would delay the proof that the task is gone.
     if not_ahead(task["missed_at"], unit.now) is None:
         since = (
             (task["absent_since"] or _last_poll(unit.run, unit.dated) or unit.dated)
@@ -574,7 +576,7 @@ def _move(finding: TaskFinding, vouched_at: datetime | None) -> Move:
         ended_by=change.ended_by,
         cause=change.cause,
         correction=change.correction,
-        # A task that never existed was never seen, so its recorded status was untrue from the
+        # A task that never existed was never seen, so its recorded status was wrong from the
         # beginning.
         vouched_at=None if change.correction == CorrectionKind.NEVER_EXISTED else vouched_at,
         evidence=evidence(seen),

@@ -1,9 +1,9 @@
 """The slots of pools: which runs hold them, which runs wait for them, and which run gets the next
-one.
+slot.
 
 Code that requests slots or calls a waiting run locks the row of ``pool_gate``, so that several
-workers never assign a slot twice. Slots are counted from the rows of tasks, which polls keep true
-(``domain/pools.py``).
+workers never assign a slot twice. Slots are counted from the rows of tasks, which polls keep up to
+date (``domain/pools.py``).
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def note_refused(unit: Unit, pools: Pools, refused: int) -> None:
 
 
 def wait_of(conn: Connection, run_id: int) -> Row | None:
-    """Return the run's ticket with the facts about its wait for slots; ``None`` if it does not
-    wait.
+    """Return the run's ticket with the facts about its wait for slots; ``None`` if the run is not
+    waiting.
     """
     p = pool_ticket.c
     return (
@@ -136,7 +136,7 @@ def wait_of(conn: Connection, run_id: int) -> Row | None:
 def _stay(unit: Unit, ticket: Ticket, wanted: int, before: Row | None) -> None:
     """Keep the run in the line for this number of slots.
 
-    If it did not wait ``before``, its wait begins now.
+    If the run was not waiting ``before``, its wait starts now.
     """
     row = asdict(replace(ticket, wanted=wanted)) | {
         "waits_since": before["waits_since"] if before else unit.now
@@ -153,8 +153,8 @@ class PoolStore(StorePart):
     """The pools, as used by workers that call waiting runs and as shown to people."""
 
     def adopt(self) -> None:
-        """Let ``default`` serve runs that wait for slots of pools that their project no longer
-        has.
+        """Let the pool ``default`` serve runs that are waiting for slots of pools that their
+        project no longer has.
         """
         p = pool_ticket.c
         r = run_history.c
@@ -173,11 +173,11 @@ class PoolStore(StorePart):
     def call(self) -> dict[int, str]:
         """Return the runs that get the free slots, with their workflows.
 
-        They must request the slots now.
+        These runs must request the slots now.
 
-        A run that does not request them in time is skipped, and no slot is reserved for it. Its
-        call may have been lost, so it is called again even if no slot is free. When it makes a
-        request, it gets its turn again. Runs that ended leave the line.
+        A run that does not request slots in time is skipped, and no slot is reserved for the run.
+        The call may have been lost, so the run is called again even if no slot is free. When the
+        run makes a request, it gets its turn again. Runs that ended leave the line.
         """
         with self._db.reading() as conn:
             if conn.execute(select(pool_ticket.c.run_id).limit(1)).first() is None:
@@ -218,8 +218,8 @@ class PoolStore(StorePart):
     def list_pools(self) -> list[PoolRow]:
         """Return all pools: the configured ones, and those whose slots runs hold or wait for.
 
-        A caller of one project gets only the pools that it may use, with the slots that its own
-        runs hold and wait for.
+        A caller with access to one project gets only the pools that this project may use, with the
+        slots that runs of the project hold and wait for.
         """
         p = pool_ticket.c
         now = self._clock()
@@ -247,18 +247,18 @@ class PoolStore(StorePart):
         problem = None
         if self._pools.shut(name):
             problem = (
-                f"all slots are reserved for other pools: runs of {name} never begin; "
-                "reserve fewer, or add slots"
+                f"all slots are reserved for other pools: runs of pool {name} never start; "
+                "reserve fewer slots, or add slots"
             )
         elif name != DEFAULT and name not in known.named:
             problem = (
-                f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add it "
-                "again, or give them another"
+                f"LIFECYCLE_POOLS has no pool {name!r}: {DEFAULT} serves its runs; add the pool "
+                "again, or give the runs another pool"
             )
         elif gate.fingerprint not in (None, self._pools.fingerprint):
             problem = (
-                "a worker gave slots by other LIFECYCLE_POOLS than this process has; give "
-                "all the same, and restart"
+                "a worker assigned slots with a different value of LIFECYCLE_POOLS; give all "
+                "processes the same value, and restart them"
             )
         return PoolRow(
             name=name,
@@ -275,11 +275,12 @@ class PoolStore(StorePart):
         )
 
     def in_line(self, run_id: int) -> InLine | None:
-        """Return the position of a run in the line of its pool; ``None`` if it does not wait for a
-        slot or is unknown.
+        """Return the position of a run in the line of its pool; ``None`` if the run is unknown or
+        is not waiting for a slot.
 
-        A caller of one project gets positions only for its own runs, but ``about_s`` includes runs
-        of other projects. At most ``AHEAD_MAX`` tickets of each kind before the run are counted.
+        A caller with access to one project gets positions only for runs of this project, but
+        ``about_s`` includes runs of other projects. At most ``AHEAD_MAX`` tickets of each kind
+        before the run are counted.
         """
         p = pool_ticket.c
         now = self._clock()
@@ -306,7 +307,7 @@ class PoolStore(StorePart):
                     conn.execute(query.where(kind).limit(AHEAD_MAX)).scalars().all()
                     for kind in (urgent, older)
                 )
-                # A more urgent run first takes all its slots. Any other run takes one slot in each
+                # A more urgent run gets all its slots first. Every other run gets one slot in each
                 # turn.
                 return [sum(first), len(earlier)]
 
@@ -391,8 +392,8 @@ def _gate(conn: Connection, pools: Pools, now: datetime) -> Iterator[Gate]:
 def _read_gate(
     conn: Connection, pools: Pools, now: datetime, *, lock: bool = False, own: bool = False
 ) -> Gate:
-    """Return the gate. With ``own``, it counts only slots that runs of the caller's project
-    hold.
+    """Return the gate. If ``own`` is true, the gate counts only slots that runs of the caller's
+    project hold.
     """
     query = select(pool_gate.c.state).where(pool_gate.c.id == 1)
     state = conn.execute(query.with_for_update() if lock else query).scalar_one_or_none()
@@ -403,7 +404,7 @@ def _read_gate(
     of_task = run_history.alias("of_task")
     columns = (t.status, t.pool, t.priority)
     # A call without an answer may have created its task. The task keeps its slot until a poll after
-    # the call proves that it does not exist.
+    # the call proves that the task does not exist.
     unseen = or_(of_task.c.verified_at.is_(None), of_task.c.verified_at <= t.offered_until)
     unseen = select(of_task.c.run_id).where(of_task.c.run_id == t.run_id, unseen).exists()
     offered = and_(
@@ -471,8 +472,8 @@ def _heads(conn: Connection, gate: Gate, now: datetime, each: int) -> list[Ticke
 
 
 def _first(conn: Connection, pools: Collection[str], each: int, now: datetime) -> list[Ticket]:
-    """Return the first tickets of these pools, the most urgent and oldest first, without runs that
-    did not respond to their call.
+    """Return the first tickets of these pools, the most urgent and oldest first, excluding runs
+    that did not respond to their call.
     """
     times = {"since": now - timedelta(seconds=CALL_S), "until": now + timedelta(seconds=CALL_S)}
     rows = conn.execute(_first_query(tuple(sorted(pools))), {"each": each, **times})

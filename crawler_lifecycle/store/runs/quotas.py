@@ -32,10 +32,10 @@ def check_quotas(
 ) -> None:
     """Raise ``QuotaReached`` or ``InvalidRequest`` unless the run may get ``tasks`` more tasks.
 
-    ``present`` is the current number of its tasks; ``None`` if the run is new. While a limit is
-    counted, other transactions that count it wait for this one, so that concurrent transactions
-    cannot exceed it. The error does not reveal to a caller of one project how other projects use a
-    pool.
+    ``present`` is the current number of its tasks; ``None`` if the run is new. While this
+    transaction counts the usage of a limit, other transactions that count the same usage wait, so
+    that concurrent transactions cannot exceed the limit. The error does not reveal to a caller with
+    access to one project how other projects use a pool.
     """
     limits = [limit for limit in limits_of(quotas, run) if limit.what not in OPEN]
     for limit in limits:
@@ -55,7 +55,8 @@ class QuotaStore(StorePart):
     def quotas_of(self, run: Mapping[str, Any]) -> list[Limit]:
         """Return the limits that apply to a run with these columns, with their current usage.
 
-        A caller of one project does not get the usage of a pool that it shares with others.
+        A caller with access to one project does not get the usage of a pool that several projects
+        share.
         """
         now = self._clock()
         told = self._pools.told(run["pool"])

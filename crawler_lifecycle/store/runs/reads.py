@@ -82,7 +82,7 @@ class RunReader(RunCounts, RunPart):
         return whole_run(rows[0]) if rows else None
 
     def request_of(self, run_id: int) -> RunRequest:
-        """Return the stored request of a run, without its task list, for its own workflow.
+        """Return the stored request of a run for the run's own workflow, omitting the task list.
 
         Raises ``RowMissing``.
         """
@@ -109,9 +109,9 @@ class RunReader(RunCounts, RunPart):
         limit: int = 50,
         **wanted: Unpack[RunQuery],
     ) -> tuple[list[RunRow], Reach]:
-        """Return the same runs, but only those that contain a text, or in the order of ``sort``
-        (one of ``SORTS``; a ``-`` before it reverses the order), starting at ``offset``. The second
-        value shows how far the search reached.
+        """Return the runs of ``list_runs`` that contain the text ``search``, or all its runs in the
+        order of ``sort`` (one of ``SORTS``; a leading ``-`` reverses the order), starting at
+        ``offset``. The second value shows how far the search reached.
         """
         filters = self._filters(before_run_id, **wanted)
         with self._db.reading() as conn:
@@ -130,7 +130,7 @@ class RunReader(RunCounts, RunPart):
     def known_values(self, most: int) -> dict[str, list[str]]:
         """Return the distinct values of runs for each filter, at most ``most`` per filter.
 
-        A caller of one project gets no pools or flows.
+        A caller with access to one project gets no pools or flows.
         """
         # The other columns have no index by project.
         names = ("crawler", "outcome", "tag", *(("pool", "flow_id") if only() is None else ()))
@@ -208,15 +208,15 @@ class RunReader(RunCounts, RunPart):
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
         """Return for each of these runs (at most 500) a value that changes when its row is written.
 
-        Its last part is true if no other change is expected, because the run executes and no poll
-        is overdue.
+        The last part of this value is true if no other change is expected, because the run is
+        executing and no poll is overdue.
         """
         r = run_history.c
         in_time = or_(r.next_look_at.is_(None), r.next_look_at >= self._clock())
         at_rest = or_(r.waiting_for.is_(None), r.waiting_for.startswith(POLLS))
         calm = and_(r.status == RunStatus.PROCESSING, at_rest, in_time)
-        # Reports of crawlers change only counters. Their time does not advance after a poll with a
-        # clock that is ahead.
+        # Reports from crawlers change only counters. The time of the last counters does not advance
+        # after a poll with a clock that is ahead.
         counted = (r.last_progress_at, *(r[name] for name in COUNTERS))
         query = select(r.run_id, r.updated_at, r.verified_at, *counted, calm).where(
             r.run_id.in_(run_ids)
@@ -224,7 +224,7 @@ class RunReader(RunCounts, RunPart):
         return {row["run_id"]: tuple(row.values()) for row in self._rows(query)}
 
     def resumption(self, run_id: int) -> list[Resumption]:
-        """Return at most ten notes of the run's tasks about resuming from saved state, the most
+        """Return at most ten notes from the run's tasks about resuming from saved state, the most
         frequent first.
         """
         t = task_history.c
@@ -263,7 +263,7 @@ class SweepStore(StorePart):
     def unowned_runs(self, older_than: datetime) -> list[RunRow]:
         """Return runs that were reserved or resumed before ``older_than`` and are not claimed.
 
-        They were accepted, so their workflows must be started.
+        These runs were accepted, so their workflows must be started.
         """
         r = run_history.c
         old = and_(
@@ -284,15 +284,15 @@ class SweepStore(StorePart):
             r.status.in_(LIVE_RUNS),
             r.stop_requested_at.is_not(None),
         )
-        # The time of a stop comes from the database. If its clock is ahead of ours, the row has our
-        # time.
+        # The time of a stop comes from the database. If the database's clock is ahead of ours, the
+        # row contains our time.
         old = or_(r.stop_requested_at < older_than, r.updated_at < older_than)
         query = select(run_history).where(*unheard, old).order_by(r.stop_requested_at).limit(limit)
         return [run_row(row) for row in self._rows(query)]
 
 
 class WakeUpStore(StorePart):
-    """The rows of runs for polls that are made without the workflows."""
+    """The rows of runs that are polled without their workflows."""
 
     def wake_target(self, run_id: int) -> WakeUpState | None:
         """Return the owner and the polls of a run; ``None`` if the run is unknown."""
@@ -320,7 +320,7 @@ class WakeUpStore(StorePart):
                 row["owner_workflow_id"],
                 row["owner_run_id"],
                 ended=RunStatus(row["status"]).terminal,
-                # With a time in the future, no change would cause a poll until that time.
+                # If this time were in the future, no change would cause a poll before that time.
                 verified_at=not_ahead(row["verified_at"], now),
                 next_look_at=row["next_look_at"],
                 look_gap_ms=row["look_gap_ms"],

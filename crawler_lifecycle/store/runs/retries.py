@@ -26,8 +26,8 @@ from .moves import update_tasks
 from .tables import crawler_memory, status_transition, task_history
 from .unit import BY_RUN, RunPart, Unit, current_tasks
 
-#: A function that returns the next try after an end, or the reason why there is none. It gets the
-#: number of tries so far.
+#: A function that returns the next try after a task has ended, or the reason why there is no
+#: further try. Its second argument is the number of tries so far.
 Decide = Callable[[EndedTry, int], NextTry | str]
 
 #: The maximum number of ended tasks that one transaction decides about.
@@ -63,13 +63,15 @@ class RetryStore(RunPart):
         remember: bool = False,
         now: datetime | None = None,
     ) -> RetriedTasks:
-        """Decide once about the next ``PAGE`` tasks that ended without success, and insert a QUEUED
-        row for each further try. Call it again while tasks are ``left``.
+        """Decide for each of the next ``PAGE`` tasks that ended without success whether it is
+        retried, and insert a QUEUED row for each further try. The decision about a task is made
+        only once. The caller repeats the call while tasks are ``left``.
 
-        ``most`` is the number of tries that the policy allows for a task. With ``remember``, the
-        memory of a try after ``oom`` is stored for later runs of the crawler. After a stop or the
-        end of the run, nothing is decided. ``now`` is the time at which waits begin, and must come
-        from the same clock as the time passed to ``offer_tasks``. Raises ``Fenced``.
+        ``most`` is the number of tries that the policy allows for a task. If ``remember`` is true,
+        the memory limit of a try that follows ``oom`` is stored for later runs of the crawler.
+        After a stop or the end of the run, no decisions are made. ``now`` is the time at which
+        waits begin, and must come from the same clock as the time passed to ``offer_tasks``. Raises
+        ``Fenced``.
         """
         with self._unit(fence) as unit:
             left, now = 0, now or unit.now
@@ -84,7 +86,7 @@ class RetryStore(RunPart):
             return RetriedTasks(counts, ended_so, resting, left)
 
     def take_up(self, fence: Fence, seen: Sequence[ClusterTask]) -> None:
-        """Insert missing rows for retries that execute on the cluster. They are missing if the
+        """Insert missing rows for retries that execute on the cluster. Rows are missing if the
         database was restored from a copy that is older than the decision to retry. A second call
         changes nothing. Raises ``Fenced``.
         """
@@ -167,7 +169,7 @@ def _decide(
     *,
     remember: bool,
 ) -> None:
-    """Record the decisions about these ends. ``used`` is the number of earlier tries."""
+    """Record the decisions about these ended tasks. ``used`` is the number of earlier tries."""
     again: list[tuple[Row, NextTry]] = []
     notes = []
     for row in ended:
@@ -235,7 +237,7 @@ def _supersede(
 ) -> None:
     """Insert a ``new`` row with this status for each of these rows of ended tasks.
 
-    Their transitions contain ``told``.
+    The transitions of the new rows contain ``told``.
     """
     t = task_history.c
     source = "retry"

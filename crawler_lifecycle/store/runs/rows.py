@@ -82,7 +82,7 @@ def load_request(run: Row) -> RunRequest:
         kept = {
             name: value for name, value in stored.items() if name in RunRequest.__dataclass_fields__
         }
-        # This is strict, as for HTTP requests.
+        # The validation is as strict as for HTTP requests.
         return _REQUEST.validate_json(json.dumps(kept), strict=True)
 
     return validated(read, run_history, run, "request", "request", "set the request that was sent")
@@ -143,8 +143,8 @@ def compact(value: Any) -> Any:
 
 
 def evidence(observation: Observation) -> JsonText:
-    """Return the observation as JSON, without unknown values and without ``fields``, which are in
-    the task's row.
+    """Return the observation as JSON, omitting unknown values, and ``fields``, which are in the
+    task's row.
     """
     observation = replace(observation, fields=None)
     try:

@@ -52,7 +52,7 @@ def found(
     page: tuple[int, int],
     now: datetime,
 ) -> tuple[list[int], base.Reach]:
-    """Return the ids of the runs that contain the text, in this order.
+    """Return the ids of the runs that contain the text, in the order ``sort``.
 
     ``page`` is the first position and the number of runs.
     """

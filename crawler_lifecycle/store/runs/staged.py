@@ -68,7 +68,7 @@ def stage(unit: Unit, parts: Mapping[int, Mapping[str, Any]]) -> None:
 def _merged(earlier: Any, later: Any) -> Any:
     """Return the later part.
 
-    If its log or statistics are missing, it gets those of the earlier part.
+    If its log or statistics are missing, they are taken from the earlier part.
     """
     if not isinstance(earlier, Mapping) or not isinstance(later, Mapping):
         return later

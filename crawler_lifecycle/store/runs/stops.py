@@ -137,8 +137,9 @@ class StopStore(RunPart):
         """Return a page of the tasks that must still be asked to end (PENDING or RUNNING), by
         index.
 
-        With ``force``, these are the active tasks that were not killed yet. With ``killed_before``,
-        they are the active tasks that were last killed before that time. Raises ``Fenced``.
+        If ``force`` is true, the page contains the active tasks that were not killed yet. If
+        ``killed_before`` is given, the page contains the active tasks that were last killed before
+        that time. Raises ``Fenced``.
         """
         t = task_history.c
         statuses = ACTIVE if force else _UNASKED
@@ -158,7 +159,7 @@ class StopStore(RunPart):
     def mark_stopping(self, fence: Fence, task_ids: Sequence[int], *, killed: bool = False) -> None:
         """Record that these tasks were asked to end: PENDING and RUNNING become STOPPING.
 
-        ``killed`` is true if they were now killed by a forced stop.
+        ``killed`` is true if a forced stop has just killed these tasks.
         """
         with self._unit(fence) as unit:
             t = task_history.c

@@ -56,7 +56,7 @@ run_history = new_table(
     project_column(),
     required("request_id", String(120)),
     required("request_hash", String(32)),
-    # work_hash: the fingerprint of the work, without its requester and its time. schedule: the
+    # work_hash: the fingerprint of the work, excluding the requester and the time. schedule: the
     # schedule that requested the run. Both are used to find a later successful run of the same work
     # or schedule.
     Column("work_hash", String(32)),
@@ -137,7 +137,7 @@ run_history = new_table(
         "parent ended_at",
         "work_hash status",
         "schedule status",
-        # For finding resumed runs of a manager, which are few.
+        # For finding the few resumed runs of a manager.
         "parent attempt",
         # Callers of one project use the same filters, which must not read the rows of all other
         # projects.
@@ -159,8 +159,8 @@ run_history = new_table(
     Index(None, "created_at"),
     # For audits, which compare recently ended runs.
     *list_indexes("run_id", "ended_at"),
-    # Only live runs have a next poll. Live runs without one are found by the last change of their
-    # rows.
+    # Only live runs have a next poll. Live runs without a next poll are found by the time when
+    # their rows last changed.
     Index("ix_run_history_overdue", "next_look_at", "status", "updated_at"),
     Index("ix_run_history_unowned", "owner_run_id", "status", "created_at"),
     Index(None, "deletion_ended_at", "deleted_at"),
@@ -190,8 +190,8 @@ task_history = new_table(
     "task_history",
     counted_key("task_id"),
     _run_id(),
-    # Counts the tries of this index over all attempts of the run. It is part of the task's name on
-    # the cluster.
+    # Counts the tries of this index over all attempts of the run. This count is part of the task's
+    # name on the cluster.
     required("attempt", Integer),
     # The attempt of the run to which the try belongs.
     required("run_attempt", Integer),
@@ -203,7 +203,7 @@ task_history = new_table(
     required("status_since", UtcTime),
     Column("outcome", Words(200)),
     Column("cause", Long),
-    # The line of the log or of the runner that explains why the crawler failed.
+    # The line from the log or from the runner that explains why the crawler failed.
     Column("error", Words(ERROR_MAX)),
     required("args", Json),
     Column("cluster", Words(100)),
@@ -269,11 +269,11 @@ pool_gate = new_table(
 
 pool_ticket = new_table(
     "pool_ticket",
-    # A run that waits for slots of its pool.
+    # A run that is waiting for slots in its pool.
     owner_key("run_history.run_id"),
     required("pool", String(63)),
     required("priority", Integer),
-    # The position in the line depends on the age of the run. The wait began when it last got a
+    # The position in the line depends on the age of the run. The wait began when the run last got a
     # slot.
     required("since", UtcTime),
     required("waits_since", UtcTime),
@@ -287,7 +287,7 @@ pool_ticket = new_table(
 
 crawler_memory = new_table(
     "crawler_memory",
-    # The memory that a try needed after "oom", if the retry policy has ``remember``.
+    # The memory that a try needed after "oom", if the retry policy sets ``remember``.
     Column("project", String(63), primary_key=True),
     Column("crawler", String(63), primary_key=True),
     required("memory", String(20)),
@@ -396,8 +396,8 @@ task_change = new_table(
 task_log = new_table(
     "task_log",
     owner_key("task_history.task_id"),
-    # Only rows of older builds have their text here. Now this is empty, and the next column has the
-    # text.
+    # Only rows that older builds wrote contain the text here. In newer rows, this column is empty,
+    # and the next column contains the text.
     required("log_tail", Text, default=""),
     # An uncompressed log takes a page of 16 KiB. Compressed (columns.compressed), it takes a fifth
     # of that.

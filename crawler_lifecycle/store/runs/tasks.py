@@ -45,8 +45,8 @@ class TaskReader(StorePart):
     ) -> list[TaskRow]:
         """Return tasks of a run by id.
 
-        With ``superseded``, include superseded tasks. ``among`` limits them to these ids. Raises
-        ``ValueError`` for more than ``ROWS_MAX`` ids.
+        If ``superseded`` is true, include superseded tasks. ``among`` limits the result to tasks
+        with these ids. Raises ``ValueError`` for more than ``ROWS_MAX`` ids.
         """
         t = task_history.c
         query = select(task_history).where(t.run_id == run_id, t.task_id > after_task_id)
@@ -68,7 +68,7 @@ class TaskReader(StorePart):
             return tries_of(conn, run_id)
 
     def drawn_tasks(self, run_id: int, limit: int) -> list[DrawnTask]:
-        """Return the first tasks of a run by id in a short form, without superseded tasks.
+        """Return the first tasks of a run by id in a short form, excluding superseded tasks.
 
         Full rows of many tasks would take too long.
         """
@@ -83,7 +83,7 @@ class TaskReader(StorePart):
     def task_page(
         self, run_id: int, statuses: Sequence[TaskStatus], after_index: int = -1, limit: int = 500
     ) -> list[TaskState]:
-        """Return tasks in these statuses with an index above ``after_index``, by index, without
+        """Return tasks in these statuses with an index above ``after_index``, by index, excluding
         superseded tasks.
         """
         t = task_history.c
@@ -103,8 +103,8 @@ class TaskReader(StorePart):
             return count_tasks(conn, run_id)
 
     def tasks_of_runs(self, run_ids: Collection[int]) -> dict[int, RunTasks]:
-        """Return the counts of tasks of each of these runs, without superseded tasks, with a reason
-        why a task waits.
+        """Return the counts of tasks of each of these runs, excluding superseded tasks, and a
+        reason why a task waits.
 
         Runs without tasks are left out. One statement counts all tasks, and another one reads the
         reasons for each 50 runs with PENDING tasks. Raises ``ValueError`` for more than
@@ -212,10 +212,10 @@ class TaskReader(StorePart):
             raise unreadable(task_log, rows[0], fault) from None
 
     def statistics(self, run_id: int) -> dict[str, int | float]:
-        """Return the statistics that crawlers reported, summed over the run's tasks without
+        """Return the statistics that crawlers reported, summed over the run's tasks, excluding
         superseded tasks.
 
-        They are limited to 8 KiB as JSON (``bounds.statistics``). The result is empty if no crawler
+        The result is limited to 8 KiB as JSON (``bounds.statistics``). It is empty if no crawler
         reported statistics.
         """
         with self._db.reading() as conn:
@@ -252,8 +252,8 @@ def recorded_task(row: Row) -> RecordedTask:
 
 
 def run_statistics(conn: Connection, run_id: int) -> dict[str, int | float]:
-    """Return the statistics that crawlers reported, summed over the run's tasks without superseded
-    ones.
+    """Return the statistics that crawlers reported, summed over the run's tasks, excluding
+    superseded tasks.
     """
     t = task_history.c
     query = select(t.task_id, task_stats.c.stats).where(t.superseded_by.is_(None))

@@ -77,7 +77,7 @@ BY_RUN = (
 
 
 def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any]:
-    """Return a query for these columns of the run's tasks, without superseded tasks."""
+    """Return a query for these columns of the run's tasks, excluding superseded tasks."""
     t = task_history.c
     query = (
         select(*columns)
@@ -87,15 +87,15 @@ def current_tasks(run_id: int | BindParameter[int], *columns: Any) -> Select[Any
     return query.with_hint(*BY_RUN)
 
 
-#: This query runs after every change and every poll. It is built once, because that takes longer
-#: than its execution.
+#: This query runs after every change and every poll. It is built only once, because building the
+#: query takes longer than executing it.
 _COUNT = current_tasks(bindparam("run_id"), task_history.c.status, func.count()).group_by(
     task_history.c.status
 )
 
 
 def count_tasks(conn: Connection, run_id: int) -> TaskCounts:
-    """Return the number of tasks of the run in each status, without superseded tasks."""
+    """Return the number of tasks of the run in each status, excluding superseded tasks."""
     return TaskCounts(dict(conn.execute(_COUNT, {"run_id": run_id}).all()))
 
 
@@ -152,7 +152,8 @@ def missing(run_id: int) -> RowMissing:
 def read_run(
     conn: Connection, run_id: int, *, lock: bool = False, owned: bool = False
 ) -> dict[Any, Any]:
-    """Return the row of the run. With ``lock``, it stays locked until the end of the transaction.
+    """Return the row of the run. If ``lock`` is true, the row stays locked until the end of the
+    transaction.
 
     Raises ``RunNotFound`` if there is none, or ``RowMissing`` if the caller ``owned`` the run.
     """
@@ -188,7 +189,7 @@ def checked_counts(conn: Connection, run: Row) -> TaskCounts:
 class Unit:
     """A write transaction on a run whose row is locked.
 
-    Other writers of this program wait until it ends.
+    Other writers in this program wait until the transaction ends.
 
     ``run`` is the row that will be committed. ``changed`` requests an event ``run.changed`` at the
     end.
@@ -209,7 +210,7 @@ class Unit:
 
     @cached_property
     def by_server(self) -> datetime:
-        """The time of the database."""
+        """The current time by the database's clock."""
         # A SQLite file uses our own clock.
         if not self.by_database or self.conn.dialect.name != "mysql":
             return self.now
@@ -218,8 +219,8 @@ class Unit:
 
     @property
     def dated(self) -> datetime:
-        """The time of changes and corrections of tasks: now, or the database's time if our clock is
-        ahead.
+        """The time to record for changes and corrections of tasks: our time, or the database's time
+        if our clock is ahead.
         """
         return not_ahead(self.now, self.by_server) or self.by_server
 
@@ -344,7 +345,7 @@ class Unit:
     def report_corrections(self) -> None:
         """Append one event for all corrections of the transaction.
 
-        It contains the first ``CORRECTIONS_SHOWN``.
+        The event contains the first ``CORRECTIONS_SHOWN`` corrections.
         """
         # The event omits the evidence, which is in the table.
         shown = [facts(asdict(row), *_SHOWN) for row in self.corrections[:CORRECTIONS_SHOWN]]
@@ -359,7 +360,7 @@ class Unit:
         self.append_event(EVENT_CORRECTION_MADE, None, body)
 
     def append_event(self, type: str, key: str | None, body: Mapping[str, Any]) -> Event:
-        """Append an event. It must be the last statement of the transaction."""
+        """Append an event. This must be the last statement in the transaction."""
         subject = run_subject(self.run_id)
         uid = self.ref.uid
         more = {"attempt": self.attempt, "event_key": key}
@@ -398,7 +399,7 @@ def begin_run(unit: Unit, start: Start) -> None:
 def standing(run: Row, tasks: Mapping[str, int]) -> Standing:
     """Return the facts that describe the wait of a run.
 
-    They contain times instead of ages, because events are read later.
+    These facts contain times instead of ages, because events are read later.
     """
     return made(
         Standing,
@@ -428,12 +429,12 @@ class RunPart(StorePart):
 
     @contextmanager
     def _unit(self, of: int | Fence, *, of_deleted: bool = False) -> Iterator[Unit]:
-        """Lock the run with this number, or the run of a fence, which is checked.
+        """Lock the run with this number, or check a fence and lock its run.
 
-        At the end, append an event if the run changed.
+        At the end of the block, append an event if the run changed.
 
         Every transaction locks the row of the run first, which prevents deadlocks. Raises
-        ``RunDeleted`` for a deleted run, unless ``of_deleted``.
+        ``RunDeleted`` for a deleted run, unless ``of_deleted`` is true.
         """
         with self._db.writing() as conn:
             if isinstance(of, Fence):

@@ -154,10 +154,10 @@ def test_what_cannot_be_is_refused_with_the_fix(
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 1000)
     assert refusal(tmp_path, "nobody") == (
         "LIFECYCLE_CLUSTER__RUN_AS: 'nobody' needs a scheduler service that runs as root, but this one has the uid "
-        "1000; start it as root, or unset it and start the service itself as that user"
+        "1000; start the service as root, or unset this setting and start the service as that user"
     )
     monkeypatch.setattr(crawl_user.os, "geteuid", lambda: 0)
-    assert "there is no user 'no-such-user' on this machine; create it (useradd" in refusal(
+    assert "there is no user 'no-such-user' on this machine; create the user (useradd" in refusal(
         tmp_path, "no-such-user"
     )
     assert "there is no user '99999999999' on this machine; name a user that exists" in refusal(

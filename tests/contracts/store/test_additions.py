@@ -137,12 +137,12 @@ def test_after_a_stop_and_after_the_end(harness: Harness) -> None:
     harness.store.stops.record_stop(fence.run_id, harness.stop(), "s")
     with pytest.raises(
         NotInThisState,
-        match=r"was asked to stop and takes no more tasks; wait for its end and resume",
+        match=r"was asked to stop and accepts no more tasks; wait for its end and resume",
     ):
         harness.store.additions.add_tasks(fence.run_id, "k", ARGS)
     harness.finish(fence)
     with pytest.raises(
-        NotInThisState, match=r"is COMPLETED and takes no more tasks; resume it first"
+        NotInThisState, match=r"is COMPLETED and accepts no more tasks; resume it first"
     ):
         harness.store.additions.add_tasks(fence.run_id, "k", ARGS)
     assert harness.store.tasks.count_tasks(fence.run_id).by_status == {"SUCCEEDED": 1}

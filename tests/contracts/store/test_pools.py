@@ -317,12 +317,12 @@ def test_a_removed_pool_is_served_by_default_and_reported(
         shown = {row.name: row for row in store.pools.list_pools()}
         assert (
             shown["one"].problem
-            == "LIFECYCLE_POOLS has no pool 'one': default serves its runs; add it again, or give them another"
+            == "LIFECYCLE_POOLS has no pool 'one': default serves its runs; add the pool again, or give the runs another pool"
         )
         assert (shown["one"].waiting_tasks, shown["default"].in_use) == (1, 1)
         store.pools.adopt()
         assert shown["a"].problem is not None
-        assert "other LIFECYCLE_POOLS" in shown["a"].problem
+        assert "different value of LIFECYCLE_POOLS" in shown["a"].problem
         assert called(harness) == ["r2"]
         assert ask(harness, waiting) == 1
         assert {row.name: row for row in store.pools.list_pools()}["a"].problem is None
@@ -594,7 +594,7 @@ def test_a_pool_for_which_no_place_is_left_says_so(store_url: str, clock: Clock)
         problems = {row.name: row.problem for row in store.pools.list_pools()}
         assert problems["kept"] is None
         assert problems["default"] is not None
-        assert "runs of default never begin" in problems["default"]
+        assert "runs of pool default never start" in problems["default"]
 
 
 def test_without_pools_a_run_leaves_room_on_a_full_cluster(store_url: str, clock: Clock) -> None:

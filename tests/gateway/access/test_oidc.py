@@ -415,7 +415,7 @@ def test_each_way_in_which_an_issuer_is_of_no_use_is_named_with_its_fix(
         (Answer(302, headers={"Location": f"{desk.issuer.url}/elsewhere"}), "answers HTTP 302"),
         (Answer(body=b"<html>"), "no usable answer"),
         (Answer(body=b"[" * 100_000), "no usable answer"),
-        (Answer(body=b" " * (ANSWER_MAX + 1)), "answers more than"),
+        (Answer(body=b" " * (ANSWER_MAX + 1)), "answers with more than"),
         (
             Answer(body=b'{"issuer": "https://evil.example"}'),
             "calls itself 'https://evil.example'; set LIFECYCLE_OIDC",

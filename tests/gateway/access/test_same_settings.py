@@ -75,7 +75,7 @@ def test_a_process_with_other_settings_is_named_and_a_stranger_learns_that_somet
     said = told(api, gateway, keys)
     assert said == (
         "not the same as here: LIFECYCLE_GATEWAY__LOGIN_KEY of worker b/7; LIFECYCLE_POOLS of worker b/7; "
-        "give all processes the same, and restart them"
+        "give all processes the same settings, and restart them"
     )
     assert "worker b/7" not in api.get("/readyz").text
     note(harness, "worker b/7", of(pools={"shop": {"max": 3}}))

@@ -1,6 +1,6 @@
 """Archives in an S3 bucket.
 
-They are uploaded while they are packed, and are either complete or absent.
+Each archive is uploaded while it is being packed, and is either complete or absent.
 
 Retries are left to Temporal. Only single calls to S3 are repeated here, at most twice.
 """
@@ -30,10 +30,10 @@ _READING = "the archive cannot be read"
 
 
 class S3Archive:
-    """The port ``FileArchive`` below ``s3://bucket/prefix``. It is thread-safe, and connects on
-    first use.
+    """The port ``FileArchive`` below ``s3://bucket/prefix``. This class is thread-safe, and
+    connects on first use.
 
-    Files beyond the limits of an archive are left out and listed in its manifest.
+    Files that exceed the limits of an archive are left out, and listed in the archive's manifest.
     """
 
     def __init__(self, url: str, *, quiet_s: float = QUIET_S) -> None:
@@ -52,7 +52,7 @@ class S3Archive:
     ) -> ExportResult:
         """Write the zip under ``key``.
 
-        It replaces an earlier one only when it is complete. Raises ``NotDelivered``.
+        An earlier zip is replaced only when the new zip is complete. Raises ``NotDelivered``.
 
         ``files_max`` is the crawler's own limit. The smaller limit applies.
         """
@@ -89,8 +89,8 @@ class S3Archive:
         """Return a part of a stored archive, with one request. Raises ``NotDelivered``."""
         key = self._key(url)
         answer = self.bucket.get(key, _READING, Range=f"bytes={place}-{place + limit - 1}")
-        # A service that ignores the range sends the whole archive without ``ContentRange``. Its
-        # body is not read.
+        # A service that ignores the range sends the whole archive without ``ContentRange``. The
+        # body of such an answer is not read.
         whole = str(answer.get("ContentRange") or "").rpartition("/")[2]
         if not whole.isdecimal():
             answer["Body"].close()
@@ -114,7 +114,7 @@ class S3Archive:
         return url.removeprefix(self.bucket.url(""))
 
     def check(self) -> str:
-        """Try every call of an export with a probe object.
+        """Try every call that an export makes, with a probe object.
 
         Returns a text about the destination of archives.
 

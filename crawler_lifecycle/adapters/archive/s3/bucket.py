@@ -1,6 +1,6 @@
 """A location in S3, given by its URL.
 
-It has one client, which connects on first use. Errors contain the location and the fix.
+The location has one client, which connects on first use. Errors contain the location and the fix.
 
 boto3 itself reads profiles, roles and the ``AWS_*`` variables, including ``AWS_ENDPOINT_URL``.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CONNECT_S = 10
 READ_S = 60
 TRIES = 3
-#: Seconds to connect and to read in a check, because a person waits for it.
+#: Seconds to connect and to read in a check, because a person is waiting for the check.
 CHECK_S = 5
 
 _CHUNK = 2**20
@@ -38,10 +38,10 @@ THREADS = 8
 class Bucket:
     """A location ``s3://bucket/prefix``.
 
-    It is thread-safe. ``setting`` is the name of the setting with the URL.
+    This class is thread-safe. ``setting`` is the name of the setting with the URL.
 
-    With ``checking``, time limits are short, because a person waits. Raises ``InvalidRequest`` for
-    any other URL.
+    If ``checking`` is true, time limits are short, because a person is waiting. Raises
+    ``InvalidRequest`` for any other URL.
     """
 
     def __init__(self, url: str, setting: str, *, checking: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Texts for errors of S3: code, message and fix. They contain no secrets."""
+"""Texts for errors from S3: code, message and fix. The texts contain no secrets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CREDENTIALS = (
     "of this machine"
 )
 _EXPIRED = (
-    "the credentials have expired; renew them (the next try reads them again when they come "
-    "from a role)"
+    "the credentials have expired; renew them (if they come from a role, the next try reads them "
+    "again)"
 )
 _REGION = "set AWS_REGION (AWS_DEFAULT_REGION) to the region of the bucket"
 
@@ -33,7 +33,7 @@ _FIXES = {
         ("AccessDenied 403", "give the credentials the permissions that {page} lists"),
         (
             "AllAccessDisabled",
-            "the bucket is closed; ask its owner, or set {setting} to another one",
+            "the bucket is closed; ask its owner, or set {setting} to another bucket",
         ),
         ("InvalidAccessKeyId SignatureDoesNotMatch InvalidToken", _CREDENTIALS),
         ("ExpiredToken ExpiredTokenException TokenRefreshRequired", _EXPIRED),
@@ -44,12 +44,12 @@ _FIXES = {
         ),
         (
             "SlowDown ServiceUnavailable InternalError 500 503",
-            "the service has no capacity now; it is tried again later",
+            "the service has no capacity now; the request is repeated later",
         ),
         (
             "404",
-            "it was sent but does not exist; check the bucket, AWS_ENDPOINT_URL, and rules that "
-            "remove objects",
+            "the object was sent but does not exist; check the bucket, AWS_ENDPOINT_URL, and "
+            "rules that remove objects",
         ),
         ("BadDigest", "the bytes were damaged on the network; they are sent again"),
         ("InvalidPart", "a part was lost or damaged; all parts are sent again"),
@@ -57,7 +57,7 @@ _FIXES = {
             "NoSuchUpload",
             "the upload was aborted by another program or a lifecycle rule; it starts again",
         ),
-        ("EntityTooLarge", "the archive is larger than this service takes; lower bytes_max"),
+        ("EntityTooLarge", "the archive is larger than this service accepts; lower bytes_max"),
         ("QuotaExceeded", "the bucket is full; delete objects or raise its quota"),
         ("XMinioStorageFull", "the storage is full; delete objects or add storage"),
         ("KMS.DisabledException", "the bucket's encryption key is disabled; enable it"),
@@ -83,7 +83,7 @@ _LOCAL_FIXES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
         "check AWS_ENDPOINT_URL, AWS_REGION and the network",
     ),
     (ResponseParserError, "this is not an answer from S3; check AWS_ENDPOINT_URL"),
-    (exceptions.HTTPClientError, "the connection broke; it is tried again later"),
+    (exceptions.HTTPClientError, "the connection broke; the request is repeated later"),
 )
 
 _KEY_ID = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b")

@@ -175,8 +175,8 @@ class Upload:
         answer = self._client.create_multipart_upload(
             **self._where, **self._headers, Metadata=self._metadata
         )
-        # This is checked here and not in the waiting thread. If its wait is interrupted, the upload
-        # must be aborted too.
+        # This is checked here and not in the waiting thread. If the wait of that thread is
+        # interrupted, the upload must be aborted too.
         self._upload_id = answer.get("UploadId")
         if self._upload_id is None:
             raise NotDelivered(
@@ -283,7 +283,8 @@ class Upload:
     def abort(self) -> None:
         """Remove the parts of an object that will not be finished. Never raises.
 
-        It uses another thread, so that an exception in this thread cannot prevent the removal.
+        Another thread removes the parts, so that an exception in this thread cannot prevent the
+        removal.
         """
         thread = threading.Thread(target=self._abort_calls, name="s3-abort")
         thread.start()
@@ -299,7 +300,7 @@ class Upload:
     def _abort_once(self) -> bool:
         """Abort the upload.
 
-        Return whether S3 no longer knew it, which can mean that it was completed.
+        Return whether S3 no longer knew the upload, which can mean that the upload was completed.
         """
         if self._upload_id is None:
             return False
@@ -317,8 +318,8 @@ def _fits(answer: Found, etag: str) -> bool:
 
     An ETag that is not a comparable digest counts as expected.
 
-    Objects encrypted with KMS or customer keys have other ETags, and some services use digests of
-    another form.
+    Objects encrypted with KMS or customer keys have other ETags, and some services use digests with
+    a different form.
     """
     found = str(answer.get("ETag", "")).strip('"')
     encrypted = (
@@ -336,9 +337,9 @@ def _base64(digest: bytes) -> str:
 class Leftovers:
     """Finds and aborts unfinished uploads of a key.
 
-    An upload may belong to a living exporter, which was believed dead or sends at the same time. An
-    upload is therefore aborted only if nothing has arrived for ``quiet_s`` seconds by S3's own
-    clock. If its exporter is alive after all, that export fails and is retried. This damages
+    An upload may belong to a living exporter, which was believed dead, or is sending at the same
+    time. An upload is therefore aborted only if nothing has arrived for ``quiet_s`` seconds by S3's
+    own clock. If its exporter is alive after all, that export fails and is retried. This damages
     neither archive.
     """
 
@@ -427,7 +428,7 @@ class Leftovers:
 
 
 def abort_below(client: Any, bucket: str, prefix: str) -> None:
-    """Abort every unfinished upload whose key begins with this prefix.
+    """Abort every unfinished upload whose key starts with this prefix.
 
     Raises the client's errors.
     """

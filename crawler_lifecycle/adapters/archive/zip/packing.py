@@ -37,13 +37,13 @@ BEAT_S = 0.2
 #: times as long and is no smaller.
 LEVEL = 1
 
-#: A probe compresses slices from the beginning of a file. These are their number, their size in
-#: bytes, and the ratio from which compression is not worthwhile.
+#: A probe compresses slices from the beginning of a file. These are the number of slices, their
+#: size in bytes, and the ratio from which compression is not worthwhile.
 _PROBE_SLICES = 4
 _PROBE_BYTES = 8 * 1024
 _PROBE_RATIO = 0.97
-#: The maximum number of tasks without files in the note of an archive. The manifest lists more of
-#: them.
+#: The maximum number of tasks without files in the note of an archive. The manifest lists more such
+#: tasks.
 _NAMED_MAX = 5
 Progress = Callable[[int, int], None]
 
@@ -188,7 +188,7 @@ def pack(
 
 @dataclass
 class _Packer:
-    """Writes members. Its memory usage does not depend on the contents, and grows slightly with
+    """Writes members. The memory usage does not depend on the contents, and grows slightly with
     each name.
     """
 

@@ -28,7 +28,7 @@ class Target(Protocol):
 class Digesting:
     """An unseekable file in front of a target.
 
-    It computes the digest and the size of the written bytes.
+    The file computes the digest and the size of the written bytes.
     """
 
     def __init__(self, target: Target) -> None:
@@ -63,8 +63,8 @@ class Directory:
 
     Members are appended, and all are read once when the archive is closed.
 
-    It replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory per member. For an
-    archive of 100,000 files, that exceeds all our other memory usage.
+    This class replaces ``ZipFile.filelist``, which needs about half a kilobyte of memory per
+    member. For an archive of 100,000 files, that exceeds all our other memory usage.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def member_info(path: str) -> zipfile.ZipInfo:
 class _NoNames(dict[str, zipfile.ZipInfo]):
     """Replaces the name index of ``ZipFile``.
 
-    It stays empty, because names are already unique here.
+    This index stays empty, because names are already unique here.
     """
 
     def __setitem__(self, name: str, info: zipfile.ZipInfo) -> None:

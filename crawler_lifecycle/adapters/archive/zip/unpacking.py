@@ -32,9 +32,9 @@ _OTHERS = {
 #: Compressed bytes that are unpacked at once.
 _INPUT = 64 * 1024
 _OUTPUT = 1024 * 1024
-#: A tar ends with padding. At most this many other bytes are read there.
+#: A tar ends with padding. At most this many bytes are read after the last member.
 _REST_MAX = 16 * 2**20
-#: The length of the longest name that is read, in bytes. It is above the limit for paths.
+#: The length of the longest name that is read, in bytes. This length is above the limit for paths.
 _NAME_MAX = 16 * 1024
 
 
@@ -123,7 +123,7 @@ class _Folders:
 class _Stream:
     """The unpacked bytes of a gzip stream, read in order.
 
-    Raises ``FilesMissing`` if it ends too early.
+    Raises ``FilesMissing`` if the stream ends too early.
     """
 
     def __init__(self, chunks: Iterator[bytes], beat: Callable[[], None]) -> None:
@@ -164,7 +164,7 @@ class _Stream:
                 return data
 
     def exactly(self, size: int) -> bytes:
-        """Return ``size`` bytes. Use it only for limited sizes."""
+        """Return ``size`` bytes. The caller must limit the size."""
         data = self.some(size)
         while len(data) < size:
             data += self.some(size - len(data))
@@ -189,7 +189,7 @@ class _Stream:
 class _Body:
     """The contents of a member, read like a file.
 
-    It ends where the stream breaks, and keeps the error.
+    If the stream breaks, the contents end there, and the error is kept.
     """
 
     stream: _Stream

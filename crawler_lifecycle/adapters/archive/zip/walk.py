@@ -51,7 +51,7 @@ def safe_component(name: bytes) -> str:
     """Return a path component that every unpacker accepts as one component.
 
     ``%XX`` replaces bytes that are not text, control and direction characters, and special
-    characters. It also replaces characters that Windows drops (trailing dots and spaces) or
+    characters. ``%XX`` also replaces characters that Windows drops (trailing dots and spaces) or
     interprets as a device. A name that is too long is cut and marked.
     """
     text = "".join(

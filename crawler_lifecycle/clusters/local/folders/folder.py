@@ -26,13 +26,14 @@ WAITING = "waiting.json"
 PROCESS = "process.json"
 #: A stop was requested. This file is created exactly once.
 STOP = "stop.json"
-#: The stop signal was sent. Its sender creates this file exactly once.
+#: The stop signal was sent. The sender of the signal creates this file exactly once.
 SIGNALLED = "signalled.json"
 #: The control group of the crawler. This file is written before the group is created, and removed
 #: after it.
 CGROUP = "cgroup.json"
 #: A process of the crawler was killed because of its memory limit. The supervisor writes this file
-#: before it kills. If the kernel kills and no supervisor lives, a poll writes it.
+#: before it kills the process. If the kernel kills the process and no supervisor is alive, a poll
+#: writes this file.
 OOM = "oom.json"
 #: The end of the task. This file is created exactly once.
 END = "end.json"
@@ -126,7 +127,7 @@ def marks(run_id: object, run_uid: object, task_id: object, files: str) -> list[
 class EndReserve:
     """A file that later becomes the record of the end.
 
-    It is created with its full size, so writing the end needs no disk space.
+    The file is created with its full size, so writing the end needs no disk space.
     """
 
     def __init__(self, folder: str) -> None:

@@ -1,5 +1,5 @@
-"""The inventory of all waiting and executing tasks on the local cluster, even tasks of another
-database.
+"""The inventory of all waiting and executing tasks on the local cluster, including tasks that
+belong to another database.
 
 There are two sources, because each can be incomplete: the folders of tasks without an end, and the
 processes whose environment contains one of our folders. Only the second source shows a process that
@@ -74,14 +74,15 @@ def inventory(
 def _task_of(
     place: Place, state: Path, observe: Observe, seen_alive: list[Stat], node: str
 ) -> ClusterTask | None:
-    """Return the task if it waits or executes, otherwise ``None``.
+    """Return the task if it is waiting or executing, otherwise ``None``.
 
-    It is identified by its folder, or by a process that still runs after the task's end or without
-    its folder.
+    The task is identified by its folder, or by a process that is still running although the task
+    has ended or its folder is missing.
     """
     run_id, index, attempt, run_uid = place
     run = RunRef(run_id, run_uid)
-    # The first process may be a short-lived child that has ended since then, while others live.
+    # The first process may be a short-lived child that has ended since then, while others are still
+    # alive.
     process = next(filter(_alive, seen_alive), None)
     spec = _spec(task_path(state, run, index, attempt))
     environment = _environment(process.pid) if process is not None else {}

@@ -32,9 +32,9 @@ def failed_at_limit(peak: int | None, limit: int | None, finish_reason: object) 
 
 
 class KernelLimits:
-    """The control group of a task while its supervisor lives.
+    """The control group of a task while its supervisor is alive.
 
-    Without a group, the methods do nothing.
+    If there is no group, the methods do nothing.
     """
 
     def __init__(self, folder: SafeDirectory, spec: files.Record) -> None:

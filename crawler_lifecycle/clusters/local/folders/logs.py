@@ -20,7 +20,7 @@ from .reader import TaskFolder
 
 
 class LocalLogs:
-    """The logs of processes of this machine.
+    """The logs of processes on this machine.
 
     This class implements ``TaskLogs``, and creates no files.
 
@@ -31,8 +31,8 @@ class LocalLogs:
         self._state = Path(state_dir).absolute()
 
     def read(self, run: RunRef, task: TaskRef, after: int | None, limit: int) -> LogPart | None:
-        """Return at most ``limit`` bytes after the position ``after``, or the last bytes without a
-        position.
+        """Return at most ``limit`` bytes after the position ``after``, or the last bytes if
+        ``after`` is ``None``.
 
         Raises ``ClusterUnavailable``.
         """

@@ -43,7 +43,7 @@ _NAME = re.compile(r"crawl-(.+)-(0|[1-9][0-9]{0,9})-([1-9][0-9]{0,9})", re.ASCII
 def task_name(run: RunRef, index: int, attempt: int) -> str:
     """Return the name of a task on this cluster.
 
-    It is unique, even among runs of other databases.
+    The name is unique, even among runs of other databases.
     """
     return f"crawl-{run}-{index}-{attempt}"
 
@@ -66,8 +66,8 @@ class TaskFolder:
     def __init__(self, state: Path, run: RunRef, task: TaskRef, *, doubted: bool = False) -> None:
         """Initialize without opening anything.
 
-        If ``doubted``, the files that name its processes may be forged, so an end counts only if a
-        search finds no process.
+        If ``doubted`` is true, the files that name the task's processes may be forged, so an end
+        counts only if a search finds no process.
         """
         self.path = task_path(state, run, task.index, task.attempt)
         self.name = task_name(run, task.index, task.attempt)
@@ -82,8 +82,8 @@ class TaskFolder:
     def exists(self) -> bool:
         """Return whether the folder exists. Raises ``OSError`` if this is unknown.
 
-        If it or a folder above it was replaced by something else, the folder does not exist, and an
-        incident is noted.
+        If the folder or a folder above it was replaced by something else, the folder counts as
+        missing, and an incident is noted.
         """
         return self._open() is not None
 
@@ -251,7 +251,8 @@ class TaskFolder:
         """Return the task's supervisors and crawler processes, found by their arguments and
         environment.
 
-        This works without the folder. With ``uid``, only processes of that uid count.
+        This works without the folder. If ``uid`` is given, only processes of the task with this uid
+        are returned.
         """
         return named(str(self.path), self.marks(), uid)
 
@@ -331,8 +332,8 @@ class TaskFolder:
         return self.text(self.read(files.SPEC) or {}, "uid", files.SPEC)
 
     def supervisor_alive(self) -> bool:
-        """Return whether a supervisor lives, according to its identity or, if that is garbage, its
-        lock.
+        """Return whether a supervisor is alive, according to its identity or, if that is garbage,
+        its lock.
         """
         supervisor = self.identity(files.SUPERVISOR)
         if supervisor is not None:
@@ -369,7 +370,7 @@ class TaskFolder:
     def counters(self, *, final: bool = False) -> tuple[Counters, datetime | None]:
         """Return the counters, and the time when the crawler last wrote them.
 
-        If ``final``, the task has ended, so the counters of the summary take precedence.
+        If ``final`` is true, the task has ended, so the counters of the summary take precedence.
         """
         stats = self.read(files.STATS) or {}
         progress = self.time(stats, "updated_at", files.STATS)

@@ -81,7 +81,7 @@ def _is_over(run: Path, before: float) -> bool:
 
 def _end_of(task: Path) -> tuple[float | None, bool]:
     """Return the time of the task's end (epoch seconds; ``None`` if unknown), and whether its
-    supervisor lives.
+    supervisor is alive.
     """
     try:
         folder = files.held(task)

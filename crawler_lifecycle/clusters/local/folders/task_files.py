@@ -33,7 +33,7 @@ Sources = list[FileSource]
 
 
 class LocalFiles:
-    """The files of processes of this machine.
+    """The files of processes on this machine.
 
     This class implements ``LiveFiles`` and ``TaskFiles``, and creates no files.
     """

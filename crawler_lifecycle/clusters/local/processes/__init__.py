@@ -1,1 +1,1 @@
-"""Processes of this machine: their identity, groups and limits, and the queue for slots."""
+"""Processes on this machine: their identity, groups and limits, and the queue for slots."""

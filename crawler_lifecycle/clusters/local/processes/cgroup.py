@@ -251,7 +251,7 @@ class Group:
     def kill(self) -> None:
         """Send SIGKILL to all processes in the group at once.
 
-        Raises ``OSError``, also on kernels before 5.14, which do not support this.
+        Raises ``OSError``, including on kernels before 5.14, which do not support this.
         """
         _write(self.folder, "cgroup.kill", "1")
 

@@ -1,4 +1,4 @@
-"""The user of local crawlers, if it is not the user of our own processes."""
+"""The user that runs local crawlers, if this is not the user that runs our own processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SETTING = "LIFECYCLE_CLUSTER__RUN_AS"
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """A user of this machine, with only its main group."""
+    """A user on this machine, with only its main group."""
 
     uid: int
     gid: int
@@ -32,8 +32,8 @@ class RunAs:
             raise InvalidRequest(
                 f"{_SETTING}: {setting!r} needs a scheduler service that runs as root, but this "
                 "one has the uid "
-                f"{os.geteuid()}; start it as root, or unset it and start the service itself as "
-                "that user"
+                f"{os.geteuid()}; start the service as root, or unset this setting and start the "
+                "service as that user"
             )
         try:
             known = (
@@ -43,7 +43,7 @@ class RunAs:
             )
         except (KeyError, OverflowError):
             fix = (
-                f"create it (useradd --system {setting})"
+                f"create the user (useradd --system {setting})"
                 if not setting.isdecimal()
                 else "name a user that exists"
             )
@@ -85,7 +85,7 @@ class RunAs:
     def own(self, folder: Path) -> None:
         """Give the folder to this user, and deny access to all others.
 
-        We are root, so we can still use it.
+        We are root, so we can still use the folder.
         """
         os.chown(folder, self.uid, self.gid, follow_symlinks=False)
         os.chmod(folder, 0o700)

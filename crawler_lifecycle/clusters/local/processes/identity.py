@@ -126,7 +126,7 @@ class Identity(NamedTuple):
         return stat is not None and not stat.ended
 
     def can_be_asked(self) -> bool:
-        """Return whether the process lives and is not ending, so that its arguments and environment
+        """Return whether the process is alive and not ending, so that its arguments and environment
         can be read.
         """
         stat = self.stat()
@@ -214,7 +214,7 @@ def named(folder: str, marks: list[bytes], uid: str | None) -> tuple[list[Identi
     """Return the supervisors and crawler processes of a task, found by their arguments and
     environment.
 
-    With ``uid``, only processes of that uid count.
+    If ``uid`` is given, only processes of the task with this uid are returned.
     """
     if uid is not None:
         marks = [*marks, os.fsencode(f"CRAWL_TASK_UID={uid}")]
@@ -291,7 +291,7 @@ def kill_all(victims: Iterable[Stat]) -> int:
 def descendants(pid: int) -> list[int]:
     """Return the process and all its descendants.
 
-    They include orphans if the process is a child subreaper.
+    The descendants include orphans if the process is a child subreaper.
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         return _descendants_by_parent(pid)  # this kernel does not provide that file
@@ -311,7 +311,7 @@ def _descendants_by_parent(pid: int) -> list[int]:
 
 
 def below(pid: int) -> list[Stat]:
-    """Return the living descendants of the process, without the process itself."""
+    """Return the living descendants of the process, excluding the process itself."""
     stats = [read_stat(child) for child in descendants(pid) if child != pid]
     return [stat for stat in stats if stat is not None and not stat.ended]
 
@@ -346,9 +346,9 @@ def memory_of(pid: int, limit: int | None) -> int:
     """Return the bytes that the process and its descendants use.
 
     The fast sum counts pages that forked children share several times. The exact sum is therefore
-    read only if the fast sum reaches the limit. If processes begin or end meanwhile, the shares
-    change, so the inexact reading is repeated. After three tries, a number below the limit is
-    returned, and the next check decides.
+    read only if the fast sum reaches the limit. If processes start or end in the meantime, the
+    shares change, so the inexact reading is repeated. After three tries, a number below the limit
+    is returned, and the next check decides.
     """
     family = descendants(pid)
     total = sum(resident(member) for member in family)

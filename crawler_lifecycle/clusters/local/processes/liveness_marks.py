@@ -1,11 +1,11 @@
 """Liveness marks: one file for each living task, so that observers do not need to read the folders
 of old tasks.
 
-A mark is an empty file with the name of the task. It is in ``live/`` from before the supervisor's
-start until the end is recorded, and then for some time in ``ended/``. An observer therefore sees a
-task that began and ended between two readings. Marks only improve speed: no fact depends on them,
-and a task without a mark is also valid. This module uses only the standard library and imports
-little, because the supervisor loads it.
+A mark is an empty file with the name of the task. The mark is in ``live/`` from before the
+supervisor's start until the end is recorded, and then for some time in ``ended/``. An observer
+therefore sees a task that started and ended between two readings. Marks only improve speed: no fact
+depends on them, and a task without a mark is also valid. This module uses only the standard library
+and imports little, because the supervisor loads it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import time
 
 LIVE = "live"
 ENDED = "ended"
-#: Seconds for which the mark of an ended task is kept, with and without an observer, so that a new
-#: observer can report tasks that ended before it began.
+#: Seconds for which the mark of an ended task is kept, whether or not an observer is running, so
+#: that a new observer can report tasks that ended before it started.
 KEEP_ENDED_S = 120.0
 KEEP_UNSEEN_S = 3600.0
 
 
 def begin(mark: str) -> None:
-    """Mark a task as living. Never raises, because without a mark, changes are only reported
-    later.
+    """Mark a task as living. Never raises, because without a mark, changes are only reported with a
+    delay.
     """
     with contextlib.suppress(OSError):
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600))
 
 
 def drop(mark: str) -> None:
-    """Remove the mark of a task that never began, so that a later deployment is noticed.
+    """Remove the mark of a task that never started, so that a later deployment is noticed.
 
     Never raises.
     """

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-#: The signals that wake a supervisor. They have no other effect.
+#: The signals that wake a supervisor. The signals have no other effect.
 WAKERS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1}
 #: The signal that also means a stop. There is also a stop file, but a crawler can remove it.
 STOP_SIGNAL = signal.SIGUSR1
@@ -25,7 +25,7 @@ class QueueSignal(Exception):
 def try_lock(handle: int, seconds: float = 0.0) -> bool:
     """Acquire an exclusive lock within ``seconds``, and return whether this succeeded.
 
-    A poll may hold it briefly.
+    A poll may hold the lock briefly.
     """
     until = time.monotonic() + seconds
     while True:
@@ -56,8 +56,8 @@ def open_turnstiles(slots_dir: str, priority: int) -> list[int]:
 def free_slot(slots_dir: str, count: int, before: Sequence[int]) -> int | None:
     """Lock a free slot, and return the descriptor of its file; ``None`` if all slots are in use.
 
-    Also return ``None`` while another supervisor waits in one of the queues ``before``, because it
-    gets the next slot.
+    Also return ``None`` while another supervisor waits in one of the queues ``before``, because
+    that supervisor gets the next slot.
     """
     for turnstile in before:
         try:
