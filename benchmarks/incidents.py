@@ -26,7 +26,7 @@ from tests.gateway.gateway_harness import Harness
 from tests.support import filling
 from tests.support.mariadb import running_mariadb
 
-RUNS = size(1_000_000, 2_000, "BENCHMARK_RUNS")
+RUNS = size(200_000, 2_000, "BENCHMARK_RUNS")
 CRAWLERS = size(500, 20)
 SCHEDULES = size(200, 5)
 ROUNDS = size(20 * SELDOM, SELDOM)

@@ -951,7 +951,7 @@ INCIDENT = Subject(
         ("last", at("last_at")),
         ("closed", at("closed_at")),
         ("closed by", of("closed_by")),
-        ("reopened", of("reopened")),
+        ("reopened", lambda row: row.get("reopened") or None),
         ("muted until", at("muted_until")),
         ("taken by", of("assignee")),
         ("comment", of("comment")),

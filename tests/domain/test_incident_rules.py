@@ -26,7 +26,12 @@ from crawler_lifecycle.features.incidents.domain.rules import (
     closing,
     key_of,
 )
-from crawler_lifecycle.features.incidents.domain.workers import SILENT_S, WorkerNote, WorkerWatch
+from crawler_lifecycle.features.incidents.domain.workers import (
+    SILENT_S,
+    WorkerNote,
+    WorkerWatch,
+    is_replaced,
+)
 from tests.support.examples import examples
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -207,13 +212,22 @@ def test_ever_other_causes_are_one_incident() -> None:
     assert (found.kind, found.count, found.fingerprint) == ("crawler_failing", 5, "")
 
 
-def test_a_worker_without_new_notes_is_silent_until_one_replaces_it() -> None:
+def test_a_worker_without_new_notes_is_silent_until_it_leaves_one() -> None:
     watch = WorkerWatch()
     one = WorkerNote("cluster", 0.0, 100.0)
     assert watch.silent({"host/1": one}, 10.0) == {}
-    assert watch.silent({"host/1": one}, 10.0 + SILENT_S + 1) == {"host/1": SILENT_S + 1}
-    older = WorkerNote("cluster", 50.0, 110.0)
-    assert "host/1" in watch.silent({"host/1": one, "host/2": older}, 20.0)
-    newer = WorkerNote("cluster", 101.0, 110.0)
-    assert watch.silent({"host/1": one, "host/2": newer}, 21.0) == {}
+    assert watch.silent({"host/1": one}, 11.0 + SILENT_S) == {"host/1": SILENT_S + 1}
     assert watch.silent({"host/1": one._replace(at=102.0)}, 22.0) == {}
+
+
+def test_a_worker_that_began_later_with_the_same_roles_replaces_a_silent_one() -> None:
+    gone = WorkerNote("cluster", 0.0, 100.0)
+    notes = {
+        "gone": gone,
+        "older": WorkerNote("cluster", 50.0, 110.0),
+        "other": WorkerNote("audit", 101.0, 110.0),
+    }
+    assert not is_replaced("gone", notes, ["gone"])
+    newer = notes | {"newer": WorkerNote("cluster", 101.0, 110.0)}
+    assert is_replaced("gone", newer, ["gone"])
+    assert not is_replaced("gone", newer, ["gone", "newer"])

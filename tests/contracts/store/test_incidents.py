@@ -16,6 +16,7 @@ from crawler_lifecycle.domain.projects import limited
 from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions
 from crawler_lifecycle.features.incidents.store.incidents import CHANGES_MAX
 from crawler_lifecycle.store.notes import WORKER
+from crawler_lifecycle.store.retention.pruning import Pruner
 from crawler_lifecycle.store.store import Store
 from tests.contracts.store.harness import START, Harness
 
@@ -196,3 +197,18 @@ def test_a_note_is_removed_by_who_left_it(harness: Harness) -> None:
     notes.remove_note(WORKER, "host/1")
     notes.remove_note(WORKER, "host/1")
     assert [row["name"] for row in notes.live_notes(WORKER)] == ["host/2"]
+
+
+def test_incidents_that_were_closed_long_ago_are_removed(harness: Harness, pruner: Pruner) -> None:
+    store = harness.store
+    record(store, failing("old"), failing("open"))
+    store.incidents.record_conditions([], lambda row: row.name == "old")
+    harness.clock.forward(91 * 86_400)
+    store.incidents.record_conditions(
+        [failing("new", minute=91 * 1440)], lambda row: row.name == "new"
+    )
+    before = harness.clock.now - timedelta(days=90)
+    chunk = pruner.poll("incident", before)
+    assert pruner.remove("incident", chunk.goes, before) == {"incident": 1}
+    names = {row.name for row in store.incidents.list_incidents(state="all")}
+    assert names == {"open", "new"}

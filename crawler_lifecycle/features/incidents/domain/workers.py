@@ -5,13 +5,13 @@ The clocks of machines differ, so a reader measures by its own how long a note h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 #: Seconds without a new note after which a worker is silent. With the pause between two rounds,
 #: people learn of it within ten seconds.
-SILENT_S = 7.0
+SILENT_S = 6.0
 
 
 class WorkerNote(NamedTuple):
@@ -29,19 +29,17 @@ class WorkerWatch:
     _changed: dict[str, tuple[WorkerNote, float]] = field(default_factory=dict)
 
     def silent(self, notes: Mapping[str, WorkerNote], now: float) -> dict[str, float]:
-        """Return for how many seconds each silent worker has been so, by its name.
-
-        A worker with the same roles that began later replaces a silent one.
-        """
+        """Return for how many seconds each silent worker has been so, by its name."""
         before = self._changed
         self._changed = {name: (note, now) for name, note in notes.items()}
         same = {name: seen for name, seen in before.items() if seen[0] == notes.get(name)}
         self._changed |= same
         waits = {name: now - changed for name, (_, changed) in self._changed.items()}
-        silent = {name: wait for name, wait in waits.items() if wait > SILENT_S}
-        for name in list(silent):
-            note = notes[name]
-            alive = [notes[other] for other in waits.keys() - silent.keys()]
-            if any(other.roles == note.roles and other.began > note.at for other in alive):
-                del silent[name]
-        return silent
+        return {name: wait for name, wait in waits.items() if wait > SILENT_S}
+
+
+def is_replaced(name: str, notes: Mapping[str, WorkerNote], silent: Collection[str]) -> bool:
+    """Return whether a worker with the same roles has begun after the last note of this one."""
+    alive = [notes[other] for other in notes.keys() - silent]
+    last = notes[name]
+    return any(other.roles == last.roles and other.began > last.at for other in alive)

@@ -15,7 +15,7 @@ from crawler_lifecycle.domain.conditions import IncidentCondition, fingerprint
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import ALL
 from crawler_lifecycle.features.incidents.domain.crawlers import crawler_conditions
-from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, WorkerWatch
+from crawler_lifecycle.features.incidents.domain.workers import WorkerNote, WorkerWatch, is_replaced
 from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart
 from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
@@ -132,7 +132,11 @@ def found_of_workers(
     """Return the workers that are frozen, cut off or killed."""
     notes = store.notes.live_notes(WORKER)
     beats = {str(row["name"]): WorkerNote(**json.loads(row["note"])) for row in notes}
-    for name, silent_s in watch.silent(beats, time.monotonic()).items():
+    silent = watch.silent(beats, time.monotonic())
+    for name, silent_s in silent.items():
+        if is_replaced(name, beats, silent.keys()):
+            store.notes.remove_note(WORKER, name)
+            continue
         since = now - timedelta(seconds=silent_s)
         roles = beats[name].roles
         cause = (

@@ -16,7 +16,6 @@ from functools import partial
 
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.conditions import IncidentCondition
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.workers import WorkerWatch
@@ -31,11 +30,11 @@ from .conditions import (
     found_of_workflows,
 )
 
-#: Seconds between two rounds, which ask for silent workers. Each second one also asks for crawlers
-#: and parts, each sixth one for what features have.
-EVERY_S = 2.5
-OFTEN = 2
-SELDOM = 6
+#: Seconds between two rounds, which ask for silent workers. Each fifth one also asks for crawlers
+#: and parts, and each fifteenth one for what features have.
+EVERY_S = 1.0
+OFTEN = 5
+SELDOM = 15
 WHOLE = timedelta(minutes=10)
 #: The time after which another gateway makes the rounds, if this one makes none.
 TURN = timedelta(seconds=10)
@@ -53,6 +52,7 @@ class RoundState:
     seq: int = 0
     whole_at: datetime | None = None
     workers: WorkerWatch = field(default_factory=WorkerWatch)
+    silent: list[str] = field(default_factory=list)
     bad: dict[str, datetime] = field(default_factory=dict)
     stuck: dict[str, datetime] = field(default_factory=dict)
 
@@ -71,7 +71,9 @@ class Rounds:
         """Make rounds until this is cancelled. Raises nothing."""
 
         async def turn() -> None:
-            health = await self._gateway.health.read_within(PARTS_S)
+            health = None
+            if self._seen.rounds % OFTEN == 0:
+                health = await self._gateway.health.read_within(PARTS_S)
             await asyncio.to_thread(self.once, () if health is None else health.parts)
 
         await Loop("the search for incidents", EVERY_S).run(turn)
@@ -79,13 +81,13 @@ class Rounds:
     def once(self, parts: Sequence[HealthPart]) -> bool:
         """Make one round. Returns false if another gateway makes them. Blocks."""
         now = self._gateway.clock()
-        if not self._store.notes.take_turn("incidents", self._holder, now + TURN):
+        often = self._seen.rounds % OFTEN == 0
+        if often and not self._store.notes.take_turn("incidents", self._holder, now + TURN):
             self._seen = RoundState()  # the other one may record what this one does not know
             return False
         seen = self._seen
-        whole = seen.whole_at is None or now - seen.whole_at >= WHOLE
-        often = whole or seen.rounds % OFTEN == 0
-        ended = self._ended(whole) if often else Counter[Crawler]()
+        whole = often and (seen.whole_at is None or now - seen.whole_at >= WHOLE)
+        ended, seq = self._ended(whole) if often else (Counter[Crawler](), seen.seq)
         sources: dict[str, Source] = {
             "worker": partial(found_of_workers, self._store, seen.workers, now)
         }
@@ -108,11 +110,15 @@ class Rounds:
             asked = noun != "crawler" or (row.project, row.name) in ended
             return asked and found.get(noun) is not None
 
-        self._store.incidents.record_conditions(
-            [condition for group in found.values() for condition in group or ()], covers
-        )
+        conditions = [condition for group in found.values() for condition in group or ()]
+        silent = [condition.subject for condition in found["worker"] or ()]
+        if often or silent != seen.silent:
+            self._store.incidents.record_conditions(conditions, covers)
+        seen.silent = silent
         seen.rounds += 1
-        seen.whole_at = now if whole else seen.whole_at
+        if found.get("crawler") is not None:  # else the next round asks for them again
+            seen.seq = seq
+            seen.whole_at = now if whole else seen.whole_at
         return True
 
     def _found(self, noun: str, source: Source) -> list[IncidentCondition] | None:
@@ -120,16 +126,17 @@ class Rounds:
         failures = self._failures.setdefault(noun, Failures(f"the search for a bad {noun}"))
         try:
             found = list(source())
-        except LifecycleError as error:
+        except Exception as error:
             failures.failed(error)
             return None
         failures.worked()
         return found
 
-    def _ended(self, whole: bool) -> Counter[Crawler]:
-        """Return the crawlers that are asked for, and how many runs of each ended lately."""
-        if whole:
-            self._seen.seq = self._store.events.last_event_seq()
-            return Counter(dict.fromkeys(self._store.incidents.all_crawlers(), 0))
-        ended, self._seen.seq = self._store.incidents.crawlers_ended_after(self._seen.seq)
-        return ended
+    def _ended(self, whole: bool) -> tuple[Counter[Crawler], int]:
+        """Return the crawlers that are asked for, how many runs of each ended lately, and the event
+        up to which these are all.
+        """
+        if not whole:
+            return self._store.incidents.crawlers_ended_after(self._seen.seq)
+        seq = self._store.events.last_event_seq()
+        return Counter(dict.fromkeys(self._store.incidents.all_crawlers(), 0)), seq
