@@ -1,4 +1,4 @@
-"""The platform that handles use, and calls that work in both async and sync code.
+"""The platform used by handles, and calls that work in both async and sync code.
 
 The decorator ``asked`` makes such a call. If an event loop runs in the caller's thread, the call
 returns a coroutine, and another thread does the work. Otherwise the call returns the result.
@@ -22,7 +22,7 @@ _current: list[Platform] = []
 
 
 def use(platform: Platform | None) -> Platform | None:
-    """Set the platform for all handles of this process, and return the former one.
+    """Set the platform for all handles in this process, and return the former platform.
 
     ``None`` means the gateway that ``crawlctl`` would call.
     """
@@ -52,12 +52,13 @@ def asked(ask: Callable[Q, object]) -> Callable[Q, Any]:
     """Decorate a call so that it returns a coroutine in a running event loop, and the result of
     ``ask`` elsewhere.
 
-    The coroutine does not block the event loop, because it calls ``ask`` in another thread.
+    The coroutine does not block the event loop, because another thread calls ``ask``.
     """
 
     @functools.wraps(ask)
     def question(*args: Q.args, **kwargs: Q.kwargs) -> Any:
-        # It is loaded if an event loop runs, and not imported here to save time.
+        # Asyncio is already loaded if an event loop is running. It is not imported here, to save
+        # time.
         asyncio: Any = sys.modules.get("asyncio")
         if asyncio is None or asyncio._get_running_loop() is None:
             return ask(*args, **kwargs)

@@ -49,9 +49,9 @@ def execute(
 def function(name: str) -> Any:
     """Return the function or class that ``module:qualname`` names.
 
-    It must be defined in the module itself. People who may send graphs may call the code that an
-    author wrote, but not everything that the author's module imports. Raises ``NotCallable`` and
-    any error of the module.
+    The function or class must be defined in the module itself. People who may send graphs may call
+    the code that an author wrote, but not everything that the author's module imports. Raises
+    ``NotCallable`` and any error of the module.
     """
     module_name, _, qualname = name.partition(":")
     found: Any = importlib.import_module(module_name)

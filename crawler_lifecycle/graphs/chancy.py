@@ -100,7 +100,7 @@ class Job:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     queue: str = "default"
     priority: int = 0
-    """Jobs with greater numbers come first."""
+    """Jobs with higher numbers are started first."""
     max_attempts: int = 1
     scheduled_at: datetime | None = None
     limits: abc.Sequence[Limit] = ()
@@ -116,8 +116,8 @@ class Job:
         return replace(self, kwargs=kwargs)
 
     def __getattr__(self, name: str) -> Callable[[Any], Self]:
-        """Return a method such as ``with_queue``, which returns the same job with another value of
-        this field.
+        """Return a method such as ``with_queue``, which returns the same job with a different value
+        in this field.
         """
         if name.removeprefix("with_") in _JOB_FIELDS and name.startswith("with_"):
             return lambda value: replace(self, **{name.removeprefix("with_"): value})
@@ -331,15 +331,15 @@ class Workflow:
 
     @property
     def steps_by_state(self) -> dict[StepState | None, list[WorkflowStep]]:
-        """Return the steps by state, without empty states."""
+        """Return the steps by state, omitting states without steps."""
         found: dict[StepState | None, list[WorkflowStep]] = {}
         for step in self.steps.values():
             found.setdefault(step.state, []).append(step)
         return found
 
     def spec(self, there: Collection[str] = ()) -> GraphSpec:
-        """Return the graph to send, without the steps in ``there``, which the gateway already has.
-        After a step has failed permanently, no other step starts. Raises ``InvalidRequest``.
+        """Return the graph to send, excluding the steps in ``there``, which the gateway already
+        has. After a step has failed permanently, no other step starts. Raises ``InvalidRequest``.
         """
         found = AnyOrder(self.name, id=self.id, fail_fast=True, check_deps=not there)
         for step in (step for step in self.steps.values() if step.step_id not in there):

@@ -1,5 +1,5 @@
-"""``Platform`` over HTTP, which uses the gateway's routes below ``/v1/graphs``, and those of run
-files.
+"""``Platform`` over HTTP, which uses the gateway's routes below ``/v1/graphs``, and the routes for
+run files.
 
 The address comes from the same sources as for ``crawlctl``: ``LIFECYCLE_GATEWAY__URL``, then the
 file that ``LIFECYCLE_CONFIG`` names, then the ``crawlctl dev`` stack of this folder or a folder
@@ -58,8 +58,8 @@ _ERRORS: Mapping[str, type[LifecycleError]] = {
 
 
 class Gateway:
-    """A platform that uses a gateway. Without ``url``, it is the gateway that ``crawlctl`` would
-    call.
+    """A platform that uses a gateway. Without ``url``, the platform uses the gateway that
+    ``crawlctl`` would call.
 
     Raises ``PlatformUnavailable`` if no gateway is known or the address is wrong.
     """
@@ -94,7 +94,7 @@ class Gateway:
         own = {"name": name, "tags": list(tags), "requested_by": user()}
         try:
             return self._sent(key, spec, own, start=True)
-        # Somebody else's start of the same graph was refused, and the draft was removed.
+        # Another sender's start of the same graph was refused, and the draft was removed.
         except KeyError:
             return self._sent(key, spec, own, start=True)
 

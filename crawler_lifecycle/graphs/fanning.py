@@ -21,8 +21,8 @@ def fan_out(
 
     ``step`` gets an item and returns the job of its step: ``crawl(…)``, a worker's ``.new(…)``, or
     a function with its arguments, ``(function, {…})``. ``key`` is a field of the item, or a
-    function of the item. Its value becomes the name of the step. Two items with the same name are
-    refused, as are more items than a graph can have steps. Items are read one by one.
+    function of the item. The value of ``key`` becomes the name of the step. Two items with the same
+    name are refused, as are more items than a graph can have steps. Items are read one by one.
 
     >>> from crawler_lifecycle.graphs import Workflow, crawl, current_job, fan_out
     >>> from crawler_lifecycle.graphs.testing import in_memory

@@ -52,16 +52,18 @@ class Job:
     manager.
     """
     deps: Sequence[str] = ()
-    """Names of the steps that it depends on; they are on the same level."""
+    """Names of the steps on the same level that this step depends on."""
     attempt: int = 0
     max_attempts: int = 1
     errors: Sequence[Mapping[str, Any]] = ()
     """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence about who cancelled it and why, how it failed, or what it waits for."""
+    """One sentence about who cancelled the step and why, how the step failed, or what it waits
+    for.
+    """
     ending: bool = False
-    """True while it is cancelled but may still execute."""
+    """True while the step is cancelled but may still be executing."""
     run_id: int | None = None
     not_before: datetime | None = None
     started_at: datetime | None = None
@@ -102,7 +104,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """An id of 32 characters for this step, which is the same in each of its executions.
+        """An id of 32 characters for this step, which is the same in each execution of the step.
 
         Use it as a key for work that must happen only once.
         """
@@ -123,14 +125,15 @@ class Job:
     def items(
         self, step: str | None = None, *, partial: bool = False, **which: Unpack[Which]
     ) -> Items:
-        """Return the items of a crawl of this graph.
+        """Return the items of a crawl in this graph.
 
         - ``step`` is the name of the crawl, on the level of this step or above it. The default is
           this step. The name of a sub-graph means all crawls in it, in order.
-        - With ``task``, return only items of the task with this index.
+        - If ``task`` is given, return only items of the task with this index.
         - Skip ``offset`` items, and return at most ``limit`` items.
-        - With ``fields``, return only these fields of each item.
-        - With ``partial``, also read a crawl that has not completed, as far as it has items.
+        - If ``fields`` is given, return only these fields of each item.
+        - If ``partial`` is true, also read a crawl that has not completed, and return the items
+          that the crawl has stored so far.
 
         Raises ``InvalidRequest``.
 
@@ -148,8 +151,8 @@ class Job:
         return Items(current(), self._runs(step, partial=partial), **which)
 
     def files(self, step: str | None = None, *, partial: bool = False) -> list[RunFile]:
-        """Return the supporting files of a crawl of this graph; ``step`` and ``partial`` as in
-        ``items``.
+        """Return the supporting files of a crawl in this graph. ``step`` and ``partial`` have the
+        same meaning as in ``items``.
         """
         return [
             file
@@ -213,7 +216,7 @@ def current_job() -> Job:
     """
     if not _current:
         raise RuntimeError(
-            "no step of a graph executes here; call current_job() in a function or worker of "
+            "no step of a graph is executing here; call current_job() in a function or worker of "
             "a graph"
         )
     return _current[-1]
@@ -289,4 +292,4 @@ class Record:
     value: Any
     """A JSON value; dates, times, decimals, UUIDs and bytes are allowed too."""
     limit: int = RECORD_MAX
-    """The maximum size of the recorded value in bytes; with a larger value, the try fails."""
+    """The maximum size of the recorded value in bytes; if the value is larger, the try fails."""

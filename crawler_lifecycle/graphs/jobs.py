@@ -68,7 +68,7 @@ def crawl(name: str, *, args: Mapping[str, Any] | None = None, **request: Any) -
     - ``name`` is the crawler.
     - ``args`` are its arguments. A value can be a number, and an argument that is ``None`` is left
       out.
-    - ``request`` are other fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``,
+    - ``request`` contains further fields of ``RunRequest`` (``settings``, ``tasks``, ``limits``,
       ``priority`` …). ``limits``, ``resources`` and each task can be dictionaries.
 
     >>> from crawler_lifecycle.graphs import crawl
@@ -132,12 +132,12 @@ def manager(
 
 
 def approval(*, timeout: float | None = None) -> NewJob:
-    """Return a job that waits until somebody approves or rejects it (``crawlctl graph approve``).
+    """Return a job that waits until a person approves or rejects it (``crawlctl graph approve``).
 
     - ``timeout`` is the number of seconds after which a step without a decision is discarded. By
-      default, it waits without limit.
+      default, the step waits without limit.
 
-    The result has ``approved``, ``by``, ``at`` and ``note``. If it is rejected, the step is
+    The result has ``approved``, ``by``, ``at`` and ``note``. If a person rejects the step, it is
     discarded.
 
     >>> from crawler_lifecycle.graphs import Workflow, approval, crawl
@@ -316,7 +316,7 @@ def _made(name: str, kind: type, given: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a field of a request as JSON, without values that equal their defaults."""
+    """Return a field of a request as JSON, omitting values that equal their defaults."""
     if is_dataclass(value):
         default = {field.name: field.default for field in fields(value)}
         found = {name: _plain(getattr(value, name)) for name in default}

@@ -1,5 +1,5 @@
-"""``Platform``: the questions and commands of a handle, which a gateway, a worker or the memory of
-a test answers.
+"""``Platform``: the questions and commands that a handle sends to a gateway, a worker or a test's
+memory.
 
 ``nested`` arranges the results of several steps.
 """
@@ -25,13 +25,13 @@ class Platform(DataSource, Protocol):
     """
 
     def send(self, key: str, spec: GraphSpec, *, name: str | None, tags: Sequence[str]) -> bool:
-        """Start a graph, and return whether it is new.
+        """Start a graph, and return whether the graph is new.
 
         Raises ``DuplicateRequest`` if another graph has this id.
         """
 
     def status(self, key: str) -> Document | None:
-        """Return the status of a graph, or ``None`` if it is unknown.
+        """Return the status of a graph, or ``None`` if the graph is unknown.
 
         The fields are ``name``, ``state``, ``total``, ``counts``, ``started_at``, ``stopped_at``
         and ``subs``, which has the status of each sub-graph by its name.
@@ -69,7 +69,9 @@ class Platform(DataSource, Protocol):
         """Start steps again, and return their number."""
 
     def append(self, key: str, spec: GraphSpec) -> int:
-        """Add steps to a graph, even if it has ended, and return their number."""
+        """Add steps to a graph, even if the graph has ended, and return the number of added
+        steps.
+        """
 
     def graft(self, key: str, path: str, attempt: int, spec: GraphSpec) -> None:
         """Attach steps below a graft that is executing this attempt."""
@@ -93,7 +95,7 @@ class Platform(DataSource, Protocol):
 
 
 class PlatformUnavailable(ConnectionError):
-    """Raised if no gateway is known, or if it cannot be reached or refuses the caller.
+    """Raised if no gateway is known, or if the gateway cannot be reached or refuses the caller.
 
     The text names the fix.
     """
@@ -106,8 +108,8 @@ def with_above(path: str) -> list[str]:
 
 
 def nested(given: Mapping[str, Any], below: str) -> Any:
-    """Return the results below a path as nested dictionaries in order, or the result of a single
-    step.
+    """Return the results below a path as nested dictionaries in order, or a single step's
+    result.
     """
     holding = {path.rpartition("/")[0] for path in given}
     if below in given and below not in holding:

@@ -1,8 +1,8 @@
 """shub-workflow's ``GraphManager``, ``Task`` and ``SpiderTask``, which make a ``Workflow``.
 
 Each task becomes a crawl. The crawler has the name of the spider, or the name of the script and the
-kind ``command``. If several tasks have the same next task, it waits for all of them. Features that
-a graph does not have are refused. docs/graphs.md lists the names that are left out.
+kind ``command``. If several tasks have the same next task, the next task waits for all of them.
+Features that graphs do not have are refused. docs/graphs.md lists the names that are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STOPPED = 6
 
 
 class BaseTask:
-    """A node of the graph. Its method ``jobs`` returns its jobs."""
+    """A node of the graph. The method ``jobs`` returns the node's jobs."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class BaseTask:
         self.required_resources.append(resources_dict)
 
     def jobs(self, tags: Sequence[str]) -> list[NewJob]:
-        """Return the jobs of the task. Subclasses define it."""
+        """Return the task's jobs. Subclasses must implement this method."""
         raise NotImplementedError
 
     def _crawl(

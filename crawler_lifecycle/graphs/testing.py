@@ -1,12 +1,12 @@
-"""Graphs in memory for tests. They use the real rules, call functions in this process, and have a
-simulated clock.
+"""Graphs in memory for tests. These graphs use the real rules, call functions in this process, and
+have a simulated clock.
 
     with in_memory(crawls={"shops": "failed"}):
         workflow = build().start()
         assert workflow.wait().state == "discarded"
 
 Crawls and managers are not started, but end at once as ``crawls`` defines. Approvals are decided
-as ``approvals`` defines. A graph executes only during ``wait``.
+as ``approvals`` defines. A graph is executed only during ``wait``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GOOD = "finished"
 #: items, and ``files`` maps names to bytes.
 Ends = Mapping[str, Any] | Callable[[Mapping[str, Any]], Any]
 #: The decisions by path of the approval: yes or no, or a dictionary with ``approved`` and ``note``.
-#: Other approvals wait until their timeout.
+#: All approvals that are not listed wait until their timeout.
 Decisions = Mapping[str, bool | Mapping[str, Any]]
 
 
@@ -60,7 +60,7 @@ class _Row:
     snoozed: int = 0
     result: bytes | None = None
     attached: str | None = None
-    """The fingerprint of the graph that it has attached."""
+    """The fingerprint of the graph that the step has attached."""
 
     @property
     def given(self) -> StepFacts:
@@ -266,8 +266,8 @@ class Memory(HeldFiles):
         return self._graphs[key]
 
     def turn(self, key: str, until: datetime | None = None) -> bool:
-        """Execute the next steps of a graph, or move the clock to their time. Return whether
-        anything happened.
+        """Execute the next steps of a graph, or move the clock to the time at which they may start.
+        Return whether either was done.
 
         The clock does not move beyond ``until``.
         """
@@ -291,7 +291,9 @@ class Memory(HeldFiles):
         return True
 
     def _decided(self, graph: _Graph) -> bool:
-        """Decide the waiting approvals, and return whether there were any."""
+        """Record decisions for the waiting approvals, and return whether there were any waiting
+        approvals.
+        """
         rows = [
             row
             for row in graph.rows
@@ -394,7 +396,7 @@ class Memory(HeldFiles):
         level = row.path.rpartition("/")[0]
         context = self.context(graph.key, level) or {}
         deps = row.spec.deps
-        # An item gets the results for the group that it belongs to.
+        # An item gets the results that the item's group depends on.
         if level and row.job.get("style") == "item":
             level, deps = level.rpartition("/")[0], graph.row(level).spec.deps
         prefix = f"{level}/" if level else ""

@@ -1,4 +1,4 @@
-"""``Workflow``, which builds a graph, and is a handle on a graph that executes or has ended.
+"""``Workflow``, which builds a graph, and is a handle on a graph that is executing or has ended.
 
 Methods that build return the workflow, so calls can be chained. Questions and commands must be
 awaited in async code. Elsewhere they are ordinary calls (``asking.asked``).
@@ -140,11 +140,11 @@ class Workflow:
 
         - ``name`` is a name for people.
         - ``id`` identifies the graph. A second start with the same id starts nothing.
-        - ``check_deps`` requires that each dependency exists when a step names it. With ``False``,
-          it may be appended later.
+        - ``check_deps`` requires that each dependency exists when a step names it. If it is false,
+          the dependency may be appended later.
         - ``ignore_cancelled`` and ``ignore_discarded`` make a cancelled or discarded dependency
           count as completed. A step can override this.
-        - With ``fail_fast``, no other step starts after a step was discarded.
+        - If ``fail_fast`` is true, no further step starts after a step was discarded.
         - ``max_parallel`` is the maximum number of steps that execute at once.
         - ``pools`` has the total amount of each resource.
         - ``tags`` are tags by which the graph can be found.
@@ -178,7 +178,7 @@ class Workflow:
         - ``name`` must be unique on its level.
         - ``job`` is a function, a worker's ``.new(…)``, ``crawl(…)``, ``manager(…)`` or a
           ``Workflow``.
-        - ``deps`` (or ``dependencies``) are the names of the steps that it waits for.
+        - ``deps`` (or ``dependencies``) are the names of the steps that this step waits for.
         - ``args`` are the arguments of a function, by name.
         - ``options``: ``replace=True`` replaces the step with this name. Other options are
           ``ignore_cancelled``, ``ignore_discarded``, and the options of a job (``timeout_s``,
@@ -198,8 +198,8 @@ class Workflow:
         return self
 
     def add_workflow(self, name: str, sub: Workflow, deps: Names = None, **options: Any) -> Self:
-        """Add a graph as one step. It waits for ``deps``, and steps that depend on it wait for all
-        its steps.
+        """Add a graph as one step. This step waits for ``deps``, and steps that depend on it wait
+        for all steps of the added graph.
         """
         with _at(name):
             if not isinstance(sub, Workflow):
@@ -242,18 +242,19 @@ class Workflow:
         return self._group(name, each, deps, own)
 
     def add_graft(self, name: str, job: Any, deps: Names = None, **options: Any) -> Self:
-        """Add a graft, which is a step that can attach a graph below itself while it executes.
+        """Add a graft, which is a step that can attach a graph below itself while it is executing.
 
-        ``job`` is a worker, or a function that gets the context of a cascade. It returns the graph
-        or calls ``apply_graft``. Steps that depend on the graft also wait for the attached graph.
+        ``job`` is a worker, or a function that gets the context of a cascade. The worker or
+        function returns the graph or calls ``apply_graft``. Steps that depend on the graft also
+        wait for the attached graph.
         """
         with _at(name):
             grafter = job_of(job, style="cascade")
         return self._add(name, grafter, deps, options, graft=True)
 
     def add_context(self, value: Mapping[str, Any]) -> Self:
-        """Add values to the context of every cascade, even in sub-graphs. They replace values with
-        the same names.
+        """Add values to the context of every cascade, even in sub-graphs. The new values replace
+        values with the same names.
         """
         try:
             self._context = {**(self._context or {}), **to_json(dict(value), "context")}
@@ -385,8 +386,9 @@ class Workflow:
     def to_graph(self) -> Any:
         """Return the ``Graph`` with names and dependencies. A sub-graph is a ``Graph`` too.
 
-        A workflow without steps of its own is a handle. Its graph is read from the platform, and
-        the call must be awaited in async code. The same applies to ``to_dot`` and ``to_mermaid``.
+        A workflow without steps of its own is a handle. The graph of a handle is read from the
+        platform, and the call must be awaited in async code. The same applies to ``to_dot`` and
+        ``to_mermaid``.
         """
         return self._drawn(_graph)
 
@@ -460,17 +462,18 @@ class Workflow:
     def all_jobs(self, *, names: Names = None, deps_of: Job | str | None = None) -> list[Job]:
         """Return jobs in the order in which they were added, including jobs of sub-graphs.
 
-        - With ``names``, return only these jobs. The name of a sub-graph means all jobs in it.
-        - With ``deps_of``, return only the dependencies of this job.
+        - If ``names`` is given, return only these jobs. The name of a sub-graph means all jobs in
+          it.
+        - If ``deps_of`` is given, return only the dependencies of this job.
         """
         return self._jobs(self._chosen(names, deps_of))
 
     @asked
     def get_recorded(self, name: str) -> Any:
-        """Return the result of this step as its dependents get it, or ``None`` if it has none. For
-        a crawl, this is a dictionary about the end of its run. For a sub-graph, it is a dictionary
-        of results by name, in the order of the steps. A step that completed without a result has
-        ``None`` there.
+        """Return this step's result in the form that dependents get, or ``None`` if the step has no
+        result. For a crawl, this is a dictionary about the end of its run. For a sub-graph, it is a
+        dictionary of results by name, in the order of the steps. A step that completed without a
+        result has ``None`` there.
         """
         path = self._path(name)
         return nested(current().recorded(self.id, [path]), path)
@@ -479,8 +482,8 @@ class Workflow:
     def all_recorded(
         self, *, names: Names = None, deps_of: Job | str | None = None
     ) -> dict[str, Any]:
-        """Return a dictionary of results by name, in the order of the steps and as dependents get
-        them.
+        """Return a dictionary of results by name, in the order of the steps and in the form that
+        dependents get.
 
         Results of sub-graphs are nested dictionaries.
         """
@@ -504,7 +507,8 @@ class Workflow:
 
     @asked
     def cancel_jobs(self, *, names: Names = None, reason: str | None = None) -> int:
-        """Cancel jobs and the jobs that depend on them. Return how many had not ended.
+        """Cancel jobs and the jobs that depend on them. Return how many of these jobs had not
+        ended.
 
         An executing job is cancelled at once, and its code is asked to end.
         """
@@ -516,10 +520,11 @@ class Workflow:
         self, *, names: Names = None, cascade: bool | None = None, fresh: bool = False
     ) -> int:
         """Start discarded, cancelled and waiting jobs again, and completed jobs if they are named.
-        Return their number.
+        Return the number of restarted jobs.
 
-        - With ``cascade``, also restart jobs that were cancelled because of these jobs.
-        - With ``fresh``, a crawl gets a new run. By default, its run is resumed.
+        - If ``cascade`` is true, also restart jobs that were cancelled because of these jobs.
+        - If ``fresh`` is true, a crawl gets a new run. Otherwise, the crawl's existing run is
+          resumed.
         """
         with_dependents = self._cascade if cascade is None else cascade
         paths = self._chosen(names)
@@ -531,8 +536,9 @@ class Workflow:
 
     @asked
     def append(self, more: Workflow) -> int:
-        """Add the steps of ``more`` to this graph, even after its end, and return their number. If
-        they depend on steps of this graph, build ``more`` with ``check_deps=False``.
+        """Add the steps of ``more`` to this graph, even after the end of this graph, and return the
+        number of these steps. If they depend on steps of this graph, build ``more`` with
+        ``check_deps=False``.
         """
         spec = more.part("append")
         if spec.context:

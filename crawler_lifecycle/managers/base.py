@@ -1,9 +1,9 @@
 """Scripts, with their options, name, flow id and tags, and the jobs that they schedule.
 
 The names are those of shub-workflow (differences: docs/managers.md). There are two ways to create a
-script. A ``Driver`` creates it with a platform, which also provides the options. A user's program
-creates it without a platform. Then it reads its options from the command line and starts the
-manager through the gateway (``run``).
+script. A ``Driver`` creates a script with a platform, which also provides the options. A user's
+program creates a script without a platform. Such a script reads its options from the command line
+and starts the manager through the gateway (``run``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BaseScript:
 
     #: Name of the script, unless the manager has a tag ``NAME=``.
     name: str = ""
-    #: True if the script needs a flow id. If none is given, it creates one.
+    #: True if the script needs a flow id. If no flow id is given, the script creates one.
     flow_id_required = False
     #: Tags for all jobs, in addition to ``--children-tag``.
     children_tags: Sequence[str] | None = None
@@ -228,7 +228,7 @@ class BaseScript:
         self._cycle.flow_tags.append(tag)
 
     def get_job_tags(self, jobkey: JobKey | None = None) -> list[str]:
-        """Return the tags of a job; without a key, the tags of the manager."""
+        """Return the tags of a job or, if no key is given, the tags of the manager."""
         if jobkey is not None:
             return list(self.get_job_metadata(jobkey).get("tags") or [])
         own = [f"FLOW_ID={self.flow_id}"] if self.flow_id else []
@@ -265,7 +265,9 @@ class BaseScript:
         return self.close_reason
 
     def set_close_reason(self, reason: str | None) -> None:
-        """Set the close reason, which is the outcome of the manager. It can be changed later."""
+        """Set the close reason, which is the outcome of the manager. The close reason can be
+        changed later.
+        """
         if reason is not None and not (isinstance(reason, str) and 0 < len(reason) <= REASON_MAX):
             raise refusal("close reason", reason, f"give a text of 1 to {REASON_MAX} characters")
         self.close_reason = reason
@@ -423,7 +425,7 @@ def _pending(key: JobKey, job: Job) -> JobDict:
 def option_parser(script: BaseScript, hosted: bool) -> OptionParser:
     """Return the parser of a script's options. ``__init__`` need not have run.
 
-    With ``hosted``, errors of the parser raise ``ClassError``.
+    If ``hosted`` is true, errors of the parser raise ``ClassError``.
     """
     parser = script.argparser = OptionParser(script.description, hosted, type(script).__name__)
     script.add_argparser_options()
@@ -486,10 +488,12 @@ class BaseLoopScript(BaseScript):
         return args
 
     def on_start(self) -> None:
-        """Prepare the first cycle. It is called once in each new process. Users can override it."""
+        """Prepare the first cycle. Users can override this method, which is called once in each new
+        process.
+        """
 
     def on_close(self) -> None:
-        """Finish the work after the last cycle. Users can override it."""
+        """Finish the work after the last cycle. Users can override this method."""
 
     def base_loop_tasks(self) -> bool:
         """Begin a cycle. Users can override it; ``False`` ends the script."""

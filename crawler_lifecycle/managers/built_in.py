@@ -1,5 +1,5 @@
-"""The built-in manager, which runs one crawler once for each job that is sent to it. It needs no
-class by users.
+"""The built-in manager, which runs one crawler once for each job that is sent to it. Users need not
+write a class for this manager.
 """
 
 from __future__ import annotations

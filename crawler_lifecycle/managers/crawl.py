@@ -40,7 +40,8 @@ _HOOKS = ("finished_metadata_hook", "bad_outcome_hook", "finished_ok_hook", "get
 
 
 class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
-    """Runs one job of a spider. In loop mode, it waits for the job's end and adopts its outcome.
+    """Runs one job of a spider. In loop mode, the manager waits for the job's end and adopts the
+    job's outcome.
 
     >>> from crawler_lifecycle.managers import CrawlManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -58,8 +59,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     spider: SpiderName | None = None
     #: If True, ``check_running_jobs`` begins with the job that started last.
     running_jobs_reverse_check = False
-    #: A key of the job's end while its hooks run, or else ``None``. It is the same in each try of
-    #: the hooks, so a service that hooks call can use it as an idempotency key.
+    #: A key of the job's end while its hooks run, or else ``None``. The key is the same in each try
+    #: of the hooks, so a service that hooks call can use this key as an idempotency key.
     hook_key: str | None = None
     #: If True, the outcome of the first failed job becomes the close reason.
     _inherits_outcomes = True
@@ -126,7 +127,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     ) -> Any:
         """Schedule one job and return its key (S-31).
 
-        It starts after the cycle, or waits if no slot is free.
+        The job starts after the cycle, or waits if no slot is free.
 
         - ``job_args_override`` has values that override the manager's options: ``spider_args``,
           ``job_settings``, ``tags``, ``units``, ``project_id``, ``priority`` and ``pool``.
@@ -163,8 +164,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Call the hooks of ended jobs and ``running_job_hook`` of live jobs. Return the outcomes
         of ended jobs.
 
-        Jobs are handled in the order of their start (S-34). If the time of the cycle is used up,
-        the other jobs wait for the next cycle.
+        Jobs are handled in the order of their start (S-34). If the cycle's time limit is reached,
+        the remaining jobs wait for the next cycle.
         """
         outcomes: dict[JobKey, Outcome] = {}
         cycle = self._cycle
@@ -218,8 +219,8 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self._cycle.note(f"running_job_hook of {named_job(live.job)}: {where(error)}")
 
     def _handle(self, ended: EndedJob) -> bool:
-        """Call the hooks of one end (S-33), once for each attempt of its run. Return whether they
-        succeeded.
+        """Call the hooks of one end (S-33), once for each attempt of its run. Return whether the
+        hooks succeeded.
         """
         cycle = self._cycle
         live = ended.live
@@ -278,11 +279,11 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
             self.hook_key = None
 
     def running_job_hook(self, jobkey: JobKey) -> None:
-        """Handle a live job. It is called in each cycle. Users can override it."""
+        """Handle a live job. Users can override this method, which is called in each cycle."""
 
     def finished_metadata_hook(self, jobkey: JobKey, metadata: dict[str, Any]) -> None:
-        """Handle any ended job. It is called before the hook for the outcome. Users can override
-        it.
+        """Handle any ended job. Users can override this method, which is called before the hook for
+        the outcome.
         """
 
     def bad_outcome_hook(
@@ -291,7 +292,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
         """Handle a failed job.
 
         By default, the outcome of the first failed job becomes the close reason (S-04). Users can
-        override it.
+        override this method.
         """
         if self.get_close_reason() is None:
             self.set_close_reason(outcome)
@@ -299,7 +300,7 @@ class CrawlManager(SpiderStatsAggregatorMixin, WorkFlowManager):
     def finished_ok_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Handle a successful job. Users can override it."""
+        """Handle a successful job. Users can override this method."""
 
     def workflow_loop(self) -> Any:
         """Call the hooks, and schedule the job if there is none.
@@ -333,12 +334,12 @@ class PeriodicCrawlManager(CrawlManager):
         """Handle a failed job.
 
         By default, nothing happens, because the job is scheduled again anyway. Users can override
-        it.
+        this method.
         """
 
     def workflow_loop(self) -> Any:
         """Call the hooks, and schedule the job if no job is live and ``loop_mode`` seconds have
-        passed (S-40).
+        elapsed (S-40).
         """
         self.check_running_jobs()
         window = self._cycle.window

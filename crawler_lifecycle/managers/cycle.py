@@ -73,7 +73,9 @@ class Cycle:
     """Ends that ``check_running_jobs`` has not handled yet, by job key."""
     handled: dict[str, EndedJob] = field(default_factory=dict)
     coming: dict[str, JobDict] = field(default_factory=dict)
-    """Jobs that this cycle scheduled and that have no run yet, by job key. They are pending."""
+    """Jobs that this cycle scheduled and that have no run yet, by job key. These jobs are
+    pending.
+    """
     begun: bool = False
     """False for the object before the first cycle."""
     again_s: float | None = None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: The maximum number of seconds for reading one page of the source. ``PAGE_S`` is short, because
 #: hooks wait for the page. ``ONLY_PAGE_S`` is for a manager without loop_mode, which has one cycle.
-#: No hook waits, and items that are not read then are lost.
+#: No hook waits during this cycle, and items that it does not read are never read.
 PAGE_S = 1.0
 ONLY_PAGE_S = 30.0
 #: The maximum number of characters in the sentence about why a manager waits. The error of a source

@@ -65,8 +65,8 @@ class GeneratorCrawlManager(CrawlManager):
     #: The maximum number of live jobs of each ``cap_key``: one number for all keys, numbers by key,
     #: or ``None`` for no limit.
     max_per_key: int | Mapping[str, int] | None = None
-    #: The reaction to an invalid yield: ``stop`` the source, or ``skip`` the item, which is then
-    #: counted and listed.
+    #: The reaction to an invalid yield: ``stop`` the source, or ``skip`` the item. A skipped item
+    #: is counted and listed.
     on_item_error = "stop"
     #: The reaction to new source code of the class while the manager is live: ``replay`` the
     #: generator, ``continue`` after its last position, or ``fail``. With ``continue``, every new
@@ -83,9 +83,9 @@ class GeneratorCrawlManager(CrawlManager):
     def set_parameters_gen(self) -> Iterable[Mapping[str, Any]]:
         """Yield a dictionary for each job.
 
-        Users must override it. It must yield the same items after a restart.
+        Users must override this method, which must yield the same items after a restart.
 
-        The dictionary has the spider's arguments. The keys ``spider``, ``units``, ``tags``,
+        The dictionary contains the spider's arguments. The keys ``spider``, ``units``, ``tags``,
         ``job_settings``, ``project_id``, ``priority`` and ``pool`` are parameters of the job
         instead.
         """
@@ -132,7 +132,8 @@ class GeneratorCrawlManager(CrawlManager):
     def resume_workflow(self) -> None:
         """Call the resume hooks.
 
-        With ``acquire_all_jobs``, note other flows' jobs, which do not run again (S-63).
+        If ``acquire_all_jobs`` is true, note the jobs of other flows, which do not run again
+        (S-63).
         """
         super().resume_workflow()
         if self.acquire_all_jobs:
@@ -149,20 +150,20 @@ class GeneratorCrawlManager(CrawlManager):
     # --- jobs that may start ----------------------------------------------------------------------
 
     def can_schedule_job_with_params(self, params: FullJobParams) -> bool:
-        """Return whether the job may start now. Otherwise it waits for a later cycle. Users can
-        override it.
+        """Return whether the job may start now. Otherwise the job waits for a later cycle. Users
+        can override this method.
         """
         return True
 
     def cap_key(self, params: FullJobParams) -> str | None:
         """Return the job's key for ``max_per_key``, or ``None`` for no limit. Users can override
-        it.
+        this method.
         """
         return None
 
     def get_max_jobs_per_spider(self, spider: SpiderName) -> int | None:
         """Return the maximum number of live jobs of this spider, or ``None``. Users can override
-        it.
+        this method.
         """
         return self.max_jobs_per_spider
 
@@ -240,8 +241,8 @@ class GeneratorCrawlManager(CrawlManager):
     def bad_outcome_hook(
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> None:
-        """Handle a failed job. By default, it is tried again, up to ``MAX_RETRIES`` times (S-58).
-        Users can override it.
+        """Handle a failed job. By default, the job is tried again, up to ``MAX_RETRIES`` times
+        (S-58). Users can override this method.
         """
         ended = self._cycle.handled.get(jobkey)
         tagged = jobseq_of(job_args_override.get("tags") or [])
@@ -272,7 +273,7 @@ class GeneratorCrawlManager(CrawlManager):
         self, spider: SpiderName, outcome: Outcome, job_args_override: JobParams, jobkey: JobKey
     ) -> JobParams:
         """Return changed parameters for the next try. ``StopRetry`` ends the retries (S-59). Users
-        can override it.
+        can override this method.
         """
         return JobParams()
 
@@ -292,8 +293,8 @@ class GeneratorCrawlManager(CrawlManager):
 class AsyncSchedulerCrawlManagerMixin(GeneratorCrawlManager):
     """Schedules the jobs of a cycle concurrently; ``run`` is a coroutine (S-64).
 
-    With ``can_schedule_job_with_params``, they are scheduled one after the other, because it may
-    count earlier jobs.
+    If the class overrides ``can_schedule_job_with_params``, the jobs are scheduled one after the
+    other, because this method may count earlier jobs.
 
     >>> from crawler_lifecycle.managers import AsyncSchedulerCrawlManagerMixin
     >>> from crawler_lifecycle.managers.testing import simulate

@@ -1,5 +1,5 @@
-"""Managers, which are scripts that own jobs. They find their jobs by flow id and name, even after a
-restart.
+"""Managers, which are scripts that own jobs. Managers find their jobs by flow id and name, even
+after a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _STATES = ("pending", "running", "finished")
 
 
 class WorkFlowManager(BaseLoopScript):
-    """A script that owns jobs. It finds its jobs by flow id and name, even after a restart.
+    """A script that owns jobs. The manager finds its jobs by flow id and name, even after a
+    restart.
 
     >>> from crawler_lifecycle.managers import WorkFlowManager
     >>> from crawler_lifecycle.managers.testing import simulate
@@ -46,13 +47,13 @@ class WorkFlowManager(BaseLoopScript):
     #: The default of ``--max-running-jobs``, the maximum number of live jobs.
     default_max_jobs: float = 1000
     flow_id_required = True
-    #: If True, jobs of other flows also count as its own. Then each start is a resume, and live
-    #: jobs of other flows use slots.
+    #: If True, jobs of other flows also count as jobs of this manager. Then each start is a resume,
+    #: and live jobs of other flows use slots.
     acquire_all_jobs = False
     #: If True, a resume ignores jobs that have ended.
     dont_acquire_finished_jobs = False
-    #: Outcomes that are failures. Each object copies them to ``failed_outcomes``, a list that it
-    #: can change.
+    #: Outcomes that are failures. Each object copies them to ``failed_outcomes``, a list that the
+    #: object can change.
     base_failed_outcomes: Sequence[str] = FAILED_OUTCOMES
 
     def __init__(self) -> None:
@@ -96,8 +97,8 @@ class WorkFlowManager(BaseLoopScript):
 
     @property
     def max_running_jobs(self) -> float:
-        """The maximum number of live jobs. It is read in every cycle, so override it for a cap that
-        changes.
+        """The maximum number of live jobs. This property is read in every cycle, so override it for
+        a cap that changes.
         """
         cap: float = self.args.max_running_jobs
         return cap
@@ -116,10 +117,10 @@ class WorkFlowManager(BaseLoopScript):
         """Return jobs of this manager's flow and name.
 
         - ``state`` is required: one or several of pending, running and finished.
-        - With ``project_id``, return only jobs of this project.
-        - With ``spider``, return only jobs of this spider.
-        - With ``lacks_tag``, return only jobs with none of these tags.
-        - With ``count``, return at most this many jobs.
+        - If ``project_id`` is given, return only jobs in this project.
+        - If ``spider`` is given, return only jobs of this spider.
+        - If ``lacks_tag`` is given, return only jobs with none of these tags.
+        - If ``count`` is given, return at most this many jobs.
         - ``meta`` is accepted and ignored, because every job has all metadata.
         """
         if not self.flow_id or not self.name:
@@ -228,10 +229,11 @@ class WorkFlowManager(BaseLoopScript):
     ) -> Items:
         """Return the items of a job of this manager.
 
-        - With ``task``, return only items of the task with this index.
+        - If ``task`` is given, return only items of the task with this index.
         - Skip ``offset`` items, and return at most ``limit`` items.
-        - With ``fields``, return only these fields of each item.
-        - With ``partial``, also read a job that is live or failed, as far as it has items.
+        - If ``fields`` is given, return only these fields of each item.
+        - If ``partial`` is true, also read a live or failed job, and return the items that the job
+          has stored so far.
 
         Raises ``InvalidRequest``, and ``NotYetDelivered`` if the job's files have not arrived after
         30 s. A hook that raises this error is called again later.
@@ -249,8 +251,8 @@ class WorkFlowManager(BaseLoopScript):
         return Items(self._platform, [self._run_of(job, partial=partial)], **which)
 
     def files(self, job: JobKey | JobDict, *, partial: bool = False) -> Sequence[RunFile]:
-        """Return the supporting files of a job of this manager, with ``partial`` as in
-        ``items``.
+        """Return the supporting files of a job of this manager. ``partial`` has the same meaning as
+        in ``items``.
         """
         return self._platform.run_files(self._run_of(job, partial=partial))
 
@@ -316,18 +318,16 @@ class WorkFlowManager(BaseLoopScript):
 
     def _overrides(self, hook: str) -> bool:
         """Return whether a user's class overrides this hook. If not, no jobs need to be read for
-        it.
+        this hook.
         """
         own = getattr(type(self), hook, None)
         return own is not None and getattr(own, "__module__", None) not in _CLASSES
 
     def resume_running_job_hook(self, job: JobDict) -> None:
-        """Handle a live job after a restart, which the manager already knows. Users can override
-        it.
-        """
+        """After a restart, handle a job that is still live. Users can override this method."""
 
     def resume_finished_job_hook(self, job: JobDict) -> None:
-        """Handle an ended job after a restart. Users can override it."""
+        """After a restart, handle a job that has ended. Users can override this method."""
 
 
 class CachedFinishedJobsMixin(WorkFlowManager):

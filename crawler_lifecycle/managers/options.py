@@ -46,7 +46,9 @@ class OptionParser(ArgumentParser):
 def parse(
     parser: OptionParser, argv: Sequence[str] | None, programs: Mapping[str, Mapping[str, Any]]
 ) -> Namespace:
-    """Parse a command line. Its own options override those of its program (S-10)."""
+    """Parse a command line. Options on the command line override options of the named program
+    (S-10).
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     first = OptionParser(None, True, parser.prog)
     first.allow_abbrev = False

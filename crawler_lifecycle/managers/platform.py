@@ -1,6 +1,6 @@
-"""``Platform``, the only service that users' classes of managers call. It has two implementations:
-a host process of a worker (``user_code/host.py``), and the memory of ``managers.testing``. Both
-call the class through a ``Driver`` (``managers/driver.py``):
+"""``Platform``, the only service that users' classes of managers call. ``Platform`` has two
+implementations: a host process of a worker (``user_code/host.py``), and the memory of
+``managers.testing``. Both call the class through a ``Driver`` (``managers/driver.py``):
 
 - ``Driver(cls, platform)`` creates the object: it reads the options and runs ``__init__``.
 - ``.begin()`` calls ``on_start``, and the resume hooks if ``Start.resumed``.
@@ -77,8 +77,8 @@ class Platform(DataSource, Protocol):
     def entering(self, what: str, item_id: int | None = None) -> None:
         """Report that a method of the class is about to run, with its name and its job.
 
-        If the worker must kill the process later, it can report where the process was. It then
-        counts a failed try of the hooks for this job's end.
+        If the worker must kill the process later, it can report where the process was. The worker
+        then counts a failed try of the hooks for this job's end.
         """
 
     def did(self, done: Decision) -> None:
@@ -91,7 +91,7 @@ class Platform(DataSource, Protocol):
         """Return jobs in this waiting state at the beginning of the cycle, oldest row first."""
 
     def live_jobs(self, after_id: int = 0, limit: int = 500) -> list[Live]:
-        """Return jobs that use a slot, without those in ``Facts.ended``, oldest row first."""
+        """Return jobs that use a slot, excluding those in ``Facts.ended``, oldest row first."""
 
     def known_identities(self, identities: Collection[str]) -> set[str]:
         """Return the identities that belong to a job of the manager."""

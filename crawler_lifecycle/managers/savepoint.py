@@ -58,7 +58,7 @@ def check_state(state: Any) -> None:
 
 
 def no_coroutine(method: str, answer: Any) -> Any:
-    """Return the result of a user's method. Raises ``ClassError`` if it is a coroutine."""
+    """Return a user method's result. Raises ``ClassError`` if the result is a coroutine."""
     if inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()

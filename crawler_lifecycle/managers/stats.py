@@ -26,7 +26,7 @@ BASE_TARGET_SPIDER_STATS = (
 class Stats:
     """Numbers by name, with the methods of Scrapy's stats collector.
 
-    They are stored with the manager.
+    These numbers are stored with the manager.
     """
 
     def __init__(self, values: Mapping[str, float] | None = None) -> None:

@@ -165,7 +165,9 @@ class Simulation(HeldFiles):
         """The number of ends whose hooks failed too often in this attempt."""
         self.driver: Driver | None = None
         self.buffer = DELAYED_MAX
-        """The number of jobs of the source to read ahead. The last page may exceed it."""
+        """The number of jobs to read ahead from the source. The last page may exceed this
+        number.
+        """
         self.read_clock: Callable[[], float] = lambda: 0.0
         """The driver's clock, for its time limits. The default clock never moves."""
 
@@ -208,8 +210,8 @@ class Simulation(HeldFiles):
         self.record.failed = False
 
     def add_jobs(self, jobs: Iterable[Job], *, seal: bool = False) -> int:
-        """Add jobs as a user does, and return the number of new jobs. With ``seal``, no more will
-        come.
+        """Add jobs as a user does, and return the number of new jobs. If ``seal`` is true, no more
+        jobs will come.
         """
         new = [job for job in jobs if self._insert(JobState.QUEUED, job) is not None]
         self.sealed = self.sealed or seal
@@ -375,7 +377,7 @@ class Simulation(HeldFiles):
         return outcomes[n] if n < len(outcomes) else FINISHED
 
     def _pass(self, again_s: float | None) -> None:
-        """Move the clock to the next end of a job or to the next cycle, whichever is first."""
+        """Move the clock to the next end of a job or to the next cycle, whichever comes first."""
         ends = [row.ends_at for row in self.rows if row.state is JobState.STARTED]
         nexts = [max(self.clock, at) for at in ends] + (
             [] if again_s is None else [self.clock + again_s]

@@ -221,7 +221,7 @@ def test_the_next_cycle_comes_when_there_is_something_to_do() -> None:
     )
     assert window.reserve(Rules(5)) is None
     assert window.again_s(5) == 4
-    assert window.sentence(5) == "2 jobs wait: the delay of a retry is not over yet"
+    assert window.sentence(5) == "2 jobs wait: the delay of a retry has not elapsed yet"
 
 
 def test_it_says_what_it_waits_for() -> None:

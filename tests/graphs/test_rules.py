@@ -370,5 +370,5 @@ def test_a_function_knows_its_job_and_its_key_is_of_all_attempts(memory: Memory)
     workflow.wait()
     assert workflow.get_recorded("told") == "told"
     assert workflow.get_recorded("key") == workflow.get_job("key").key
-    with pytest.raises(RuntimeError, match="no step of a graph executes here"):
+    with pytest.raises(RuntimeError, match="no step of a graph is executing here"):
         current_job()

@@ -57,7 +57,7 @@ def test_sd5_a_predicate_that_refuses_everything_does_not_read_the_generator_dry
     assert record.scheduled == []
     assert next(taken) < 2 * DELAYED_MAX + 600
     assert record.waits[-1].endswith(
-        f"with {DELAYED_MAX} delayed jobs, reading of its source pauses"
+        f"with {DELAYED_MAX} delayed jobs, reading from its source pauses"
     )
     assert order(simulation.run(cycles=8))[:6] == ["1", "2", "3", "4", "5", "6"]
 

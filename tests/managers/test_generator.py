@@ -275,7 +275,7 @@ def test_retries_wait_longer_and_longer() -> None:
         500,
         500,
     ]
-    assert "1 job waits: the delay of a retry is not over yet" in record.waits
+    assert "1 job waits: the delay of a retry has not elapsed yet" in record.waits
 
 
 def test_s60_helpers_of_the_predicate() -> None:

@@ -155,7 +155,7 @@ def start(
 def _built(build: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return the graph that a user's module builds.
 
-    It runs in a separate process, which only gets the arguments.
+    The module runs in a separate process, which receives only the arguments.
     """
     content, code = answer_of("crawler_lifecycle.features.user_code.graph", [build, *words])
     if code:
@@ -218,7 +218,7 @@ def list_graphs(
     state
         draft, running, completed, cancelled or failed; may be repeated
     name
-        only graphs of this name
+        only graphs with this name
     """
     GRAPH.list_all(limit, state=state, name=name, search=search, sort=sort, project=project)
 
@@ -334,7 +334,8 @@ def render(
     form
         the format; dot is for Graphviz
     expand
-        draw all steps inside this step, or '*' for all; the default is a box for more than 50
+        draw all steps inside this step, or '*' for all; by default, a graph with more than 50 steps
+        is a box
     """
     if current().output != "table":
         raise WrongUsage("graph render does not support -o", "use --format instead of -o")

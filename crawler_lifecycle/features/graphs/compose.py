@@ -10,12 +10,14 @@ from .domain.commands import GraphOrder
 
 
 def activities(p: Parts) -> tuple[GraphActivities]:
-    """Return the objects with the activities of graphs, without those that execute users' code."""
+    """Return the objects with the activities for graphs, excluding activities that execute users'
+    code.
+    """
     return (GraphActivities(p.store.graphs, p.store.managers, p.children),)
 
 
 def recover(p: Parts) -> ParentKind:
-    """Return the kind of graphs."""
+    """Return the parent kind for graphs."""
     [acts] = activities(p)
     audits = p.store.audits
     return ParentKind(

@@ -31,7 +31,9 @@ class GraphFence:
 
 @dataclass(frozen=True, slots=True)
 class NewGraph:
-    """A graph as its sender describes it. Its steps come with it, or afterwards in ``pages``."""
+    """A graph as its sender describes it. The steps are sent together with this description, or
+    afterwards in ``pages``.
+    """
 
     key: str
     """The unique id for people and programs: ``Workflow(id=…)``, ``/v1/graphs/{key}``, workflow
@@ -57,7 +59,7 @@ class NewGraph:
 
 @dataclass(frozen=True, slots=True)
 class GraphRow:
-    """One row of the table ``graph``, without columns that only the store needs."""
+    """One row of the table ``graph``, excluding columns that only the store needs."""
 
     graph_id: int
     graph_uid: str
@@ -78,7 +80,7 @@ class GraphRow:
     stop: StopIntent | None = None
     waiting_for: str | None = None
     cause: str | None = None
-    """The reason of its end, in one sentence."""
+    """The reason for the graph's end, in one sentence."""
     requested_by: str | None = None
     parent: str | None = None
     project: str = DEFAULT
@@ -98,7 +100,7 @@ class GraphRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One row of the table ``graph_step``, without columns that only the store needs."""
+    """One row of the table ``graph_step``, excluding columns that only the store needs."""
 
     number: int
     path: str
@@ -119,7 +121,7 @@ class StepRow:
     errors: Sequence[Mapping[str, Any]] = ()
     """``attempt``, ``at`` and ``error`` of the last 20 executions that failed."""
     result_bytes: int | None = None
-    """The size of its recorded result in bytes, or ``None`` if it has none."""
+    """The size of the step's recorded result in bytes, or ``None`` if there is no such result."""
     snoozed: int = 0
 
 

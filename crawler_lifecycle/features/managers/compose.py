@@ -10,14 +10,14 @@ from .domain.manager import ManagerOrder
 
 
 def activities(p: Parts) -> tuple[ManagingActivities]:
-    """Return the objects with the activities of managers, without those that execute users'
+    """Return the objects with the activities for managers, excluding activities that execute users'
     code.
     """
     return (ManagingActivities(p.store.managers, p.children, p.cloud),)
 
 
 def recover(p: Parts) -> ParentKind:
-    """Return the kind of managers."""
+    """Return the parent kind for managers."""
     [acts] = activities(p)
     return ParentKind(
         "manager",

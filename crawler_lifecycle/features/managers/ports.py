@@ -20,8 +20,8 @@ class ManagerFence:
     """The right of a writer to change a manager.
 
     A write counts only while the manager has this attempt, this owner and this generation.
-    ``generation`` belongs to the process that runs the class of the manager. It is ``None`` for
-    other writers (the workflow).
+    ``generation`` belongs to the process that runs the class of the manager. ``generation`` is
+    ``None`` for other writers (the workflow).
     """
 
     manager_id: int
@@ -88,12 +88,12 @@ class ManagerCounts:
 
 @dataclass(frozen=True, slots=True)
 class ManagerRow:
-    """One row of the table ``manager``, without columns that only the store needs."""
+    """One row of the table ``manager``, excluding columns that only the store needs."""
 
     manager_id: int
     manager_uid: str
-    """The uid of this manager. Its number alone is not unique, because a restored database may
-    assign it again.
+    """The uid of this manager. The manager's number alone is not unique, because a restored
+    database may assign the same number again.
     """
     name: str
     flow_id: str
@@ -116,11 +116,11 @@ class ManagerRow:
     source_error: str | None = None
     """The error that ended the reading of the source, until a new pass begins (``Page.error``)."""
     over: bool = False
-    """True if a committed decision of this attempt ended the manager. Its class is then no longer
-    called.
+    """True if a committed decision of this attempt ended the manager. The manager's class is then
+    no longer called.
     """
     sealed: bool = False
-    """True if nobody will send further items (the built-in manager)."""
+    """True if no further items will be sent (to the built-in manager)."""
     next_seq: int = 1
     tries: int = 0
     """The number of successive failed cycles of the class."""
@@ -158,10 +158,10 @@ class ManagerRow:
     longer recognises these jobs and treats them as new.
     """
     ended_by: EndedBy | None = None
-    """Who ended it; ``None`` while it lives."""
+    """Who ended it; ``None`` before its end."""
     counts: ManagerCounts = ManagerCounts()
-    """The counts of its jobs. They include runs that ended after the manager; no cycle handles
-    these ends.
+    """The counts of its jobs. The counts include runs that ended after the manager's end; no cycle
+    handles these ends.
     """
 
     @property
@@ -251,7 +251,7 @@ class UserCodeRow:
     seen_at: datetime | None = None
     """The time when a worker last reported it, or ``None`` if no worker reports it any more."""
     queue: str | None = None
-    """The pool of workers that has this module. A class of a manager has no pool, because workers
+    """The pool of workers that has this module. A manager's class has no pool, because the workers
     of all pools serve it.
     """
 

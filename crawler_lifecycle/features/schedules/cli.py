@@ -156,8 +156,9 @@ def list_schedules(*, project: Project = None, limit: Limit = 50) -> None:
 
 
 def describe(name: Name, /) -> None:
-    """Show everything about a schedule, including its next due times and the days on which "
-    "clocks change."""
+    """Show everything about a schedule, including its next due times and the days on which clocks
+    change.
+    """
     KIND.describe(name)
 
 

@@ -12,13 +12,13 @@ from .ports import DueOrder
 
 
 def activities(p: Parts) -> tuple[DueActivities, ScheduleAudit]:
-    """Return the objects with the activities of schedules."""
+    """Return the objects with the activities for schedules."""
     s = p.store
     return DueActivities(s.schedules, s.managers, s.graphs, p.children), ScheduleAudit(s, p.audit)
 
 
 def recover(p: Parts) -> ParentKind:
-    """Return the kind of due times."""
+    """Return the parent kind for due times."""
     audit = ScheduleAudit(p.store)
     return ParentKind(
         "due time", audit.open_due, lambda _, id: DueOrder(*due_of_workflow(id)), audit.give_up

@@ -14,8 +14,8 @@ from crawler_lifecycle.domain.projects import DEFAULT
 from .domain.decision import Decision
 from .domain.definition import TargetKind, check_schedule_name
 
-#: The longest time for which Temporal can have another definition of a schedule than the database
-#: before this is reported.
+#: The longest time for which Temporal's definition of a schedule can differ from the definition in
+#: the database before this is reported.
 UNTOLD = timedelta(minutes=10)
 #: Statuses of runs, managers and graphs that ended badly.
 BAD_ENDS = ("FAILED", "DISCARDED", "CANCELLED")
@@ -35,7 +35,7 @@ class ScheduleRow:
     created_at: datetime
     updated_at: datetime
     checked_until: datetime
-    """The end of the last check. Each due time before it has a firing."""
+    """The end of the last check. Each due time before this time has a firing."""
     project: str = DEFAULT
     requested_by: str | None = None
     paused_at: datetime | None = None
@@ -76,15 +76,15 @@ class DueRow:
     """The time from the due time to the decision, in milliseconds."""
     reason: str | None = None
     asked_by: str | None = None
-    """The person who requested this due time (by ``trigger`` or ``backfill``); ``None`` if it comes
-    from the schedule itself.
+    """The person who requested this due time (by ``trigger`` or ``backfill``); ``None`` if the due
+    time comes from the schedule itself.
     """
     after_id: int | None = None
     """The firing whose target must end before this one starts its own."""
     target: TargetRef | None = None
     begun_at: datetime | None = None
     status: str | None = None
-    """The present status of the target, which only lists contain."""
+    """The current status of the target, which only lists contain."""
 
     @property
     def trouble(self) -> str | None:
@@ -100,12 +100,12 @@ class DueRow:
 
 @dataclass(frozen=True, slots=True)
 class PreviousTarget:
-    """The earlier firing whose target must end before another target starts."""
+    """The earlier firing whose target must end before the target of this firing starts."""
 
     due_id: int
     live: bool
     target: TargetRef | None
-    """The target, or ``None`` if it has not started yet."""
+    """The target, or ``None`` if the target has not started yet."""
 
 
 @dataclass(frozen=True, slots=True)

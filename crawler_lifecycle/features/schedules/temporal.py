@@ -4,8 +4,8 @@ fire.
 A person may pause, resume, change or delete a Temporal Schedule in Temporal's UI. We copy a pause
 into the database. We undo any other change and report it. The note of the schedule shows who
 changed it, because our notes begin with ``OURS`` and a digest of what we wrote. If the digest still
-matches the schedule, but the schedule differs from what we want now, it was written by an older
-build or with older time zone data. Then it is updated without a report.
+matches the schedule, but the schedule differs from what we want now, then an older build, or older
+time zone data, produced the schedule. Such a schedule is updated without a report.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ AHEAD = timedelta(days=41 * 366)
 
 
 def temporal_spec(spec: ScheduleSpec, now: datetime) -> TemporalSpec:
-    """Return the times at which Temporal fires, in UTC: every due time, and some others that the
-    due workflow ignores.
+    """Return the times at which Temporal fires, in UTC: every due time, and some further times that
+    the due workflow ignores.
 
     Temporal's own time zones are not used, because when clocks are set back, it skips times and
     fires at wrong times.
@@ -144,7 +144,7 @@ def temporal_schedule(row: ScheduleRow, spec: ScheduleSpec, now: datetime) -> Sc
 
 @dataclass(eq=False)
 class ScheduleKeeper:
-    """Keeps Temporal in line with the schedules of the database, in the event loop of a worker or
+    """Keeps Temporal in line with the schedules in the database, in the event loop of a worker or
     gateway.
 
     Blocking calls run in threads.
@@ -160,7 +160,7 @@ class ScheduleKeeper:
         self.counts: Counter[str] = Counter()
 
     def state(self) -> Mapping[str, object]:
-        """Return the state for a probe: counts since the start, and the present error."""
+        """Return the state for a probe: counts since the start, and the current error."""
         return {"problem": self._loop.failures.problem, **self.counts}
 
     async def run(self) -> None:
@@ -299,7 +299,7 @@ def keeper(store: Store, workflows: Workflows) -> ScheduleKeeper:
 
 
 def _digest(schedule: Schedule, order: list[object]) -> str:
-    """Return a digest of everything that decides what fires and when, without the pause."""
+    """Return a digest of everything that decides what fires and when, excluding the pause."""
     action = schedule.action
     policy = schedule.policy
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"
@@ -332,8 +332,8 @@ def _left(schedule: Schedule) -> tuple[str, bool]:
 
 
 async def _input(client: Client, schedule: Schedule) -> list[object]:
-    """Return the input that a schedule passes to the due workflow. It is empty if it is
-    unreadable.
+    """Return the input that a schedule passes to the due workflow. An unreadable input is returned
+    as an empty one.
     """
     action = schedule.action
     assert isinstance(action, ScheduleActionStartWorkflow), "there is no other action"

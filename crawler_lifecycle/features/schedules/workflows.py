@@ -25,7 +25,8 @@ _FIRED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 class CrawlDueWorkflow(WithoutSignals):
     """The workflow of one due time.
 
-    It decides, waits if necessary, and begins the target. It ends as soon as the target has begun.
+    The workflow decides, waits if necessary, and begins the target. It ends as soon as the target
+    has begun.
     """
 
     @workflow.run

@@ -159,7 +159,7 @@ class HookGraphs:
 class _OwnGraph(AskedFiles):
     """``Platform`` for a function that is executing.
 
-    It starts graphs, and answers questions about the function's own graph."""
+    This platform starts graphs, and answers questions about the function's own graph."""
 
     only_starts = True
 

@@ -192,7 +192,7 @@ def _checked(kind: type[T], reply: object, name: str = "") -> T:
 
 
 def _check_bounds(value: object, name: str) -> None:
-    """Raise ``InvalidRequest`` unless every database accepts all values in it.
+    """Raise ``InvalidRequest`` unless every database accepts all values in this object.
 
     ``check_job`` checks jobs.
     """

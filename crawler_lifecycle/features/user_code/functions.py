@@ -1,7 +1,7 @@
 """The processes of one worker that call functions of graphs. Each process can call any function.
 
-The worker opens two unnamed files for inputs and results. They can have any size, users' code
-cannot replace them, and a killed worker leaves no files behind.
+The worker opens two unnamed files for inputs and results. These files can have any size, users'
+code cannot replace them, and a killed worker leaves no files behind.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class FunctionProcess(PooledProcess):
         self._imported.add(module)
 
     def _checked(self, reply: Message) -> FunctionReply:
-        """Return the checked result of the function.
+        """Return the function's result after checking it.
 
         Raises ``UserCodeFailed`` if the function failed, and other errors for an invalid result.
         """
@@ -196,11 +196,11 @@ class FunctionProcess(PooledProcess):
 class Functions:
     """``FunctionHosts`` of one worker.
 
-    It is used by the threads of activities, each of which uses at most one process.
+    This object is used by the threads of activities, each of which uses at most one process.
     """
 
     def __init__(self, modules: Collection[str], rules: Rules, result_max: int) -> None:
-        """Set the rules for the processes. Only functions of ``modules``, which may change, are
+        """Set the rules for the processes. Only functions in ``modules``, which may change, are
         called.
         """
         self._pool: Pool[FunctionProcess] = Pool()
@@ -212,7 +212,7 @@ class Functions:
     @contextmanager
     def use(self, graph: str) -> Iterator[FunctionProcess]:
         # A function may leave state in its process, such as threads or variables. In this case,
-        # only its own graph may use it.
+        # only the same graph may use this process.
         with self._pool.use(
             None, lambda host: not host.left or host.graph == graph, self._start, lambda: None
         ) as host:
@@ -223,7 +223,8 @@ class Functions:
 
     def outdate(self, code: Mapping[str, str]) -> None:
         """Set the current fingerprints of all modules. After a change, all current processes are
-        outdated. Modules import each other, so one changed module may affect every process.
+        outdated, because modules import each other, and one changed module may affect every
+        process.
         """
         if self._code and code != self._code:
             for host in self._pool.processes():
@@ -232,5 +233,5 @@ class Functions:
 
 
 def _text(text: object) -> str:
-    """Return a text of users' code without secrets and control characters."""
+    """Return a text from users' code, with secrets and control characters removed."""
     return for_people(str(text).encode(errors="backslashreplace").decode(), TEXT_MAX)

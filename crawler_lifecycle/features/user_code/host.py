@@ -2,11 +2,11 @@
 
 ``python -m crawler_lifecycle.features.user_code.host PARENT IN OUT MEMORY [GIVEN RESULT]``
 
-It contains the object of one manager, or calls functions of graphs one after the other. GIVEN and
-RESULT are two open files for values of functions. It reads calls from one pipe and writes replies
-to another pipe (``wire.py``). Standard input is empty, and only the user's code writes to standard
-output. Only ``process.py`` starts it. Users' code can change anything in this process, so the
-worker checks every message.
+The process contains the object of one manager, or calls functions of graphs one after the other.
+GIVEN and RESULT are two open files for values of functions. The process reads calls from one pipe
+and writes replies to a second pipe (``wire.py``). Standard input is empty, and only the user's code
+writes to standard output. Only ``process.py`` starts it. Users' code can change anything in this
+process, so the worker checks every message.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class HostPlatform(AskedFiles):
 class Host:
     """Answers the calls of a worker. A call ``name`` executes the method ``do_name``.
 
-    It has at most one class and one object of the class.
+    The host has at most one class and one object of the class.
     """
 
     def __init__(self, pipes: wire.Pipes, files: Sequence[int]) -> None:
@@ -248,7 +248,7 @@ def _restrain(parent: int, memory: int, pipes: wire.Pipes) -> None:
     """
 
     def die_with_parent() -> None:
-        # On other systems than Linux, the end of the pipe ends the process.
+        # On systems other than Linux, the end of the pipe ends the process.
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 

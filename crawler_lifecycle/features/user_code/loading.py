@@ -25,7 +25,7 @@ from .wire import NAME_MAX, TEXT_MAX
 _OURS = "crawler_lifecycle"
 #: A class, or one of its options, in the form of ``UserCodeRow``.
 Described = dict[str, Any]
-#: The maximum number of source files to watch for changes of a class.
+#: The maximum number of source files to watch for changes to a class.
 FILES_MAX = 500
 _DESCRIPTION_MAX = 500
 _HELP_MAX = 300
@@ -156,7 +156,7 @@ def options(cls: type[BaseLoopScript]) -> list[Described]:
 
 def _several(action: Action) -> str | None:
     """Return how an option takes several values: ``repeated``, ``together`` after one name, or
-    ``None`` if it takes only one.
+    ``None`` if the option takes only one value.
     """
     if (isinstance(action.nargs, int) and action.nargs > 1) or action.nargs in (
         ONE_OR_MORE,
@@ -188,7 +188,9 @@ def _builds(found: Callable[..., Any]) -> bool:
 
 
 def _graph(plan: str, build: Callable[..., Any], digest: str) -> Described:
-    """Return the description of a function that builds a graph. Its parameters are its options."""
+    """Return the description of a function that builds a graph. The function's parameters are the
+    options.
+    """
     hints = dict[str, Any]()
     with contextlib.suppress(Exception):  # a name in an annotation may exist only for type checkers
         hints = get_type_hints(build)
@@ -244,7 +246,8 @@ def _parameter(one: inspect.Parameter, hint: Any) -> Described:
 
 
 def fingerprint(cls: type) -> str:
-    """Return a hash of the source files of the class and its bases, without files of this package.
+    """Return a hash of the source files of the class and its bases, excluding files of this
+    package.
 
     Files of this package change with every build, so they must not change the hash.
     """

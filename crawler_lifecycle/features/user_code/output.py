@@ -1,5 +1,5 @@
 """Reads the output of users' code at once, so that no full pipe blocks it, logs it within limits,
-and keeps its end.
+and stores the end of this output.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class Output:
         self._thread.start()
 
     def take(self, *, whole: bool = False) -> str:
-        """Return the output since the last call for people, without secrets, and only its end if it
-        is too long. While the process lives, an incomplete last line is kept for the next call.
-        With ``whole``, it is returned now, because the next call has another owner.
+        """Return the output since the last call in a form for people: secrets are removed, and if
+        the output is too long, only its end is returned. While the process lives, an incomplete
+        last line is kept for the next call. If ``whole`` is true, this line is returned now,
+        because the next call has a different owner.
         """
         with self._reading:
             lives = self._thread.is_alive()
@@ -154,8 +155,8 @@ class Output:
 
 
 def for_people(text: str, most: int) -> str:
-    """Return a text of users' code without secrets and control characters, cut to about ``most``
-    characters.
+    """Return a text from users' code, with secrets and control characters removed, cut to about
+    ``most`` characters.
     """
     return redaction.printable(redaction.current().text(text, most), lines=True)
 

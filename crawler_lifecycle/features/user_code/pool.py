@@ -1,7 +1,7 @@
 """Pools of processes with users' code, and the pool of managers' processes of one worker.
 
 Each manager has its own process, which contains its object. If there are too many processes, the
-one that has been idle longest is ended.
+process that has been idle longest is ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .wire import Message
 T = TypeVar("T")
 P = TypeVar("P", bound="PooledProcess")
 
-#: Seconds between two checks of a caller that waits for a process. At each check, it also reports
-#: that it is alive.
+#: Seconds between two checks by a caller that waits for a process. At each check, the caller also
+#: reports that it is alive.
 _TURN_S = 0.5
 
 
@@ -290,12 +290,12 @@ class Host(PooledProcess):
 
 
 class Hosts:
-    """``UserCodeProcesses`` of one worker. It is used by the threads of activities."""
+    """``UserCodeProcesses`` of one worker. This object is used by the threads of activities."""
 
     def __init__(
         self, worker_id: str, modules: Collection[str], rules: Rules, limits: Limits
     ) -> None:
-        """Set the rules for the processes. Only classes of ``modules``, which may change, are
+        """Set the rules for the processes. Only classes in ``modules``, which may change, are
         loaded.
         """
         self.own_queue = user_code_queue(worker_id)

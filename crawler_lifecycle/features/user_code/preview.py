@@ -1,7 +1,7 @@
 """``python -m crawler_lifecycle.features.user_code.preview``: simulates a user's class for
 ``crawlctl manager plan``.
 
-It writes one JSON document to standard output. Output of the class goes to standard error.
+The module writes one JSON document to standard output. Output of the class goes to standard error.
 """
 
 from __future__ import annotations

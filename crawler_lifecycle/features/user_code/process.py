@@ -59,8 +59,8 @@ Answer = Callable[[str, Message], Any]
 #: Called regularly during a call. An exception ends the call.
 Alive = Callable[[], None]
 
-#: The maximum number of seconds that answers to questions add to the limit of a call, and the
-#: maximum number of questions in a call.
+#: The maximum number of seconds by which answers to questions extend the time limit of a call, and
+#: the maximum number of questions in a call.
 ANSWERS_S = 60.0
 ASKS_MAX = 20_000
 #: The number of questions per second of a call's limit. A long call may ask this many, even above
@@ -75,8 +75,8 @@ POLITE_S = 2.0
 START_S = 30.0
 #: Environment variable of the process; processes that it starts inherit it.
 _MARK = "CRAWL_PLANS_PROCESS"
-#: The number of searches for processes outside of the group. They may start more processes during a
-#: search.
+#: The number of searches for processes outside of the group. These processes may start more
+#: processes during a search.
 _ROUNDS = 5
 #: The maximum number of seconds to wait for the end of a process that has closed its pipe.
 _LEAVING_S = 1.0
@@ -96,8 +96,8 @@ class Rules:
     """The first folder to search for users' modules, and the working directory."""
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a process, which has the variables of ``ours`` that it
-        may get.
+        """Return the environment of a process, which contains the variables of ``ours`` that the
+        process may have.
         """
         named = {*PASSED_ON, *self.passed_on, "PYTHONPATH", "LC_ALL", "LC_CTYPE"}
         return {name: value for name, value in ours.items() if name in named}
@@ -156,9 +156,9 @@ class HostProcess:
         self.output = Output(label, self._process.stdout.fileno())
 
     def lives(self) -> bool:
-        """Return whether the process lives.
+        """Return whether the process is alive.
 
-        It is not reaped here, so its number is not reused before ``kill``.
+        The process is not reaped here, so its number is not reused before ``kill``.
         """
         if self._gone is not None:
             return False
@@ -180,9 +180,9 @@ class HostProcess:
     ) -> Any:
         """Call the host and return its reply.
 
-        ``limit_s`` is the time limit in seconds. It restarts for each method that the host
-        enters within ``whole_s`` seconds. ``setting`` names the setting with the time limit, for
-        error messages. After any error except one of the user's class, the process is killed.
+        ``limit_s`` is the time limit in seconds. The time limit restarts for each method that the
+        host enters within ``whole_s`` seconds. ``setting`` names the setting with the time limit,
+        for error messages. After any error except one of the user's class, the process is killed.
         Raises ``UserCodeFailed``, and any error of ``alive``.
         """
         self.at = None
@@ -203,7 +203,7 @@ class HostProcess:
     def failed(self, text: str, lives: bool = False) -> UserCodeFailed:
         """Return the error of a call.
 
-        ``lives`` means that the user's class raised the error and the process still lives.
+        ``lives`` is true if the user's class raised the error and the process is still alive.
         """
         method, item_id = self.at or (None, None)
         position = f" in {method}" if method and not lives else ""
@@ -238,7 +238,7 @@ class HostProcess:
                     os.killpg(self.pid, how)
 
     def resident(self) -> int:
-        """Return the bytes of memory that the process uses now; 0 if unknown."""
+        """Return the number of bytes of memory that the process is using; 0 if unknown."""
         try:
             return (
                 int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * resource.getpagesize()
@@ -328,7 +328,7 @@ class _Over(Exception):
     """
 
     def __init__(self, text: str, *, ended: bool = False) -> None:
-        """Store the text. ``ended`` means that the process seems to have ended on its own."""
+        """Store the text. ``ended`` is true if the process seems to have ended on its own."""
         self.text = text
         self.ended = ended
 

@@ -144,7 +144,7 @@ class Registry:
             all(module.at is None for module in self.modules.values())
             and not self._leaving.is_set()
         ):
-            # Until the modules have been read, nobody knows which classes they contain.
+            # Until the modules have been read, it is unknown which classes they contain.
             reading = [self._row(name, CODE_READING) for name in self.modules if name != _OURS]
             self._user_code.register_user_code(self._worker_id, reading)
         stale = [name for name, module in self.modules.items() if self._stale(module)]
@@ -190,7 +190,8 @@ class Registry:
     def _stale(self, module: _Module) -> bool:
         if module.at is None:
             return True
-        # A broken module may depend on more than its files, so it is loaded again every minute.
+        # A broken module may depend on more than its files, so the module is loaded again every
+        # minute.
         if module.broken and time.monotonic() - module.at >= RECORD_S:
             return True
         return _stamps(self._watched(module.files)) != module.stamps
@@ -266,7 +267,7 @@ def _only_defines(text: str) -> bool:
 
 
 def _stamps(files: set[str]) -> dict[str, int]:
-    """Return the time of the last change of each file in nanoseconds, without missing files."""
+    """Return the time of the last change to each file in nanoseconds, omitting missing files."""
     found = {}
     for file in files:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """JSON lines between a worker and a host process with users' code. Both sides use this module.
 
-The worker sends calls ``{"call": name, ...}``. During a call it sends answers to questions:
-``{"answer": ...}`` or ``{"refused": text, "error": code}``. The host sends questions
+The worker sends calls ``{"call": name, ...}``. During a call, the worker also sends answers to
+questions: ``{"answer": ...}`` or ``{"refused": text, "error": code}``. The host sends questions
 ``{"ask": name, "args": {...}}``, its position ``{"at": name, "item": id}``, its work so far
 ``{"did": ...}``, and the end of the call. The end is ``{"reply": ...}``, ``{"wrong": text}`` for an
 error of the user's class, or ``{"broken": text}`` for any other exception. This module imports only
@@ -133,7 +133,8 @@ class Pipes:
 
 
 def write_frames(file: int, frames: Iterable[tuple[Message, Iterable[bytes]]], limit: int) -> int:
-    """Replace the content of an open file with frames, and return its size in bytes.
+    """Replace the content of an open file with frames, and return the new size of the file in
+    bytes.
 
     A frame is a head (a JSON line that describes the value) and the chunks of the value, which may
     have any size. Raises ``OverflowError`` above ``limit`` bytes.

@@ -195,7 +195,7 @@ def test_a_missing_dependency_is_waited_for_in_sight_and_may_be_appended() -> No
     """``check_deps=False``; O-02."""
     one = graph(step("a", "late"), step("b", "a"), check_deps=False)
     assert run(one) == []
-    assert one.waiting(0) == 'it waits for "late", which nobody has appended yet'
+    assert one.waiting(0) == 'it waits for "late", which has not been appended yet'
     with pytest.raises(InvalidRequest, match=r'"a" waits for "late" waits for "b" waits for "a"'):
         one.add([step("late", "b")])
     one.add([step("late")])
@@ -239,7 +239,10 @@ def test_what_executes_is_cancelled_at_once_and_proved_later() -> None:
     assert one.cancel([0], "ann said so") == 1
     assert states(one) == {"fetch": "cancelled", "late": "cancelled", "always": "suspended"}
     assert one.steps[0].ending
-    assert one.waiting(0) == "it was cancelled, and waits for proof that nothing of it still runs"
+    assert (
+        one.waiting(0)
+        == "it was cancelled, and waits for proof that none of its work is still running"
+    )
     with pytest.raises(InvalidRequest, match='step "fetch": it was cancelled and may still run'):
         one.retry([0], cascade=True)
     end(one, "fetch", S.COMPLETED)
@@ -494,10 +497,11 @@ def test_an_approval_that_nobody_decides_times_out() -> None:
     assert states(one) == {"ask me": "discarded", "then": "cancelled"}
     assert (one.steps[0].outcome, one.steps[0].reason) == (
         "timed_out",
-        "nobody decided within 60 s",
+        "no decision was made within 60 s",
     )
     with pytest.raises(
-        NotInThisState, match=r"it is discarded \(nobody decided within 60 s\); retry the step"
+        NotInThisState,
+        match=r"it is discarded \(no decision was made within 60 s\); retry the step",
     ):
         ApproveStep(step="ask me").apply(one)
 

@@ -59,7 +59,7 @@ def test_what_was_due_leads_to_what_it_began(harness: Harness, browser: TestClie
     assert "today" in found["2026-11-20"]
     assert "○ 02:30 due" in found["2026-11-21"]
     assert (
-        "Begins run plain With args: page: 7 Due 30 2 * * * UTC If one still executes skip the new one"
+        "Begins run plain With args: page: 7 Due 30 2 * * * UTC If one still executes skip the new target"
         in words(page)
     )
     assert '<a href="/crawlers/plain">run plain</a>' in page.text

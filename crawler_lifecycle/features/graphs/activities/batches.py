@@ -1,5 +1,5 @@
-"""One call of functions of a graph, which executes several steps in turn in a process of users'
-code.
+"""One call, which executes the functions of several steps of a graph one after the other, in a
+process with users' code.
 
 The effects of the functions are recorded before the activity returns. Several short functions share
 one transaction. If a step depends on the step before it, one transaction records the end of the
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
 
 #: The number of seconds after which a call should free its slot for another graph. The first
-#: function always begins. Each further one begins only if it would end in time, were it to take as
-#: long as the one before. A function that has begun is always executed to its end.
+#: function always begins. Each further function begins only if it would end in time if it took as
+#: long as the function before it. A function that has begun is always executed to its end.
 BEGIN_S = 1.0
-#: Limits of one transaction: seconds of its functions, number of its functions, and bytes of their
-#: results.
+#: Limits for one transaction: the seconds that its functions take, the number of these functions,
+#: and the bytes of their results.
 TOGETHER_S = 0.1
 TOGETHER_MAX = 50
 TOGETHER_BYTES = 1024 * 1024
-#: Number of functions whose usual duration a worker remembers.
+#: The maximum number of functions whose usual duration a worker remembers.
 CALLS_MAX = 1000
 #: The seconds that a cancelled function has to end on its own, and the further seconds after
 #: SIGTERM.
@@ -73,8 +73,8 @@ TERM_S = 5.0
 BEAT_S = 0.5
 #: Seconds between two checks for a cancellation of the step.
 POLLED_S = 1.0
-#: The number of seconds for which the ends of functions are kept while the database is unavailable.
-#: Without this, the functions would be executed again.
+#: The number of seconds for which a worker keeps the results of completed functions while the
+#: database is unavailable. If it discarded them, the functions would be executed again.
 KEPT_S = 60.0
 REASON_MAX = 1000
 
@@ -88,7 +88,7 @@ class BatchOrder:
     fence: GraphFence
     batch: int
     turn: int = 1
-    """Its priority among the calls of all graphs: 1 (first) to 5."""
+    """The priority of this call among the calls of all graphs: 1 (first) to 5."""
 
 
 @dataclass
@@ -116,8 +116,8 @@ class GraphBatchActivities:
 
         The activity returns after some seconds and releases the remaining steps.
 
-        If Temporal cancels the activity, because the graph is stopped by force, it kills the
-        function. A second execution begins the next attempt of each step that had begun and not
+        If Temporal cancels the activity, because the graph is stopped by force, the activity kills
+        the function. A second execution begins the next attempt of each step that had begun and not
         ended.
         """
         row = there(self.graphs.get_graph(order.fence.graph_id), f"graph {order.fence.graph_id}")
@@ -134,7 +134,7 @@ class _FunctionKilled(Exception):
 
 
 class _NotHere(Exception):
-    """This worker cannot call a function that other workers have."""
+    """This worker does not have the function, but other workers do."""
 
 
 class _Batch:
@@ -146,7 +146,7 @@ class _Batch:
         self._row = row
         self._fence = fence
         self._done: list[ExecutionEnd] = []
-        """Ends that are not recorded yet."""
+        """Ended executions that are not recorded yet."""
         self._took = 0.0
         """Seconds that the last function took."""
         self._around = Around()
@@ -154,15 +154,15 @@ class _Batch:
         self.printed = ""
 
     def alive(self, now: float) -> None:
-        """Send a heartbeat, at most once every ``BEAT_S`` seconds, because each takes as long as a
-        short function.
+        """Send a heartbeat, at most once every ``BEAT_S`` seconds, because each heartbeat takes as
+        long as a short function.
         """
         if now - self._beat_at >= BEAT_S:
             self._beat_at = now
             alive()
 
     def run(self, work: Sequence[StepWork]) -> None:
-        """Call the functions until the time is up.
+        """Call the functions until the time limit is reached.
 
         Raises ``Fenced``, ``CancelledError``, and ``UserCodeFailed`` if only other workers can call
         the function.
@@ -194,7 +194,7 @@ class _Batch:
     def _call(self, work: Sequence[StepWork], until: float) -> None:
         """Call the functions of the begun steps.
 
-        A step whose function is not called in the end does not lose a try.
+        If the function of a step is not called after all, this does not count as a try.
         """
         began = time.monotonic()
         called = 0
@@ -219,7 +219,9 @@ class _Batch:
             self._learn(_called(work[0]), max(self._took, 1e-4))
 
     def _learn(self, call: str, took: float) -> None:
-        """Remember how many executions fit into one transaction, if one takes ``took`` seconds."""
+        """Remember how many executions fit into one transaction, if one execution takes ``took``
+        seconds.
+        """
         together = self._owner.together
         if len(together) >= CALLS_MAX:
             together.clear()
@@ -228,7 +230,7 @@ class _Batch:
         )
 
     def _executed(self, work: StepWork) -> ExecutionEnd:
-        """Call one function, and return its end. Raises ``_NotHere``, ``CancelledError``."""
+        """Call one function, and return how it ended. Raises ``_NotHere``, ``CancelledError``."""
         wrong = unfit(work)
         if wrong is not None:
             end = StepEnd(
@@ -272,8 +274,8 @@ class _Batch:
         if work.attempt > 1:
             rows = self._graphs.list_steps(self._row.graph_id, paths=[work.path])
             job["errors"] = [error for row in rows for error in row.errors]
-        # The contexts of a graft step may include the context of the graph that it grafted before.
-        # Other steps must not get that context.
+        # The contexts of a graft step may include the context of the graph that the step grafted
+        # before. Other steps must not get that context.
         around = Around() if work.graft else self._around
         # Read only when the function asks for it.
         given = given_frames(self._graphs, self._row.graph_id, work, around)
@@ -336,7 +338,7 @@ def _called(work: StepWork) -> str:
 
 @dataclass
 class _Watch:
-    """Checks whether a step was cancelled while its function executes."""
+    """Checks whether a step was cancelled, while the step's function is executing."""
 
     _owner: GraphBatchActivities
     _fence: GraphFence
@@ -368,7 +370,7 @@ class _Watch:
     def alive(self) -> None:
         """Send a heartbeat, and check whether the step was cancelled.
 
-        This is called regularly while the function executes.
+        This method is called regularly while the function is executing.
 
         Raises ``CancelledError``, and ``_FunctionKilled`` if the cancelled function did not end in
         time.

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from ..store.graphs import GraphStore
 
 
-#: The graphs that audits compare.
+#: The graphs that audits compare with their workflows.
 SOURCES = (source("open_graphs", "graph", FindingKind.NO_RUN, FindingKind.UNREADABLE),)
 _REQUEST = TypeAdapter(RunRequest)
 
@@ -110,7 +110,7 @@ class AdvanceGraph:
 
     fence: GraphFence
     answered: list[int] = field(default_factory=list)
-    """The calls of functions that have returned, or never will."""
+    """The calls of functions that have returned or will never return."""
     seen: int = 0
     """The highest number of a call that the workflow knows."""
     room: int = 0
@@ -127,7 +127,7 @@ class BatchCall:
     queue: str | None = None
     long: bool = False
     turn: int = 1
-    """Its priority among the calls of all graphs: 1 (first) to 5."""
+    """The priority of this call among the calls of all graphs: 1 (first) to 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,8 @@ class GraphActivities:
     def open_graph(self, order: Claim) -> GraphOpened:
         """Claim a new graph, or a graph that a retry or an append reopened.
 
-        Its runs report to the workflow id that is derived from its key, so no other workflow may
-        own the graph. A second execution returns the same answer to the same owner.
+        The graph's runs report to the workflow id that is derived from the graph's key, so no other
+        workflow may own the graph. A second execution returns the same answer to the same owner.
         """
         row = self._row(order.number)
         expected = graph_workflow_id(row.key)
@@ -212,7 +212,7 @@ class GraphActivities:
     def advance_graph(self, order: AdvanceGraph) -> AdvanceResult:
         """Record ended steps, and pick the steps that start now, in one transaction.
 
-        A second execution returns the same picks. It finds them by the call numbers that the
+        A second execution returns the same picks, which are found by the call numbers that the
         workflow has not seen.
         """
         began = time.monotonic()
@@ -256,7 +256,7 @@ class GraphActivities:
 
     @activity_named("closed_graph_batches")
     def closed_graph_batches(self, order: ClosedBatches) -> list[int]:
-        """Return the calls whose own workflow is closed, because they will never return.
+        """Return the calls whose own workflow is closed, because such calls will never return.
 
         A second execution repeats the check.
         """
@@ -275,8 +275,9 @@ class GraphActivities:
         """Begin every picked crawl and manager, or resume the one that an earlier attempt of the
         step began.
 
-        If one can never be begun, its step ends. After a stop, none is begun. A second execution
-        finds the existing ones by their request ids, and begins the others.
+        If a crawl or manager can never be begun, its step ends. After a stop of the graph, nothing
+        is begun. A second execution finds the existing crawls and managers by their request ids,
+        and begins the others.
         """
         row = self._row(fence.graph_id)
         with beating(), limited(row.project):
@@ -286,10 +287,10 @@ class GraphActivities:
     def stop_graph_runs(self, order: StopRuns) -> RunsLeft:
         """Stop each live run and manager of cancelled steps.
 
-        After a stop of the graph, do this for all steps.
+        After a stop of the graph, stop the runs and managers of all steps.
 
         A second execution again notifies the workflows that have not acted on the stop. A run
-        recognizes the stop by its id.
+        recognizes a repeated stop by the id of the stop.
         """
         graph_id = order.number
         stop = order.intent
@@ -304,12 +305,16 @@ class GraphActivities:
             return RunsLeft(sum(one.live for one in left), any(one.more for one in left), trouble)
 
     def stop_crawls(self, graph_id: int, intent: StopIntent, ending: bool) -> RunsLeft:
-        """Stop the live runs of crawls; with ``ending``, only those whose step was cancelled."""
+        """Stop the live runs of crawls. If ``ending`` is true, stop only runs whose step was
+        cancelled.
+        """
         page = functools.partial(self.graphs.live_graph_runs, graph_id, ending=ending)
         return self.children.stop_all(f"graph/{graph_id}", page, intent)
 
     def stop_managers(self, graph_id: int, intent: StopIntent, ending: bool) -> RunsLeft:
-        """Stop the live managers; with ``ending``, only those whose step was cancelled."""
+        """Stop the live managers. If ``ending`` is true, stop only managers whose step was
+        cancelled.
+        """
         live = self.graphs.live_graph_managers(graph_id, ending=ending)
         for manager in live:
             stop_manager(
@@ -401,7 +406,7 @@ def checked_run(
 
 
 def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
-    """Return the calls with higher numbers than ``seen``, each once."""
+    """Return the calls with numbers above ``seen``, each once."""
     found: dict[int, Step] = {}
     for step in steps:
         if step.batch is not None and step.batch > seen and not step.state.final:
@@ -415,8 +420,8 @@ def _calls(steps: Sequence[Step], seen: int) -> list[BatchCall]:
 def _again_at(graph: Graph, at: datetime | None, now: datetime) -> datetime | None:
     """Return the time of the next ``advance_graph`` without a signal.
 
-    A repaired row or an archive that was sent again by hand causes no signal, so such steps are
-    checked regularly.
+    Nothing signals that a person has repaired a row or sent an archive again, so steps that wait
+    for this are checked regularly.
     """
     waits = (
         step.unreadable
@@ -491,7 +496,7 @@ class _Beginning:
         return checked_run(crawl_request({**own, **job.job, **more}), self._crawlers(), problem)
 
     def _resume(self, job: StepWork, run_id: int) -> int:
-        """Resume the run of an earlier attempt, unless that was already done."""
+        """Resume the run of an earlier attempt, unless it was already resumed."""
         run = self._children.runs.get_run(run_id)
         if run is None:
             raise NeverBegun(f"run {run_id} no longer exists; retry the step with fresh=True")

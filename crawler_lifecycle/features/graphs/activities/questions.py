@@ -38,8 +38,8 @@ _WAIT = (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepStat
 CRAWL = ("path", "run_id", "state", "outcome")
 #: Number of steps that one query reads.
 PAGE = 200
-#: The number of seconds for which a question waits while the database is unavailable. Without this,
-#: the function would be executed again.
+#: The number of seconds for which a question waits while the database is unavailable. Without this
+#: wait, the function would be executed again.
 PATIENCE_S = 30.0
 
 
@@ -117,8 +117,8 @@ def values_of(
     graphs: GraphStore, graph_id: int, steps: Sequence[StepFacts]
 ) -> Iterator[tuple[StepFacts, Iterable[bytes]]]:
     """Yield the results of these steps in order, each as the parts of its JSON. The result of a
-    graph is ``{}``, and that of a step which completed without one is ``null``. Steps that have not
-    completed and have no result are left out.
+    graph is ``{}``, and the result of a step that completed without a result is ``null``. Steps
+    that have not completed and have no result are left out.
     """
     results = graphs.results(graph_id, [step.number for step in steps if step.recorded])
     read = itertools.groupby(results, key=lambda part: part[0])

@@ -60,10 +60,10 @@ def check_steps(
     problem: str | None = None,
 ) -> None:
     """Raise ``Unstartable`` for a step that cannot be started, and ``UserCodeUnknown`` while a
-    worker reads its module.
+    worker is reading the step's module.
 
-    ``rows`` are the user code that workers have registered. Without ``crawlers``, the crawlers are
-    not checked. ``problem`` is the reason why the newest catalogue is not read.
+    ``rows`` are the user code that workers have registered. If ``crawlers`` is not given, the
+    crawlers are not checked. ``problem`` is the reason why the newest catalogue could not be read.
     """
     offered = _StepOffers(rows, crawlers, pools, project, now, problem)
     for step in steps:
@@ -93,7 +93,7 @@ class _StepOffers:
 
     def check_function(self, step: StepSpec) -> None:
         modules = [row for row in self.rows if row.kind == CODE_MODULE]
-        # If the pool has no workers yet, its modules are not known. Then any registered module is
+        # If the pool has no workers yet, its modules are unknown, so any registered module is
         # accepted.
         pool = [row for row in modules if row.queue == step.queue]
         pool = pool or [replace(row, error=None) for row in modules]
@@ -120,14 +120,15 @@ class _StepOffers:
     def _check_served(
         self, step: StepSpec, field: str, name: str, known: Sequence[UserCodeRow]
     ) -> None:
-        """Raise ``Unstartable`` if workers are alive but none has registered this class, or if the
-        class cannot be used. Raise ``UserCodeUnknown`` while a worker still reads the module.
+        """Raise ``Unstartable`` if workers are alive but no worker has registered this class, or if
+        the class cannot be used. Raise ``UserCodeUnknown`` while a worker is still reading the
+        module.
         """
         found = next((row for row in known if row.plan == name), None)
         if found is None:
             check_read(self.rows, name.partition(":")[0])
-        # A worker that has only our built-in manager is alive, too. Nothing is known if the step's
-        # pool has no worker.
+        # A worker that only has our built-in manager counts as alive. If the step's pool has no
+        # worker, it is unknown which modules its workers will have.
         alive = known or (self.rows if step.queue is None else ())
         if found is None and any(row.heard(self.now) for row in alive):
             listed = ", ".join(sorted({row.plan for row in known}))[:2000] or "none"
@@ -142,8 +143,8 @@ class _StepOffers:
             )
 
 
-#: The checks of steps against the available code and crawlers. A kind without a check needs
-#: neither.
+#: The checks of steps against the available code and crawlers. The steps of all other kinds need
+#: neither code nor a crawler.
 OFFERED: Mapping[StepKind, Callable[[_StepOffers, StepSpec], None]] = {
     StepKind.FUNCTION: _StepOffers.check_function,
     StepKind.CRAWL: _StepOffers.check_crawl,
@@ -170,11 +171,11 @@ class GraphStarts:
         tags: Sequence[str],
         options: Mapping[str, Any],
     ) -> bool:
-        """Start a graph for ``by``, a step or a manager, in the current project. Return whether it
-        is new.
+        """Start a graph for ``by``, a step or a manager, in the current project. Return whether the
+        graph is new.
 
-        A second start finds the same graph, even if its steps have other times in ``not_before``,
-        because code that is executed again computes them anew. Raises ``InvalidRequest``,
+        A second start finds the same graph, even if the times in ``not_before`` of its steps
+        differ, because code that is executed again computes new times. Raises ``InvalidRequest``,
         ``DuplicateRequest`` and ``TooManyOpen``.
         """
         check_key(key)
@@ -206,7 +207,7 @@ class GraphStarts:
         if row.state is GraphState.EXECUTING:
             try:
                 self.directory.begin_for(GraphOrder(row.graph_id), row.workflow_id)
-            # The gateway starts it as soon as Temporal is back.
+            # The gateway starts the graph as soon as Temporal is available again.
             except TemporalUnavailable as error:
                 log.info("graph %s is recorded and will begin later: %s", row.key, error)
         return fresh

@@ -56,7 +56,7 @@ RESOURCE_NAME_MAX = 100
 _DEFAULTS = {field.name: field.default for field in fields(StepSpec)}
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}", re.ASCII)
 _FRACTION = re.compile(r"[0-9]{1,9}(?:/[0-9]{1,9}|\.[0-9]{1,9})?", re.ASCII)
-#: The maximum number of names that an error lists. The others are only counted.
+#: The maximum number of names that an error lists. All further names are only counted.
 _SHOWN = 100
 
 
@@ -129,8 +129,8 @@ def check_step(step: StepSpec) -> None:
 
 
 def check_pools(steps: Iterable[StepSpec], options: GraphOptions, prefix: str = "") -> None:
-    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has, because it
-    could never start.
+    """Raise ``InvalidRequest`` for a step that needs more of a pool than the graph has, because
+    such a step could never start.
     """
     pools = amounts(options.pools)
     for step in steps:
@@ -195,9 +195,9 @@ def link(
 ) -> list[Link]:
     """Number the steps, and find their parents and dependencies.
 
-    ``known`` are the existing steps, and ``may_hold`` returns whether one of them may contain new
-    ones. ``below`` is the path of the grafting step, and all paths are below it. With
-    ``check_deps``, every dependency must exist.
+    ``known`` are the existing steps, and ``may_hold`` returns whether an existing step may contain
+    new steps. ``below`` is the path of the grafting step, and all paths are below it. If
+    ``check_deps`` is true, every dependency must exist.
 
     Raises ``InvalidRequest`` for too many steps or dependencies, a path that exists already, a
     parent that does not exist or cannot contain steps, a step that depends on itself or on a

@@ -68,8 +68,8 @@ class GraphResult:
 
 @dataclass(frozen=True, slots=True)
 class GraphSnapshot:
-    """The answer to the query ``status``: the state that the workflow itself has. The steps are in
-    the database.
+    """The answer to the query ``status``: the state of the workflow itself. The steps are in the
+    database.
     """
 
     graph_id: int
@@ -80,7 +80,7 @@ class GraphSnapshot:
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of steps in each state, as last written."""
     calls: int = 0
-    """The number of calls of functions without an answer yet."""
+    """The number of calls of functions that have not been answered yet."""
     stop: StopIntent | None = None
     cause: str | None = None
     waiting: str | None = None
@@ -142,7 +142,7 @@ class RetrySteps(StepsCommand):
     next try.
     """
     cascade: bool = True
-    """True to also begin the dependents again that were cancelled because of these steps."""
+    """True to also restart the dependents that were cancelled because of these steps."""
     fresh: bool = False
     """True to give crawls a new run; otherwise the existing run is resumed."""
 
@@ -196,8 +196,8 @@ class ApproveStep(StepsCommand):
     def apply(self, graph: Graph) -> int:
         """End the step.
 
-        A repeat of the same decision changes nothing. Raises ``NotInThisState`` if the step does
-        not wait.
+        A repeat of the same decision changes nothing. Raises ``NotInThisState`` if the step is not
+        waiting for a decision.
         """
         [number] = graph.numbers([self.step])
         step = graph.steps[number]
@@ -228,8 +228,8 @@ class ApproveStep(StepsCommand):
 
 
 StepCommand = CancelSteps | RetrySteps | AppendSteps | ApproveStep
-#: The commands that a signal can carry, with the types of their payloads. All others are updates,
-#: which are answered.
+#: The commands that a signal can carry, with the types of their payloads. All other commands are
+#: updates, which are answered.
 SIGNALLED: Mapping[str, type[ApproveStep]] = {"approve_step": ApproveStep}
 
 
@@ -273,9 +273,9 @@ def step_request_id(key: str, path: str, attempt: int) -> str:
 
 def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the flow id of a step's manager, which are the same for every try to
-    begin it.
+    begin the manager.
 
-    They come from the step's job, or else are derived from the class, the graph and the step's
+    Both values come from the step's job, or are derived from the class, the graph and the step's
     number.
     """
     name = job.get("name") or job["plan"].rpartition(":")[2][-MANAGER_NAME_MAX:].lstrip("_.-")
@@ -283,8 +283,8 @@ def step_manager(graph_uid: str, number: int, job: Mapping[str, Any]) -> tuple[s
 
 
 def step_of_request(key: str, request_id: str) -> tuple[str, int] | None:
-    """Return the fingerprint of a step's path, and its attempt, from a request id of
-    ``step_request_id``.
+    """Return the fingerprint of a step's path, and its attempt, from a request id that
+    ``step_request_id`` returned.
 
     Returns ``None`` if the request does not belong to a step of this graph.
     """

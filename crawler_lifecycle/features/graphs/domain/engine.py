@@ -2,7 +2,7 @@
 
 A step is identified by its number, which is its position in the order of addition. A change visits
 each step at most once, with its dependencies (``propagation.py``). The engine uses no clock and no
-database. It is built from rows, and reports the changed rows.
+database. The engine is built from rows, and reports the changed rows.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from .spec import (
 
 __all__ = ["Batch", "Graph", "PickedSteps", "Step", "StepEnd", "after_failure", "may_begin_again"]
 
-#: A retry begins steps in the first states again, and steps in the second states only if they are
+#: A retry restarts all steps in the first states, and steps in the second states only if they are
 #: named.
 _FAILED = (StepState.DISCARDED, StepState.CANCELLED, StepState.RETRYABLE)
 _NAMED = (StepState.COMPLETED, StepState.SCHEDULED)
-#: The fields of a step that the facts of other steps depend on, and that never change while they
-#: are in a graph.
+#: The fields of a step that the facts of other steps depend on, and that never change while the
+#: step is in a graph.
 _PLACE = (
     "path",
     "kind",
@@ -58,8 +58,8 @@ class Graph:
 
     ``changed`` collects the numbers of changed steps.
 
-    When a function ends, its call records this in the row of the step. A graph that is built from
-    rows first handles such ends, which release or cancel dependent steps.
+    When a function finishes, its call records this in the step's row. When a graph is built from
+    rows, it first processes these completions, which release or cancel dependent steps.
     """
 
     options: GraphOptions
@@ -90,8 +90,8 @@ class Graph:
     # --- what happened ---
 
     def moved(self, given: Collection[int]) -> list[int]:
-        """Return the steps that calls and runs may have changed, besides those that currently
-        execute or may still run. ``given`` are the steps that are in calls now.
+        """Return the steps that calls and runs may have changed: steps that are executing or may
+        still be running, and steps in calls except those in ``given``.
         """
         open_ = (step for step in self.steps if step.batch is not None or executes(step))
         return [
@@ -101,9 +101,9 @@ class Graph:
         ]
 
     def seen(self, rows: Iterable[Step]) -> bool:
-        """Begin the next change: these rows may have changed since the last one, and no others
-        have. Afterwards the graph is as if it had been built from all rows. Returns ``False`` if a
-        row has another position; the graph must then be discarded.
+        """Begin the next change. These rows may have changed since the last change, and no other
+        rows have. Afterwards the graph is as if it had been built from all rows. Returns ``False``
+        if the position of a row is different; the graph must then be discarded.
         """
         self.changed.clear()
         self.added.clear()
@@ -120,10 +120,11 @@ class Graph:
         return True
 
     def ended(self, ends: Iterable[StepEnd]) -> None:
-        """Handle the ends of steps, which release or cancel their dependents.
+        """Handle executions that have ended, which releases or cancels the dependents of their
+        steps.
 
-        A late end (of another attempt, or of a final step) has no effect. The end of a cancelled
-        step only clears its ``ending``.
+        A late end (of a different attempt, or of a step in a final state) has no effect. The end of
+        a cancelled step only clears the step's ``ending``.
         """
         for end in ends:
             step = self.steps[end.number]
@@ -217,14 +218,14 @@ class Graph:
         return picked
 
     def _end_late(self, now: datetime) -> None:
-        """Discard the steps whose time limit has passed."""
+        """Discard the steps whose time limit has expired."""
         late = [
             StepEnd(
                 step.number,
                 step.attempt,
                 StepState.DISCARDED,
                 "timed_out",
-                f"nobody decided within {step.limit_s:g} s",
+                f"no decision was made within {step.limit_s:g} s",
             )
             for step in self.steps
             if step.state is StepState.EXECUTING and step.limit_s is not None
@@ -239,7 +240,7 @@ class Graph:
         """Cancel these steps, the steps in them, and their dependents; ``None`` means all steps.
 
         An executing step becomes ``CANCELLED`` with ``ending``. Returns how many of the steps and
-        the steps in them had not ended, without their dependents.
+        the steps in them had not ended, excluding their dependents.
         """
         chosen = range(len(self.steps)) if numbers is None else self._spread.inside(numbers)
         count = 0
@@ -256,7 +257,7 @@ class Graph:
     def numbers(self, paths: Collection[str]) -> list[int]:
         """Return the numbers of the steps with these paths.
 
-        Raises ``InvalidRequest`` with an unknown path.
+        Raises ``InvalidRequest`` for an unknown path.
         """
         known = {step.path: step.number for step in self.steps}
         for path in paths:
@@ -347,13 +348,13 @@ class Graph:
     def retry(self, numbers: Collection[int] | None, *, cascade: bool, fresh: bool = False) -> int:
         """Restart these steps and the steps in them. Return their number.
 
-        If ``numbers`` is ``None``, these are all steps that were discarded or cancelled, or wait
-        for their next try. Completed and scheduled steps begin again only if they are named. With
-        ``cascade``, the dependents that were cancelled because of these steps begin again too. With
-        ``fresh``, crawls get a new run instead of a resume.
+        If ``numbers`` is ``None``, restart all steps that were discarded or cancelled, or wait for
+        their next try. Completed and scheduled steps are restarted only if they are named. If
+        ``cascade`` is true, the dependents that were cancelled because of these steps are restarted
+        too. If ``fresh`` is true, crawls get a new run; otherwise their existing run is resumed.
 
-        Raises ``InvalidRequest`` for a step that may still execute (``ending``), and for a step
-        that could not start because of another step that is not retried.
+        Raises ``InvalidRequest`` for a step that may still be executing (``ending``), and for a
+        step that could not start because of another step that is not retried.
         """
         chosen = self._retried(numbers)
         for number in chosen:
@@ -456,19 +457,19 @@ class Graph:
         return GraphState.COMPLETED
 
     def waiting(self, number: int) -> str | None:
-        """Return a sentence about what an unfinished step waits for, or ``None`` if it executes or
-        has ended.
+        """Return a sentence about what an unfinished step waits for, or ``None`` if it is executing
+        or has ended.
         """
         if self._capacity is None:
             self._capacity = Capacity(self._spread, self.options)
         return waiting(self._spread, self._capacity, number)
 
     def waits(self, *, called: bool) -> str | None:
-        """Return a sentence about what the graph waits for, or ``None`` if a step executes.
+        """Return a sentence about what the graph waits for, or ``None`` if a step is executing.
 
-        An unreadable row comes first, because a person has to repair it. Otherwise the sentence is
-        about the first step that could be next. With ``called``, a step that belongs to a call
-        counts as executing.
+        If a row is unreadable, the sentence is about this row, because a person has to repair it.
+        Otherwise the sentence is about the first step that could start next. If ``called`` is true,
+        a step that belongs to a call counts as executing.
         """
         unreadable = next((step for step in self.steps if step.unreadable), None)
         if unreadable is not None:
@@ -487,7 +488,7 @@ class Graph:
         return reason if first is None or reason is None else f"step {shown(first.path)}: {reason}"
 
     def counts(self) -> dict[StepState, int]:
-        """Return the number of steps in each state, without sub-graphs and unreadable steps."""
+        """Return the number of steps in each state, excluding sub-graphs and unreadable steps."""
         counted = (
             step for step in self.steps if step.kind not in CONTAINING and step.unreadable is None
         )

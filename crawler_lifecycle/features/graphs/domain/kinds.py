@@ -1,9 +1,9 @@
 """The kinds of steps, and a table with all their differences. All other code uses this table, and
 no other code names a kind.
 
-Two more tables have the same keys. They describe the work that a kind starts outside of the graph:
-``store.unrecorded.RUNS`` and ``activities.graphs.RUN_STEPS``. ``activities.starting`` checks steps
-against the workers' code and the catalogue.
+Two more tables have the same keys. These tables describe the work that a kind starts outside of the
+graph: ``store.unrecorded.RUNS`` and ``activities.graphs.RUN_STEPS``. ``activities.starting`` checks
+steps against the workers' code and the catalogue.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StepBeginner(Protocol):
     def ask(self, number: int, what: str, verb: str) -> None:
         """Let the step execute until ``crawlctl graph VERB`` ends it.
 
-        ``what`` describes what it waits for.
+        ``what`` describes what the step waits for.
         """
 
 
@@ -67,33 +67,35 @@ class StepRules:
     """The rules of one kind of steps."""
 
     check: Callable[[str, Job], None]
-    """Raises ``InvalidRequest`` unless a step may have this job. Its first argument is put in front
-    of the messages.
+    """Raises ``InvalidRequest`` unless a step may have this job. The first argument is a text with
+    which the messages begin.
     """
     label: Callable[[Job], str]
     """Returns the name of the work in pictures."""
     begin: Callable[[StepBeginner, int], None] | None = None
-    """Begins a step that may start. ``None`` if it only contains other steps and ends with them."""
+    """Begins a step that may start. ``None`` for a step that only contains other steps."""
     refuses: Mapping[str, str] = field(default_factory=dict)
     """The options that a step of this kind cannot have, with the fix for each."""
     called: bool = False
-    """True if workers of users' code execute it in calls."""
+    """True if user-code workers execute the step in calls."""
     run: str | None = None
-    """The kind of work that it starts outside of the graph and waits for, or ``None``."""
+    """The kind of work that the step starts outside of the graph and waits for, or ``None``."""
     brings_items: bool = False
-    """True if its run has items, counters and an archive, and a fresh retry starts a new run."""
+    """True if the step's run has items, counters and an archive, and a fresh retry starts a new
+    run.
+    """
     takes_slot: bool = True
-    """True if it takes a slot of ``max_parallel`` while it executes, and may still execute after it
-    was cancelled.
+    """True if the step uses a slot of ``max_parallel`` while it is executing, and may still be
+    executing after it was cancelled.
     """
     limit: Callable[[Job], float | None] = lambda job: None
-    """Returns the seconds after which the graph itself ends the step, or ``None`` if it never
-    does.
+    """Returns the seconds after which the graph itself ends the step, or ``None`` if the graph
+    never ends the step.
     """
 
     @property
     def counts_as_run(self) -> bool:
-        """True if it starts a run or a manager, which must be stopped when the step is
+        """True if the step starts a run or a manager, which must be stopped when the step is
         cancelled.
         """
         return self.run is not None

@@ -46,7 +46,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = {
 
 
 def step_to_json(step: StepSpec) -> dict[str, Any]:
-    """Return the step as JSON, without fields that have their default."""
+    """Return the step as JSON, omitting fields that have their default values."""
     found: dict[str, Any] = {}
     for name in _FIELDS:
         value = getattr(step, name)
@@ -100,7 +100,7 @@ def step_from_json(value: object) -> StepSpec:
 
 
 def encode_pages(spec: GraphSpec) -> list[bytes]:
-    """Return the graph as pages of at most ``PAGE_BYTES``, in order and without its options.
+    """Return the graph as pages of at most ``PAGE_BYTES``, in order, and excluding its options.
 
     Raises ``InvalidRequest`` for an invalid step or context, and for a graph that is too large.
     """

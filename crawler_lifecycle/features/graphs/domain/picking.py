@@ -19,7 +19,7 @@ from .propagation import GIVEN, Gate, Propagation
 from .rows import Batch, PickedSteps, Step
 from .spec import GraphOptions, StepState
 
-#: The minimum and maximum numbers of calls of one pool that are made in advance and that no worker
+#: The minimum and maximum numbers of calls for one pool that are made in advance and that no worker
 #: has taken yet.
 LEAST = 4
 MOST = 200
@@ -36,7 +36,7 @@ BUSY_S = 15.0
 #: A value that stands for the whole graph in place of a step's number.
 WHOLE = -1
 _TIMED = (StepState.SCHEDULED, StepState.RETRYABLE)
-#: The user of a slot of a graph with a cap (``max_parallel``): a call, or a step outside of a call.
+#: The user of a slot in a graph with a cap (``max_parallel``): a call, or a step outside of a call.
 _Holder = tuple[str, int]
 
 
@@ -62,7 +62,7 @@ class Capacity:
                 self.take(step, step.alternative)
 
     def take(self, step: Step, alternative: int | None) -> None:
-        """Use resources and slots for a step that executes or is about to execute."""
+        """Count the resources and slots of a step that is executing or about to execute as used."""
         if alternative is not None and alternative < len(step.resources):
             for name, need in _exact(step.resources)[alternative].items():
                 self.free[name] -= need
@@ -70,8 +70,8 @@ class Capacity:
             self.holders.setdefault(graph, set()).add(_holder(step))
 
     def full(self, step: Step, batch: int | None = None) -> int | None:
-        """Return a graph around this step without a free slot (``WHOLE`` for the whole graph), or
-        ``None`` if all have one.
+        """Return a graph that contains this step and has no free slot (``WHOLE`` for the whole
+        graph), or ``None`` if all these graphs have a free slot.
 
         ``batch`` is the call of the step, which may already use a slot.
         """
@@ -83,8 +83,8 @@ class Capacity:
         return None
 
     def cap(self, graph: int) -> int | None:
-        """Return the number of slots of a graph (or of the ``WHOLE`` graph), or ``None`` if it has
-        no cap.
+        """Return the number of slots of a graph (or of the ``WHOLE`` graph), or ``None`` if the
+        graph has no cap.
         """
         return self._graph_cap if graph == WHOLE else self._spread.steps[graph].max_parallel
 
@@ -113,7 +113,7 @@ def _exact(resources: tuple[tuple[tuple[str, str], ...], ...]) -> Sequence[Mappi
 
 
 def executes(step: Step) -> bool:
-    """Return whether the step executes, is about to execute, or may still execute.
+    """Return whether the step is executing, is about to execute, or may still be executing.
 
     Such a step counts towards ``max_parallel``; a sub-graph or an approval never does.
     """
@@ -152,7 +152,9 @@ class _Pool:
 
 @dataclass
 class Picking:
-    """One pick. ``run`` uses slots and resources while it picks, and may only be called once."""
+    """One pick. ``run`` reserves slots and resources for the steps that it picks, and may be called
+    only once.
+    """
 
     spread: Propagation
     options: GraphOptions
@@ -163,7 +165,7 @@ class Picking:
     answered: int = 0
     """The number of calls that have returned since the last pick."""
     ended: int = 0
-    """The number of steps that have ended since then."""
+    """The number of steps that have ended since the last pick."""
     key: str = ""
     """The id of the graph, for texts."""
     _filling: dict[tuple[str | None, int], _Filling] = field(default_factory=dict)
@@ -196,9 +198,9 @@ class Picking:
         return PickedSteps(self._batches, self._begin, again_at)
 
     def _due(self) -> datetime | None:
-        """Make steps available whose waiting time is over.
+        """Make steps available whose waiting time has elapsed.
 
-        Return the time at which the next one is due.
+        Return the time at which the next step becomes available.
         """
         again_at: datetime | None = None
         for step in self.spread.steps:
@@ -257,7 +259,7 @@ class Picking:
         self.spread.set(step.number, StepState.EXECUTING, reason=reason)
 
     def _reserve(self, step: Step, batch: int | None) -> bool:
-        """Use resources and slots for a step, and return whether there were enough of them."""
+        """Reserve resources and slots for a step. Return whether enough of them were free."""
         alternative = self._capacity.alternative(step) if step.resources else None
         if (step.resources and alternative is None) or self._capacity.full(step, batch) is not None:
             return False
@@ -314,11 +316,12 @@ def turn(step: Step) -> int:
 def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None, _Pool]:
     """Return how many calls may be made for each pool, and how many steps each call gets.
 
-    A graph does not know how many slots the workers of a pool have for it. It only knows how many
-    calls they took: those that execute, and those that returned since the last pick. The same
-    number of calls may wait, and twice as many if none waits. A call gets twice the average number
-    of steps that recently ended per call, but at most its share of the steps that are ready or in
-    calls. If functions are slow, this leaves enough steps for calls that other workers take.
+    A graph does not know how many slots the workers of a pool have for it. The graph only knows how
+    many calls these workers took: calls that are executing, and calls that returned since the last
+    pick. The same number of calls may wait, or twice as many if no call is waiting now. A call gets
+    twice the average number of steps that recently ended per call, but at most its share of the
+    steps that are ready or in calls. If functions are slow, this leaves enough steps for calls that
+    other workers take.
     """
     counts = Counter[str | None]()
     calls = dict[str | None, dict[int, bool]]()
@@ -349,20 +352,20 @@ def _pools(steps: Iterable[Step], answered: int, ended: int) -> dict[str | None,
 
 # --- what an unfinished step waits for ------------------------------------------------------------
 
-#: The maximum number of names that a sentence lists. The others are only counted.
+#: The maximum number of names that a sentence lists. All further names are only counted.
 _SHOWN = 3
 
 
 def waiting(spread: Propagation, capacity: Capacity, number: int) -> str | None:
-    """Return what this step waits for, or ``None`` if it executes, or if it and all steps in it
-    have ended. For an executing step, return the recorded reason if there is one, for example the
-    reason why a crawl waits.
+    """Return what this step waits for, or ``None`` if the step is executing, or if the step and all
+    steps in it have ended. For an executing step, return the recorded reason if there is one, for
+    example the reason why a crawl waits.
     """
     step = spread.steps[number]
     if step.unreadable is not None:
         return step.unreadable
     if step.ending:
-        return "it was cancelled, and waits for proof that nothing of it still runs"
+        return "it was cancelled, and waits for proof that none of its work is still running"
     if step.state is StepState.EXECUTING and not spread.children[number]:
         return step.reason
     if step.state.final or step.state is StepState.EXECUTING:
@@ -406,7 +409,7 @@ def _dependencies(spread: Propagation, number: int) -> str:
     texts = [_names(spread, waits)] if waits else []
     if step.missing:
         texts.append(
-            f"{_listed([shown(path) for path in step.missing])}, which nobody has appended yet"
+            f"{_listed([shown(path) for path in step.missing])}, which has not been appended yet"
         )
     if not texts:
         return "it waits for the graphs around it"

@@ -1,14 +1,14 @@
 """The effects of a step's end on other steps, which are released or cancelled, and on the states of
 graphs.
 
-Each step has a *gate*. It is open when the dependencies of the step, and of the graphs around it,
-let the step start. It is doomed when one of these dependencies ended in a way that prevents the
-start for good.
+Each step has a *gate*. The gate is open when the dependencies of the step, and of the graphs around
+the step, let the step start. The gate is doomed when one of these dependencies ended in a way that
+permanently prevents the start.
 
 Each step also has *facts* for its dependents and for the graph around it: its end, once the step
-and all steps in it have ended, and whether it is certain that nothing of it runs. ``settle``
-derives all this from the states of the steps, in one pass in the order of dependencies. It skips
-steps without a change.
+and all steps in it have ended, and whether it is certain that none of its work is still running.
+``settle`` derives all this from the states of the steps, in one pass in the order of dependencies.
+It skips steps without a change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .kinds import CONTAINING
 from .rows import Step
 from .spec import StepState
 
-#: States of a step that does not execute and has not ended.
+#: States of a step that is not executing and has not ended.
 UNSTARTED = frozenset(
     (StepState.SUSPENDED, StepState.SCHEDULED, StepState.AVAILABLE, StepState.RETRYABLE)
 )
@@ -63,18 +63,18 @@ class Propagation:
         self.dependents: list[list[int]] = [[] for _ in range(count)]
         self.children: list[list[int]] = [[] for _ in range(count)]
         self.left = [0] * count
-        """The number of dependencies that do not let the step start yet, missing dependencies
-        included.
+        """The number of dependencies that do not let the step start yet, including missing
+        dependencies.
         """
         self.bad = [False] * count
-        """True if a dependency ended in a way that prevents the start of the step for good."""
+        """True if a dependency ended in a way that permanently prevents the start of the step."""
         self.gate = [Gate.SHUT] * count
         self.end: list[StepState | None] = [None] * count
         """The final state of the step and all steps in it, or ``None`` if one of them has not
         ended.
         """
         self.calm = [True] * count
-        """True if it is certain that nothing of the step runs."""
+        """True if it is certain that none of the step's work is still running."""
         for step in self.steps:
             for dep in step.deps:
                 self.dependents[dep].append(step.number)
@@ -82,7 +82,7 @@ class Propagation:
                 self.children[step.parent].append(step.number)
         self._order = self._ordered()
         self._news = bytearray(b"\1" * (2 * count))
-        """For each entry of ``_order``, whether something that it depends on has changed."""
+        """For each entry of ``_order``, whether anything that the entry depends on has changed."""
         self.settle()
 
     def _ordered(self) -> list[int]:
@@ -190,9 +190,9 @@ class Propagation:
     def set(
         self, number: int, state: StepState, outcome: str | None = None, reason: str | None = None
     ) -> None:
-        """Give a step this state.
+        """Set the state of a step.
 
-        Take it out of its call unless it is ready, executing or ending.
+        Remove the step from its call unless the step is ready, executing or ending.
         """
         step = self.steps[number]
         if state not in GIVEN and not step.ending:
@@ -204,7 +204,7 @@ class Propagation:
         self.touch([number])
 
     def take_back(self, step: Step) -> None:
-        """Take a step out of its call and release its resources."""
+        """Remove a step from its call and release the step's resources."""
         if step.batch is not None:
             step.batch = None
             self.changed.add(step.number)
@@ -257,8 +257,8 @@ class Propagation:
     def _waits_well(self, step: Step) -> bool:
         """Return whether a step with a closed gate may keep its state.
 
-        It must be suspended. It may belong to a call only if that call first executes the steps it
-        waits for.
+        Such a step must be suspended. It may belong to a call only if the call first executes the
+        steps that the step waits for.
         """
         if step.state is not StepState.SUSPENDED or step.batch is None:
             return step.state is StepState.SUSPENDED
@@ -313,7 +313,7 @@ class Propagation:
 
 
 def _worst(ends: Sequence[StepState | None]) -> StepState | None:
-    """Return the worst of these ends, or ``None`` if one of them is still missing."""
+    """Return the worst of these final states, or ``None`` if a final state is still missing."""
     worst: StepState = StepState.COMPLETED
     for end in ends:
         if end is None:

@@ -60,10 +60,10 @@ class Node:
     name: str
     kind: str
     label: str
-    """The name of its worker, function, crawler or manager; empty for a graph."""
+    """The name of the step's worker, function, crawler or manager; empty for a graph."""
     state: str | None
     parent: str | None
-    """The graph inside which it is drawn."""
+    """The graph inside which the node is drawn."""
     steps: int | None = None
     """The number of steps in a box, or ``None`` if the node is not a box. A box of a fan-out has
     the kind and the path of its first step. If ``expand`` contains this path, the steps of the
@@ -86,8 +86,8 @@ class Picture:
 
 
 def label(step: DrawnStep) -> str:
-    """Return the name of a step's worker, function, crawler or manager. It is empty for a graph and
-    for a kind that this version does not know.
+    """Return the name of a step's worker, function, crawler or manager. The name is empty for a
+    graph and for a kind that this version does not know.
     """
     return STEP_RULES[StepKind(step.kind)].label(step.job) if step.kind in STEP_RULES else ""
 
@@ -175,8 +175,8 @@ class _Tree:
         self.nodes: list[Node] = []
         self.edges: list[tuple[str, str]] = []
         self.inner: dict[str | None, list[Node]] = {}
-        """The nodes that are drawn in each sub-graph, by its path; ``None`` has those of the whole
-        graph.
+        """The nodes that are drawn in each sub-graph, by its path; the key ``None`` stands for the
+        whole graph.
         """
         self._folded = self._which_fold(steps, expand)
         drawn = [

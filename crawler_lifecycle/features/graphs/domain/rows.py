@@ -39,7 +39,7 @@ class Step:
     queue: str | None = None
     resources: tuple[tuple[tuple[str, str], ...], ...] = ()
     alternative: int | None = None
-    """The index of the alternative of resources that it uses from its pick to its end."""
+    """The index of the alternative set of resources that the step uses from its pick to its end."""
     max_parallel: int | None = None
     max_attempts: int = 1
     state: StepState = StepState.SUSPENDED
@@ -50,13 +50,13 @@ class Step:
     0.
     """
     not_before: datetime | None = None
-    """The time before which it does not start. For a waiting approval, it is the end of the
-    wait.
+    """The time before which the step does not start. For a waiting approval, the time at which the
+    wait ends.
     """
     batch: int | None = None
-    """The number of the call that alone may begin the step, until the step ends or the call has
-    answered. It becomes ``None`` again if the step is cancelled or has to wait again before it was
-    begun.
+    """The number of the only call that may begin the step, until the step ends or the call has
+    answered. The number becomes ``None`` again if the step is cancelled, or has to wait again,
+    before the call has begun it.
     """
     run_id: int | None = None
     """The run of a crawl, or the number of a manager. A retry resumes this run or manager.
@@ -66,10 +66,12 @@ class Step:
     counts.
     """
     ending: bool = False
-    """True if it was cancelled and may still run."""
+    """True if the step was cancelled and may still be running."""
     outcome: str | None = None
     reason: str | None = None
-    """One sentence about what the step waits for, who cancelled it and why, or how it failed."""
+    """One sentence about what the step waits for, who cancelled the step and why, or how the step
+    failed.
+    """
     unreadable: str | None = None
     """The error in its row, which a manual edit caused. Until the row is repaired, the step counts
     as ``EXECUTING``, and only its call is cleared in the row.
@@ -122,8 +124,8 @@ class StepEnd:
     run_attempt: int = 0
     """The attempt of the crawl or manager that has ended. The step keeps this number."""
     record: Mapping[str, Any] | None = None
-    """The value that the dependents of a crawl or approval receive. It is stored together with the
-    end.
+    """The value that the dependents of a crawl or approval receive. This value is stored together
+    with the end.
     """
 
 
@@ -142,9 +144,10 @@ class StepFacts:
     attached: bool = False
     """True for a graft that has attached a graph. The results in that graph replace its own."""
     result_bytes: int | None = None
-    """The size of its recorded result in bytes, or ``None`` if it has none. A crawl
-    records ``run_id``, ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and ``archive``
-    when it ends."""
+    """The size of the step's recorded result in bytes, or ``None`` if there is no such result. A
+    crawl records ``run_id``, ``status``, ``outcome``, ``pages``, ``items``, ``errors`` and
+    ``archive`` when it ends.
+    """
 
     @property
     def recorded(self) -> bool:
@@ -153,8 +156,8 @@ class StepFacts:
 
     @property
     def instead(self) -> bytes | None:
-        """Return the JSON that the step gives instead of a recorded result, or ``None`` if it gives
-        nothing.
+        """Return the JSON that the step gives instead of a recorded result, or ``None`` if the step
+        gives nothing.
         """
         if self.kind in CONTAINING or self.attached:
             return b"{}"
@@ -206,9 +209,9 @@ class _Level:
 def status_document(name: str | None, rows: Iterable[Row]) -> dict[str, Any]:
     """Return the progress of a graph as a document.
 
-    It has ``name``, ``state`` (as in ``GraphState``), ``total`` (number of steps), ``counts``
-    (steps by state), ``started_at`` and ``stopped_at``. ``subs`` has the same for each sub-graph,
-    by its name.
+    The document contains ``name``, ``state`` (as in ``GraphState``), ``total`` (number of steps),
+    ``counts`` (steps by state), ``started_at`` and ``stopped_at``. ``subs`` contains the same
+    fields for each sub-graph, by name.
     """
     whole = _Level(name)
     for row in rows:

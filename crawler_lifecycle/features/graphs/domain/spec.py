@@ -29,8 +29,8 @@ CONTEXT_BYTES = 1024 * 1024
 #: The default time limit of a function, in seconds. A function with a longer limit runs in its own
 #: workflow.
 SHORT_S = 60.0
-#: The number of executions that a step may lose with their workers, beyond ``max_attempts``, before
-#: it is discarded.
+#: The number of executions, beyond ``max_attempts``, whose workers may die before the step is
+#: discarded.
 LOST_MAX = 10
 
 
@@ -42,11 +42,11 @@ class StepKind(StrEnum):
     CRAWL = "crawl"
     MANAGER = "manager"
     GRAPH = "graph"
-    """Contains other steps: a sub-graph, a group or a fan-out. It ends with the last of them, or at
-    once if it is empty.
+    """Contains other steps: a sub-graph, a group or a fan-out. A step of this kind ends with the
+    last of these steps, or at once if there are none.
     """
     APPROVAL = "approval"
-    """Waits until somebody approves or rejects it."""
+    """Waits until a person approves or rejects it."""
 
 
 class StepState(StrEnum):
@@ -74,13 +74,13 @@ class StepState(StrEnum):
 class GraphState(StrEnum):
     """States of a graph, which follow from its steps.
 
-    The graph is executing while a step is not final or may still run (``ending``). After that, it
-    is discarded if a step was discarded, or else cancelled if a step was cancelled, or else
-    completed.
+    The graph is executing while a step is not in a final state or may still be running
+    (``ending``). After that, it is discarded if a step was discarded, or else cancelled if a step
+    was cancelled, or else completed.
     """
 
     DRAFT = "draft"
-    """The sender still sends pages, and nothing runs."""
+    """The sender is still sending pages, and nothing is running."""
     EXECUTING = "executing"
     COMPLETED = "completed"
     CANCELLED = "cancelled"
@@ -99,7 +99,7 @@ class StepSpec:
     """The names of the graphs around it and its own name, joined by slashes: ``fetch/users``."""
     kind: StepKind
     job: Mapping[str, Any] = field(default_factory=dict)
-    """The work of the step. Its keys depend on the kind of the step:
+    """The work of the step. The keys of this mapping depend on the kind of the step:
 
     - ``function``: ``call`` (``module:qualname``), ``style``, ``args``, ``item``, ``record``
       (whether its result is kept), ``meta``, and ``label`` (its name in pictures).
@@ -120,8 +120,8 @@ class StepSpec:
     """True if a cancelled dependency counts as completed."""
     ignore_discarded: bool = False
     graft: bool = False
-    """True if the step may add steps below its own path while it runs. Its dependents wait for
-    these steps too.
+    """True if the step may add steps below its own path while it is running. The step's dependents
+    wait for these steps too.
     """
     timeout_s: float = SHORT_S
     max_attempts: int = 1
@@ -133,8 +133,8 @@ class StepSpec:
     queue: str | None = None
     """The pool of user-code workers that execute the step, or ``None`` for the common pool."""
     resources: tuple[Mapping[str, str], ...] = ()
-    """Alternatives, of which the step needs one. Each has the amounts by resource name, as exact
-    fractions (``"1/3"``).
+    """Alternative sets of resources, of which the step needs one. Each set contains the amounts by
+    resource name, as exact fractions (``"1/3"``).
     """
     max_parallel: int | None = None
     """The maximum number of steps of a graph (``graph``) that may execute at once."""

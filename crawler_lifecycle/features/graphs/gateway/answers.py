@@ -59,7 +59,7 @@ class GraphFilters(_Pages, SearchParameters):
 class StepFilters(_Pages):
     """Filters of steps; ``path`` selects the step and all steps in it.
 
-    Both may be given several times.
+    Each of these filters may be given several times.
     """
 
     state: list[Annotated[StepState, _states(StepState)]] = Field(default_factory=list)
@@ -78,40 +78,42 @@ class Graph(OfRow):
     name: str | None
     project: str
     workflow_id: str
-    """The id of its workflow. It is the ``parent`` of the runs."""
+    """The id of the graph's workflow, which is the ``parent`` of the graph's runs."""
     state: GraphState
     attempt: int
-    """The number of its attempt. It begins at 1 and increases after each retry of an ended
-    graph.
+    """The number of the graph's attempt. The first attempt is 1, and each retry of an ended graph
+    begins the next attempt.
     """
     total: int
-    """The number of its jobs, which are all steps except those that only contain other steps."""
+    """The number of the graph's jobs, which are all steps except those that only contain other
+    steps.
+    """
     counts: dict[str, int]
     """The number of jobs in each state."""
     waiting: str | None
-    """A sentence about the reason why no step executes."""
+    """A sentence about the reason why no step is executing."""
     cause: str | None
-    """The reason why it was discarded or cancelled."""
+    """The reason why the graph was discarded or cancelled."""
     stop: Stop | None
     options: GraphOptions
     pages: int
-    """The number of pages in which it was sent."""
+    """The number of pages in which the graph was sent."""
     tags: list[str]
     requested_by: str | None
     parent: str | None
     created_at: datetime
     started_at: datetime | None
-    """The time at which its first step began."""
+    """The time at which the graph's first step began."""
     ended_at: datetime | None
     updated_at: datetime
     pruned_at: datetime | None
-    """The time when its steps and results were removed, long after its end."""
+    """The time when the graph's steps and results were removed, long after its end."""
     unreadable: str | None
     """The error in the graph's row that another program wrote, and the fix."""
 
     @classmethod
     def of(cls, row: GraphRow, why: str | None = None, **more: Any) -> Self:
-        """Build it from a row.
+        """Build the body from a row.
 
         ``why`` is the reason why its workflow cannot continue, and ``more`` are further fields.
         """
@@ -126,7 +128,7 @@ class Graph(OfRow):
 
 
 def waiting(row: GraphRow) -> str | None:
-    """Return a sentence about what a graph waits for, if it waits."""
+    """Return a sentence about what a graph waits for, or ``None`` if the graph is not waiting."""
     if row.state not in OPEN or row.unreadable:
         return None
     if row.state is GraphState.DRAFT:
@@ -192,7 +194,7 @@ class GraphStatus(Level):
 
     @classmethod
     def of(cls, row: GraphRow, found: dict[str, Any]) -> Self:
-        """Build it from the steps.
+        """Build the body from the steps.
 
         The state always comes from the row, and so do the counts and times of a pruned graph.
         """
@@ -217,8 +219,8 @@ class PictureFormat(StrEnum):
 
 
 class ContextAnswer(BaseModel):
-    """The context of a cascade: values that it receives in addition to results. It is null if none
-    was set.
+    """The context of a cascade: values that the cascade receives in addition to results. Null if no
+    context was set.
     """
 
     context: dict[str, Any] | None

@@ -66,8 +66,8 @@ from ..store.graphs import GraphStore, PageMissing
 
 GraphName = Annotated[str, Field(min_length=1, max_length=NAME_MAX), Travels]
 Names = Annotated[list[str], Field(min_length=1, max_length=NAMED_MAX)]
-#: The time without a write to a graph's row after which its workflow is woken, or started again if
-#: it was ended.
+#: If nothing was written to a graph's row for this time, the graph's workflow is woken, or started
+#: again if it has ended.
 SILENT = timedelta(minutes=15)
 FINGERPRINT = r"^[0-9a-f]{64}$"
 Reason = Annotated[str, Field(max_length=TEXT_MAX)]
@@ -76,8 +76,9 @@ Reason = Annotated[str, Field(max_length=TEXT_MAX)]
 class StartGraph(StrictBody):
     """Body of ``POST /v1/graphs``.
 
-    A small graph has all its ``steps`` here, and starts at once. A large graph has the number of
-    its ``pages`` and its ``fingerprint``; it is a draft until all pages are sent and it is started.
+    The body of a small graph contains all ``steps``, and the graph starts at once. The body of a
+    large graph contains the number of ``pages`` and the ``fingerprint``; the graph is a draft until
+    all pages are sent and it is started.
     """
 
     id: GraphName | None = None
@@ -121,7 +122,7 @@ class StartGraph(StrictBody):
 class CancelGraph(StrictBody):
     """Body of ``POST /v1/graphs/{id}/cancel``: the paths of steps.
 
-    Without ``names``, it cancels all steps.
+    Without ``names``, all steps are cancelled.
     """
 
     names: Names | None = None
@@ -182,7 +183,7 @@ OPEN = (GraphState.DRAFT, GraphState.EXECUTING)
 class GraphCommands:
     """The commands that start and change graphs.
 
-    They raise ``Problem`` or an error of the domain.
+    The methods raise ``Problem`` or an error of the domain.
     """
 
     graphs: GraphStore
@@ -214,7 +215,8 @@ class GraphCommands:
         new = _new(body, key, await run_in_threadpool(fingerprint, spec))
         project = chosen(body.project)
         known = await run_in_threadpool(self.graphs.find_graph, key)
-        # It is not checked again, because the code or crawlers that it needs may be gone.
+        # An existing graph is not checked again, because the code or crawlers that it needs may no
+        # longer exist.
         if known is not None and new.begun_as(known):
             return CommandResult(known, False, await self._notified(known))
         note = await self.check_steps(spec.steps, project)
@@ -228,8 +230,8 @@ class GraphCommands:
     ) -> CommandResult[GraphRow]:
         """Store one page of a draft.
 
-        A repeat with the same page changes nothing. With the fingerprint of the graph (``whose``),
-        the same holds after the start. If a step is refused, the draft is removed.
+        A repeat with the same page changes nothing. If ``whose`` is the fingerprint of the graph,
+        the same is true after the start. If a step is refused, the draft is removed.
         """
         row = await self._draft(key, whose)
         if whose is not None and row.state is not GraphState.DRAFT:
@@ -298,7 +300,7 @@ class GraphCommands:
         return NO_WORKER if functions and not any(row.kind == CODE_MODULE for row in rows) else None
 
     async def notify(self, row: GraphRow) -> None:
-        """Wake or start the workflow of a graph after a change of its rows.
+        """Wake or start the workflow of a graph after a change to its rows.
 
         Raises ``TemporalUnavailable``.
         """
@@ -307,7 +309,8 @@ class GraphCommands:
 
     def unsent(self, due: datetime) -> Iterator[Unsent]:
         """Yield the stops and wake-ups from before ``due`` that did not reach Temporal, and
-        wake-ups of graphs that have long been silent. First remove old drafts. This blocks.
+        wake-ups for graphs whose rows have not changed for a long time. First remove old drafts.
+        This blocks.
         """
         self.graphs.drop_old_drafts()
         for row in self.graphs.untold_graphs(due, self.clock() - SILENT):
@@ -340,7 +343,9 @@ class GraphCommands:
     async def approve(
         self, key: str, body: ApproveGraphStep, request_id: str | None
     ) -> ChangedSteps:
-        """Decide an approval. The same decision again changes nothing; another one is refused."""
+        """Decide an approval. A repeat of the same decision changes nothing; a different decision
+        is refused.
+        """
         by = body.requested_by
         at = self.clock()
         order = ApproveStep(
@@ -382,7 +387,7 @@ class GraphCommands:
         self, key: str, verb: str, request_id: str | None, how: Callable[[Graph], int]
     ) -> ChangedSteps:
         row = await self.find(key)
-        # The same key with another verb is another command.
+        # The same key with a different verb identifies a different command.
         known = f"{verb}/{request_id or uuid.uuid4().hex}"
         count = await run_in_threadpool(self.graphs.command, row.graph_id, known, how)
         row = await self.find(key)
@@ -393,12 +398,15 @@ class GraphCommands:
     # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self, key: str, body: StopGraphBody) -> CommandResult[GraphRow]:
-        """Record the stop, which cancels all steps that have not ended. Then wake the workflow."""
+        """Record the stop, which cancels all steps that have not ended, and then wake the
+        workflow.
+        """
         intent = StopIntent(self.clock(), body.force, body.requested_by, body.reason)
         try:
             before = await self.find(key)
         except RowUnreadable:
-            # The workflow stops what executes. It records the stop as soon as the row is repaired.
+            # The workflow stops the executing steps, and records the stop as soon as the row is
+            # repaired.
             order = StopRequest(None, body.requested_by, body.reason, body.force)
             if await self.workflows.stop(graph_workflow_id(key), order):
                 logger.warning(

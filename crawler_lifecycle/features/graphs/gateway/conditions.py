@@ -1,4 +1,4 @@
-"""The conditions of graphs that need somebody."""
+"""The conditions under which graphs need attention."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from crawler_lifecycle.store.store import Store
 
 from ..domain.spec import GraphState
 
-#: The most of the graphs that ended last that are read.
+#: The maximum number of graphs that are read. The graphs that ended last are read.
 ENDED_MAX = 100
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
-    """Return the graphs that failed, unless a later one of the same name is good."""
+    """Yield the graphs that failed, unless a later graph with the same name completed."""
     states = [GraphState.COMPLETED, GraphState.DISCARDED]
     ended = store.graphs.newest(limit=ENDED_MAX, states=states)
     for failed in failed_since_good(
@@ -34,5 +34,5 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
             times[0],
             count=len(times),
             times=times,
-            fix=f"crawlctl graph retry {newest.key}, when its cause is gone",
+            fix=f"crawlctl graph retry {newest.key}, after its cause is fixed",
         )

@@ -85,7 +85,8 @@ _PAGE: dict[str, Any] = {
 }
 #: The fields of a job that pictures show.
 _DRAWN = ("label", "call", "crawler", "plan", "name")
-#: Senders of different graphs may use one id at once, so each names the graph that it means.
+#: Senders of different graphs may use the same id at the same time, so each sender gives the
+#: fingerprint of its graph.
 _Whose = Annotated[str | None, Query(alias="fingerprint", pattern=FINGERPRINT)]
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 #: The maximum number of bytes in one page of results (before compression), and of jobs in a page of
@@ -114,7 +115,7 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
         body: _Start, response: Response, idempotency_key: IdempotencyKey = None
     ) -> AcceptedGraph:
         """Start a graph, or create a draft of a large graph. Then send the pages of the draft, and
-        `start` it. A draft that nobody starts is removed after a day.
+        `start` it. A draft that is not started within a day is removed.
 
         `id` identifies the graph. A repeat with the same id and content finds the graph; different
         content is refused. The default of `id` is the `Idempotency-Key`.
@@ -183,8 +184,8 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
         With `approved: false` the step is discarded.
 
         The step records who decided, when and with which `note`. A repeat of the same decision
-        returns the `count` 0. A different decision is refused: retry the step first, so that it
-        asks again.
+        returns the `count` 0. A different decision is refused: retry the step first, so that the
+        step asks again.
         """
         return await commands.approve(id, signed(body), same_id(body.request_id, idempotency_key))
 
@@ -195,8 +196,8 @@ def add_commands(app: FastAPI, gateway: Gateway) -> None:
         """Add steps to a graph, even if it has ended.
 
         The body is a page as for a draft, but without a context. To add more steps than fit into a
-        page, send them as the pages of a draft, and give its id as `draft`: either all are added or
-        none.
+        page, send these steps as the pages of a draft, and give the draft's id as `draft`: either
+        all steps are added or none.
         """
         data = await request.body()
         async with turn():
@@ -227,19 +228,19 @@ def add_graphs(app: FastAPI, gateway: Gateway) -> None:
 
         ``search`` selects graphs that contain this text in their id, name or tags; case is ignored.
         ``sort`` selects another order: id, name, state or took, with a ``-`` in front for the
-        largest first. Both read the newest 2,000 graphs that meet the other filters. A search also
-        finds older ones by their name; ``note`` describes what was left out.
+        largest first. Both cover the newest 2,000 graphs that pass the other filters. A search also
+        finds older graphs by their name; ``note`` describes what was left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/graphs/{id}", **documents(Graph))
     async def get_graph(id: str, request: Request, wait: Wait = 0) -> Response:
-        """One graph, with its state, the number of jobs in each state, the reason why it waits, and
-        the cause of its end.
+        """One graph, with its state, the number of jobs in each state, the reason why the graph
+        waits, and the cause of its end.
 
-        With ``wait``, the answer comes as soon as it differs from the one in ``If-None-Match``, or
-        after ``wait`` seconds with status 304. Without that header, the answer comes after the next
-        change, or at once if the graph has ended.
+        With ``wait``, the answer comes as soon as it differs from the version that
+        ``If-None-Match`` names, or after ``wait`` seconds with status 304. Without that header, the
+        answer comes after the next change, or at once if the graph has ended.
         """
         read, ended = partial(views.one, id), lambda graph: graph.state not in OPEN
         return await next_answer(request, feed, graph_subject(id), wait, read, ended)
@@ -335,8 +336,8 @@ def add_steps(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/step", **documents(StepRow))
     def get_step(id: str, path: Annotated[Path, Query()], request: Request) -> Response:
-        """One step, with its job, the reason why it waits, the errors of its executions, and its
-        end.
+        """One step, with its job, the reason why the step waits, the errors of its executions, and
+        its end.
         """
         graph = views.found(id)
         [row] = explained(graphs, graph.graph_id, [views.step(graph, path)])
@@ -350,8 +351,8 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/graphs/{id}/result", operation_id="getStepResult", response_class=Response)
     async def get_result(id: str, path: Annotated[Path, Query()]) -> StreamedResponse:
-        """The result of a step as JSON. The result of a crawl is the end of its run. A value whose
-        type JSON does not have is tagged: `{"$date": "2026-11-22"}`.
+        """A step's result as JSON. A crawl's result describes the end of its run. A value of a type
+        that JSON does not have is tagged: `{"$date": "2026-11-22"}`.
         """
 
         def value() -> Iterator[bytes]:
@@ -369,7 +370,7 @@ def add_results(app: FastAPI, gateway: Gateway) -> None:
     async def list_results(id: str, filters: Annotated[StepFilters, Query()]) -> StreamedResponse:
         """The results of steps: `{"results": {path: value}, "next_page_token": …}`, in pages of
         some megabytes each, in the order in which the steps were added. The value of a graph is
-        `{}`, and that of a step which completed without a result is `null`. Steps that have not
+        `{}`, and the value of a step that completed without a result is `null`. Steps that have not
         completed are left out.
         """
 

@@ -1,7 +1,7 @@
 """The execution of steps: calls of functions, crawls and managers, from their start to their end.
 
-Workers record ends at the same time, so they share the lock of the graph's row. A change of the
-whole graph (``graphs.py``) waits for them.
+Several workers may record ends at the same time, so they share the lock on the graph's row. A
+change to the whole graph (``graphs.py``) waits until they have released the lock.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class GraphCalls(GraphPart):
         """Record ends with their results, and begin the steps ``begin``, in one transaction.
 
         Returns the numbers of the steps that began. A step that had already begun in this attempt
-        is included, because the answer of the first call may be lost. A step does not begin when it
-        was cancelled, when its row does not name this call (``Step.batch``), when a dependency is
-        not completed, when a later attempt began, or when a stop is recorded.
+        is included, because the answer to the first call may have been lost. A step does not begin
+        when it was cancelled, when its row does not name this call (``Step.batch``), when a
+        dependency is not completed, when a later attempt began, or when a stop is recorded.
 
         The end of an attempt that no longer executes changes only ``ending``. An end with the
         state ``AVAILABLE`` means that the function was not called: this attempt does not count as a
@@ -184,10 +184,10 @@ class GraphCalls(GraphPart):
     ) -> bool:
         """Record that the run or manager of a step exists, or that it can never be started.
 
-        Give either ``run_id`` or ``error``. With ``error``, the step is discarded
-        (``deploy_failed``). ``run_attempt`` stays as it is, so that only a later end counts.
-        Returns ``False`` if the step was cancelled in the meantime; the step then keeps the run and
-        is ``ending``. A second call changes nothing.
+        Give either ``run_id`` or ``error``. If ``error`` is given, the step is discarded
+        (``deploy_failed``). ``run_attempt`` stays unchanged, so that only an end of a later attempt
+        counts. Returns ``False`` if the step was cancelled in the meantime; the step then keeps the
+        run and is ``ending``. A second call changes nothing.
         """
         if (run_id is None) == (error is None):
             raise InvalidRequest("run_id: give either run_id or the error that prevents the start")
@@ -221,12 +221,13 @@ class GraphCalls(GraphPart):
             return executes
 
     def runs_ended(self, fence: GraphFence) -> list[StepEnd]:
-        """Return the ends of runs and managers of executing or ending steps, as currently recorded.
+        """Return the recorded ends of the runs and managers that executing or ending steps have
+        started.
 
         An end counts when its attempt is above ``run_attempt`` of the step. A step that was
         cancelled before its run was started has ended as well. After the end of its run, a crawl
-        waits at most ``DELIVERY_S`` seconds for the delivery of the archive. It counts as executing
-        during this time, unless it was cancelled.
+        waits at most ``DELIVERY_S`` seconds for the delivery of the archive. The crawl counts as
+        executing during this time, unless its step was cancelled.
         """
         with self._db.reading() as conn:
             its = read_row(conn, graph, fence.graph_id, (*_FENCE, _g.graph_key, _g.graph_uid))
@@ -275,8 +276,8 @@ class GraphCalls(GraphPart):
     def live_graph_runs(
         self, graph_id: int, after_run_id: int = 0, limit: int = 100, *, ending: bool = False
     ) -> list[RunRow]:
-        """Return the ids of runs of the graph that have not ended; with ``ending``, only of runs
-        whose step was cancelled.
+        """Return the ids of the graph's runs that have not ended. If ``ending`` is true, return
+        only runs whose step was cancelled.
         """
         with self._db.reading() as conn:
             named = read_row(conn, graph, graph_id, _NAMED)
@@ -291,8 +292,8 @@ class GraphCalls(GraphPart):
             return runs_by_id(conn, found)
 
     def live_graph_managers(self, graph_id: int, *, ending: bool = False) -> list[ManagerRow]:
-        """Return all managers of executing or ending steps that have not ended; with ``ending``,
-        only those whose step was cancelled.
+        """Return all managers of executing or ending steps that have not ended. If ``ending`` is
+        true, return only managers whose step was cancelled.
         """
         m = manager.c
         live = select(manager).where(m.status.not_in(OVER_RUNS)).order_by(m.manager_id)
@@ -336,7 +337,7 @@ class _Steps:
     def write(self) -> None:
         """Write the changes and the results.
 
-        Equal changes of several steps share one statement.
+        Equal changes to several steps share one statement.
         """
         alike = defaultdict[str, list[int]](list)
         for number, values in self._new.items():
@@ -400,7 +401,9 @@ class _Steps:
         return with_error(step["errors"], step["attempt"], self._now.isoformat(), error)
 
     def _keep(self, step: Row, done: ExecutionEnd) -> int | None:
-        """Replace the result of an earlier execution by the new one. Returns its size in bytes."""
+        """Replace the result of an earlier execution with the new result. Return the size of the
+        new result in bytes.
+        """
         if step["result_bytes"] is not None:
             self._stale.append(step["number"])
         if done.result is None:
@@ -428,7 +431,7 @@ class _Steps:
     def discarded(self) -> bool:
         """Return whether the database has a discarded step of the graph.
 
-        Another call may have recorded it.
+        A different call may have recorded this step.
         """
         query = select(_s.number).where(_s.graph_id == self._graph_id, _s.kind.in_(WORKING))
         query = query.where(_s.state == StepState.DISCARDED).limit(1)
@@ -444,7 +447,7 @@ class _Steps:
         return all(state in lets and not ending for state, ending in found)
 
     def begin(self, work: StepWork) -> bool:
-        """Begin this execution of a step. Returns ``False`` when it may not begin."""
+        """Begin this execution of a step. Returns ``False`` when the step may not begin."""
         step = self.rows[work.number]
         if step["batch"] is None or step["batch"] != work.batch:
             return False
@@ -494,8 +497,8 @@ def _in_order(work: Sequence[StepWork]) -> list[StepWork]:
 
 
 def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
-    """Return the end of a run. It counts as executing until its archive, which dependents may need,
-    is delivered.
+    """Return the end of a run. The run counts as executing until its archive, which dependents may
+    need, is delivered.
     """
     if (
         not _rules(row).brings_items
@@ -518,8 +521,8 @@ def _with_archive(row: Row, end: StepEnd, now: datetime) -> StepEnd:
 
 
 def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
-    """Return the end of the run or manager of a step of this graph, or ``None`` if it has not
-    ended.
+    """Return the end of the run or manager of a step of this graph, or ``None`` if the run or
+    manager has not ended.
     """
     number = row["number"]
     attempt = row["attempt"]
@@ -533,8 +536,8 @@ def _run_end(row: Row, whose: str, now: datetime) -> StepEnd | None:
         reason = gone if row["its_status"] is None else foreign
         return StepEnd(number, attempt, StepState.DISCARDED, "lost", reason)
     if row["its_status"] not in OVER_RUNS or row["its_attempt"] <= row["run_attempt"]:
-        # The reason shows that the step waited for the archive. It is removed, because a person has
-        # resumed the run.
+        # The reason shows that the step waited for the archive. The reason is removed, because a
+        # person has resumed the run.
         return (
             StepEnd(number, attempt, StepState.EXECUTING)
             if row["reason"] and not row["ending"]

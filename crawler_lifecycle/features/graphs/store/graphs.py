@@ -1,4 +1,4 @@
-"""Writes graphs: their rows from the reservation to the end, and the changes of their steps."""
+"""Writes graphs: their rows from the reservation to the end, and the changes to their steps."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _IS_OPEN = graph.c.state == GraphState.EXECUTING
-#: The number of seconds after which drafts that nobody has started are removed.
+#: The number of seconds after which drafts that were not started are removed.
 DRAFT_S = 86_400.0
-#: The number of a graph's latest commands whose answers are kept.
+#: The number of a graph's latest commands whose answers are stored.
 COMMANDS_MAX = 100
 
 
@@ -66,12 +66,13 @@ class GraphStore(GraphCalls, GraphReads):
     # --- from draft to graph ---
 
     def reserve_graph(self, new: NewGraph, spec: GraphSpec | None = None) -> tuple[GraphRow, bool]:
-        """Insert the graph, or find the graph with this key. Returns the row and whether it is new.
+        """Insert the graph, or find the graph with this key. Returns the row and whether the graph
+        is new.
 
-        With ``spec``, the graph is started in the same transaction. Without it, the graph is a
-        draft whose pages follow. A draft with this key is replaced, unless it has the same
+        With ``spec``, the graph is started in the same transaction. Without ``spec``, the graph is
+        a draft whose pages follow. A draft with this key is replaced, unless it has the same
         fingerprint and its pages still follow. Raises ``DuplicateRequest`` when the existing graph
-        has another fingerprint, ``InvalidRequest`` for an invalid spec, and ``TooManyOpen``.
+        has a different fingerprint, ``InvalidRequest`` for an invalid spec, and ``TooManyOpen``.
         """
 
         def reserve(conn: Connection) -> tuple[GraphRow, bool]:
@@ -109,10 +110,10 @@ class GraphStore(GraphCalls, GraphReads):
     def add_graph_page(self, graph_id: int, page: int, data: bytes, *, again: bool = False) -> None:
         """Store one page of a draft (``domain.graph.pages``). A second call with the same page
         changes nothing.
-        With ``again``, a call after the start of the graph changes nothing either.
+        If ``again`` is true, a call after the start of the graph changes nothing either.
 
         Raises ``NotInThisState`` when the graph is not a draft, ``InvalidRequest`` for an
-        unexpected page number, and ``DuplicateRequest`` when another page with this number is
+        unexpected page number, and ``DuplicateRequest`` when a different page with this number is
         stored.
         """
         decode_page(page, data)
@@ -173,12 +174,14 @@ class GraphStore(GraphCalls, GraphReads):
             return _sent(unit)
 
     def drop_draft(self, graph_id: int) -> bool:
-        """Remove a draft with its pages, and return whether it existed. A started graph is kept."""
+        """Remove a draft with its pages, and return whether the draft existed. A started graph is
+        kept.
+        """
         with self._db.writing() as conn:
             return _drop(conn, graph_id)
 
     def drop_old_drafts(self) -> None:
-        """Remove drafts that nobody has started within ``DRAFT_S`` seconds."""
+        """Remove drafts that were not started within ``DRAFT_S`` seconds."""
         old = (
             graph.c.state == GraphState.DRAFT,
             graph.c.created_at < self._clock() - timedelta(seconds=DRAFT_S),
@@ -195,8 +198,8 @@ class GraphStore(GraphCalls, GraphReads):
 
         A second call, or a call after the end, changes nothing.
 
-        If the graph had another owner, its next attempt begins. Unfinished steps in calls of the
-        former owner begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
+        If the graph had a different owner, its next attempt begins. Unfinished steps in calls of
+        the former owner begin again. Raises ``RunIsLive``, ``Fenced`` and ``RunNotFound`` as
         ``claim_manager`` does, and ``NotInThisState`` for a draft.
         """
         with self._unit(graph_id) as unit:
@@ -230,8 +233,8 @@ class GraphStore(GraphCalls, GraphReads):
         """Execute a command of a person as ``change`` does, once for each ``request_id``.
 
         A second call returns the stored answer. If an ended graph has open steps after the command,
-        it executes again, without an owner or its former stop. Raises ``RunNotFound``, and
-        ``RowUnreadable`` for any invalid step. Raises ``NotInThisState`` for a draft, a pruned
+        the graph executes again, and its owner and its stop are cleared. Raises ``RunNotFound``,
+        and ``RowUnreadable`` for any invalid step. Raises ``NotInThisState`` for a draft, a pruned
         graph and a graph that is stopping.
         """
         with self._unit(graph_id) as unit:
@@ -256,7 +259,7 @@ class GraphStore(GraphCalls, GraphReads):
 
         The context of ``spec`` is stored as ``context`` in the job of the step, as for a sub-graph.
         A second call with the same steps changes nothing, even from a later attempt. Raises
-        ``Fenced`` when this attempt does not execute, ``DuplicateRequest`` when the step has
+        ``Fenced`` when this attempt is not executing, ``DuplicateRequest`` when the step has
         grafted other steps, and ``InvalidRequest`` for invalid steps.
         """
         s = graph_step.c
@@ -274,7 +277,7 @@ class GraphStore(GraphCalls, GraphReads):
             row = unit.conn.execute(select(*columns).where(*mine)).mappings().one_or_none()
             if row is None or row["state"] != StepState.EXECUTING or row["attempt"] != attempt:
                 raise Fenced(
-                    f"Step {number} of graph {graph_id} does not execute as attempt {attempt}, so "
+                    f"Step {number} of graph {graph_id} is not executing as attempt {attempt}, so "
                     "it cannot graft steps"
                 )
             if row["graft_digest"] is not None:
@@ -309,14 +312,14 @@ class GraphStore(GraphCalls, GraphReads):
         with self._unit(graph_id) as unit:
             if unit.state is GraphState.DRAFT:
                 raise NotInThisState(
-                    f"Graph {graph_id} is a draft and does not execute; there is nothing to stop"
+                    f"Graph {graph_id} is a draft and is not executing; there is nothing to stop"
                 )
             if not unit.over:
                 unit.ask_to_stop(intent)
                 try:
                     _change(unit, lambda _: None, load_graph(unit.conn, unit.row, strict=False))
                 except RowUnreadable as error:
-                    # The stop must be recorded nevertheless. The next change of the steps cancels
+                    # The stop must be recorded nevertheless. The next change to the steps cancels
                     # them.
                     log.error(
                         "graph %d is stopped, but its steps cannot be cancelled yet: %s",
@@ -375,7 +378,7 @@ def _change(unit: GraphUnit, how: Callable[[Graph], T], known: Graph) -> T:
     write_steps(unit, known, before)
     if known.changed:
         unit.changed = True
-        unit.row["updated_at"] = unit.now  # other processes see that they have read too little
+        unit.row["updated_at"] = unit.now  # so that other processes read the rows again
     unit.counts = known.counts()
     # Calls may have recorded ends since the last change, so the counts may differ without a change
     # by ``how``.
@@ -411,7 +414,7 @@ def _found(conn: Connection, key: str) -> dict[Any, Any] | None:
 
 
 def _drop(conn: Connection, graph_id: int) -> bool:
-    """Delete the graph and its pages if it is a draft. Return whether it was one."""
+    """Delete the graph and its pages if the graph is a draft. Return whether it was a draft."""
     draft = (graph.c.graph_id == graph_id, graph.c.state == GraphState.DRAFT)
     if (
         conn.execute(select(graph.c.graph_id).where(*draft).with_for_update()).scalar_one_or_none()

@@ -53,7 +53,7 @@ class GraphReads(GraphPart):
 
         First come graphs that have no owner or a recorded stop, and were last changed at ``until``
         or before. Then come graphs that were last changed at ``silent_until`` or before, because
-        their workflow may be gone.
+        their workflow may no longer exist.
         """
         untold = _g.owner_run_id.is_(None) | _g.stop_requested_at.is_not(None)
         query = select(*LISTED).where(_g.state == GraphState.EXECUTING, _g.updated_at <= until)
@@ -62,7 +62,7 @@ class GraphReads(GraphPart):
         return [graph_row(row) for row in self._rows(query.order_by(*order).limit(1000))]
 
     def count_graphs(self) -> int:
-        """Return the number of graphs that execute."""
+        """Return the number of graphs that are executing."""
         query = select(func.count()).where(
             _g.state == GraphState.EXECUTING, *seen(graph, leads=True)
         )
@@ -137,7 +137,7 @@ class GraphReads(GraphPart):
     # --- results and inputs of steps ---
 
     def result(self, graph_id: int, number: int) -> Iterator[bytes]:
-        """Return the parts of the recorded result of a step, if it has one."""
+        """Return the parts of a step's recorded result, or nothing if there is no such result."""
         return (data for _, data in self.results(graph_id, [number]))
 
     def results(self, graph_id: int, numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
@@ -192,7 +192,7 @@ class GraphReads(GraphPart):
     ) -> list[StepFacts]:
         """Return these steps and the steps that they contain, by number.
 
-        They are the input of a dependent step.
+        These steps are the input of a dependent step.
 
         ``depth`` is the maximum number of levels of contained steps.
         """

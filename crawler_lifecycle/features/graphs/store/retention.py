@@ -30,7 +30,7 @@ _DRAFT = Owner(
 
 
 def check_deletion(unit: Unit) -> None:
-    """Raise ``NotInThisState`` while the graph of the run executes."""
+    """Raise ``NotInThisState`` while the run's graph is executing."""
     key = graph_key_of(unit.run["parent"] or "")
     own = select(_g.graph_id).where(_g.graph_key == key, _g.project == unit.run["project"])
     executing = own.where(_g.state == GraphState.EXECUTING.value)
@@ -42,7 +42,7 @@ def check_deletion(unit: Unit) -> None:
 
 
 def delete_texts(unit: Unit) -> None:
-    """Remove the results of the run from its graph.
+    """Remove the run's results from the run's graph.
 
     If the step is retried, the graph starts a new run.
     """

@@ -77,7 +77,7 @@ def graph_row(row: Row) -> GraphRow:
 
 # --- steps ----------------------------------------------------------------------------------------
 
-#: The defaults of the fields in ``shape``, which do not change while the step executes.
+#: The defaults of the fields in ``shape``, which do not change while the step is executing.
 _SHAPE: Mapping[str, Any] = {
     **{field.name: field.default for field in fields(Step) if field.default is not MISSING},
     **{

@@ -46,7 +46,7 @@ def insert_steps(unit: GraphUnit, added: Sequence[tuple[Step, StepSpec]]) -> Non
 
 
 def write_steps(unit: GraphUnit, graph: Graph, before: Before) -> None:
-    """Write the changes of the graph's steps, and insert the new steps."""
+    """Write the changes to the graph's steps, and insert the new steps."""
     changed = [graph.steps[number] for number in sorted(graph.changed) if number < len(before)]
     known = [step for step in changed if step.unreadable is None]
     released = [
@@ -92,7 +92,7 @@ def _changed(
 def _apply(dialect: str) -> TextClause:
     """Return the UPDATE that copies columns from the worktable.
 
-    Its text consists of fixed names only, without user input.
+    The text of the statement consists of fixed names only, and contains no user input.
     """
     values = {name: f"w.{name}" for name in MOVING}
     values |= {
@@ -115,13 +115,15 @@ def _apply(dialect: str) -> TextClause:
 
 
 def with_error(errors: Sequence[Any] | None, attempt: int, at: str, error: str | None) -> list[Any]:
-    """Return the errors of a step with one more error. Only the last ``ERRORS_MAX`` are kept."""
+    """Return the errors of a step after adding this error. Only the last ``ERRORS_MAX`` errors are
+    returned.
+    """
     new = {"attempt": attempt, "at": at, "error": (error or "it failed")[:ERROR_MAX]}
     return [*(errors or ()), new][-ERRORS_MAX:]
 
 
 def _keep_records(unit: GraphUnit, records: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
-    """Replace the recorded results of these steps. Returns the size of each result in bytes."""
+    """Replace the recorded results of these steps. Return the size of each new result in bytes."""
     values = {number: encode(dict(record)) for number, record in records.items()}
     rows = [
         {"number": number, "part": 0, "data": b"".join(packed([value]))}

@@ -37,11 +37,11 @@ graph = new_table(
     required("options", Json),
     Column("context", Json),
     required("state", String(20)),
-    # The number of steps in each state, at the last change of the graph.
+    # The number of steps in each state, at the last change to the graph.
     Column("counts", Json),
     Column("cause", Long),
     *owner_columns(),
-    # Former owners that lost the graph, whose late claims are refused.
+    # Former owners whose graph was taken over, and whose late claims are refused.
     required("former_owners", Json),
     required("next_batch", BigInteger),
     # The latest commands of people, and their answers: [[request id, answer], ...].
@@ -79,7 +79,7 @@ graph_step = new_table(
     required("kind", String(20)),
     # The number of the sub-graph or grafting step that contains the step.
     Column("parent", Integer),
-    # All other fields that do not change while the step executes, such as its dependencies and
+    # All other fields that do not change while the step is executing, such as its dependencies and
     # options. Defaults are left out.
     Column("shape", Json),
     required("job", Json),
@@ -143,7 +143,7 @@ graph_change = new_table(
 
 graph_result = new_table(
     "graph_result",
-    # The result of a step, compressed and split into parts.
+    # A step's result, compressed and split into parts.
     owner_key("graph.graph_id"),
     given_key("number", Integer),
     given_key("part", Integer),

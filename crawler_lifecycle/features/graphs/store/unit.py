@@ -44,7 +44,8 @@ BEGINNING = [kind.value for kind, rules in STEP_RULES.items() if rules.counts_as
 BY_STATE = (graph_step, "FORCE INDEX (ix_graph_step_states)", "mysql")
 BY_BATCH = (graph_step, "FORCE INDEX (ix_graph_step_graph_id_batch)", "mysql")
 PRIMARY = (graph_step, "FORCE INDEX (PRIMARY)", "mysql")
-#: Steps that were cancelled and may still run, and steps that execute or may still run.
+#: Steps that were cancelled and may still be running, and steps that are executing or may still be
+#: running.
 CANCELLED = and_(graph_step.c.state == StepState.CANCELLED, graph_step.c.ending)
 OPEN = or_(graph_step.c.state == StepState.EXECUTING, CANCELLED)
 #: The minimum number of steps of a graph whose engine is cached, the maximum number of cached
@@ -98,17 +99,17 @@ def load_graph(conn: Connection, row: Row, *, strict: bool = True) -> Graph:
 
 
 class EngineCache:
-    """A cache of engines of large graphs after the last change in this process. The next change of
-    a graph reads only the rows that calls have written since. Every other change of steps also
-    changes the graph's row, except a manual edit. Such an edit is noticed when the engine is
-    ``AGE_S`` old, and whole graphs are read again.
+    """A cache of the engines of large graphs, as they were after the last change in this process.
+    The next change to a graph reads only the rows that calls have written since the last change.
+    Every other change to steps also changes the graph's row, except a manual edit. Such an edit is
+    noticed when the engine is ``AGE_S`` old, and whole graphs are read again.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Row, Graph, float]] = {}
 
     def keep(self, row: Row, known: Graph, read_at: float) -> None:
-        """Keep an engine after its change was committed.
+        """Store an engine in the cache after its change was committed.
 
         ``row`` is the graph's row as it was written.
         """
@@ -206,7 +207,7 @@ class GraphPart(OwnedPart[GraphUnit, GraphRow]):
     def _read(
         self, conn: Connection, query: Select[Any], *, strict: bool = False
     ) -> list[GraphRow]:
-        """Return the graphs, with new counts of steps for those that execute."""
+        """Return the graphs, with new counts of steps for those that are executing."""
         read = whole_graph if strict else graph_row
         rows = [read(row) for row in conn.execute(query).mappings()]
         live = [row.graph_id for row in rows if row.state is GraphState.EXECUTING]

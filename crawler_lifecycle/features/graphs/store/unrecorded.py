@@ -1,8 +1,8 @@
 """Search for runs and managers that a cancelled step started but whose start was not recorded.
 
-The worker that started such a run died before it could record the start in the row of the step. The
-run is found by the request id that the step gives it (a manager: by its name and flow id). If the
-step had resumed its former run, the row names that run.
+The worker that started such a run died before it could record the start in the step's row. The run
+is found by the request id that the step gives it (a manager: by its name and flow id). If the step
+had resumed its former run, the row names that run.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class StartedRuns:
     """The search for the runs or managers that steps of a kind start."""
 
     key: Column[int]
-    """The key column of their table."""
+    """The key column of the table with these runs or managers."""
     unrecorded: Callable[[Connection, Row, Sequence[Row]], Iterator[tuple[int, int]]]
     """Finds the runs or managers that a graph's steps started for the first time, by step number.
     """

@@ -11,8 +11,8 @@
 
 A call that is an activity ends with the execution that started it. Therefore a call that may take
 long, and every call that starts while the history is full, has its own workflow. The execution
-continues as new after the short calls have answered. It is not notified when a workflow closes that
-an earlier execution started, so it asks Temporal from time to time.
+continues as new after the short calls have answered. Temporal does not notify it when a workflow
+closes that an earlier execution started, so the execution asks Temporal from time to time.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class FunctionCalls:
         return len(self._short) + len(self._s.apart)
 
     def over(self) -> bool:
-        """Return whether calls have answered and no more ends of functions are expected soon. A
+        """Return whether calls have answered and no further functions are expected to end soon. A
         call with its own workflow may take hours, so an advance, which is cheap, does not wait for
         it.
         """
@@ -136,7 +136,9 @@ class FunctionCalls:
         return max((CALLS_WHEN_FULL if full else CALLS_MAX) - self.count, 0)
 
     def begin(self, batch: BatchCall, apart: bool) -> None:
-        """Start a call. It gets its own workflow with ``apart`` or if it may take long."""
+        """Start a call. The call gets its own workflow if ``apart`` is true or the call may take
+        long.
+        """
         s = self._s
         order = BatchOrder(self._s.fence, batch.number, batch.turn)
         if apart or batch.long:
@@ -160,8 +162,8 @@ class FunctionCalls:
     async def _wait_apart(self, order: BatchOrder, pool: str | None) -> None:
         """Start the workflow of a call and wait until it closes.
 
-        The workflow also signals its end, because a later execution of the graph cannot wait for
-        it.
+        The call's workflow also signals its end, because a later execution of the graph cannot wait
+        for that workflow.
         """
         number = order.batch
         call_id = names.graph_batch_workflow_id(self._s.key, number)
@@ -192,7 +194,7 @@ class FunctionCalls:
         """Find calls whose workflow was closed without a signal, for example because a person
         terminated it.
 
-        It asks Temporal in the first turn of a continued workflow and then every ``LEVEL_S``
+        Temporal is asked in the first turn of a continued workflow and then every ``LEVEL_S``
         seconds. Raises ``StepInterrupted``.
         """
         s = self._s
@@ -250,7 +252,8 @@ def call_batch(
 class GraphBatchWorkflow(WithoutSignals):
     """The workflow of one call.
 
-    It signals the end to the graph's workflow. Its cancellation kills the functions.
+    This workflow signals its end to the graph's workflow. A cancellation of this workflow kills the
+    functions.
     """
 
     @workflow.run
@@ -419,9 +422,9 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             publish(s)
 
     async def _step(self, order: GraphOrder) -> bool:
-        """Do what comes next.
+        """Carry out the next step.
 
-        Return whether this execution is over, because the graph has ended or continues as new.
+        Return whether this execution is finished, because the graph has ended or continues as new.
         """
         s = self._s
         # A command may have arrived together with the end.
@@ -460,7 +463,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
         s.adopt(await call(GraphActivities.open_graph, self._claim(s.graph_id)))
 
     async def _turn(self) -> None:
-        """Wait for work. Then advance the graph, and start the picked steps."""
+        """Wait for work, advance the graph, and start the picked steps."""
         s = self._s
         woken, calls = (lambda: s.inbox.woken or bool(s.inbox.answered)), self._calls
         await self._wait(woken, lambda: s.inbox.changed or self._may_leave(), calls.over)
@@ -509,7 +512,7 @@ class GraphWorkflow(OwnedWorkflow[GraphWork]):
             passes = await self._stop_pass(passes)
 
     async def _stop_pass(self, passes: int) -> int:
-        """Stop the runs once, and wait for their ends.
+        """Stop the runs once, and wait until runs end.
 
         Return the number of successive passes without a change.
         """

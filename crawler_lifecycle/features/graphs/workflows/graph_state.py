@@ -28,9 +28,9 @@ from ..ports import GraphFence
 #: reads the rows, handles ends and picks steps.
 LEVEL_S = 300.0
 #: The minimum time between the beginnings of two advances while more ends are expected soon:
-#: ``GAP_S`` seconds, and ``GAP_FACTOR`` times the duration of the last one. This keeps a large
+#: ``GAP_S`` seconds, and ``GAP_FACTOR`` times the duration of the last advance. This keeps a large
 #: graph from being read all the time. If no more ends are expected soon, there is no minimum,
-#: because even a short timer of a Temporal server fires up to a second late.
+#: because even a short timer on a Temporal server fires up to a second late.
 GAP_S = 0.2
 GAP_FACTOR = 3.0
 #: The maximum number of answered calls that are remembered until the next advance. Later answers
@@ -106,7 +106,7 @@ class GraphWork(OwnedState):
     apart: list[int] = field(default_factory=list)
     """The numbers of calls that have their own workflow and have not answered."""
     advanced_at: datetime | None = None
-    """The time at which the last advance began. It took ``took_s`` seconds."""
+    """The time at which the last advance began. This advance took ``took_s`` seconds."""
     took_s: float = 0.0
     checked_at: datetime | None = None
     """The time at which the workflows in ``apart`` were last checked."""
@@ -116,7 +116,7 @@ class GraphWork(OwnedState):
     """
     begun: int = 0
     ending: int = 0
-    """The number of cancelled crawls and managers that may still run."""
+    """The number of cancelled crawls and managers that may still be running."""
     stopping: str | None = None
     """A text about the last pass that stopped crawls and managers."""
     stop_at: datetime | None = None
@@ -157,7 +157,9 @@ class GraphWork(OwnedState):
         self.inbox.recorded(opened.stop, False)
 
     def took(self, advanced: AdvanceResult, answered: Sequence[int], now: datetime) -> None:
-        """Apply the result of an advance. ``answered`` are the calls that it has handled."""
+        """Apply the result of an advance. ``answered`` are the calls that the advance has
+        handled.
+        """
         handled = set(answered)
         self.inbox.answered = [number for number in self.inbox.answered if number not in handled]
         self.apart = [number for number in self.apart if number not in handled]
@@ -193,7 +195,7 @@ class GraphWork(OwnedState):
         return self.cause if self.inbox.stop is None else self.inbox.stop.stopped
 
     def result(self) -> GraphResult:
-        """Return the result of the workflow."""
+        """Return the workflow's result."""
         return GraphResult(self.graph_id, self.key, self.name, self.attempt, self.state, self.cause)
 
     def snapshot(self, calls: int) -> GraphSnapshot:

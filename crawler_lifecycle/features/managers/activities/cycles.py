@@ -2,7 +2,8 @@
 is recorded.
 
 Either the whole cycle is recorded, or only the effects of the hooks that had ended. If a decision
-was not recorded, its process is discarded. The next process rebuilds the object from the record.
+was not recorded, the process that made the decision is discarded. The next process rebuilds the
+object from the record.
 """
 
 from __future__ import annotations
@@ -65,20 +66,21 @@ class CycleOrder:
     owner_run_id: str
     """The run id of the workflow execution that claimed the manager."""
     closing: bool = False
-    """True if the manager was stopped and none of its runs is live. Then only ``on_close`` is
-    called.
+    """True if the manager was stopped and none of its runs is live. In this case, only ``on_close``
+    is called.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CycleAnswer:
-    """The result of one cycle of a manager."""
+    """The result of one manager cycle."""
 
     queue: str | None
     """The task queue of the worker that has the user's object. The next cycle is requested there.
 
-    If no worker polls it for 10 s, any worker of ``crawler-lifecycle-plans`` rebuilds the object.
-    It is ``None`` if the object is gone, so that any worker rebuilds it at once.
+    If no worker polls this queue for 10 s, any worker that polls ``crawler-lifecycle-plans``
+    rebuilds the object. ``None`` means that the object no longer exists, so any worker rebuilds it
+    at once.
     """
     picked: int = 0
     """The number of jobs whose run must be begun now, including jobs of earlier cycles."""
@@ -89,28 +91,30 @@ class CycleAnswer:
     waiting: str | None = None
     """One sentence about why no more jobs were picked."""
     again_s: float | None = None
-    """The maximum wait for the next cycle, in seconds. 0 means to start it at once, and ``None`` to
-    wait until something happens.
+    """The maximum wait for the next cycle, in seconds. 0 means that the next cycle starts at once,
+    and ``None`` means that the next cycle waits until something happens.
     """
     over: bool = False
     """True if no further cycle is wanted. The picked jobs then begin, the manager ends, and live
     jobs continue.
     """
     close_reason: str | None = None
-    """With ``over``, the close reason that the class set, or ``None`` if it set none."""
+    """If ``over`` is true, the close reason that the class set, or ``None`` if it set none."""
     failed: bool = False
-    """With ``over``, true if the close reason is one of the class's failed outcomes. The manager is
-    then FAILED.
+    """If ``over`` is true: true if the close reason is one of the class's failed outcomes. The
+    manager is then FAILED.
     """
     unclosed: str | None = None
-    """With ``over``, the reason why ``on_close`` was not called, or its error."""
+    """If ``over`` is true, the reason why ``on_close`` was not called, or the error of
+    ``on_close``.
+    """
     hook_errors: int = 0
-    """With ``over``, the number of hooks that failed permanently, including ``on_close``."""
+    """If ``over`` is true, the number of hooks that failed permanently, including ``on_close``."""
     on_hook_error: str = "fail"
     """The class's setting for an end with failed hooks (``CHOICES``)."""
     error: str | None = None
-    """The error of the class, its position, and the fix. With ``over``, the manager fails because
-    of it.
+    """The error of the class, its position, and the fix. If ``over`` is true, the manager fails
+    because of this error.
     """
     stopped: bool = False
     """True if a stop is recorded, after which no more jobs are picked."""
@@ -161,7 +165,7 @@ class ClassReport:
     def served(self, sent_at: datetime | None) -> bool:
         """Return whether a worker still reports that it has the class.
 
-        Its clock may differ greatly from ours.
+        The worker's clock may differ greatly from ours.
         """
         if sent_at != self.sent_at:
             self.sent_at = sent_at
@@ -241,7 +245,7 @@ class _Cycle(FileQuestions):
         hooks.
         """
         self._unfinished = False
-        """True if the time was up before enough of the source had been read."""
+        """True if the time limit was reached before enough of the source had been read."""
         self._gave_up = False
         """True if some hooks will not be called again."""
 
@@ -252,8 +256,8 @@ class _Cycle(FileQuestions):
         self._host = host
         self._begin(host)
         self._read(host)
-        # The ends are read after the source, because that may take long. Thus runs that end in the
-        # meantime need not wait for the next cycle.
+        # The ends are read after the source, because reading the source may take long. Thus runs
+        # that end in the meantime need not wait for the next cycle.
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         self._ended = {end.live.item_id: end.tries for end in facts.ended}
         self._gave_up = any(end.given_up for end in facts.ended)
@@ -267,7 +271,7 @@ class _Cycle(FileQuestions):
         except BaseException:  # recorded even after a stop or a lost connection
             self._keep(host.done)
             raise
-        host.settled = not decision.over  # after the last cycle, its process ends with this use
+        host.settled = not decision.over  # after the last cycle, the process ends with this call
         again = self._unfinished or committed.dropped
         again_s = 0.0 if again and not committed.stopped else decision.again_s
         error, again_s = self._noted(decision, again_s)
@@ -303,7 +307,7 @@ class _Cycle(FileQuestions):
             decision, unclosed = self._close(host, decision, None)
         error = decision.error
         if decision.over and error is None and GIVEN_UP in (self._row.error or ""):
-            error = self._row.error  # the note stays visible, but the end is not a failure
+            error = self._row.error  # the note stays visible, but is no reason to fail
         kept = replace(decision, error=error, hook_errors=int(unclosed is not None))
         return decision, unclosed, self._managers.commit_decision(self._fence, kept)
 
@@ -388,7 +392,7 @@ class _Cycle(FileQuestions):
         facts = self._managers.facts(self._fence, CYCLE_ENDS)
         elsewhere = failed.missing and self._served()
         late = self.reading.late
-        # Such a failure does not count as a try.
+        # If files arrive late or the worker shuts down, the failure does not count as a try.
         if late or (self._hosts.queue is None and failed.struck):
             text += (
                 "; files of its jobs have not arrived yet" if late else "; its worker shuts down"
@@ -448,8 +452,8 @@ class _Cycle(FileQuestions):
                 f"{row.plan}: its code has changed, and on_code_change is fail; {fix}",
                 for_good=True,
             )
-        # A new process reads the source again, unless this code has read it to its end in this
-        # attempt.
+        # A new process reads the source again, unless this version of the code has read the source
+        # to its end in this attempt.
         again = changed or row.status is RunStatus.INITIALIZING or not row.exhausted
         read_from = (row.position if host.on_code_change == "continue" else 0) if again else None
         new = self._managers.new_generation(self._fence, host.fingerprint, read_from)
@@ -485,7 +489,7 @@ class _Cycle(FileQuestions):
 
     def _read(self, host: UserCodeProcess) -> None:
         """Read pages of the source while there is capacity, but only for a short time, because
-        ended runs have to wait.
+        ended runs have to wait meanwhile.
         """
         row = self._row
         counts = self._row.counts.by_state
@@ -533,8 +537,8 @@ class _Cycle(FileQuestions):
         return replace(page, items=items)
 
     def _problem(self, job: Job) -> str | None:
-        """Return why this job cannot become a run, or ``None`` if it can or if this worker has no
-        catalogue.
+        """Return why this job cannot become a run, or ``None`` if the job can become a run or if
+        this worker has no catalogue.
         """
         catalogue = self._owner.catalogue
         crawlers = catalogue.all()
@@ -589,7 +593,7 @@ class _Cycle(FileQuestions):
     # --- questions of the class
 
     def _answer(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Answer a question that the class asks while it works.
+        """Answer a question that the class asks during a cycle.
 
         Raises ``InvalidRequest`` if the question is not allowed.
         """

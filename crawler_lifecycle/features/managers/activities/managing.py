@@ -43,7 +43,7 @@ from ..ports import ManagerFence, ManagerRow
 if TYPE_CHECKING:
     from ..store.managers import ManagerStore
 
-#: The managers that audits compare.
+#: The managers that audits compare with their workflows.
 SOURCES = (source("open_managers", "manager", FindingKind.UNREADABLE),)
 
 
@@ -83,7 +83,9 @@ class AddManagerJobs:
 
 @dataclass(frozen=True, slots=True)
 class EndManager:
-    """The input of ``end_manager``. With ``leave``, live runs continue without the manager."""
+    """The input of ``end_manager``. If ``leave`` is true, live runs continue without the
+    manager.
+    """
 
     fence: ManagerFence
     status: RunStatus
@@ -114,8 +116,9 @@ class ManagingActivities:
     def open_manager(self, order: Claim) -> ManagerOpened:
         """Claim a reserved manager, or an ended manager as its next attempt.
 
-        Its runs report to the workflow id that is derived from its name and flow id, so no other
-        workflow may own it. A second execution returns the same answer to the same owner.
+        The manager's runs report to the workflow id that is derived from the manager's name and
+        flow id, so no other workflow may own the manager. A second execution returns the same
+        answer to the same owner.
         """
         row = self._row(order.number)
         if order.owner.workflow_id != row.workflow_id:
@@ -241,12 +244,12 @@ class ManagingActivities:
 
     @activity_named("stop_manager_runs")
     def stop_manager_runs(self, order: StopRuns) -> RunsLeft:
-        """Stop each live run of the manager whose workflow has not acted on a stop yet, several at
-        a time.
+        """Stop each live run of the manager whose workflow has not acted on a stop yet. Several
+        runs are stopped at the same time.
 
-        A run without a workflow gets one that carries out the stop.
-        A second execution again notifies the runs that have not acted on the stop. A run recognizes
-        the stop by its id.
+        A run without a workflow gets a workflow that carries out the stop. A second execution again
+        notifies the runs that have not acted on the stop. A run recognizes a repeated stop by the
+        id of the stop.
         """
         intent = order.intent or StopIntent(self.clock(), requested_by=f"manager {order.number}")
         with beating():
@@ -300,9 +303,9 @@ def stop_manager(
     whose: str,
     intent: StopIntent,
 ) -> None:
-    """Record the stop of a manager, unless an equal or stronger one is recorded.
+    """Record the stop of a manager, unless an equal or stronger stop is already recorded.
 
-    Then notify its workflow, or start one.
+    Afterwards, notify the manager's workflow, or start a workflow.
     """
     if row.stop is None or (intent.force and not row.stop.force):
         row = managers.record_manager_stop(row.manager_id, intent)

@@ -15,15 +15,15 @@ NAME_MODULE = (
 
 
 def check_read(rows: Sequence[UserCodeRow], module: str | None) -> None:
-    """Raise ``UserCodeUnknown`` while a worker still reads this module, or any module if it is
-    ``None``.
+    """Raise ``UserCodeUnknown`` while a worker is still reading this module, or, if ``module`` is
+    ``None``, any module.
     """
     read = next(
         (row.plan for row in rows if row.kind == CODE_READING and module in (None, row.plan)), None
     )
     if read is not None:
         raise UserCodeUnknown(
-            f"A user-code worker reads the module {read} now; send this again in a moment"
+            f"A user-code worker is reading the module {read}; send this again in a moment"
         )
 
 

@@ -105,7 +105,8 @@ def pages(items: Iterable[Item]) -> Iterator[tuple[list[Item], bool]]:
 def format_of(path: Path, given: Format | None) -> Format:
     """Return the given format.
 
-    Without one, return CSV for files ``*.csv`` and ``*.tsv``, and JSON Lines for all others.
+    If no format is given, return CSV for files ``*.csv`` and ``*.tsv``, and JSON Lines for all
+    others.
     """
     return given or ("csv" if path.suffix.lower() in (".csv", ".tsv") else "jsonl")
 

@@ -202,8 +202,8 @@ def _started(
 
 
 def await_attempt(gateway: Gateway, started: Document) -> None:
-    """Wait until a manager that had ended begins its next attempt. It accepts no items before that.
-    Raises ``CommandFailed``.
+    """Wait until a manager that had ended begins its next attempt. The manager accepts no items
+    before that. Raises ``CommandFailed``.
     """
     manager_id = int(started["manager_id"])
     path = MANAGER.path(manager_id)
@@ -254,7 +254,7 @@ def _per_key(word: str | None) -> dict[str, int]:
 def full_name(gateway: Gateway, plan: str) -> str:
     """Return the full name of a registered class.
 
-    The last part of the name is enough if only one class has it.
+    The last part of the name is enough if it identifies one class.
 
     An unknown name is returned unchanged, and the gateway refuses it.
     """
@@ -338,7 +338,7 @@ class Sender:
     def all(self, items: Iterable[Item], seal: bool) -> None:
         """Send all items.
 
-        With ``seal``, the last page informs the manager that no more items will come.
+        If ``seal`` is true, the last page informs the manager that no more items will come.
         """
         for page, last in pages(items):
             self.page(page, seal and last)

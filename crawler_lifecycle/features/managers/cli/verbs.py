@@ -69,7 +69,7 @@ def list_managers(
     status
         INITIALIZING, PROCESSING, STOPPING, COMPLETED, FAILED, stopped or paused
     name
-        only managers of this name
+        only managers with this name
     flow
         only the manager of this flow; needs --name
     """

@@ -191,8 +191,8 @@ def retry_params(
 def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> float:
     """Return the seconds to wait before a retry.
 
-    The first delay is multiplied by the factor for each further retry. The result is at most
-    ``most_s`` and a year.
+    The first delay is multiplied by the factor for each further retry. The result is limited to
+    ``most_s`` seconds and to a year.
     """
     try:
         return min(first_s * factor ** (retry - 1), most_s, _DELAY_MAX_S)
@@ -201,8 +201,8 @@ def retry_delay(first_s: float, factor: float, most_s: float, retry: int) -> flo
 
 
 def jobseq_of(tags: Iterable[str]) -> tuple[int, int] | None:
-    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57), or ``None`` without
-    such a tag.
+    """Return the number and the retry from the ``JOBSEQ`` tag of a job (S-57), or ``None`` if there
+    is no such tag.
     """
     for tag in tags:
         if found := _JOBSEQ.fullmatch(tag):
@@ -267,7 +267,7 @@ def _check_text(field_name: str, text: str) -> str:
 
 
 def _tags(tags: object, given: Sequence[str]) -> list[str]:
-    """Return the job's own tags, without the tags that its manager sets."""
+    """Return the job's own tags, excluding the tags that its manager sets."""
     if tags is None:
         return []
     if not isinstance(tags, list | tuple | set | frozenset):

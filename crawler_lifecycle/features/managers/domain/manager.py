@@ -57,12 +57,12 @@ CYCLE_ENDS = 100
 CYCLE_S = 30.0
 #: The maximum number of jobs that one cycle picks.
 CYCLE_PICKS = 500
-#: The maximum number of jobs of a source that may be delayed at once. At this number, reading of
-#: the source pauses.
+#: The maximum number of jobs of a source that may be delayed at once. When this number is reached,
+#: reading from the source pauses.
 DELAYED_MAX = 1000
 #: The maximum number of waiting jobs of each kind that one cycle checks.
 SCAN_MAX = 2000
-#: The maximum number of bytes of a manager's output that are kept. The newest are kept.
+#: The maximum number of bytes of a manager's output that are stored. The newest bytes are stored.
 OUTPUT_BYTES = 16 * 1024
 #: The maximum number of bytes of JSON for a manager's durable ``state``.
 STATE_BYTES = 64 * 1024
@@ -105,17 +105,17 @@ class JobState(StrEnum):
     BUFFERED = "buffered"
     """Read from the source and not checked yet."""
     DELAYED = "delayed"
-    """Read from the source and checked, but it could not start yet."""
+    """Read from the source and checked, but not able to start yet."""
     QUEUED = "queued"
-    """Added by ``add_job``, a retry or a user, and not started. It keeps this state even if it may
-    not start yet.
+    """Added by ``add_job``, a retry or a user, and not started. The job keeps this state even if it
+    may not start yet.
     """
     STARTING = "starting"
     """Picked: the job has a number and uses a slot, and its run is about to begin."""
     STARTED = "started"
-    """Its run exists. The job uses a slot until the end of the run is handled."""
+    """The job's run exists. The job uses a slot until the end of the run is handled."""
     ENDED = "ended"
-    """Its run has ended, and the hooks of this end have run."""
+    """The job's run has ended, and the hooks for this end have run."""
     SKIPPED = "skipped"
     """The yield is not a valid job and was skipped (``on_item_error="skip"``). ``error`` explains
     why.
@@ -155,8 +155,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ManagerSnapshot:
-    """The answer to the query ``status``: the state that the workflow itself has. The jobs are in
-    the database.
+    """The answer to the query ``status``: the state of the workflow itself. The jobs are in the
+    database.
     """
 
     manager_id: int
@@ -164,8 +164,8 @@ class ManagerSnapshot:
     flow_id: str
     attempt: int
     status: RunStatus | None = None
-    """The status with which this attempt ended. It is ``None`` before the end, when only the
-    database has the status.
+    """The status with which this attempt ended. ``None`` before the end, when only the database has
+    the status.
     """
     outcome: str | None = None
     cause: str | None = None
@@ -235,7 +235,7 @@ class AddJobs:
 
 @dataclass(frozen=True, slots=True)
 class SourceItem:
-    """One yield of a source: a job, or the reason why it is not a job.
+    """One yield of a source: a job, or the reason why the yield is not a job.
 
     The first yield has the position 1.
     """
@@ -246,8 +246,8 @@ class SourceItem:
     job: Job | None
     error: str | None = None
     known: bool = False
-    """True if a job of another flow has the same identity (``acquire_all_jobs``). The job is
-    skipped as known.
+    """True if a job of another flow has the same identity (``acquire_all_jobs``). The job is then
+    skipped, because its identity is known.
     """
 
 
@@ -304,7 +304,7 @@ class Waiting:
     item_id: int
     job: Job
     seq: int | None = None
-    """The number of the job since its first try, or ``None`` if it was never picked."""
+    """The number of the job since its first try, or ``None`` if the job was never picked."""
     retry: int = 0
     retry_of: str | None = None
     """The job key of the previous try."""
@@ -341,12 +341,12 @@ class EndedJob:
     metadata: dict[str, Any] = field(default_factory=dict)
     """The values that hooks receive, with the keys of the table in docs/managers.md."""
     tries: int = 0
-    """The number of times that its hooks have failed."""
+    """The number of times that the job's hooks have failed."""
 
     @property
     def given_up(self) -> bool:
-        """Return whether its hooks failed too often, so that the end counts as handled without a
-        further call.
+        """Return whether the job's hooks failed too often, so that the end counts as handled
+        without a further call.
         """
         return self.tries >= TRIES
 
@@ -433,11 +433,11 @@ class AddedJob:
     ref: int
     job: Job
     unique: bool = True
-    """True if the job is skipped if its identity is known. Direct calls and periodic jobs are
-    never skipped.
+    """True if the job is skipped when its identity is already known. Direct calls and periodic jobs
+    are never skipped.
     """
     seq: int | None = None
-    """The number that the job keeps, or ``None`` if the job gets one when it is picked.
+    """The number that the job keeps, or ``None`` if the job gets its number when it is picked.
 
     A retry keeps the number of its first try. If this number already has the same retry, the job is
     skipped. A job that was scheduled without a free slot uses the next number.
@@ -466,7 +466,7 @@ class PickedJob:
 class Decision:
     """The decision of one cycle.
 
-    It is stored completely or not at all, and in the order of the fields.
+    The decision is stored completely or not at all, and in the order of the fields.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -483,19 +483,19 @@ class Decision:
     flow_tags: list[str] = field(default_factory=list)
     """New tags for the manager itself and all later jobs."""
     state: dict[str, Any] | None = None
-    """The new durable state, or ``None`` if it is unchanged."""
+    """The new durable state, or ``None`` if the state is unchanged."""
     stats: dict[str, float] = field(default_factory=dict)
     """The manager's current statistics."""
     close_reason: str | None = None
-    """The current close reason, or ``None`` if it is not set."""
+    """The current close reason, or ``None`` if no close reason is set."""
     over: bool = False
     """True if the class wants no further cycle. The manager ends after the runs of the jobs
     picked here have begun. Live jobs continue; they are not cancelled, and the manager does not
     wait for them (S-02, S-32).
     """
     error: str | None = None
-    """The error of the class in this cycle, and the fix. With ``over``, the manager fails because
-    of it.
+    """The error of the class in this cycle, and the fix. If ``over`` is true, the manager fails
+    because of this error.
     """
     waiting: str | None = None
     """A sentence about why no further job was picked."""
@@ -515,7 +515,7 @@ def outcome_of(
     """Return the outcome of a manager that ends with this close reason, and whether it FAILED.
 
     After errors in hooks, ``on_hook_error`` of the class decides whether the manager failed.
-    ``failed`` means that the class counts the close reason as a failure.
+    ``failed`` is true if the class counts the close reason as a failure.
     """
     if failed or close_reason in FAILED_OUTCOMES or not hook_errors:
         return close_reason or FINISHED, failed or close_reason in FAILED_OUTCOMES
@@ -560,9 +560,10 @@ def job_text(field_name: str, value: object) -> str:
 
 
 def job_texts(where: str, given: Mapping[str, Any], built_in: bool) -> dict[str, str]:
-    """Return arguments or settings of a job as a process receives them, without ``None``.
+    """Return arguments or settings of a job as a process receives them, omitting values that are
+    ``None``.
 
-    ``built_in`` means that the job belongs to the built-in manager. Raises ``InvalidRequest``.
+    ``built_in`` is true if the job belongs to the built-in manager. Raises ``InvalidRequest``.
     """
     return {
         # As for a run, because crawlers expect booleans in the notation of JSON.
@@ -598,9 +599,9 @@ def yields_behind(page: Page, position: int) -> list[SourceItem]:
 def new_numbers(decision: Decision, next_seq: int, numbers: Mapping[int, int | None]) -> set[int]:
     """Return the numbers that a decision gives to new jobs.
 
-    They must continue from ``next_seq`` without a gap, and a job must keep its number. ``numbers``
-    are the numbers of the picked rows, by their ids. Raises ``InvalidRequest`` for an invalid
-    decision, and ``Overtaken`` if another cycle has used its numbers in the meantime.
+    These numbers must continue from ``next_seq`` without a gap, and a job must keep its number.
+    ``numbers`` are the numbers of the picked rows, by their ids. Raises ``InvalidRequest`` for an
+    invalid decision, and ``Overtaken`` if another cycle has used its numbers in the meantime.
     """
     _check_added(decision, next_seq)
     own = {**numbers, **{addition.ref: addition.seq for addition in decision.added}}

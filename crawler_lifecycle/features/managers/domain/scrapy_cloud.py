@@ -21,9 +21,10 @@ from .manager import FAILED_OUTCOMES, Job
 
 #: The bounds of a job's units.
 UNITS = Bound(1, 1000, "units", whole=True, or_none=True)
-#: The causes of ends that are not retried: a person stopped the run, or we refused it.
+#: The causes of ends that are not retried: a person stopped the run, or the service refused it.
 _FINAL = (EndedBy.PERSON, EndedBy.SERVICE)
-#: Our own outcomes of FAILED runs. A failed crawler may also report any other outcome.
+#: The outcomes that the service itself gives to FAILED runs. A failed crawler may report any
+#: further outcome.
 FAILED_HERE = frozenset(FAILED_OUTCOMES) | {
     "lost",
     "evicted",
@@ -52,7 +53,7 @@ class Cloud:
     def resources(self, units: int | None) -> Resources:
         """Return the resources for this many units. Raises ``InvalidRequest``.
 
-        ``None`` gives empty resources, so that those of the crawler's entry apply.
+        For ``None``, return empty resources, so that the resources of the crawler's entry apply.
         """
         if units is None:
             return Resources()

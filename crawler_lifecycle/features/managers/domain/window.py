@@ -1,10 +1,10 @@
 """The window of a crawl manager, which gives free slots to waiting jobs and explains why the others
 wait.
 
-A ``Window`` belongs to one cycle. It begins with the facts, handles ends and new jobs, and gives
-slots in the order of S-53: delayed jobs that may start, then queued jobs, then jobs of the source.
-A slot is in use as soon as it is given, so caps also apply within a cycle (S-D6). A cycle considers
-each job at most once. A refused job is considered again in the next cycle.
+A ``Window`` belongs to one cycle. The window begins with the facts, handles ends and new jobs, and
+gives slots in the order of S-53: delayed jobs that may start, then queued jobs, then jobs of the
+source. A slot is in use as soon as it is given, so caps also apply within a cycle (S-D6). A cycle
+considers each job at most once. A refused job is considered again in the next cycle.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .manager import (
     Waiting,
 )
 
-#: A function that returns waiting jobs, oldest first. Its arguments are their state, the row id
-#: after which they come, and the maximum number of jobs.
+#: A function that returns waiting jobs, oldest first. The arguments are the state of the jobs, the
+#: row id after which the jobs come, and the maximum number of jobs.
 Pool = Callable[[JobState, int, int], Sequence[Waiting]]
 _POOL_PAGE = 100
 
 LATER = "can_schedule_job_with_params answered: later"
-NOT_DUE = "the delay of a retry is not over yet"
+NOT_DUE = "the delay of a retry has not elapsed yet"
 NOT_STARTED = "schedule_spider_with_jobargs answered None"
 
 
@@ -63,7 +63,7 @@ class Rules:
 class _Tally:
     """Counts and lists that a hook may change.
 
-    They are saved before a hook runs, and restored if the hook raises.
+    These values are saved before a hook runs, and restored if the hook raises an error.
     """
 
     next_seq: int
@@ -215,7 +215,7 @@ class Window:
         return None
 
     def hold_for(self, spider: str) -> None:
-        """Count a job of another manager that uses a slot of this manager."""
+        """Count a job of another manager as a job that uses a slot of this manager."""
         self._count(spider, None, 1)
 
     def hold(self, waiting: Waiting, cap_key: str | None) -> None:
@@ -299,8 +299,8 @@ class Window:
         return None
 
     def _reason(self, waiting: Waiting, key: str | None, rules: Rules) -> str | None:
-        """Return the reason why a job may not start although a slot is free, or ``None`` if it may
-        start.
+        """Return the reason why a job may not start although a slot is free, or ``None`` if the job
+        may start.
         """
         if waiting.not_before is not None and waiting.not_before > self.facts.now:
             self.due_at = min(self.due_at or waiting.not_before, waiting.not_before)
@@ -358,7 +358,7 @@ class Window:
                 for why, count in self.refused.most_common(3)
             ]
             full = (
-                f"; with {DELAYED_MAX} delayed jobs, reading of its source pauses"
+                f"; with {DELAYED_MAX} delayed jobs, reading from its source pauses"
                 if self.delayed_full
                 else ""
             )

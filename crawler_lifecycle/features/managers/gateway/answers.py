@@ -31,8 +31,8 @@ from ..store.managers import ManagerStore
 from ..store.unit import SORTS
 
 ManagerId = Id
-#: The time without a report after which a class counts as served by no worker. Workers report their
-#: user code every few seconds.
+#: If no worker has reported a class for this time, the class counts as served by no worker. Workers
+#: report their user code every few seconds.
 SERVED = timedelta(minutes=2)
 
 
@@ -73,7 +73,7 @@ class Jobs(OfRow):
     started: int
     ended: int
     yields: int
-    """The number of items that its source has returned, in all passes."""
+    """The number of items that the manager's source has returned, in all passes."""
     duplicates: int
     skipped: int
     scheduled: int
@@ -94,7 +94,7 @@ class Manager(OfRow):
     flow_id: str
     project: str
     workflow_id: str
-    """The id of its workflow. It is the ``parent`` of the runs."""
+    """The id of the manager's workflow, which is the ``parent`` of the manager's runs."""
     plan: str
     crawler: str | None
     """The crawler of the built-in manager, which runs once for each job; null for a class."""
@@ -102,8 +102,8 @@ class Manager(OfRow):
     status: RunStatus
     outcome: str | None
     ended_by: EndedBy | None
-    """Who ended it: ``person`` (a stop), ``crawler`` (its class) or ``service``; null while it
-    lives.
+    """Who ended it: ``person`` (a stop), ``crawler`` (its class) or ``service``; null before its
+    end.
     """
     cause: str | None
     attempt: int
@@ -115,7 +115,7 @@ class Manager(OfRow):
     """The maximum number of live jobs that a person set; null if the class sets it."""
     paused: bool
     waiting: str | None
-    """A sentence about why it starts no more jobs; null if it can start jobs."""
+    """A sentence about why the manager starts no more jobs; null if it can start jobs."""
     error: str | None
     """The error of its class, with the position and the fix."""
     stop: Stop | None
@@ -134,7 +134,9 @@ class Manager(OfRow):
     started_at: datetime | None
     ended_at: datetime | None
     updated_at: datetime
-    """The time of the last change of this row by its newest cycle or a later command."""
+    """The time of the last change to this row, by the manager's newest cycle or by a later
+    command.
+    """
     jobs_pruned_at: datetime | None
     """The time at which its jobs were last removed, long after an end. Since then, equal jobs can
     be added again.
@@ -142,7 +144,7 @@ class Manager(OfRow):
 
     @classmethod
     def of(cls, row: ManagerRow, why: str | None = None, **more: Any) -> Self:
-        """Build it from a row.
+        """Build the body from a row.
 
         ``why`` is the reason why its workflow cannot continue, and ``more`` are further fields.
         """
@@ -162,7 +164,9 @@ class Manager(OfRow):
 
 
 def waiting(row: ManagerRow) -> str | None:
-    """Return a sentence about what a manager waits for, if it waits."""
+    """Return a sentence about what a manager waits for, or ``None`` if the manager is not
+    waiting.
+    """
     if row.status.terminal:
         return None
     live = row.counts.live
@@ -213,7 +217,7 @@ class UserCodeAnswer(UserCodeRow):
     """A class that can be started as a manager, or a module with functions that graphs may call."""
 
     served: bool = False
-    """True if a worker recently reported that it serves this."""
+    """True if a worker recently reported that it serves this user code."""
 
     @classmethod
     def of(cls, row: UserCodeRow, now: datetime) -> Self:

@@ -49,7 +49,7 @@ class Beginning(ABC):
     """A form that starts a manager or a graph."""
 
     kind: ClassVar[str]
-    """The kind of the user code that it starts."""
+    """The kind of user code that the form starts."""
     own: ClassVar[tuple[str, ...]]
     """The fields that only this form has, besides those of options."""
     places: ClassVar[Mapping[str, str]]
@@ -150,8 +150,8 @@ class Beginning(ABC):
         rest = "steps" if values["as_json"] else "plan"
         values["wrong"] = problem and fields.placed(problem, places, ("options",), rest)
         # A refused form keeps its key, because it started nothing, and a double click must still
-        # start only one. But if the key has started something with other values, the next click is
-        # meant as a new start.
+        # start only one manager or graph. But if the key has started something with different
+        # values, the next click is meant as a new start.
         keep = (
             given.get("key") if problem is None or problem.code != "idempotency_mismatch" else None
         )

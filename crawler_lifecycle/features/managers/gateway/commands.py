@@ -69,13 +69,13 @@ from .requests import (
 logger = logging.getLogger(__name__)
 
 NEXT_CYCLE = (
-    "The change is recorded, but Temporal is down. It takes effect within five minutes "
-    "after Temporal is back."
+    "The change is recorded, but Temporal is down. The change takes effect within five "
+    "minutes after Temporal is back."
 )
 TAKEN_UP = "The manager was not paused, but it had no workflow: a new workflow was started."
 UNKNOWN = (
     "Temporal is down; within a minute after it is back, a manager without a workflow gets "
-    "one automatically."
+    "a workflow automatically."
 )
 NEXT_ATTEMPT = "The manager continues as its next attempt."
 CUT_OFF = (
@@ -85,11 +85,11 @@ CUT_OFF = (
 #: The number of runs that ``redo`` resumes at once.
 REDONE_AT_ONCE = 10
 #: The maximum number of managers of one status that the outbox retry reads. There are never more
-#: open ones.
+#: open managers than this.
 UNSENT_MAX = 100_000
 #: Seconds between the tries of a resume while the workflow of the former attempt is still open.
 CLOSING_S = (0.1, 0.3, 1.0)
-#: Seconds between two reads of its row until the workflow has recorded the next attempt.
+#: Seconds between two reads of a manager's row until the workflow has recorded the next attempt.
 RECORDED_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 NO_WORKER = (
     "No user-code worker has registered yet, so the class is not checked. If it cannot be "
@@ -101,7 +101,7 @@ NO_WORKER = (
 class ManagerCommands:
     """The commands that start and change managers.
 
-    They raise ``Problem`` or an error of the domain.
+    The methods raise ``Problem`` or an error of the domain.
     """
 
     managers: ManagerStore
@@ -122,9 +122,9 @@ class ManagerCommands:
     async def start(self, body: StartManager, key: str | None) -> CommandResult[ManagerRow]:
         """Write the row of the manager, and then start its workflow.
 
-        Name and flow id identify a manager. A repeat finds it while it is live, and resumes it as
-        its next attempt after its end. Without a flow id, one is derived from ``key``, and a repeat
-        after the end does not resume it.
+        Name and flow id identify a manager. A repeated start finds the manager while it is live,
+        and resumes it as its next attempt after its end. Without a flow id, a flow id is derived
+        from ``key``, and a repeated start does not resume the manager after its end.
         """
         body.check()
         check_foreign("parent", body.parent)
@@ -182,8 +182,9 @@ class ManagerCommands:
     async def check_user_code(
         self, body: StartManager, project: str
     ) -> tuple[UserCodeRow | None, str | None]:
-        """Check that this could be started. Return the registered class, if any, and a note for the
-        caller, if any. Raises ``Problem`` 422, or 503 while a worker still reads the module.
+        """Check that the requested manager could be started. Return the registered class, if any,
+        and a note for the caller, if any. Raises ``Problem`` 422, or 503 while a worker is still
+        reading the module.
         """
         rows = await run_in_threadpool(self.user_code.list_user_code)
         pool = options_of(body.command_line()).get("--pool")
@@ -260,8 +261,8 @@ class ManagerCommands:
         raise _not_now(row, "its workflow is about to close; send this again in a moment")
 
     async def _next_attempt(self, row: ManagerRow) -> ManagerRow:
-        """Wait for the next attempt, so that nobody who reads the row after this answer sees the
-        former end.
+        """Wait for the next attempt, so that a caller who reads the row after this answer does not
+        see the former end.
         """
         for pause_s in RECORDED_S:
             await asyncio.sleep(pause_s)
@@ -270,7 +271,8 @@ class ManagerCommands:
         return row
 
     async def notify(self, row: ManagerRow) -> bool:
-        """Wake the workflow of a manager after a change of its row, or start one if none is open.
+        """Wake the workflow of a manager after a change to its row, or start a workflow if none is
+        open.
 
         Return whether a workflow was started. Raises ``TemporalUnavailable``.
         """
@@ -323,9 +325,9 @@ class ManagerCommands:
     async def resume(
         self, manager_id: int, body: ResumeManager | None = None
     ) -> CommandResult[ManagerRow]:
-        """Continue a paused manager, or one without a workflow. An ended manager continues as its
-        next attempt. With ``redo``, the runs that a stop of the manager ended are resumed first. A
-        repeat resumes the remaining runs.
+        """Continue a paused manager, or a manager without a workflow. An ended manager continues as
+        its next attempt. If ``redo`` is true, the runs that a stop of the manager ended are resumed
+        first. A repeat resumes the remaining runs.
         """
         row = await self.find(manager_id)
         if body is not None and body.redo and row.status is not RunStatus.STOPPING:

@@ -1,4 +1,4 @@
-"""The conditions of managers that need somebody."""
+"""The conditions under which managers need attention."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from crawler_lifecycle.store.store import Store
 
 from ..ports import ManagerRow
 
-#: The most managers that are read: of those that ended last, and of those that are open.
+#: The maximum number of managers that are read: of managers that ended last, and of open managers.
 ROWS_MAX = 100
-#: A class that failed so often in a row needs somebody.
+#: A manager needs attention after its class has failed this many times in a row.
 TRIES = 3
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
-    """Return the managers that failed, unless a later one of the same name is good, and those whose
-    class fails.
+    """Yield the managers that failed, unless a later manager with the same name completed, and the
+    managers whose class fails repeatedly.
     """
     states = [RunStatus.COMPLETED, RunStatus.FAILED]
     ended = store.managers.newest(limit=ROWS_MAX, states=states)

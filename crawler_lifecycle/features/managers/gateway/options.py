@@ -28,7 +28,9 @@ _FIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field. Another program wrote the description, so nothing in it is taken for granted."""
+    """One field. The description comes from another program, so nothing in the description is
+    trusted.
+    """
 
     name: str
     kind: str
@@ -38,7 +40,7 @@ class Option:
     required: bool
     choices: Sequence[str]
     several: str | None
-    """``repeated`` or ``together`` if it takes several values, one per line."""
+    """``repeated`` or ``together`` if the field accepts several values, one per line."""
 
     @property
     def field(self) -> str:

@@ -43,9 +43,9 @@ class Part:
 def parts_of(manager: ManagerDetail) -> list[Part]:
     """Return the parts of the bar that have jobs.
 
-    A job is counted once. The counters of good and bad ends also count each end of a run that a
-    person resumed, but no end after the end of the manager. So only as many ends are distinguished
-    as there are ended jobs.
+    Each job is counted once. The counters of good and bad ends count every end of a run that a
+    person resumed, but no end after the manager's end. Therefore the succeeded and failed parts
+    together never exceed the number of ended jobs.
     """
     jobs = manager.jobs
     good = min(jobs.good, jobs.ended)

@@ -162,7 +162,7 @@ class StartManager(StrictBody):
 
 
 class NewJob(StrictBody):
-    """One job. Its parameters replace those with which the manager was started.
+    """One job. The job's parameters replace the parameters with which the manager was started.
 
     Numbers, booleans, lists and objects become texts. ``null`` removes a name. The built-in manager
     accepts only arguments, settings, tags, a priority and a pool.

@@ -66,9 +66,9 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         """Start a manager of a registered class, or the built-in manager, which runs a crawler once
         for each job.
 
-        Name and flow id identify a manager. The same start finds it while it is live, and resumes
-        it after its end. Without `flow_id`, one is derived from the `Idempotency-Key`, and a repeat
-        never resumes it.
+        Name and flow id identify a manager. The same start finds the manager while it is live, and
+        resumes it after its end. Without `flow_id`, a flow id is derived from the
+        `Idempotency-Key`, and a repeated start never resumes the manager.
         """
         done = await commands.start(signed(body), same_id(body.request_id, idempotency_key))
         done.mark(response, f"/v1/managers/{done.row.manager_id}")
@@ -78,7 +78,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
     async def stop_manager(
         manager_id: ManagerId, body: _Stop, response: Response
     ) -> AcceptedManager:
-        """Stop a manager and its runs, gracefully or by force. With `leave`, its runs continue.
+        """Stop a manager and its runs, gracefully or by force. With `leave`, the manager's runs
+        continue.
 
         The answer comes after the stop has been recorded. From then on, no job is started or
         retried.
@@ -87,8 +88,8 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.post("/v1/managers/{manager_id}/pause", status_code=202, responses=same)
     async def pause_manager(manager_id: ManagerId, response: Response) -> AcceptedManager:
-        """Pause a manager, so that it starts no more jobs until it is resumed. Executing runs
-        continue.
+        """Pause a manager, so that the manager starts no more jobs until it is resumed. Executing
+        runs continue.
         """
         return answer(await commands.pause(manager_id), response)
 
@@ -131,15 +132,15 @@ def add_managers(app: FastAPI, gateway: Gateway) -> None:
         ``search`` selects managers that contain this text in their number, name, flow, class,
         arguments or tags; case is ignored. ``sort`` selects another order: name, flow_id, status,
         outcome, live, wait, good, bad or skipped, with a ``-`` in front for the largest first. Both
-        read the newest 2,000 managers that meet the other filters. A search also finds older ones
-        by name and the beginning of the number; ``note`` describes what was left out.
+        cover the newest 2,000 managers that pass the other filters. A search also finds older
+        managers by name and by the beginning of the number; ``note`` describes what was left out.
         """
         return conditional(request, views.page(filters).with_total(filters, views.counted))
 
     @app.get("/v1/managers/{manager_id}", **documents(ManagerDetail))
     async def get_manager(manager_id: ManagerId, request: Request) -> Response:
-        """One manager, with its status, live jobs, jobs in each state, the reason why it waits, and
-        the class's error.
+        """One manager, with its status, live jobs, jobs in each state, the reason why the manager
+        waits, and the class's error.
         """
         return conditional(request, await views.one(manager_id))
 

@@ -1,7 +1,7 @@
 """Cycles of managers, which begin with facts and end with a decision.
 
-Ended runs are read from ``run_history``, not from signals. A decision is one transaction. It is
-compared with the rows, so a decision of a faulty or late process changes nothing.
+Ended runs are read from ``run_history``, not from signals. A decision is one transaction. Each
+decision is compared with the rows, so a decision from a faulty or late process changes nothing.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ManagerDecisions(ManagerPart):
         numbers have no gaps, a picked job must be waiting, and an added job with a known identity
         is left out. Picks are dropped after a stop, during a pause, above a cap that a person set,
         and when a person resumed runs after the facts were read. Jobs of dropped picks wait again.
-        With ``over``, the ``error`` of the row becomes the error of the decision. Raises
+        If ``over`` is true, the ``error`` of the row becomes the error of the decision. Raises
         ``InvalidRequest`` if the decision is invalid, and ``Overtaken`` if another decision was
         committed after its facts were read.
         """
@@ -124,7 +124,7 @@ class ManagerDecisions(ManagerPart):
 def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any]:
     """Return columns of all jobs in these states.
 
-    Their number is small, because managers have limits.
+    The number of these jobs is small, because managers have limits.
     """
     i = manager_item.c
     query = select(*columns).where(i.manager_id == unit.manager_id, i.state.in_(states))
@@ -132,7 +132,7 @@ def _in(unit: ManagerUnit, states: Sequence[str], *columns: Any) -> Sequence[Any
 
 
 def _reopen(unit: ManagerUnit) -> int:
-    """Give the slot back to ended jobs whose run a person has resumed. Returns the number of these
+    """Give slots back to ended jobs whose runs a person has resumed. Returns the number of these
     jobs.
 
     A job keeps the slot until the hooks for the next end of its run were called.
@@ -161,7 +161,7 @@ def _reopen(unit: ManagerUnit) -> int:
 def _adopt(unit: ManagerUnit) -> None:
     """Insert new jobs for resumed runs whose jobs were pruned.
 
-    A new job has no identity, so it is never equal to another job.
+    A new job has no identity, so the job is never equal to any existing job.
     """
     r = run_history.c
     i = manager_item.c
@@ -296,7 +296,7 @@ def _allowed(
     The last picks are dropped.
 
     ``resumed`` is the number of jobs that hold a slot again. The class did not know about these
-    jobs, so it must decide again.
+    jobs, so the class must decide again.
     """
     row = unit.row
     free = len(picked)

@@ -63,8 +63,8 @@ class ManagerItems(ManagerPart):
         Returns the number of new jobs.
 
         A second call with the same ``request_key`` adds nothing and returns the same number.
-        ``seal`` means that no further jobs will come. Raises ``NotInThisState`` after a stop or the
-        end, and ``DuplicateRequest`` if the key belongs to other jobs.
+        ``seal`` is true if no further jobs will come. Raises ``NotInThisState`` after a stop or the
+        end, and ``DuplicateRequest`` if the key belongs to a request with different jobs.
         """
         if request_key is not None and not 0 < len(request_key) <= REQUEST_ID_MAX:
             raise InvalidRequest(
@@ -109,7 +109,7 @@ class ManagerItems(ManagerPart):
 
         A second call changes nothing.
 
-        Give either ``run_id`` or ``error``. With ``error``, the job has the outcome
+        Give either ``run_id`` or ``error``. If ``error`` is given, the job has the outcome
         ``deploy_failed``, and its hooks are called as for any other bad end. Raises
         ``NotInThisState`` unless the job waits for its start.
         """
@@ -200,8 +200,8 @@ def _insert_new(unit: ManagerUnit, items: Sequence[SourceItem]) -> set[int]:
 def _identity(item: SourceItem) -> str:
     """Return the identity of a yield.
 
-    The identity of an invalid yield is derived from its position and error, so it is listed once,
-    even if the source is read several times.
+    The identity of an invalid yield is derived from its position and error, so the yield is listed
+    once, even if the source is read several times.
     """
     if item.error is None and item.job is not None:
         return item.job.identity

@@ -29,10 +29,11 @@ class ManagerJobs(ManagerPart):
     """The methods of ``ManagerStore`` that answer questions of classes about jobs."""
 
     def job_metadata(self, manager_id: int, key: str) -> dict[str, Any] | None:
-        """Return one job in the form of ``rows.metadata_of``, or ``None`` if it does not exist.
+        """Return one job in the form of ``rows.metadata_of``, or ``None`` if the job does not
+        exist.
 
-        ``key`` is the number of its run (as text) or its request id. It may also name another run
-        of the same project.
+        ``key`` is the number of the job's run (as text) or the request id of this run. A key may
+        also identify another run in the same project.
         """
         r = run_history.c
         i = manager_item.c
@@ -67,11 +68,11 @@ class ManagerJobs(ManagerPart):
         """Return a page of jobs of the manager whose run is in one of these states, and the
         position of the next page.
 
-        ``states`` are ``pending``, ``running`` or ``finished``. With ``all_flows``, these are jobs
-        of all managers with the same name. The jobs have the form of ``rows.metadata_of``. Jobs
-        that have not finished come first, by run number. Finished jobs follow, latest end first.
-        The position is ``None`` on the last page. Raises ``InvalidRequest`` for an unknown state or
-        an invalid ``after``.
+        ``states`` are ``pending``, ``running`` or ``finished``. If ``all_flows`` is true, return
+        jobs of all managers with the same name. The jobs have the form of ``rows.metadata_of``.
+        Jobs that have not finished come first, by run number. Finished jobs follow, latest end
+        first. The position is ``None`` on the last page. Raises ``InvalidRequest`` for an unknown
+        state or an invalid ``after``.
         """
         if not states or set(states) - STATES.keys():
             raise InvalidRequest(

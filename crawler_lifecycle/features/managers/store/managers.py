@@ -44,7 +44,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def reserve_manager(self, new: NewManager) -> tuple[ManagerRow, bool]:
         """Insert the manager, or find the manager with this name and flow id.
 
-        Returns the row and whether it is new.
+        Returns the row and whether the manager is new.
 
         An ended manager gets the new class and options for its next attempt. Raises
         ``TooManyOpen``. Raises ``DuplicateRequest`` when the class or the options differ and the
@@ -93,10 +93,11 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     def claim_manager(self, manager_id: int, owner: Owner) -> ManagerRow:
         """Make ``owner`` the owner of the manager. A second call changes nothing.
 
-        If the manager had another owner, its next attempt begins. After its end, this is a resume.
-        A live manager is taken over only by an owner with the same workflow id, because its former
-        owner is then closed. A recorded stop is kept. Raises ``RunIsLive`` for another workflow id,
-        ``Fenced`` for a former owner that has lost the manager, and ``RunNotFound``.
+        If the manager had a different owner, its next attempt begins. After its end, this is a
+        resume. A live manager is taken over only by an owner with the same workflow id, because its
+        former owner is then closed. A recorded stop is kept. Raises ``RunIsLive`` for another
+        workflow id, ``Fenced`` for a former owner whose manager was taken over, and
+        ``RunNotFound``.
         """
         with self._unit(manager_id) as unit:
             ended = unit.status.terminal
@@ -128,9 +129,9 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
     ) -> ManagerRow:
         """Increase the generation for a new process that runs the class, and record the fingerprint
         of the class. ``read_from`` is the position after which the source is read again, or
-        ``None`` if it is not. If new code reads the source from its beginning, items that nobody
-        has started are deleted. ``fence.generation`` is not compared. Raises ``NotInThisState``
-        after the end.
+        ``None`` if the source is not read again. If new code reads the source from its beginning,
+        items that were not started are deleted. ``fence.generation`` is not compared. Raises
+        ``NotInThisState`` after the end.
         """
         with self._unit(
             fence.manager_id, ManagerFence(fence.manager_id, fence.attempt, fence.owner_run_id)
@@ -158,7 +159,8 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
             unit.set(error=error, waiting_for=waiting_for)
 
     def note_try(self, fence: ManagerFence, item_id: int | None = None) -> int:
-        """Record a failed try of the hooks for this job, or, without ``item_id``, of a cycle.
+        """Record a failed try of the hooks for this job or, if ``item_id`` is not given, a failed
+        try of a cycle.
 
         Returns the number of successive failures.
         """
@@ -192,12 +194,12 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
         self, manager_id: int, intent: StopIntent, leave: bool = False
     ) -> ManagerRow:
         """Record a stop: the manager becomes STOPPING and starts no more jobs. After its end,
-        nothing changes. With ``leave``, its runs continue.
+        nothing changes. If ``leave`` is true, its runs continue.
         """
         with self._unit(manager_id) as unit:
             if unit.status.terminal:
                 return manager_row(unit.row)
-            # If one of several stops does not leave the runs alone, they are stopped.
+            # The runs are stopped if at least one of several stops includes them.
             unit.set(leave_runs=leave if unit.stop is None else leave and unit.row["leave_runs"])
             unit.ask_to_stop(intent)
             unit.move(RunStatus.STOPPING)
@@ -218,7 +220,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
         Picked jobs without a run wait again and keep their numbers. After the end, lists show a job
         as ended as soon as its run has ended, even if its hooks did not run. A resume runs these
-        hooks. Raises ``NotInThisState`` while runs of the manager live, unless ``leave`` or the
+        hooks. Raises ``NotInThisState`` while runs of the manager are live, unless ``leave`` or the
         stop allows them to continue.
         """
         if not status.terminal:
@@ -254,7 +256,7 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _drop_unstarted(unit: ManagerUnit) -> None:
-        """Delete items of former code that nobody has started.
+        """Delete items from former code that were not started.
 
         The source is read again and may yield them again.
         """
@@ -265,9 +267,10 @@ class ManagerStore(ManagerDecisions, ManagerItems, ManagerReads, ManagerJobs):
 
     @staticmethod
     def _settle_starting(unit: ManagerUnit) -> None:
-        """Settle the picked jobs.
+        """Update the states of the picked jobs.
 
-        A job whose run exists becomes STARTED. The others wait again and keep their numbers.
+        A job whose run exists becomes STARTED. All other picked jobs wait again and keep their
+        numbers.
         """
         r = run_history.c
         rows = in_states(unit.conn, unit.manager_id, [JobState.STARTING.value], 0, unit.live + 1)

@@ -40,7 +40,7 @@ def known(conn: Connection, manager_id: int, identities: Iterable[str]) -> set[s
 
 
 def with_run(*conditions: Any) -> Select[Any]:
-    """Return a query of jobs, each with the facts about its run, if it has one."""
+    """Return a query for jobs, each with the facts about the job's run, if there is one."""
     r = run_history.c
     i = manager_item.c
     facts = [r[name].label(f"run_{name}") for name in RUN_FACTS]
@@ -59,9 +59,8 @@ def in_states(
 ) -> list[Row]:
     """Return a page of the jobs in these states, by id.
 
-    ``over`` means that the manager has ended. A started job then counts as ENDED if its run has
-    ended. Each state has its own
-    query, so that an index gives the order.
+    ``over`` is true if the manager has ended. A started job then counts as ENDED if its run has
+    ended. Each state has its own query, so that an index gives the order.
     """
     i = manager_item.c
     found = list[Row]()

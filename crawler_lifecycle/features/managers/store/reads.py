@@ -115,8 +115,7 @@ class ManagerReads(ManagerPart):
     def cut_off_runs(
         self, manager_id: int, after_run_id: int = 0, limit: int = 100
     ) -> list[RunRow]:
-        """Return runs that a stop of the manager has ended and that nobody has resumed since, by
-        id.
+        """Return runs that a stop of the manager has ended and that were not resumed since, by id.
 
         Raises ``RunNotFound``.
         """

@@ -71,8 +71,8 @@ def manager_row(row: Row) -> ManagerRow:
 
 
 def ended_by(row: Row) -> EndedBy | None:
-    """Return who ended the manager: a stop, its class or the service, or ``None`` while it
-    lives.
+    """Return who ended the manager: a stop, its class or the service, or ``None`` before its
+    end.
     """
     if not RunStatus(row["status"]).terminal:
         return None
@@ -117,7 +117,7 @@ def waiting_row(row: Row) -> Waiting:
 def live_row(row: Row) -> Live:
     """Return a job that holds a slot.
 
-    ``row`` also has the columns ``RUN_FACTS`` of its run, if it has one.
+    ``row`` also has the columns ``RUN_FACTS`` of the job's run, if there is one.
 
     Raises ``RowUnreadable``.
     """
@@ -133,7 +133,9 @@ def live_row(row: Row) -> Live:
 
 
 def job_key(row: Row) -> str:
-    """Return the key of the job: the number of its run, or its request id before it has a run."""
+    """Return the key of the job: the number of its run, or the request id before the job has a
+    run.
+    """
     if row["run_id"] is not None:
         return str(row["run_id"])
     return run_request_id(row["manager_id"], row["seq"], row["retry"])
@@ -161,7 +163,7 @@ class JobRun:
 def ended_row(row: Row, run: JobRun | None) -> EndedJob:
     """Return the end of a job, for which hooks must be called.
 
-    ``run`` is ``None`` when it could not be started.
+    ``run`` is ``None`` when the run could not be started.
     """
     live = live_row(row)
     outcome = job_outcome(row, run)
@@ -301,8 +303,8 @@ def _without_run(row: Row, job: Job | None) -> dict[str, Any]:
 def listed_job(row: Row, *, over: bool) -> JobRow:
     """Return a job of a list. An invalid job is reported in ``unreadable``.
 
-    ``over`` means that its manager has ended. A started job then counts as ended if its run has
-    ended.
+    ``over`` is true if the job's manager has ended. A started job then counts as ended if its run
+    has ended.
     """
     if over and row["state"] == JobState.STARTED and row["run_status"] in (None, *OVER_RUNS):
         row = {

@@ -52,7 +52,7 @@ manager = new_table(
     Column("outcome", Words(200)),
     Column("cause", Long),
     *owner_columns(),
-    # Former owners that lost the manager, whose late claims are refused.
+    # Former owners whose manager was taken over, and whose late claims are refused.
     required("former_owners", Json),
     # The generation of the process that runs the class. Writes of older processes are refused.
     required("generation", Integer),
@@ -110,7 +110,7 @@ manager_item = new_table(
     # The job; null for an invalid yield.
     Column("params", Json),
     Column("not_before", UtcTime),
-    # There is no foreign key, because it would need a further index.
+    # There is no foreign key, because a foreign key would need a further index.
     Column("run_id", BigInteger),
     # The last attempt of its run for whose end hooks were called, or 0.
     required("handled_attempt", Integer),
@@ -158,8 +158,9 @@ plan = new_table(
     Column("error", Long),
     # The pool of workers that has a module, or null for the common pool. Classes have no pool.
     Column("queue", Words(50)),
-    # The worker that reports the class. since is the time of its first report of this code, and
-    # seen_at the time of its last report, or null if it no longer reports the class.
+    # The worker that reports the class. since is the time of the worker's first report of this
+    # code, and seen_at the time of the worker's last report, or null if the worker no longer
+    # reports the class.
     Column("worker", Words(200), primary_key=True),
     required("since", UtcTime),
     Column("seen_at", UtcTime),

@@ -84,8 +84,8 @@ class ManagerUnit(RowUnit):
         self.set(**{name: self.row[name] + n for name, n in more.items()})
 
     def moved(self, before: JobState | None, after: JobState, jobs: int) -> None:
-        """Count ``jobs`` jobs that went from one state to another. If ``before`` is ``None``, the
-        jobs are new.
+        """Update the counters after ``jobs`` jobs have changed from one state to another. If
+        ``before`` is ``None``, the jobs are new.
         """
         if before is not None:
             self.count(**{f"jobs_{before}": -jobs})

@@ -21,7 +21,7 @@ class UserCodeStore(StorePart):
     """The user code that workers have reported."""
 
     def register_user_code(self, worker: str, user_code: Sequence[UserCodeRow]) -> None:
-        """Replace the reports of this worker. ``user_code`` is all the code that it has.
+        """Replace the reports of this worker. ``user_code`` is all the code that the worker has.
 
         Reports of other workers that were silent for ``HEARD_S`` are removed if they are about the
         same user code or about unusable user code.
@@ -64,8 +64,8 @@ class UserCodeStore(StorePart):
 
         A class has one row for each version of its code that a worker can use and has reported
         within ``HEARD_S``, the newest version first. A class without such a version has one row,
-        which shows that a worker is reading it or cannot use it, or that it was usable before.
-        Errors of workers that are gone are left out.
+        which shows that a worker is reading the class or cannot use it, or that the class was
+        usable before. Errors of workers that no longer exist are left out.
         """
         rows = self._rows(select(plan).order_by(plan.c.plan, func.coalesce(plan.c.queue, "")))
         groups = groupby(rows, key=lambda row: (row["plan"], row["queue"]))

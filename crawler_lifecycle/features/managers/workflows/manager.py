@@ -50,11 +50,11 @@ from ..domain.manager import AddJobs, ManagerOrder, ManagerResult, ManagerSnapsh
 from .manager_state import PASS_LEAST_S, ManagerState
 from .owned import OwnedWorkflow
 
-#: Seconds within which a worker must take a cycle. If the worker with the object does not, any
-#: worker may take it. If none does, the waiting reason shows this.
+#: Seconds within which a worker must take a cycle. If the worker with the object does not take the
+#: cycle, any worker may take it. If no worker takes it, the waiting reason shows this.
 TAKEN_S = 10.0
-#: The number of events after which the workflow continues as new. It is low, because managers live
-#: long, and a worker without the workflow in its cache replays all events.
+#: The number of events after which the workflow continues as new. This number is low, because
+#: managers live long, and a worker without the workflow in its cache replays all events.
 HISTORY_MAX = 150
 #: The maximum time for ``on_close`` after a stop, in seconds, including the time to rebuild the
 #: object.
@@ -156,7 +156,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- turns ------------------------------------------------------------------------------------
 
     async def _turn(self) -> None:
-        """Wait for work. Then run one cycle, and begin the runs that it picked."""
+        """Wait for work, run one cycle, and begin the runs that the cycle picked."""
         s = self._s
         await self._wait(lambda: s.inbox.woken, lambda: self._stop_wanted() or self._may_leave())
         s.inbox.woken = False
@@ -210,15 +210,15 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.inbox.woken = True
 
     def _ended_before(self) -> None:
-        """Use the recorded end. It exists before this execution ends only if a person reset the
-        workflow.
+        """Adopt the recorded end. Before this execution has ended, a recorded end exists only if a
+        person has reset the workflow.
         """
         s = self._s
         s.inbox.stop, s.inbox.closed, s.over = None, True, ManagerEnded(s.status, "", "")
 
     async def _keep_reading(self) -> None:
-        """Read the row after every wake-up, in parallel with all other work, because it may contain
-        a stop.
+        """Read the row after every wake-up, in parallel with all other work, because the row may
+        contain a stop.
         """
         s = self._s
         while s.outcome is None:
@@ -245,8 +245,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         """Run one cycle in the worker with the class's object, or else in any worker, which
         rebuilds the object.
 
-        If no worker takes the cycle, the waiting reason shows this, and the cycle waits. With
-        ``closing``, it raises ``NotTaken`` instead.
+        If no worker takes the cycle, the waiting reason shows this, and the cycle waits. If
+        ``closing`` is true, ``NotTaken`` is raised instead.
         """
         s = self._s
         order = CycleOrder(s.manager_id, s.attempt, s.owner_run_id, closing)
@@ -281,8 +281,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
     # --- stop -------------------------------------------------------------------------------------
 
     async def _stop(self) -> None:
-        """Do the next step of a stop: record it, stop the runs, wait until none is live, call
-        ``on_close``, or end.
+        """Carry out the next step of a stop: record it, stop the runs, wait until none is live,
+        call ``on_close``, or end.
         """
         s = self._s
         if s.inbox.changed:
@@ -297,8 +297,8 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             await self._end(s.stopped_by())
 
     async def _record_stop(self, *, must: bool) -> None:
-        """Record the stop. ``must`` means that all other steps are done, so this waits for the
-        repair of an unreadable row.
+        """Record the stop. If ``must`` is true, all other steps are done, so this method waits for
+        the repair of an unreadable row.
         """
         s = self._s
         intent = s.inbox.stop
@@ -316,7 +316,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
         s.waiting = None
 
     async def _stop_runs(self) -> None:
-        """Stop the live runs. Then wait until a run ends, but only for a while."""
+        """Stop the live runs, and then wait until a run ends, but only for a limited time."""
         s = self._s
         intent = self._s.inbox.stop
         assert intent is not None

@@ -20,14 +20,14 @@ from ..ports import ManagerFence
 
 NAME = SearchAttributeKey.for_keyword("CrawlName")
 
-#: Signals after which the next cycle begins. Their payload is not read.
+#: Signals after which the next cycle begins. The payload of these signals is not read.
 WAKING = (names.SIGNAL_WAKE, names.SIGNAL_RUN_ENDED, names.SIGNAL_MANAGER_ENDED)
-#: The maximum time between two cycles of a manager, in seconds. Its class may request an earlier
-#: cycle.
+#: The maximum time between two cycles of a manager, in seconds. The manager's class may request an
+#: earlier cycle.
 LEVEL_S = 300.0
-#: The minimum time between the beginnings of two cycles, in seconds. It grows with the number of
-#: live jobs, so that one cycle handles many ends. After a cycle without an end or a pick, it is
-#: ``IDLE_GAP_S``.
+#: The minimum time between the beginnings of two cycles, in seconds. This time grows with the
+#: number of live jobs, so that one cycle handles many ended jobs. After a cycle without an end or a
+#: pick, the minimum time is ``IDLE_GAP_S``.
 GAP_S = 0.05
 GAP_PER_LIVE_S = 0.005
 GAP_MOST_S = 0.5
@@ -82,7 +82,7 @@ class ManagerInbox(Inbox):
         self.leave = self.leave and leave
 
     def recorded(self, stop: StopIntent | None, leave: bool) -> None:
-        """Use a stop that is already in the database. The gateway may have recorded it."""
+        """Adopt a stop that is already in the database. The gateway may have recorded this stop."""
         if stop is not None:
             self.leave = leave and (self.leave or self.stop is None)
             self.recorded_stop(stop)
@@ -90,7 +90,7 @@ class ManagerInbox(Inbox):
 
 @dataclass
 class OwnedState:
-    """The state of a workflow about the row that it owns.
+    """The state that a workflow keeps about the row that it owns.
 
     New fields need a default, and no field may be removed, because old histories must load.
     """
@@ -142,7 +142,7 @@ class ManagerState(OwnedState):
     closed: bool = False
     """True after ``on_close`` was called after a stop, or could not be called."""
     unclosed: str | None = None
-    """The reason why ``on_close`` was not called, or its error."""
+    """The reason why ``on_close`` was not called, or the error of ``on_close``."""
     outcome: str | None = None
 
     @property
@@ -159,7 +159,7 @@ class ManagerState(OwnedState):
         self.inbox.recorded(opened.stop, opened.leave)
 
     def took(self, answer: CycleAnswer, now: datetime) -> None:
-        """Apply the result of a cycle."""
+        """Apply a cycle's result."""
         self.queue = answer.queue
         self.live = answer.live
         self.waiting = answer.waiting
@@ -203,7 +203,7 @@ class ManagerState(OwnedState):
         return ManagerEnded(RunStatus.FAILED, "cancelled", f"{stopped}{left}{close}")
 
     def result(self) -> ManagerResult:
-        """Return the result of the workflow."""
+        """Return the workflow's result."""
         identity = (self.manager_id, self.name, self.flow_id, self.attempt)
         return ManagerResult(*identity, self.status, self.outcome or "", self.cause or "")
 

@@ -108,7 +108,7 @@ class OwnedWorkflow(Generic[S]):
     async def _wait(self, woken: Condition, elsewhere: Condition, soon: Condition = never) -> None:
         """Wait for the alarm or a wake-up.
 
-        Then wait a short time for more events, until ``soon()`` returns true.
+        After this, wait a short time for more events, until ``soon()`` returns true.
 
         Raises ``StepInterrupted`` if ``elsewhere()`` returns true, because other work then comes
         first.

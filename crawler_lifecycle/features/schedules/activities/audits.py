@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from ..store.schedules import ScheduleStore
 
-#: Seconds after the latest allowed start of a due time until it counts as missed, because its
-#: workflow may still be working.
+#: A due time counts as missed this many seconds after its latest allowed start, because its
+#: workflow may still be running before that.
 SETTLE_S = 60.0
 _K = FindingKind
 
@@ -54,7 +54,7 @@ class ScheduleAudit:
         """Compare a page of schedules with Temporal and with their recorded firings, and record
         missing firings.
 
-        Second execution: it finds the recorded firings.
+        A second execution finds the recorded firings.
         """
         with beating():
             rows = self.store.schedules.page(int(page.after or 0), PAGE, deleted=True)
@@ -112,7 +112,7 @@ class ScheduleAudit:
         self.store.schedules.due_failed(parent.number, why)
 
 
-#: The sources that audits compare.
+#: The schedules that audits compare with Temporal.
 SOURCES = (
     ("schedules", ScheduleAudit.audit_schedules, "", (_K.NOT_FIRED, _K.NOT_TOLD, _K.UNREADABLE)),
     source("due_times", "due time"),
@@ -127,7 +127,7 @@ def settled_until(spec: ScheduleSpec, now: datetime) -> datetime:
 
 
 def note_unfired(schedules: ScheduleStore, row: ScheduleRow, now: datetime) -> NotedFirings:
-    """Record a firing for each past due time whose workflow will not record one any more.
+    """Record a firing for each past due time whose workflow will no longer record a firing.
 
     Return the numbers of recorded firings.
     """

@@ -70,10 +70,10 @@ class DueActivities:
 
     @activity_named("decide_due")
     def decide_due(self, order: DueOrder) -> DueDecided | None:
-        """Record the decision about a due time, and begin its target if it does not have to wait.
+        """Record the decision about a due time, and begin its target unless the target has to wait.
 
         Return ``None`` if the schedule has no such due time or was deleted. A single activity
-        decides and begins, so that each of many due times is recorded early. Second execution: it
+        decides and begins, so that each of many due times is recorded early. A second execution
         returns the recorded firing, and finds the firing's target by the id of the request.
         """
         now = self.clock()
@@ -110,7 +110,8 @@ class DueActivities:
         """Record the stop of the previous target, and notify its workflow.
 
         Return whether that target has its verdict. Fail with ``PREVIOUS_LIVE`` while that target
-        has not begun. Second execution: the target recognizes the stop by its id.
+        has not begun. After a second execution, the target recognizes the repeated stop by the id
+        of the stop.
         """
         previous = self.schedules.previous_target(due_id)
         firing = self.schedules.get_due(due_id)
@@ -135,7 +136,7 @@ class DueActivities:
         """Begin the target of a due time after the previous target has its verdict.
 
         Return ``None`` and record the reason if the target was not begun. Fail with
-        ``PREVIOUS_LIVE`` while it has to wait for a verdict. Second execution: it finds the
+        ``PREVIOUS_LIVE`` while the target has to wait for a verdict. A second execution finds the
         firing's target by the id of the request.
         """
         previous = self.schedules.previous_target(due_id)
@@ -164,7 +165,7 @@ class DueActivities:
         """Begin the target of a firing as the gateway does: first write the row, then start the
         workflow.
 
-        Return ``None`` and record the reason if it was not begun.
+        Return ``None`` and record the reason if the target was not begun.
         """
         try:
             with limited(row.project):
@@ -272,7 +273,7 @@ class DueActivities:
     def _stop(self, target: TargetRef, whose: str, intent: StopIntent) -> None:
         """Record the stop of a target.
 
-        Then notify its workflow or start one, as the gateway does.
+        Afterwards, notify the target's workflow or start a workflow, as the gateway does.
         """
         if target.kind is TargetKind.RUN:
             run = self.children.runs.get_run(target.id)
@@ -289,7 +290,7 @@ class DueActivities:
 
 
 def _waits(why: str) -> ApplicationError:
-    """Return the failure that makes Temporal retry. It is marked as benign, because it is
+    """Return the failure that makes Temporal retry. The failure is marked as benign, because it is
     expected.
     """
     return ApplicationError(why, type=PREVIOUS_LIVE, category=ApplicationErrorCategory.BENIGN)

@@ -167,7 +167,7 @@ def _value(cron: str, name: str, text: str, least: int, most: int, words: Sequen
 
 
 def smallest_gap_s(calendars: Sequence[Calendar]) -> int:
-    """Return a lower bound of the seconds between two due times. Clock changes are ignored."""
+    """Return a lower bound for the seconds between two due times. Clock changes are ignored."""
     times = sorted(
         {
             hour * 60 + minute
@@ -226,8 +226,8 @@ def due_minutes(
 
 
 def in_utc(calendars: Sequence[Calendar], zone: ZoneInfo, year: int) -> list[Calendar]:
-    """Return calendars in UTC that contain every time of these calendars in the zone, and also some
-    other times.
+    """Return calendars in UTC that contain every time of these calendars in the zone, and some
+    times that are not due.
     """
     found: dict[Calendar, None] = {}
     for offset in _offsets(zone, year):

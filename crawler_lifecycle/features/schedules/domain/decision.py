@@ -37,17 +37,17 @@ class Circumstances:
     late_s: float
     """Seconds between the due time and this decision."""
     allowed_s: float
-    """The seconds by which it can be late: the catch-up window and the jitter."""
+    """The seconds by which the decision may be late: the catch-up window and the jitter."""
     overlap: Overlap
     previous_live: bool
     """True if the target of the previous due time has no verdict yet."""
     paused: str | None = None
     """The reason why the schedule is paused."""
     next_due: str | None = None
-    """The next due time, if it has also passed already."""
+    """The next due time, if it has already passed as well."""
     asked: bool = False
-    """True if a person requested this due time. Then it is never too late, and a pause does not
-    hold it back.
+    """True if a person requested this due time. Such a due time is never too late, and a pause does
+    not hold it back.
     """
 
 
@@ -85,9 +85,11 @@ def gave_way(next_due: str) -> str:
 
 
 def too_many_failures(verdicts: list[bool], most: int | None) -> str | None:
-    """Return the reason why a schedule pauses itself, or ``None`` if it does not.
+    """Return the reason why a schedule pauses itself, or ``None`` if the schedule does not pause
+    itself.
 
-    ``verdicts`` has one entry for each begun target, newest first. It is true if the target failed.
+    ``verdicts`` has one entry for each begun target, newest first. An entry is true if the target
+    failed.
     """
     if most is None or len(verdicts) < most or not all(verdicts[:most]):
         return None

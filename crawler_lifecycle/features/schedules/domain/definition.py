@@ -35,8 +35,8 @@ from .calendar import (
     smallest_gap_s,
 )
 
-#: The pattern of a due time in a text of the target. It accepts only the directives of ``strftime``
-#: that have the same meaning everywhere.
+#: The pattern of a due time in a text of the target. The pattern accepts only the directives of
+#: ``strftime`` that have the same meaning everywhere.
 _DUE_TEXT = re.compile(r"\{due:((?:%[YmdHMSjyGVu%]|[^%{}])+)\}")
 _DUE_FIX = (
     "give {due:FORMAT} with %Y %m %d %H %M %S %j %y %G %V %u and other characters, such as "
@@ -89,8 +89,8 @@ class ScheduleSpec:
     """The definition of a schedule. Raises ``InvalidRequest``, which names the field, the value and
     the fix.
 
-    It has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's step) or
-    ``graph`` (as it is sent to the API). It has either ``cron`` or ``every_s``.
+    A definition has exactly one target: ``run`` (a ``RunRequest``), ``manager`` (as in a graph's
+    step) or ``graph`` (as it is sent to the API). A definition has either ``cron`` or ``every_s``.
     """
 
     __pydantic_config__: ClassVar = STRICT
@@ -135,7 +135,7 @@ class ScheduleSpec:
             raise InvalidRequest(f"definition: {error}") from None
 
     def document(self) -> dict[str, Any]:
-        """The definition as JSON, without unset fields."""
+        """The definition as JSON, omitting unset fields."""
         values: dict[str, Any] = {}
         for option in fields(self):
             value = getattr(self, option.name)
@@ -164,7 +164,7 @@ class ScheduleSpec:
         return found
 
     def calendars(self) -> list[Calendar]:
-        """The calendars of its cron expression. An interval has none."""
+        """The calendars of the cron expression. An interval has no calendars."""
         return [] if self.cron is None else read_cron(self.cron)
 
     def excluded_days(self) -> list[date]:
@@ -203,8 +203,8 @@ class ScheduleSpec:
     def due_times(self, after: datetime, until: datetime) -> Iterator[datetime]:
         """Return the due times after ``after`` and up to ``until``, in UTC and in order.
 
-        They do not come from Temporal. When clocks go back, Temporal skips times in zones east of
-        Greenwich, and fires at wrong times.
+        The due times do not come from Temporal, because when clocks go back, Temporal skips times
+        in zones east of Greenwich, and fires at wrong times.
         """
         off = set(self.excluded_days())
         zone = read_zone(self.time_zone)
@@ -228,8 +228,8 @@ class ScheduleSpec:
                 yield at
 
     def firing(self, now: datetime) -> list[Calendar]:
-        """Return the calendars in UTC by which Temporal fires: at every due time and at some other
-        times.
+        """Return the calendars in UTC by which Temporal fires: at every due time and at some times
+        that are not due.
         """
         return in_utc(self.calendars(), read_zone(self.time_zone), now.year)
 

@@ -61,7 +61,7 @@ class Schedule(OfRow):
     paused_at: datetime | None
     pause_reason: str | None
     ended_at: datetime | None
-    """The time since when it has no more due times."""
+    """The time since when the schedule has no more due times."""
     in_temporal: bool
     """True if Temporal already has this definition."""
     trouble: str | None
@@ -103,7 +103,7 @@ class ScheduleDetail(Schedule):
     """One schedule with its future due times."""
 
     next_due: list[datetime]
-    """The next five due times, even while it is paused."""
+    """The next five due times, even while the schedule is paused."""
     clock_changes: list[ClockChangeAnswer]
     """The days of the next year with a clock change. A skipped local time does not fire, and a
     repeated one fires twice.
@@ -141,9 +141,9 @@ class Firing(OfRow):
     """The id of the started run, manager or graph."""
     begun_at: datetime | None
     status: str | None
-    """The present status of the started target."""
+    """The current status of the started target."""
     request_id: str
-    """The request id of its run."""
+    """The request id of the target's run."""
 
     @classmethod
     def of(cls, row: DueRow) -> Self:
@@ -196,7 +196,8 @@ class ScheduleViews:
         """Return the matching schedules, each with its next due time and its last firing. This call
         blocks.
 
-        With ``troubled``, return only those whose last due time was missed or ended badly.
+        If ``troubled`` is true, return only schedules whose last due time was missed or ended
+        badly.
         """
         now = self.clock()
         found = [row for row in self.schedules.every() if fits(row)]
@@ -247,7 +248,8 @@ class ScheduleViews:
     def _explained(self, row: ScheduleRow) -> ScheduleRow:
         """Return the row.
 
-        Its ``trouble`` also names the firing whose workflow is missing or does not continue.
+        The ``trouble`` of the returned row also names the firing whose workflow is missing or does
+        not continue.
         """
         mine = due_workflow_id(row.name)
         bad = [name for name in self.blocked.names() if name[:-_DUE_LETTERS] == mine]
@@ -261,7 +263,7 @@ def _next(spec: ScheduleSpec, now: datetime) -> list[datetime]:
 def spec_of(row: ScheduleRow) -> tuple[ScheduleSpec | None, str | None]:
     """Return the definition, or else the reason why it cannot be read, with the fix.
 
-    Somebody may have edited the row.
+    A person may have edited the row.
     """
     try:
         return ScheduleSpec.read(row.definition), None

@@ -2,8 +2,8 @@
 for each local day.
 
 A schedule can fire thousands of times a day. Therefore, only the newest firings are read
-individually. Those of earlier days are counted by the database, at most ``COUNTED`` of each day. A
-day with more than ``MARKS`` firings shows only counts.
+individually. The firings of earlier days are counted by the database, at most ``COUNTED`` for each
+day. A day with more than ``MARKS`` firings shows only counts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Day:
 def outcome_of(decision: Decision, begun: bool, status: str | None) -> Outcome:
     """Return the result of a due time with this decision.
 
-    ``status`` is the status of its target, if that has ``begun``.
+    ``status`` is the status of the target, if the target has ``begun``.
     """
     if not decision.begins:
         return _DECIDED[decision]
@@ -127,8 +127,8 @@ def calendar(
     """Return the days, earliest first, from the first firing to the last due time at most. This
     call blocks.
 
-    ``newest`` has the newest ``READ`` firings. ``spec`` is ``None`` if it cannot be read or the
-    schedule is paused; then there are no future due times.
+    ``newest`` has the newest ``READ`` firings. ``spec`` is ``None`` if the definition cannot be
+    read or the schedule is paused; then there are no future due times.
     """
     zone = zone_of(row)
     today = now.astimezone(zone).date()
@@ -181,7 +181,7 @@ def calendar(
 
 
 def zone_of(row: ScheduleRow) -> ZoneInfo:
-    """Return the time zone of a schedule; UTC if it cannot be read."""
+    """Return the time zone of a schedule, or UTC if the schedule's definition cannot be read."""
     try:
         return read_zone(str(row.definition.get("time_zone", "UTC")))
     except ValueError:

@@ -1,6 +1,6 @@
 """Schedules: bodies of requests, and the commands put, trigger and backfill.
 
-If Temporal is unavailable, workers of the role audit update it later, and start the requested
+If Temporal is unavailable, workers of the role audit update Temporal later, and start the requested
 firings.
 """
 
@@ -79,7 +79,7 @@ class PutSchedule(StrictBody):
     pause_after_failures: int | None = None
     requested_by: Person | None = None
     project: str | None = None
-    """Only a caller of all projects may name another one than its own."""
+    """Only a caller with access to all projects may name a project other than its own."""
 
     def spec(self) -> ScheduleSpec:
         """Return the definition, with its target in the form in which each firing starts it.
@@ -114,8 +114,8 @@ class AskSchedule(StrictBody):
 
 
 class Backfill(StrictBody):
-    """Body of ``POST /v1/schedules/{name}/backfill``. It selects the due times after ``after`` and
-    up to ``until`` (default: now).
+    """Body of ``POST /v1/schedules/{name}/backfill``. The body selects the due times after
+    ``after`` and up to ``until`` (default: now).
     """
 
     after: AwareDatetime
@@ -211,7 +211,7 @@ class ScheduleCommands(NamedCommands[ScheduleRow]):
         self, name: str, body: AskSchedule, seen: datetime | None = None, key: str | None = None
     ) -> CommandResult[list[DueRow]]:
         """Fire the schedule now, at most once per second, and return the firing. A repeat with the
-        same ``key`` finds it.
+        same ``key`` finds this firing.
 
         Raises ``NotInThisState`` if a person requested a firing after ``seen``, or if another key
         has fired the schedule in the same second.

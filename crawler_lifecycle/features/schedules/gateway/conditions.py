@@ -1,4 +1,4 @@
-"""The conditions of schedules that need somebody."""
+"""The conditions under which schedules need attention."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from crawler_lifecycle.store.store import Store
 from ..domain.decision import PAUSED_ITSELF, Decision
 from ..ports import DueRow, ScheduleRow
 
-#: The most of its last firings that are read of a schedule, and how many that were skipped in a row
-#: need somebody.
+#: The maximum number of a schedule's last firings that are read, and the number of firings skipped
+#: in a row after which the schedule needs attention.
 FIRINGS_MAX = 20
 SKIPPED = 3
 
 
 def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
-    """Return the schedules that paused themselves, begin nothing, or are never due again."""
+    """Yield the schedules that paused themselves, begin nothing, or are never due again."""
     latest = store.schedules.latest_due()
     for row in store.schedules.every():
         about = partial(_condition, row)
@@ -41,7 +41,7 @@ def conditions(store: Store, now: datetime) -> Iterator[IncidentCondition]:
 
 
 def _undone(row: ScheduleRow, firings: list[DueRow]) -> Iterator[IncidentCondition]:
-    """Return what is wrong with the firings since the last one that began something."""
+    """Yield the problems with the firings since the last firing that began a target."""
     since = list(takewhile(lambda firing: not firing.decision.begins, firings))
     kinds = {
         "missed": ([Decision.MISSED, Decision.FAILED], 1),

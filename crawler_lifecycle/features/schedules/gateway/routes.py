@@ -63,29 +63,31 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
     async def delete_schedule(name: ScheduleName) -> AcceptedSchedule:
         """Delete a schedule, so that it has no more firings.
 
-        Its past firings stay recorded. Started runs, managers and graphs continue.
+        Past firings stay recorded. Started runs, managers and graphs continue.
         """
         return await answer(await commands.delete(name))
 
     @app.post("/v1/schedules/{name}/pause")
     async def pause_schedule(name: ScheduleName, body: _Pause) -> AcceptedSchedule:
-        """Pause a schedule. Firings start nothing until it is resumed, but each is still
-        recorded.
+        """Pause a schedule. Firings start nothing until the schedule is resumed, but each firing is
+        still recorded.
         """
         return await answer(await commands.pause(name, signed(body)))
 
     @app.post("/v1/schedules/{name}/resume")
     async def resume_schedule(name: ScheduleName) -> AcceptedSchedule:
-        """Resume a paused schedule. Only a backfill starts the firings of the pause."""
+        """Resume a paused schedule. Only a backfill starts targets for due times during the
+        pause.
+        """
         return await answer(await commands.resume(name))
 
     @app.post("/v1/schedules/{name}/trigger", status_code=202)
     async def trigger_schedule(
         name: ScheduleName, body: _Ask, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RequestedFirings:
-        """Fire a schedule now, even while it is paused.
+        """Fire a schedule now, even while the schedule is paused.
 
-        If an earlier target still executes, the new one waits for its verdict.
+        If an earlier target is still executing, the new target waits for its verdict.
 
         A repeat with the same `Idempotency-Key` returns the same firing, even much later.
         """
@@ -100,7 +102,7 @@ def add_schedules(app: FastAPI, gateway: Gateway) -> None:
         """Fire past due times that have not started a target: missed, skipped, paused and failed
         ones, and due times before the schedule was created.
 
-        At most 500 are allowed. Targets start one after another, unless they may overlap.
+        At most 500 due times are allowed. Targets start one after another, unless they may overlap.
         """
         lines, note = await commands.backfill(name, signed(body))
         return RequestedFirings(firings=[Firing.of(line) for line in lines], note=note)

@@ -95,9 +95,9 @@ _PLACES = {
     "request": "request",
 }
 OVERLAPS = {
-    Overlap.SKIP: "skip the new one",
-    Overlap.QUEUE: "start when the other has ended",
-    Overlap.STOP_PREVIOUS: "stop the other, then start",
+    Overlap.SKIP: "skip the new target",
+    Overlap.QUEUE: "start when the previous target has ended",
+    Overlap.STOP_PREVIOUS: "stop the previous target, then start",
     Overlap.ALLOW: "start at the same time",
 }
 

@@ -195,7 +195,7 @@ def unfired_times(
 def event_of(row: Row, firings: Sequence[Row], now: datetime) -> Row:
     """Return the event about these firings, which all have the same decision.
 
-    It is empty if the decision has no event.
+    The result is empty if this decision has no event.
     """
     first = firings[0]
     last = firings[-1]
@@ -246,7 +246,9 @@ def find(conn: Connection, *which: ColumnElement[bool]) -> dict[Any, Any] | None
 
 
 def at(conn: Connection, row: Row, due_at: datetime) -> dict[Any, Any] | None:
-    """Return the firing for this due time of a schedule, or ``None`` if it has no firing yet."""
+    """Return the firing for this due time of a schedule, or ``None`` if there is no such firing
+    yet.
+    """
     return find(conn, _d.schedule_id == row["schedule_id"], _d.due_at == due_at)
 
 
@@ -276,7 +278,7 @@ def previous(conn: Connection, schedule_id: int) -> Row | None:
 def decided_after(previous: Row | None, now: datetime) -> datetime:
     """Return the time of a new decision.
 
-    It is later than the previous decision, even if the clocks of workers differ.
+    This time is later than the previous decision, even if the clocks of workers differ.
     """
     return now if previous is None else max(now, previous["decided_at"] + timedelta(microseconds=1))
 
@@ -327,7 +329,7 @@ def status_column() -> Any:
 
 
 def target_of(firing: Row) -> TargetRef | None:
-    """Return the target that the firing started, or ``None`` if it has not started a target yet."""
+    """Return the target that the firing started, or ``None`` if no target has started yet."""
     return (
         None
         if firing["target_id"] is None
@@ -361,7 +363,7 @@ RETENTION = FeatureRetention(
             schedule_due,
             columns=(_d.decision, _d.target_id, _d.decided_at, status_column()),
             rule=_firing_stays,
-            # A person may have requested the due time meanwhile.
+            # A person may have requested the due time in the meantime.
             still=lambda before: (_d.decided_at < before,),
         ),
     )

@@ -136,11 +136,11 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     # --- due times ---
 
     def decide_due(self, name: str, due_at: datetime, revision: int | None = None) -> DueRow | None:
-        """Decide about a due time once, and return its firing.
+        """Record the decision about a due time, once for each due time, and return the firing.
 
         A second call returns the existing firing, even if the schedule was deleted. ``revision`` is
         the revision of the definition with which Temporal fired. Return ``None`` if there is no
-        such schedule, or if it is not due at ``due_at``.
+        such schedule, or if the schedule is not due at ``due_at``.
         """
         with self._db.writing() as conn:
             row = self._locked(conn, name, deleted=True)
@@ -192,7 +192,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     def _failing(self, conn: Connection, row: Row, spec: ScheduleSpec) -> str | None:
         """Pause the schedule if its last targets all failed.
 
-        Return the reason, or ``None`` if it was not paused.
+        Return the reason, or ``None`` if the schedule was not paused.
         """
         if spec.pause_after_failures is None:
             return None
@@ -247,7 +247,7 @@ class ScheduleStore(NamedPart[ScheduleRow]):
             answer = list[DueRow]()
             of_request = (_d.schedule_id == row["schedule_id"], _d.request_key == request_key)
             if request_key is not None and (before := firings.find(conn, *of_request)) is not None:
-                # This holds even if somebody has requested another due time since.
+                # This is true even if a person has requested a different due time since.
                 return [firings.due_row(before, name)]
             if seen is not None:
                 firings.check_seen(conn, row["schedule_id"], seen)
@@ -260,8 +260,8 @@ class ScheduleStore(NamedPart[ScheduleRow]):
                 if firing is not None and Decision(firing["decision"]).begins:
                     answer.append(firings.due_row(firing, name))
                     continue
-                # A requested firing is never skipped. It waits, unless the schedule allows parallel
-                # targets.
+                # A requested firing is never skipped. Such a firing waits, unless the schedule
+                # allows parallel targets.
                 live = previous is not None and firings.is_live(conn, previous)
                 overlap = Circumstances(0, 0, spec.overlap, live, asked=True)
                 decision = decide(overlap)[0]
@@ -315,8 +315,8 @@ class ScheduleStore(NamedPart[ScheduleRow]):
         return firings.due_row(rows[0], rows[0]["name"])
 
     def previous_target(self, due_id: int) -> PreviousTarget | None:
-        """Return the target for which a queued firing waits, or ``None`` if it does not wait for a
-        target.
+        """Return the target for which a queued firing waits, or ``None`` if the firing does not
+        wait for a target.
         """
         with self._db.reading() as conn:
             after = conn.execute(
@@ -331,10 +331,10 @@ class ScheduleStore(NamedPart[ScheduleRow]):
 
     def give_way(self, due_id: int) -> bool:
         """Skip a queued firing if a later firing would stop its target immediately (overlap
-        ``stop_previous``). Return whether it was skipped.
+        ``stop_previous``). Return whether the queued firing was skipped.
 
-        A skipped firing starts no target. Firings that waited for it then wait for the firing
-        before it.
+        A skipped firing starts no target. Firings that waited for the skipped firing then wait for
+        the firing before it.
         """
         with self._db.writing() as conn:
             its_schedule = select(_d.schedule_id).where(_d.due_id == due_id).scalar_subquery()
@@ -450,8 +450,8 @@ class ScheduleStore(NamedPart[ScheduleRow]):
     ) -> dict[tuple[Decision, bool, str | None], int]:
         """Count the newest firings since ``since`` and before ``until``, at most ``most`` of them.
 
-        They are grouped by decision, by whether the target has begun, and by the status of the
-        target.
+        The counts are grouped by decision, by whether the target has begun, and by the status of
+        the target.
         """
         which = (_d.schedule_id == schedule_id, _d.due_at >= since, _d.due_at < until)
         begun = _d.target_id.is_not(None).label("begun")
