@@ -2,8 +2,8 @@
 
 There are three sources: the defaults, the TOML file that ``LIFECYCLE_CONFIG`` names, and
 environment variables. Later sources override earlier ones. Variables have the prefix
-``LIFECYCLE_``, and ``__`` between levels (``LIFECYCLE_DATABASE__URL``). Temporal has its own
-variables (``TEMPORAL_*``).
+``LIFECYCLE_`` and the separator ``__`` between levels (``LIFECYCLE_DATABASE__URL``). Temporal has
+its own variables (``TEMPORAL_*``).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class DatabaseSettings(_Section):
     10.11+)
     """
     pool_size: int = Field(default=10, ge=1, le=200)
-    """connections per worker role, and of the gateway"""
+    """maximum number of connections of each worker role and of the gateway"""
 
 
 class ClusterSettings(_Section):
@@ -139,67 +139,72 @@ class ClusterSettings(_Section):
     kind: str = "local"
     """`local`, `kubernetes`, or `MODULE:CLASS` of [another kind](clusters.md)"""
     namespace: str = "crawls"
-    """Kubernetes namespace of the crawls"""
+    """Kubernetes namespace in which crawls execute"""
     kubeconfig: Path | None = None
-    """default: `KUBECONFIG`, or the pod's own account"""
+    """kubeconfig file; default: `KUBECONFIG`, or the service account of the pod"""
     context: str | None = None
     """context of the kubeconfig; default: the current one"""
     service_account: str = "crawl"
-    """account of crawl pods; no token is mounted"""
+    """service account of crawl pods; its token is not mounted"""
     image: str | None = None
-    """image for crawlers whose entry has none"""
+    """image for crawlers whose catalogue entry names none"""
     pull_secrets: list[str] = Field(default_factory=list)
-    """JSON list: image pull secrets of crawl pods"""
+    """image pull secrets of crawl pods, as a JSON list"""
     scheduled_priority_class: str | None = None
     """default PriorityClass for pods of scheduled runs"""
     onetime_priority_class: str | None = None
-    """the same for other runs"""
+    """default PriorityClass for pods of other runs"""
     priority_classes: ByPriority = Field(default_factory=dict)
-    """overrides both, by the run's `priority`: `{"1": "urgent"}`"""
+    """PriorityClass by the run's `priority`, which overrides both defaults: `{"1": "urgent"}`"""
     queue_priority_classes: ByPriority = Field(default_factory=dict)
-    """WorkloadPriorityClass by `priority`, for entries with a `queue`"""
+    """WorkloadPriorityClass by the run's `priority`, for crawlers with a `queue`"""
     volume_claim: str | None = None
     """shared volume for files and saved state"""
     volume_path: Path | None = None
-    """where our processes mount this volume"""
+    """path at which our processes mount this volume"""
     files_url: str | None = None
     """`s3://bucket/prefix` instead of a volume"""
     job_ttl_s: int = Field(default=3_600, ge=60, le=31_536_000)
-    """seconds that an ended Job [is kept](kubernetes-polls.md#what-is-let-go-of); 60 or more"""
+    """seconds for which an ended Job [is kept](kubernetes-polls.md#what-is-let-go-of); at least
+    60
+    """
     connect_timeout_s: float = Field(default=3.0, gt=0, le=30)
-    """seconds to connect to the Kubernetes API"""
+    """maximum seconds to connect to the Kubernetes API"""
     read_timeout_s: float = Field(default=10.0, gt=0, le=60)
-    """seconds for each answer"""
+    """maximum seconds to wait for each answer of the Kubernetes API"""
     state_dir: Path = Field(default_factory=lambda: STATE_DIR.absolute() / "cluster")
-    """folder of the local cluster, the same for scheduler service and workers"""
+    """folder of the local cluster; the scheduler service and the workers need the same folder"""
     slots: int = Field(default=4, ge=1, le=1024)
-    """maximum of parallel local tasks; if set, also on Kubernetes with [pools](pools.md)"""
+    """maximum number of parallel local tasks; if it is set, it also applies to Kubernetes with
+    [pools](pools.md)
+    """
     cgroup: str = Field(default="auto", pattern=r"^(auto|off|/.*)$")
-    """[limits](clusters.md#limits-of-memory-and-processors) of local tasks: `auto`, `off`, or
-    a folder of cgroups"""
+    """how local tasks get their [limits](clusters.md#limits-of-memory-and-processors): `auto`,
+    `off`, or a folder of cgroups
+    """
     run_as: str | None = Field(default=None, min_length=1, max_length=64)
-    """[user](clusters.md#whose-user-a-crawler-is) of local crawlers"""
+    """[user](clusters.md#whose-user-a-crawler-is) who executes local crawlers"""
     keep_days: float = Field(default=14, ge=0)
-    """days that folders of local tasks are kept; 0: forever"""
+    """days for which folders of local tasks are kept; 0: forever"""
     env_prefix: EnvPrefix = OF_CRAWLERS
-    """prefix of variables that [`secrets`](crawlers.md) may name"""
+    """prefix of the variables that [`secrets`](crawlers.md) may name"""
 
 
 class SchedulerSettings(_Section):
-    """The scheduler service: its address for workers, and the host and port of our reference
-    service.
+    """The scheduler service: its address for workers, and the host and port on which our reference
+    service listens.
     """
 
     url: str = "http://127.0.0.1:8600"
-    """its address for workers and gateway"""
+    """address at which workers and the gateway reach the scheduler service"""
     host: str = "127.0.0.1"
     """address to listen on"""
     port: int = Field(default=8600, ge=0, le=65535)
-    """port; 0, here and below, picks a free one"""
+    """port to listen on; for each port setting, 0 means any free port"""
     timeout_s: float = Field(default=20.0, gt=0)
-    """seconds per call"""
+    """maximum seconds for each call of the scheduler service"""
     token: SecretStr | None = None
-    """token that it requires; optional on loopback"""
+    """token that the scheduler service requires; optional on loopback"""
 
 
 class UrlSettings(_Section):
@@ -212,7 +217,7 @@ class GatewaySettings(_Section):
     """The HTTP API: its address for programs, its host and port, and its access rules."""
 
     url: str | None = None
-    """its address for `crawlctl` and crawlers"""
+    """address at which `crawlctl` and crawlers reach the gateway"""
     web_ui_url: str | None = Field(default=None, pattern=r"^https?://[^\s]+$", max_length=500)
     """address of [the web UI](web-ui.md); default: `LIFECYCLE_GATEWAY__URL`"""
     token: SecretStr | None = None
@@ -220,35 +225,37 @@ class GatewaySettings(_Section):
     host: str = "127.0.0.1"
     """address to listen on"""
     port: int = Field(default=8500, ge=0, le=65535)
-    """its port"""
+    """port to listen on"""
     auth_disabled: bool = False
-    """require no tokens; on loopback only"""
+    """whether the gateway requires no tokens; allowed on loopback only"""
     callers_file: Path | None = None
     """TOML file of [tokens and roles](access.md#tokens-and-roles)"""
     task_key: SecretStr | None = None
-    """key that signs [crawlers' tokens](access.md#tokens-and-roles), also for the scheduler
-    service
+    """key that signs [crawlers' tokens](access.md#tokens-and-roles); the scheduler service needs
+    the same key
     """
     login_key: SecretStr | None = None
-    """key that signs logins, 32 bytes or more, equal on all gateways"""
+    """key that signs logins: at least 32 bytes, and the same on all gateways"""
     temporal_ui: str | None = Field(default=None, pattern=r"^https?://[^\s]+$")
-    """address of our namespace in Temporal's UI, for links"""
+    """address of our namespace in Temporal's UI, to which the web UI links"""
     hosts: list[str] = Field(default_factory=list)
-    """allowed host names, besides that of `LIFECYCLE_GATEWAY__URL`; none: any"""
+    """host names that requests may use in addition to that of `LIFECYCLE_GATEWAY__URL`; without
+    this setting, any host name is allowed
+    """
     max_reads_per_s: float = Field(default=100.0, gt=0)
-    """reads per second; this and the next three limits apply per token"""
+    """maximum reads per second; this limit and the next three apply to each token"""
     max_writes_per_s: float = Field(default=20.0, gt=0)
-    """changes per second"""
+    """maximum changes per second"""
     max_concurrent_requests: int = Field(default=50, ge=1)
-    """concurrent requests"""
+    """maximum concurrent requests"""
     max_concurrent_streams: int = Field(default=20, ge=1)
-    """concurrent streams and followed logs; half for a login"""
+    """maximum concurrent streams and followed logs; a login may have half as many"""
     outbox_retry_s: float = Field(default=15.0, gt=0)
-    """seconds between searches for unstarted work"""
+    """seconds between searches for accepted work that has not been started"""
     scrapyd: bool = False
-    """serve [clients of scrapyd](scrapyd.md)"""
+    """whether the gateway serves [clients of scrapyd](scrapyd.md)"""
     scrapyd_project: str = Field(default="default", pattern=r"^[A-Za-z0-9_.-]{1,100}$")
-    """the only project that they see"""
+    """the only project that clients of scrapyd see"""
 
 
 class OidcGrant(_Section):
@@ -264,21 +271,21 @@ class OidcSettings(_Section):
     issuer: str | None = Field(
         default=None, pattern=r"^(https://|http://localhost:|http://127\.0\.0\.1:)[^\s?#]+$"
     )
-    """the issuer's address, as in its tokens"""
+    """address of the issuer, exactly as in its tokens"""
     client_id: str | None = Field(default=None, min_length=1, max_length=500)
-    """our client id there"""
+    """client id under which the issuer knows the gateway"""
     client_secret: SecretStr | None = None
-    """none for a public client"""
+    """client secret; a public client has none"""
     audience: str | None = Field(default=None, min_length=1, max_length=500)
     """audience of API tokens; default: the client id"""
     scopes: str = Field(default="openid email profile", pattern=r"(^| )openid( |$)")
     """scopes requested at login"""
     name_claim: str = "email"
-    """claim with a person's name"""
+    """claim that contains a person's name"""
     roles_claim: str = "groups"
-    """claim that determines role and project"""
+    """claim that determines a person's role and project"""
     roles: dict[str, OidcGrant] = Field(default_factory=dict, max_length=1000)
-    """JSON: values of this claim, with [role and project](sign-in.md#who-may-what)"""
+    """JSON: the [role and project](sign-in.md#who-may-what) for each value of this claim"""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -294,23 +301,23 @@ class PusherSettings(_Section):
     """Pushes to browsers through Pusher Channels. Needs ``app_id`` and the extra ``pusher``."""
 
     app_id: str | None = None
-    """digits; none: nothing is [pushed](events.md#pusher)"""
+    """number of the Pusher app; without it, nothing is [pushed](events.md#pusher)"""
     key: str | None = None
-    """the app's key"""
+    """key of the app"""
     secret: SecretStr | None = None
-    """the app's secret"""
+    """secret of the app"""
     cluster: str | None = None
-    """Pusher cluster, unless a host is set"""
+    """Pusher cluster of the app; needed unless a host is set"""
     host: str | None = None
-    """your own server"""
+    """host name of your own server"""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """its port; default: 443, without TLS 80"""
+    """port of your own server; default: 443, or 80 without TLS"""
     tls: bool = True
-    """HTTPS"""
+    """whether pushes use HTTPS"""
     channel: str = "private-crawls private-crawl-run-{run_id}"
-    """channels of every event"""
+    """channels to which every event is pushed"""
     timeout_s: float = Field(default=1.4, gt=0, le=1.4)
-    """seconds for one of three tries"""
+    """maximum seconds for each of three tries"""
 
     def options(self) -> dict[str, Any] | None:
         """Return the arguments of the notifier; ``None`` if pushes are off."""
@@ -336,29 +343,33 @@ class WorkerSettings(_Section):
     """A worker process."""
 
     grace_s: float = Field(default=20.0, ge=0)
-    """seconds for running activities after SIGTERM"""
+    """seconds that running activities have after SIGTERM"""
     threads: int = Field(default=16, ge=1, le=512)
-    """concurrent activities per role"""
+    """maximum concurrent activities of each role"""
     cache_memory: Annotated[str, _memory("1Mi", "1Ti")] = "256Mi"
     """memory for waiting workflows ([how much](capacity.md#how-large-must-a-worker-be))"""
     health_host: str = "127.0.0.1"
-    """address of `/healthz` and `/readyz`"""
+    """address on which `/healthz` and `/readyz` are served"""
     health_port: int = Field(default=8700, ge=0, le=65535)
-    """their port"""
+    """port on which `/healthz` and `/readyz` are served"""
     metrics_host: str = "127.0.0.1"
-    """address of [`/metrics`](observability.md)"""
+    """address on which [`/metrics`](observability.md) is served"""
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
-    """its port; none: no metrics"""
+    """port on which `/metrics` is served; without it, there are no metrics"""
     wake_ups: bool = True
-    """[wake-ups](truth.md#wake-ups) in the role `cluster`; `observer` always has them"""
+    """whether the role `cluster` uses [wake-ups](truth.md#wake-ups); the role `observer` always
+    does
+    """
     deployment: str | None = Field(default=None, max_length=60, pattern=r"^[A-Za-z0-9_-]+$")
-    """default with a build id: `crawler-lifecycle`; without one, `TEMPORAL_WORKER_BUILD_ID` is
-    needed
+    """name of the Temporal worker deployment; default with a build id: `crawler-lifecycle`; a name
+    without a build id needs `TEMPORAL_WORKER_BUILD_ID`
     """
     build_id: str | None = Field(
         default=None, max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
     )
-    """for [worker versioning](deployment.md#worker-versions); none: off"""
+    """build id for [worker versioning](deployment.md#worker-versions); without it, versioning is
+    off
+    """
 
     def cached(self) -> int:
         """Return the number of workflows that one role keeps in memory."""
@@ -377,7 +388,7 @@ class WorkerSettings(_Section):
             raise InvalidRequest(
                 f"LIFECYCLE_WORKER__BUILD_ID: missing for the deployment {deployment!r}; set it to "
                 "a name that no "
-                "other build has, for example a commit; or unset LIFECYCLE_WORKER__DEPLOYMENT, "
+                "other build has, for example a commit; or unset LIFECYCLE_WORKER__DEPLOYMENT and "
                 "TEMPORAL_DEPLOYMENT_NAME"
             )
         return deployment or DEPLOYMENT, build
@@ -387,18 +398,18 @@ class PoolSettings(_Section):
     """One pool of runs."""
 
     max: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Maximum number of parallel tasks; none: as many as the cluster accepts."""
+    """Maximum number of parallel tasks; without it, as many as the cluster accepts."""
     weight: float = Field(default=1.0, ge=0.01, le=1000)
     """Its share of slots, in proportion to the weights of other waiting pools."""
     reserved: int = Field(default=0, ge=0, le=1_000_000)
     """Slots that other pools leave free for it."""
     queue: str | None = Field(default=None, min_length=1, max_length=253)
-    """Kueue's LocalQueue for its Jobs, unless the crawler names one. Then Kueue decides, not max
-    and reserved.
+    """Kueue's LocalQueue for its Jobs, unless the crawler names another. Kueue then decides,
+    instead of max and reserved.
     """
 
     project: Annotated[str, Field(pattern=f"^{CRAWLER_NAME.pattern}$")] | None = None
-    """The only project whose runs may use it; none: all projects."""
+    """The only project whose runs may use the pool; without it, all projects may."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -426,31 +437,31 @@ class UserCodeSettings(_Section):
     functions, classes and assignments. Anyone who may start graphs may call these functions
     """
     folder: Path = Field(default_factory=Path.cwd)
-    """folder that is searched first"""
+    """folder in which modules are searched first"""
     environment: list[str] = Field(default_factory=list)
-    """the worker's variables that user code gets"""
+    """variables of the worker that user code gets"""
     hook_timeout_s: float = Field(default=60.0, gt=0, le=600)
-    """seconds for each hook of a manager"""
+    """maximum seconds for each hook of a manager"""
     page_timeout_s: float = Field(default=300.0, gt=0, le=900)
-    """seconds for a source's page of items, and for a resume"""
+    """maximum seconds for one page of items from a source, and for a resume"""
     processes: int = Field(default=100, ge=1, le=1000)
-    """user code processes per worker, 10 MiB each"""
+    """maximum user code processes of each worker; a process takes 10 MiB"""
     memory: str = "1Gi"
-    """private memory of each such process"""
+    """maximum private memory of each user code process"""
     functions: int = Field(default=4, ge=1, le=100)
-    """concurrent functions of graphs per worker"""
+    """maximum concurrent functions of graphs on each worker"""
     queue: str | None = None
-    """the worker executes only steps with this `queue`"""
+    """if set, the worker executes only steps with this `queue`"""
     result: Annotated[str, _memory("1Ki", "1Gi")] = "64Mi"
-    """maximum size of a function's result as JSON, 1Ki to 1Gi"""
+    """maximum size of a function's result as JSON, from 1Ki to 1Gi"""
     buffer: int = Field(default=1000, ge=1, le=100_000)
-    """items waiting for a slot before the source pauses"""
+    """number of items that may wait for a slot before the source pauses"""
     unit_cpu: str | None = None
     """CPUs of one [unit](managers.md#scrapy-clouds-words-in-ours), such as `500m`"""
     unit_memory: str = "1Gi"
     """memory of one unit"""
     projects: dict[str, str] = Field(default_factory=dict)
-    """prefix of crawlers' names by project: `{"1234": "eu-"}`; other projects are refused"""
+    """prefix of crawlers' names for each project: `{"1234": "eu-"}`; other projects are refused"""
 
     @field_validator("modules")
     @classmethod
@@ -513,13 +524,13 @@ class WebhookSettings(_Section):
     """Webhooks: the addresses that they may call, and how many are served concurrently."""
 
     networks: list[str] = Field(default_factory=list)
-    """allowed networks besides the public internet"""
+    """networks that webhooks may call in addition to the public internet"""
     loopback: bool = False
-    """allow http and this machine; set by `crawlctl dev`"""
+    """whether webhooks may call this machine and use http; set by `crawlctl dev`"""
     max_concurrent_deliveries: int = Field(default=100, ge=1, le=512)
-    """webhooks that one worker serves"""
+    """maximum number of webhooks that one worker serves concurrently"""
     env_prefix: EnvPrefix = OF_WEBHOOKS
-    """prefix of the variables with their secrets"""
+    """prefix of the variables that contain secrets of webhooks"""
 
     @field_validator("networks")
     @classmethod
@@ -544,17 +555,19 @@ class SmtpSettings(_Section):
     """The mail server for email alerts."""
 
     host: str | None = None
-    """the mail server"""
+    """host name of the mail server"""
     port: int = Field(default=587, ge=1, le=65535)
-    """its port"""
+    """port of the mail server"""
     tls: Literal["starttls", "tls", "none"] = "starttls"
-    """`starttls`; `tls` (port 465); `none`, without a password or on loopback only"""
+    """`starttls`, `tls` (port 465), or `none`, which is allowed without a password or on loopback
+    only
+    """
     user: str | None = None
-    """none: no login"""
+    """user name at the mail server; without it, there is no login"""
     password: SecretStr | None = None
-    """the password"""
+    """password at the mail server"""
     sender: str | None = Field(default=None, pattern=r"^[^\r\n]*[^\s@]@[^\s@]+$", max_length=255)
-    """`Crawls <crawls@example.com>`"""
+    """sender of the messages, such as `Crawls <crawls@example.com>`"""
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of the mailer."""
@@ -573,45 +586,48 @@ class AuditSettings(_Section):
     """Audits, which compare database, cluster and Temporal, and repair differences."""
 
     interval_s: float = Field(default=900.0, ge=0)
-    """seconds between scheduled audits; 0: none"""
+    """seconds between scheduled audits; 0: no scheduled audits"""
     repair: bool = True
-    """whether these repair or only report"""
+    """whether scheduled audits repair differences instead of only reporting them"""
     grace_s: float = Field(default=120.0, ge=0)
-    """seconds before a run without workflow is taken over or a delivery repeated"""
+    """seconds before an audit takes over a run without a workflow, or repeats a delivery"""
     orphan_grace_s: float = Field(default=300.0, ge=0)
-    """seconds before a task that outlives its recorded end is ended"""
+    """seconds before an audit ends a task that outlives its recorded end"""
     start_grace_s: float = Field(default=30.0, ge=0)
-    """seconds before an accepted run is started"""
+    """seconds before an audit starts an accepted run that nobody has started"""
 
 
 class LimitSettings(_Section):
     """The maximum numbers of managers, graphs, schedules and webhooks."""
 
     managers: int = Field(default=MOST["managers"], ge=1, le=100_000)
-    """managers that have not ended"""
+    """maximum number of managers that have not ended"""
     graphs: int = Field(default=MOST["graphs"], ge=1, le=100_000)
-    """graphs that execute"""
+    """maximum number of graphs that execute"""
     schedules: int = Field(default=MOST["schedules"], ge=1, le=100_000)
-    """schedules, including paused ones"""
+    """maximum number of schedules, including paused schedules"""
     webhooks: int = Field(default=MOST["webhooks"], ge=1, le=WEBHOOKS_MAX)
-    """webhooks, including paused ones; at most 1000"""
+    """maximum number of webhooks, including paused webhooks; at most 1000"""
 
 
 class PayloadSettings(_Section):
     """The data that we send through Temporal. It is readable there unless keys are set."""
 
     keys: SecretStr | None = None
-    """`NAME=KEY[,NAME=KEY]`, 32 bytes in base64 each; the first
-    [encrypts](security.md#encrypted-histories), all read"""
+    """keys as `NAME=KEY[,NAME=KEY]`, each of 32 bytes in base64. The first key
+    [encrypts](security.md#encrypted-histories), and all keys decrypt
+    """
 
 
 class LogSettings(_Section):
     """The log that our processes write to standard error."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """`DEBUG`, `INFO`, `WARNING` or `ERROR`"""
+    """lowest level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`"""
     format: Literal["auto", "json", "pretty"] = "auto"
-    """`json`, `pretty` for people, or `auto`: pretty on a terminal, else JSON"""
+    """`json`, `pretty` for people, or `auto`, which means `pretty` on a terminal and otherwise
+    `json`
+    """
 
 
 class Settings(BaseSettings):
@@ -627,9 +643,9 @@ class Settings(BaseSettings):
     cluster: ClusterSettings = Field(default_factory=ClusterSettings)
     scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
     archive: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("archive")))
-    """[zips](archive.md): a folder, or `s3://bucket/prefix`"""
+    """place of the [zips](archive.md): a folder, or `s3://bucket/prefix`"""
     events: UrlSettings = Field(default_factory=lambda: UrlSettings(url=_file_url("events.jsonl")))
-    """[events](events.md#event-bus-and-file): a file, or `eventbridge://NAME`"""
+    """receiver of the [events](events.md#event-bus-and-file): a file, or `eventbridge://NAME`"""
     pusher: PusherSettings = Field(default_factory=PusherSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
     oidc: OidcSettings = Field(default_factory=OidcSettings)
@@ -644,12 +660,12 @@ class Settings(BaseSettings):
     pools: dict[Annotated[str, Field(pattern=f"^{POOL_NAME.pattern}$")], PoolSettings] = Field(
         default_factory=dict, max_length=POOLS_MAX
     )
-    """JSON: [pools](pools.md), the same in all services"""
+    """JSON: [pools](pools.md), which must be the same in all services"""
     quotas: dict[
         Annotated[str, Field(pattern=QUOTA_KEY)],
         dict[What, Annotated[int, Field(ge=0, le=QUOTA_MAX)]],
     ] = Field(default_factory=dict, max_length=QUOTAS_MAX)
-    """JSON: what a token, pool or project [may start and have](access.md#quotas); the same in all
+    """JSON: [quotas](access.md#quotas) of tokens, pools and projects, which must be the same in all
     services
     """
     retries: Retries = Field(default_factory=Retries)
@@ -657,11 +673,11 @@ class Settings(BaseSettings):
     ends: Ends = Field(default_factory=Ends)
     """JSON: [what exit codes and last words mean](crawlers.md#ends), for all crawlers"""
     stack: str | None = None
-    """set only by `crawlctl dev`: [the stack](cli.md#dev) of the process"""
+    """[stack](cli.md#dev) of the process; set only by `crawlctl dev`"""
     catalogue: Path = Path("crawlers.yaml")
-    """the catalogue, for the scheduler service"""
+    """path of the catalogue, which the scheduler service reads"""
     extra_catalogue: Path | None = None
-    """second catalogue, for names missing from the first"""
+    """path of a second catalogue, for crawlers that the first does not contain"""
 
     @field_validator("quotas")
     @classmethod
@@ -750,8 +766,8 @@ def fingerprints(settings: Settings, *more: str) -> dict[str, str]:
     """Return a fingerprint of each setting in ``ALIKE`` and in ``more`` (``gateway.login_key``), by
     variable.
 
-    The value itself is the key of the hash, of which 32 bits are kept: enough to show that two
-    values differ, but too few to find a secret.
+    The value itself is the key of the hash. Only 32 bits of the hash are kept, which is enough to
+    show that two values differ, but too little to find a secret.
     """
     found = {}
     for path in (*ALIKE, *more):

@@ -1,1 +1,3 @@
-"""Examples to try the service with: a website to crawl, crawlers for it, and their catalogue."""
+"""Examples for trying the service: a website to crawl, crawlers for this website, and their
+catalogue.
+"""

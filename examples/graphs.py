@@ -1,5 +1,5 @@
-"""Graphs over the demonstration site, which docs/first-graph.md explains; the story proves the
-second one.
+"""Graphs for the demonstration site. docs/first-graph.md explains them, and the story proves the
+second graph.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 
 from crawler_lifecycle.graphs import NewJob, Workflow, crawl, current_job, fan_out
 
-#: Pages of each walk over the site.
+#: The number of pages of each crawl of the site.
 WALKS = (2, 3)
 
 
 def report(context: dict[str, Any]) -> dict[str, Any]:
-    """What the walks found: a cascade gets how its direct dependencies ended, by their names."""
+    """Return a report about the results of the crawls. A cascade gets the ends of its direct
+    dependencies by their names.
+    """
     walks = context["walks"].values()
     return {
         "day": datetime.now(UTC).date(),
@@ -25,7 +27,7 @@ def report(context: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(context: dict[str, Any]) -> str:
-    """Put the report where people see it. In a shaky graph this fails at its first execution."""
+    """Publish the report for people. In a shaky graph, the first execution fails."""
     if context["mood"] == "shaky" and current_job().attempt == 1:
         raise RuntimeError("the shop window is closed")
     found: dict[str, Any] = context["report"]
@@ -34,7 +36,9 @@ def publish(context: dict[str, Any]) -> str:
 
 
 def nightly(mood: str = "calm") -> Workflow:
-    """One poll the site, then two walks at once, then their report, which is published."""
+    """Build a graph: one crawl of the front page, then two parallel crawls, then a report about
+    them, which is published.
+    """
     walks = {
         str(pages): crawl("plain", args={"max_pages": str(pages), "delay": "0.1"})
         for pages in WALKS
@@ -50,7 +54,7 @@ def nightly(mood: str = "calm") -> Workflow:
 
 
 def each_page(context: dict[str, Any]) -> Workflow:
-    """One crawl for each page that the poll has found, named by its path."""
+    """Add a crawl for each page that the first crawl has found, named by its path."""
     pages = current_job().items("look", fields=["url"])
     return fan_out(pages, _walk_from, key=lambda page: urlsplit(page["url"]).path)
 
@@ -60,20 +64,20 @@ def _walk_from(page: dict[str, Any]) -> NewJob:
 
 
 def merge(context: dict[str, Any]) -> dict[str, str]:
-    """The title of each page that any of these crawls has seen."""
+    """Return the title of each page that any of these crawls has found."""
     return {
         item["url"]: item["title"] for item in current_job().items("pages", fields=["url", "title"])
     }
 
 
 def shelve(context: dict[str, Any]) -> str:
-    """Put the titles where people see them."""
+    """Publish the titles for people."""
     return "\n".join(sorted(set(context["merge"].values())))
 
 
 def titles(pages: str = "3", site: str | None = None) -> Workflow:
-    """A poll some pages, one crawl for each of them, their items merged, and the result
-    published.
+    """Build a graph: one crawl of some pages, a crawl for each of these pages, and the merged
+    items, which are published.
     """
     return (
         Workflow("titles")

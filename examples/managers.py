@@ -1,5 +1,5 @@
-"""A crawl manager over the demonstration site, which docs/first-manager.md explains and the story
-proves.
+"""A crawl manager for the demonstration site. docs/first-manager.md explains it, and the story
+proves it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 
 from crawler_lifecycle.managers import GeneratorCrawlManager
 
-#: Pages of each crawl; two of them come twice, and are crawled once.
+#: The number of pages of each crawl. Two of the numbers occur twice, and are crawled once.
 PAGES = (3, 2, 3, 1, 2)
 
 
 class Walks(GeneratorCrawlManager):
-    """Crawls the site in walks of different length, two at a time."""
+    """Crawls the site with different numbers of pages, with two crawls at a time."""
 
     name = "walks"
     spider = "plain"
@@ -23,19 +23,21 @@ class Walks(GeneratorCrawlManager):
     MAX_RETRIES = 1
 
     def set_parameters_gen(self) -> Iterator[dict[str, Any]]:
-        """One walk for each length."""
+        """Yield one crawl for each number of pages."""
         for pages in PAGES:
             yield {"spider_args": {"max_pages": str(pages), "delay": "0.1"}}
 
     def finished_metadata_hook(self, jobkey: str, metadata: Any) -> None:
-        """Called once for each end, and kept with it: pages by what the crawl wrote itself."""
+        """Record the pages that the crawl itself wrote. It is called once for each end, and its
+        result is saved with the end.
+        """
         self.state["items"] = self.state.get("items", 0) + (metadata["items"] or 0)
 
     def finished_ok_hook(
         self, spider: str, outcome: str, job_args_override: Any, jobkey: str
     ) -> None:
-        """Called after it for an end without failure: the longest page of all walks, read from
-        their items.
+        """Record the longest page of all crawls, read from their items. It is called after the
+        previous hook for an end without failure.
         """
         words = (item["words"] for item in self.items(jobkey, fields=["words"]))
         self.state["longest"] = max([self.state.get("longest", 0), *words])

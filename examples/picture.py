@@ -1,9 +1,9 @@
-"""``python -m examples.picture FILE``: the picture in the quickstart, taken of ``crawlctl watch``
+"""``python -m examples.picture FILE`` makes the picture in the quickstart from ``crawlctl watch``
 during a real run.
 
-It brings up the embedded stack, starts a run of several tasks, runs ``crawlctl watch`` in a
-terminal of its own, and kills one of the crawlers. As soon as the screen shows the correction, it
-is written as an SVG. The SVG loads nothing.
+It starts the embedded stack and a run of several tasks, runs ``crawlctl watch`` in its own
+terminal, and kills one of the crawlers. As soon as the screen shows the correction, the screen is
+written as an SVG file. The SVG file loads nothing.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from crawler_lifecycle.cli.stack.stack import Stack
 from examples.story_checks import Slots, task_processes
 
 COLUMNS, LINES = 104, 30
-#: What every new frame of ``rich.live`` begins with: it goes back to the frame's first line and
-#: erases it.
+#: The beginning of every new frame of ``rich.live``, which returns to the first line of the frame
+#: and erases it.
 ERASE = re.compile(r"\r(?:\x1b\[1A)?\x1b\[2K(?:\x1b\[1A\x1b\[2K)*")
 #: Codes that only move or hide the cursor.
 CURSOR = re.compile(r"\x1b\[\?25[hl]")
@@ -45,15 +45,15 @@ PATIENCE_S = 180.0
 
 
 def frames(written: str) -> list[str]:
-    """The frames that a program which redraws its screen has completed, with their colours, oldest
-    first.
+    """Yield the frames that a program which redraws its screen has completed, with their colours,
+    oldest first.
     """
     whole = ERASE.split(written)[:-1]
     return [CURSOR.sub("", frame).replace("\r", "").strip("\n") for frame in whole if frame.strip()]
 
 
 def svg(frame: str, command: str) -> str:
-    """One frame below the command that drew it, as an SVG."""
+    """Return one frame below the command that drew it, as an SVG file."""
     console = Console(
         record=True,
         width=COLUMNS,
@@ -68,9 +68,7 @@ def svg(frame: str, command: str) -> str:
 
 
 def screen(command: list[str], env: dict[str, str]) -> Iterator[str]:
-    """What a command has written on a terminal of its own so far, again whenever it wrote
-    something.
-    """
+    """Yield everything that a command has written to its own terminal, again after each output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     process = subprocess.Popen(
@@ -93,7 +91,7 @@ def screen(command: list[str], env: dict[str, str]) -> Iterator[str]:
 
 
 def first(written: Iterator[str], fits: Callable[[str], object]) -> str:
-    """The first frame that fits."""
+    """Return the first frame that matches."""
     for text in written:
         for frame in frames(text)[-1:]:
             if fits(Text.from_ansi(frame).plain):
@@ -102,8 +100,8 @@ def first(written: Iterator[str], fits: Callable[[str], object]) -> str:
 
 
 def take(stack: Stack) -> str:
-    """Start a run, kill one of its crawlers, and take the picture when the truth is on the
-    screen.
+    """Start a run, kill one of its crawlers, and take the picture when the screen shows the
+    correction.
     """
     with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
         letters = ("a-b", "c-d", "e-i", "j-p", "q-s", "t-z")
@@ -139,7 +137,7 @@ def take(stack: Stack) -> str:
 
 
 def main() -> int:
-    """Take the picture and write it to the file that was named."""
+    """Take the picture, and write it to the named file."""
     parser = argparse.ArgumentParser(prog="python -m examples.picture", description=__doc__)
     parser.add_argument("file", type=Path)
     options = parser.parse_args()

@@ -1,10 +1,10 @@
-"""``python -m examples.story``: real crawls on this machine, three accidents, and the proof that
-nothing is untrue.
+"""``python -m examples.story`` executes real crawls on this machine with three failures, and proves
+that no status is untrue.
 
-It brings up the embedded stack (the real Temporal server, SQLite or the database of ``--database``,
-all services, a website to crawl), runs crawls over it, stops one, kills a crawler behind the
-service's back, kills the worker, and then checks database, processes, archives and events at their
-sources. It exits 0 only if every check holds.
+It starts the embedded stack (the real Temporal server, SQLite or the database of ``--database``,
+all services, and a website to crawl), runs crawls, stops one of them, kills a crawler without the
+knowledge of the service, kills the worker, and then checks the database, processes, archives and
+events at their sources. It exits with 0 only if every check passes.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from examples.story_checks import (
 )
 from examples.story_view import TERMINAL, View
 
-#: What are minutes in production are seconds here: polls are 1 to 3 s apart.
+#: Intervals that are minutes in production are seconds here: polls are 1 to 3 s apart.
 POLL_MINUTES = [0.02, 0.03, 0.05]
 SERVICES = 100
 LETTERS = ("a-c", "d-i", "j-q", "r-z")
 STORYTELLER = "the story"
 PAUSE_S = 0.3
-#: Pages of each task of which one will be killed.
+#: The number of pages of each task in the run of which one crawler is killed.
 PAGES = 45
-#: Far longer than anything takes that works, also on a machine that is busy with other things.
+#: A time limit that no working step reaches, even on a machine that is busy with other work.
 PATIENCE_S = 120.0
 
 Run = dict[str, Any]
@@ -64,7 +64,8 @@ Run = dict[str, Any]
 class Story:
     """The acts, in order.
 
-    Each waits for what it has caused and raises ``Untrue`` when that does not come.
+    Each act waits for the effect that it has caused, and raises ``Untrue`` if the effect does not
+    come.
     """
 
     def __init__(self, stack: Stack, gateway: Gateway, view: View) -> None:
@@ -89,13 +90,14 @@ class Story:
         self._start("multi", "operations", tasks=tasks, max_parallel_tasks=3)
         self._start("api", "sitemap", trigger="api", args={"max_links": "4"})
         endless = [{"args": {"letters": letters}} for letters in LETTERS]
-        # Few requests at once: Scrapy lets those on their way come back before it leaves.
+        # Few requests are in progress at once, because Scrapy waits for their answers before it
+        # ends.
         slow = {"DOWNLOAD_DELAY": "0.2", "CONCURRENT_REQUESTS": "4"}
         self._start("stopped", "operations", tasks=endless, max_parallel_tasks=1, settings=slow)
         self._start_user_code()
 
     def act_stop(self) -> None:
-        """A run is stopped through the gateway while one task executes and three wait."""
+        """A run is stopped through the gateway while one task executes and three tasks wait."""
         self._wait("a task that runs", lambda: self._run("stopped")["tasks"].get("RUNNING"))
         run_id = self.ids["stopped"]
         self.gateway.stop(run_id, reason="act 2", requested_by=STORYTELLER)
@@ -106,13 +108,13 @@ class Story:
         )
 
     def act_chaos(self) -> None:
-        """A crawler is killed behind the service's back: no event, no message, only the truth of
-        the next poll.
+        """A crawler is killed without an event or a message, so that only the next poll can find
+        out the truth.
         """
         run_id = self.ids["multi"]
         self._wait("a first item", lambda: self._found_something(run_id))
-        # The site answers nobody meanwhile: what is on record as executing cannot come to its own
-        # end before the shot.
+        # The site answers nobody in the meantime, so that a task that is recorded as executing
+        # cannot end by itself before the kill.
         self.stack.supervisor.kill("site", signal.SIGSTOP)
         try:
             task = self._victim(datetime.now(UTC))
@@ -144,7 +146,7 @@ class Story:
         )
 
     def act_worker(self) -> None:
-        """The worker is killed while runs continue; another one takes over."""
+        """The worker is killed while runs continue, and another worker takes over."""
         self._wait(
             "a slot for the last task", lambda: not self._run("multi")["tasks"].get("QUEUED")
         )
@@ -165,7 +167,7 @@ class Story:
         )
 
     def act_end(self) -> None:
-        """Every run comes to its end, with nothing lost."""
+        """Every run ends, and nothing is lost."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
         self._wait_for_user_code()
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
@@ -195,8 +197,8 @@ class Story:
         )
 
     def give_up(self) -> None:
-        """Stop what the story itself has started and not finished; other runs of this directory are
-        none of its.
+        """Stop what the story itself has started but not finished. It does not touch other runs of
+        this directory.
         """
         for run_id in self.ids.values():
             self.gateway.stop(
@@ -209,7 +211,7 @@ class Story:
             self.graph.cancel_jobs()
 
     def verify(self) -> list[str]:
-        """Check every run at every source; what is untrue."""
+        """Check every run at every source, and return everything that is untrue."""
         failed: list[str] = []
         for name, run_id in self.ids.items():
             run = self._run(name)
@@ -224,7 +226,7 @@ class Story:
         return failed + self._verify_user_code()
 
     def summary(self) -> None:
-        """What there is to poll."""
+        """Return what can be inspected."""
         runs = [self._run(name) for name in self.ids]
         completed = sum(run["status"] == "COMPLETED" for run in runs)
         items = sum(run["items"] or 0 for run in runs)
@@ -257,7 +259,7 @@ class Story:
         )
 
     def _start_user_code(self, site: str | None = None) -> None:
-        """A manager and a graph, which both read what their crawls brought."""
+        """A manager and a graph, which both read the results of their crawls."""
         request: Run = {
             "plan": "examples.managers:Walks",
             "flow_id": f"story-{self._key}",
@@ -303,7 +305,7 @@ class Story:
         return self.gateway.run(self.ids[name])
 
     def _manager(self) -> Run:
-        assert self.manager_id is not None  # the first act starts it
+        assert self.manager_id is not None  # the first act starts this run
         return self.gateway.get(f"/v1/managers/{self.manager_id}")
 
     def _places(self) -> Slots:
@@ -314,14 +316,16 @@ class Story:
         return [row for row in rows if row["task_id"] == task["task_id"]]
 
     def _found_something(self, run_id: int) -> bool:
-        """Whether a crawler of this run has written an item."""
+        """Return whether a crawler of this run has written an item."""
         files = run_folder(self.stack.state_dir, run_id).glob("*/*/files/items.jsonl")
         return any(file.stat().st_size for file in files)
 
     def _victim(self, since: datetime) -> Run:
-        """A task of the multi-process run that executed after ``since``, and had found something.
+        """Return a task of the multi-process run that executed after ``since`` and had found
+        something.
 
-        By the poll before the last one: what a poll finds is on record when the next one begins.
+        The poll before the last poll counts, because the findings of a poll are recorded when the
+        next poll begins.
         """
         found: list[Run] = []
         polls: set[datetime] = set()
@@ -343,10 +347,10 @@ class Story:
         return found[-1]
 
     def _wait_between_polls(self) -> None:
-        """Wait for a moment when no poll is on its way, for 3 s at most.
+        """Wait for a moment without a poll in progress, for at most 3 s.
 
-        A poll that dies with its worker is tried again as well, but only when its heartbeat has
-        been missing for 20 s; that is right for a cluster and too long for a story.
+        A poll that dies with its worker is also retried, but only after its heartbeat has been
+        missing for 20 s. This is right for a cluster, but too long for a story.
         """
         until = time.monotonic() + 3
         while time.monotonic() < until:
@@ -382,7 +386,7 @@ class Story:
 
 
 def tell(story: Story) -> list[str]:
-    """All acts and all checks; what failed."""
+    """Execute all acts and all checks, and return what failed."""
     failed: list[str] = []
     try:
         for act in (
@@ -401,13 +405,13 @@ def tell(story: Story) -> list[str]:
 
 
 def offer_user_code() -> None:
-    """Let workers have the manager and the graph of the examples."""
+    """Give workers the manager and the graph of the examples."""
     os.environ["LIFECYCLE_USER_CODE__MODULES"] = '["examples.managers", "examples.graphs"]'
     os.environ["LIFECYCLE_USER_CODE__FOLDER"] = str(Path(__file__).parents[1])
 
 
 def main() -> int:
-    """Play the story; return 0 if every check passed."""
+    """Execute the story, and return 0 if every check passed."""
     parser = argparse.ArgumentParser(prog="python -m examples.story", description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=Path(".crawl"), help="default: .crawl")
     parser.add_argument(
@@ -415,7 +419,7 @@ def main() -> int:
     )
     parser.add_argument("--database", metavar="URL", help="default: SQLite in the state directory")
     options = parser.parse_args()
-    # Room for all tasks at once: the story is about truth, not about waiting.
+    # There is room for all tasks at once, because the story is about truth, and not about waiting.
     os.environ.setdefault("LIFECYCLE_CLUSTER__SLOTS", "8")
     offer_user_code()
     signal.signal(signal.SIGTERM, _leave)
@@ -456,7 +460,7 @@ def main() -> int:
 
 
 def _over(stack: Stack, view: View) -> list[str]:
-    """The story over a stack that is up; what failed."""
+    """Execute the story on a started stack, and return what failed."""
     with Gateway(str(stack.addresses["gateway"]), timeout_s=60) as gateway:
         story = Story(stack, gateway, view)
         over = False
@@ -474,7 +478,7 @@ def _over(stack: Stack, view: View) -> list[str]:
 
 
 def farewell(state_dir: Path, failed: list[str], seconds: float) -> list[str]:
-    """What came out, and what works as it stands: commands here and in a second terminal."""
+    """Return the results, and commands that work as they are, here and in a second terminal."""
     ours = Path(sys.executable).parent / "crawlctl"
     known = shutil.which("crawlctl")
     program = "crawlctl"

@@ -1,5 +1,5 @@
-"""Proofs that do not take the service's word: database, processes, archives and events, each read
-at its source.
+"""Proofs that do not trust the service: the database, processes, archives and events are each read
+at their source.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ ALIVE = ("QUEUED", "PENDING", "RUNNING", "STOPPING")
 
 
 class Untrue(Exception):
-    """A check failed; the text names what was expected and what was found."""
+    """A check failed. The text contains the expected and the actual result."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """Where the stack keeps things."""
+    """The places where the stack keeps its data."""
 
     state_dir: Path
     addresses: Mapping[str, str | None]
 
     def path(self, name: str) -> Path:
-        """The file behind one of the addresses."""
+        """Return the file of one of the addresses."""
         parts = urlsplit(str(self.addresses[name]))
         return Path(
             unquote(parts.path.removeprefix("/") if parts.scheme == "sqlite" else parts.path)
@@ -51,7 +51,7 @@ def expect(condition: object, text: str) -> None:
 
 
 def query(places: Slots, sql: str, *values: object) -> list[tuple[Any, ...]]:
-    """Rows of the database, read by its own driver; a file is opened for reading only."""
+    """Return rows of the database, read by its own driver. A file is opened only for reading."""
     address = urlsplit(str(places.addresses["database"]))
     if address.scheme.startswith(("mysql", "mariadb")):
         return _query_mysql(address, sql, values)
@@ -62,7 +62,7 @@ def query(places: Slots, sql: str, *values: object) -> list[tuple[Any, ...]]:
 def _query_mysql(
     address: SplitResult, sql: str, values: tuple[object, ...]
 ) -> list[tuple[Any, ...]]:
-    # Only who chose such a database has to have its driver.
+    # The driver is needed only with such a database.
     import pymysql
 
     connection = pymysql.connect(
@@ -81,14 +81,17 @@ def _query_mysql(
 
 
 def run_folder(state_dir: Path, run_id: int) -> Path:
-    """The folder of a run's tasks on the local cluster, which has its uid in the name; as long as
-    there is none, a path where nothing is."""
+    """Return the folder of a run's tasks on the local cluster, whose name contains the uid of the
+    run. If there is no such folder yet, return a path that does not exist.
+    """
     tasks = state_dir / "cluster" / "tasks"
     return next(tasks.glob(f"{run_id}-*"), tasks / str(run_id))
 
 
 def task_processes(places: Slots, run_id: int) -> dict[str, tuple[int, int, int]]:
-    """Process id, start time and process group of every crawler of a run, by ``index/attempt``."""
+    """Return the process id, start time and process group of every crawler of a run, by
+    ``index/attempt``.
+    """
     found = {}
     for file in run_folder(places.state_dir, run_id).glob("*/*/process.json"):
         known = json.loads(file.read_text())
@@ -97,7 +100,7 @@ def task_processes(places: Slots, run_id: int) -> dict[str, tuple[int, int, int]
 
 
 def check_database(places: Slots, run: Run) -> str:
-    """The row shows what the gateway shows, and no task of the run is alive."""
+    """Check that the row equals the answer of the gateway, and that no task of the run is alive."""
     rows = query(
         places, "SELECT status, outcome, ended_at FROM run_history WHERE run_id = ?", run["run_id"]
     )
@@ -120,8 +123,8 @@ def check_database(places: Slots, run: Run) -> str:
 
 
 def check_processes(places: Slots, run: Run) -> str:
-    """No process of the run exists: neither those on record nor any that carries its id in its
-    environment.
+    """Check that no process of the run exists, neither the recorded processes nor any process with
+    the id of the run in its environment.
     """
     known = task_processes(places, run["run_id"])
     living = [name for name, (pid, start, _) in known.items() if processes.start_time(pid) == start]
@@ -138,15 +141,15 @@ def _pids() -> list[int]:
 def _belongs(pid: int, places: Slots, run_id: int) -> bool:
     try:
         entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it ended, or belongs to somebody else
+    except OSError:  # The process has ended, or belongs to another user.
         return False
     here = os.fsencode(places.state_dir)
     return f"CRAWL_RUN_ID={run_id}".encode() in entries and any(here in entry for entry in entries)
 
 
 def check_archive(places: Slots, run: Run) -> str:
-    """The zip of supporting files opens, every byte of it is right, and it holds the items that
-    were counted.
+    """Check that the zip of supporting files can be opened, that every byte of it is right, and
+    that it contains the counted items.
     """
     (export,) = [e for e in run["exports"] if e["attempt"] == run["attempt"]]
     if export["status"] == "empty":
@@ -163,16 +166,16 @@ def check_archive(places: Slots, run: Run) -> str:
 
 
 def told_events(places: Slots) -> list[dict[str, Any]]:
-    """What the event file contains."""
+    """Return the content of the event file."""
     found = []
     for line in places.path("events").read_text().splitlines():
-        with contextlib.suppress(ValueError):  # a writer that died may have left half a line
+        with contextlib.suppress(ValueError):  # A writer that was killed may have left half a line.
             found.append(json.loads(line))
     return found
 
 
 def check_events(places: Slots, run: Run) -> str:
-    """The event file reports the end of the run, with the same verdict."""
+    """Check that the event file reports the end of the run with the same verdict."""
     id = f"{run['run_id']}-{run['run_uid']}/{run['attempt']}/run.ended"
     told = [event["data"] for event in told_events(places) if event["id"] == id]
     expect(told, f"no event run.ended of run {run['run_id']}")
@@ -191,8 +194,8 @@ CHECKS: dict[str, Callable[[Slots, Run], str]] = {
 
 
 def check_manager(places: Slots, manager: Run) -> str:
-    """What the crawlers of a manager wrote themselves: each walk once, in the order of the class,
-    two at a time.
+    """Check what the crawlers of a manager wrote themselves: each crawl once, in the order of the
+    class, two at a time.
     """
     expect(
         (manager["status"], manager["outcome"]) == ("COMPLETED", "finished"),
@@ -229,8 +232,8 @@ def check_manager(places: Slots, manager: Run) -> str:
 
 
 def check_graph(places: Slots, graph: Workflow) -> str:
-    """One crawl for each page that the poll wrote, and recorded what these crawls wrote, read from
-    their own files.
+    """Check that there is one crawl for each page that the first crawl found, and that the recorded
+    result equals what these crawls wrote to their own files.
     """
     state = graph.status().state
     expect(state == "completed", f"it is {state}")
@@ -246,7 +249,7 @@ def check_graph(places: Slots, graph: Workflow) -> str:
 
 
 def _items(places: Slots, run_id: int) -> list[Run]:
-    """The items of a run, as its crawler wrote them."""
+    """Return the items of a run as its crawler wrote them."""
     return [
         json.loads(line)
         for text in _left(places, run_id, "items.jsonl")
@@ -255,8 +258,8 @@ def _items(places: Slots, run_id: int) -> list[Run]:
 
 
 def _left(places: Slots, run_id: int, name: str) -> list[str]:
-    """The files of this name that the tasks of a run wrote: in their folders; where there are none,
-    in the archive.
+    """Return the files with this name that the tasks of a run wrote, from their folders, or from
+    the archive if there are no folders.
     """
     folder = run_folder(places.state_dir, run_id)
     if folder.exists():

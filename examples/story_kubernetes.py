@@ -1,12 +1,13 @@
-"""``python -m examples.story_kubernetes``: the story with real pods, and the proof against the
-cluster that it is true.
+"""``python -m examples.story_kubernetes`` executes the story with real pods, and proves with the
+objects of the cluster that it is true.
 
-It brings up a Kubernetes of its own on this machine (the test cluster: API server, controllers,
-kubelet, containerd), the embedded stack over it, and crawls the demonstration site from Scrapy
-pods. One run is stopped, one is killed for its memory, the image of one does not exist, and the pod
-of one is deleted behind the service's back. A manager and a graph read items of their crawls out of
-archives. Database, archive, events and the cluster's own objects are then compared. It exits 0 only
-if every check holds. It needs root, and ``make kube-binaries`` before.
+It starts its own Kubernetes on this machine (the test cluster: API server, controllers, kubelet,
+containerd) and the embedded stack, and crawls the demonstration site from Scrapy pods. One run is
+stopped, one is killed for its memory, the image of one does not exist, and the pod of one is
+deleted without the knowledge of the service. A manager and a graph read items of their crawls from
+archives. Then the database, the archive, the events and the objects of the cluster are compared. It
+exits with 0 only if every check passes. It needs root, and ``make kube-binaries`` must have been
+run before.
 """
 
 from __future__ import annotations
@@ -50,16 +51,18 @@ from tests.support.crawler_image import REFERENCE, assemble
 
 SERVICES = 24
 LETTERS = ("a-h", "i-p", "q-z")
-#: A port that nobody listens on: no registry answers, and none is asked by name.
+#: A port on which nobody listens, so that no registry answers, and no registry is searched by name.
 NO_IMAGE = "127.0.0.1:1/nobody:1"
 CLAIM = "supporting-files"
-#: Real containers on a machine with few processors: generous, and reached only when something does
-#: not come.
+#: Real containers on a machine with few processors need a generous time limit, which is reached
+#: only if something fails.
 PATIENCE_S = 600.0
 
 
 def catalogue() -> list[dict[str, Any]]:
-    """The example crawlers in the image, one with too little memory, one whose image nobody has."""
+    """The example crawlers in the image, one crawler with too little memory, and one crawler whose
+    image does not exist.
+    """
     entry: dict[str, Any] = {
         "kind": "scrapy",
         "image": REFERENCE,
@@ -95,7 +98,7 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 class ClusterStory(Story):
-    """The acts on a cluster. The first story is about processes, this one about pods."""
+    """The acts on a cluster. The first story is about processes, and this story is about pods."""
 
     def __init__(
         self, stack: Stack, gateway: Gateway, view: View, cluster: Cluster, namespace: str
@@ -106,7 +109,7 @@ class ClusterStory(Story):
     # --- the acts ---------------------------------------------------------------------------------
 
     def act_runs(self) -> None:
-        """Two that may finish, and four that will not."""
+        """Two runs that may finish, and four runs that will not."""
         site = {"site": str(self.stack.addresses["site"])}
         slow = {"DOWNLOAD_DELAY": "1", "CONCURRENT_REQUESTS": "2"}
         self._start("single", "services", args=site)
@@ -116,7 +119,7 @@ class ClusterStory(Story):
             tasks=[{"args": {**site, "letters": part, "max_pages": "15"}} for part in LETTERS],
         )
         self._start("stopped", "operations", args=site, settings=slow)
-        # By default what the cluster took is tried again. This run shall end, so that its
+        # By default, a task that the cluster ended is retried. This run should end, so that its
         # correction can be compared.
         self._start("taken", "operations", args=site, settings=slow, retries={"max": 0})
         self._start("hungry", "hungry", args=site)
@@ -124,7 +127,7 @@ class ClusterStory(Story):
         self._start_user_code(site["site"])
 
     def act_image(self) -> None:
-        """The image that does not exist is named while the run waits for it."""
+        """The missing image is named while the run waits for it."""
         self._wait(
             "words about the image",
             lambda: NO_IMAGE in str(self._run("nowhere").get("waiting_for")),
@@ -134,13 +137,13 @@ class ClusterStory(Story):
         )
 
     def act_stop(self) -> None:
-        """A crawl that works is stopped through the gateway."""
+        """A working crawl is stopped through the gateway."""
         self._wait("a task that has pages", lambda: self._run("stopped")["pages"])
         self.gateway.stop(self.ids["stopped"], reason="act 3", requested_by=STORYTELLER)
         self.view.say("stop", f"run {self.ids['stopped']} was asked to stop", "yellow")
 
     def act_chaos(self) -> None:
-        """A pod is deleted behind the service's back."""
+        """A pod is deleted without the knowledge of the service."""
         self._wait("a task that has pages", lambda: self._run("taken")["pages"])
         [pod] = self._objects("taken", "pods")
         name = pod["metadata"]["name"]
@@ -164,7 +167,7 @@ class ClusterStory(Story):
         )
 
     def act_end(self) -> None:
-        """Every run ends with the verdict that is true for it."""
+        """Every run ends with the true verdict."""
         runs = {name: self._wait_for_end(name) for name in self.ids}
         self._wait_for_user_code()
         self._wait("the exports", lambda: all(self._run(name)["exports"] for name in self.ids))
@@ -189,7 +192,7 @@ class ClusterStory(Story):
         )
 
     def summary(self) -> None:
-        """What there is to poll."""
+        """Return what can be inspected."""
         runs = [self._run(name) for name in self.ids]
         outcomes = ", ".join(
             f"{name} {run['outcome']}" for name, run in zip(self.ids, runs, strict=True)
@@ -208,7 +211,9 @@ class ClusterStory(Story):
     # --- proof ------------------------------------------------------------------------------------
 
     def verify(self) -> list[str]:
-        """Check every run at every source, the cluster among them; what is untrue."""
+        """Check every run at every source, including the cluster, and return everything that is
+        untrue.
+        """
         failed: list[str] = []
         checks: dict[str, Callable[[Slots, Run], str]] = {
             "database": check_database,
@@ -230,8 +235,8 @@ class ClusterStory(Story):
         return failed + self._verify_user_code()
 
     def _check_cluster(self, places: Slots, run: Run) -> str:
-        """Rows and Jobs are the same tasks, the kubelet's exit codes are those on record, and
-        nothing executes.
+        """Check that rows and Jobs are the same tasks, that the kubelet's exit codes equal the
+        recorded ones, and that nothing executes.
         """
         name = next(name for name, run_id in self.ids.items() if run_id == run["run_id"])
         self._wait("the cluster let go of", lambda: self._let_go(name))
@@ -301,8 +306,8 @@ def _mapping(value: object) -> Mapping[str, object]:
 
 
 def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, ClusterAccess]:
-    """The crawler image on the node, a namespace that enforces Pod Security "restricted", a volume
-    for files.
+    """Prepare the crawler image on the node, a namespace that enforces Pod Security "restricted",
+    and a volume for files.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as work:
@@ -315,7 +320,7 @@ def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, ClusterAcc
     cluster.admin.ensure(f"{path}/serviceaccounts", {"metadata": {"name": "crawl"}})
     files = (folder / "files").absolute()
     files.mkdir(parents=True)
-    files.chmod(0o777)  # pods are user 1000, and a path of this machine knows no fsGroup
+    files.chmod(0o777)  # Pods execute as user 1000, and a path of this machine has no fsGroup.
     room: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     volume = room | {
         "capacity": {"storage": "1Gi"},
@@ -334,7 +339,7 @@ def prepare(cluster: Cluster, folder: Path, view: View) -> tuple[str, ClusterAcc
 
 
 def tell(story: ClusterStory) -> list[str]:
-    """All acts and all checks; what failed."""
+    """Execute all acts and all checks, and return what failed."""
     failed: list[str] = []
     try:
         for act in (
@@ -355,7 +360,7 @@ def tell(story: ClusterStory) -> list[str]:
 
 
 def perform(view: View, folder: Path) -> list[str]:
-    """Cluster, stack, story, and the end of all three; what failed."""
+    """Start the cluster and the stack, execute the story, end all of them, and return what failed."""
     with ExitStack() as after:
         view.say(
             "cluster", "starting etcd, API server, controllers, scheduler, containerd and kubelet"
@@ -387,7 +392,7 @@ def perform(view: View, folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Play the story; return 0 if every check passed."""
+    """Execute the story, and return 0 if every check passed."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.story_kubernetes", description=__doc__
     )
@@ -407,7 +412,9 @@ def main() -> int:
     if folder.exists() and not (folder / "crawlers.yaml").exists() and any(folder.iterdir()):
         print(f"{folder} holds something else: name another --state-dir", file=sys.stderr)
         return 1
-    shutil.rmtree(folder, ignore_errors=True)  # its runs were those of a cluster that is gone
+    shutil.rmtree(
+        folder, ignore_errors=True
+    )  # Its runs belonged to a cluster that no longer exists.
     folder.mkdir(parents=True)
     begun = time.monotonic()
     with View() as view:

@@ -1,5 +1,5 @@
-"""The display of the story: a live table on a terminal, and one plain line per change everywhere
-else.
+"""The display of the story: a live table on a terminal, and one plain line for each change
+everywhere else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Run = Mapping[str, Any]
 
 
 class View:
-    """Prints events line by line, with the runs in a table below them when there is a terminal."""
+    """Prints events line by line, with a table of the runs below them if there is a terminal."""
 
     def __init__(self) -> None:
         self.console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -56,12 +56,12 @@ class View:
         self.freeze()
 
     def freeze(self) -> None:
-        """Leave the table as it is; what follows is printed below it."""
+        """Leave the table as it is. Later output is printed below the table."""
         if self._live is not None:
             self._live.stop()
 
     def say(self, topic: str, text: str, style: str = "") -> None:
-        """One event, with the seconds since the beginning."""
+        """Print one event, with the seconds since the beginning."""
         line = Text(f"{time.monotonic() - self._begun:5.1f} s  ", style="dim")
         self.console.print(
             line.append(topic.ljust(11), style="bold").append(
@@ -70,11 +70,11 @@ class View:
         )
 
     def plain(self, text: str = "") -> None:
-        """A line without anything around it."""
+        """Print a line without decoration."""
         self.console.print(text)
 
     def show(self, runs: Sequence[Run]) -> None:
-        """The runs as they are now."""
+        """Update the table of runs."""
         if self._live is not None:
             if not self._live.is_started:
                 self._live.start()
@@ -88,7 +88,7 @@ class View:
 
 
 def tasks_text(run: Run) -> str:
-    """Task counts in one short line."""
+    """Return the task counts in one short line."""
     return ", ".join(
         f"{count} {status.lower()}" for status, count in sorted((run.get("tasks") or {}).items())
     )

@@ -1,8 +1,7 @@
-"""Tasks beyond the targets of make, from ``tasks.toml``: ``python3 -m tools NAME ARGUMENTS``.
+"""Run tasks from ``tasks.toml`` that are not targets of make: ``python3 -m tools NAME ARGUMENTS``.
 
-Without arguments, it lists them.
-
-It uses only the standard library, because most tasks begin with ``make env``.
+Without arguments, it lists the tasks. It uses only the standard library, because most tasks begin
+with ``make env``.
 """
 
 import os
@@ -13,14 +12,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TASKS = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text())
-#: Tasks that install what a machine lacks, before there is an environment.
+#: Tasks that install what a machine lacks, so they do not need the environment.
 FIRST = {"image-deps"}
 
 
 def main(arguments: list[str]) -> int:
     """Run the named task in the root of the checkout.
 
-    The exit code is the task's, or 2 where there is none.
+    The exit code is that of the task, or 2 if there is no such task.
     """
     name = arguments[0] if arguments else "--help"
     if name not in TASKS:

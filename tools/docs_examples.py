@@ -1,5 +1,5 @@
-"""An extension of griffe for `make site`: it turns examples in docstrings into code, which Markdown
-would read as quotations.
+"""An extension of griffe for `make site`: it fences the examples in docstrings as code, because
+Markdown would read them as quotations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ EXAMPLE = re.compile(r"^(>>> .*(?:\n.+)*)", re.MULTILINE)
 
 
 class Examples(Extension):
-    """Fences them."""
+    """Fences the examples of a docstring."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:

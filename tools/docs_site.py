@@ -1,9 +1,9 @@
-"""A hook of MkDocs: adds pages that are not files in ``docs/``, and adapts Markdown that MkDocs
+"""A hook of MkDocs that adds pages that are not files in ``docs/``, and adapts Markdown that MkDocs
 cannot show.
 
-``openapi.md`` is made from ``openapi.json``. A link to a file of the project outside ``docs/``
+``openapi.md`` is generated from ``openapi.json``. A link to a file of the project outside ``docs/``
 becomes its path, because the site does not contain the file. A link to a file that does not exist
-is a warning, which ``--strict`` refuses.
+causes a warning, which ``--strict`` refuses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-#: Its warnings are those of MkDocs, so that they count.
+#: The logger of MkDocs, so that its warnings count with ``--strict``.
 LOG = logging.getLogger("mkdocs.hooks.site")
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)(?:#[^)]*)?\)")
@@ -26,7 +26,7 @@ ROLES = {"read": 1, "operate": 2, "admin": 3}
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Adds the page of the HTTP API."""
+    """Add the page of the HTTP API."""
     from mkdocs.structure.files import File
 
     document = json.loads((Path(config["docs_dir"]) / "openapi.json").read_text())
@@ -35,18 +35,18 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The text of a page, for MkDocs."""
+    """Return the text of a page in the form that MkDocs needs."""
     return "\n".join(parted(outside(markdown, page.file.src_path)))
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> None:
-    """Tells what the page would ask another server for."""
+    """Warn about everything that the page would request from another server."""
     for address in LOADED.findall(output):
         LOG.warning("%s loads %s from another server", page.file.src_path, address)
 
 
 def outside(markdown: str, name: str) -> str:
-    """The text with paths in place of links to files that are not of the site."""
+    """Return the text with paths instead of links to files that are not part of the site."""
 
     def path(link: re.Match[str]) -> str:
         if not (ROOT / link[2]).exists():
@@ -61,13 +61,13 @@ def outside(markdown: str, name: str) -> str:
 
 
 def parted(markdown: str) -> Iterator[str]:
-    """The lines, as Python's Markdown wants them: an empty one before a list or a table, and a
-    fence with one word.
+    """Return the lines in the form that Python's Markdown needs: with an empty line before each
+    list or table, and with only one word after a fence.
     """
     before, fence = "", False
     for line in markdown.splitlines():
         if line.lstrip().startswith("```"):
-            # A second word there is for our tests.
+            # A second word after a fence is only for our tests.
             fence, line = not fence, re.sub(r"^(```\w+) .*", r"\1", line)
         new = re.match(r"[-*] |\d+\. |\|", line)
         if (
@@ -83,7 +83,7 @@ def parted(markdown: str) -> Iterator[str]:
 
 
 def api(document: Mapping[str, Any]) -> Iterator[str]:
-    """The page of every route and of every value that goes over it."""
+    """Return the page about every route and every value in its requests and answers."""
     yield "# Every route of the HTTP API\n"
     yield (
         "Made of [openapi.json](openapi.json), for generators of clients. "
@@ -104,7 +104,7 @@ def api(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def operation(method: str, said: Mapping[str, Any]) -> Iterator[str]:
-    """One operation: what it does, who may call it, its parameters, body and answers."""
+    """Return the section about one operation: its purpose, callers, parameters, body and answers."""
     yield f"\n### {method.upper()}: {said['operationId']}\n"
     yield f"\n{said.get('description', said.get('summary', ''))}\n"
     roles = {
@@ -133,7 +133,7 @@ def operation(method: str, said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fields(schema: Mapping[str, Any]) -> Iterator[str]:
-    """A value: what it is, and its fields."""
+    """Return the section about a schema: its description and its fields."""
     yield f"\n{schema.get('description', '')}\n"
     if "properties" not in schema:
         yield f"\n{kind(schema)}\n"
@@ -145,7 +145,7 @@ def fields(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def kind(schema: Mapping[str, Any]) -> str:
-    """The type of a value, in a few words; a named one is a link."""
+    """Return the type of a value in a few words. A named type is a link."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -162,5 +162,5 @@ def kind(schema: Mapping[str, Any]) -> str:
 
 
 def cell(text: str | None) -> str:
-    """The text, as a cell of a table can hold it."""
+    """Return the text in a form that a cell of a table can contain."""
     return " ".join((text or "").split()).replace("|", "\\|")

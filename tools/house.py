@@ -3,9 +3,9 @@ or more docstrings that ask. Refuse words that the glossary has replaced in ``RE
 ``docs/`` and in the texts of the code: docstrings, comments, messages, templates, scripts and TOML
 files.
 
-Tokens and not lines, so that nobody makes lines denser to pass. A room is the first folder or
-module in ``crawler_lifecycle/``. Layout, comments and docstrings do not count. A docstring asks
-when it begins with a word like "What": it should begin with a noun or a verb.
+It counts tokens instead of lines, so that nobody makes lines denser to pass. A room is the first
+folder or module in ``crawler_lifecycle/``. Layout, comments and docstrings do not count. A
+docstring asks if it begins with a word like "What". It should begin with a noun or a verb.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 LIMITS = Path(__file__).with_suffix(".toml")
 HOUSE = LIMITS.parent.parent / "crawler_lifecycle"
 DOCS = LIMITS.parent.parent / "docs"
-#: Words of a page in ``docs/``; those that are still longer have a figure of their own.
+#: The maximum number of words on a page in ``docs/``.
 PAGE = 2_500
 ASKING = frozenset(
     {"What", "Whether", "Where", "How", "Those", "Whoever", "Who", "When", "Why", "That", "Which"}
@@ -37,21 +37,21 @@ NO_CODE = {
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 }
-#: Pages whose sentences are those of the code.
+#: Pages that are generated from texts in the code.
 MADE_OF_CODE = ("problems.md", "settings.md")
-#: Text that is no prose: fenced blocks, code, quoted messages, targets of links, HTML.
+#: Text that is not prose: fenced blocks, code, quoted messages, targets of links, and HTML.
 NO_PROSE = re.compile(
     r"^ *```.*?^ *```|(`+)[^`].*?\1|\"[^\"\n]*\"|(?<=\])\([^)\s]*\)|<[^>]*>",
     re.DOTALL | re.MULTILINE,
 )
-#: Code in texts of Python and TOML, and the marks of literals and comments.
+#: Code in texts of Python and TOML, and the characters that mark literals and comments.
 NO_TEXT = re.compile(
     r"(`+)[^`].*?\1|\{(?:[^{}]|\{[^{}]*\})*\}|\(\?P<\w+>|(?:\b[bfr]{1,2})?\"|#|^\[.*\]$|^\w+ =",
     re.DOTALL | re.MULTILINE,
 )
-#: Code in templates: Jinja's, and tags of HTML.
+#: Code in templates: Jinja's statements, and HTML tags.
 NO_TEMPLATE = (re.compile(r"\{([{%#]).*?[}%#]\}", re.DOTALL), re.compile(r"<[^>]*>"))
-#: In code of templates: a class, a literal that people may read, or any other character.
+#: Parts of code in templates: a class, a literal that people may read, or any other character.
 LITERAL = re.compile(r"class=\"[^\"]*\"|(?P<literal>\"[^\"\n]* [^\"\n]*\")|\S")
 #: In a script: a comment, a literal that people may read, or any other character.
 SCRIPT = re.compile(r"(?P<text>//[^\n]*|\"[^\"\n]*\")|[^\n]")
@@ -61,10 +61,10 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_tokens(source: str) -> int:
-    """The number of tokens of code: names, numbers, strings, operators and keywords.
+    """Return the number of tokens of code: names, numbers, strings, operators and keywords.
 
-    They are counted as ``ast`` writes the code. So neither lines, commas and parentheses that only
-    break a line nor the pieces of a broken string make a difference.
+    The tokens are counted in the form in which ``ast`` writes the code. Therefore, line breaks, the
+    commas and parentheses around them, and the pieces of a divided string make no difference.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -83,7 +83,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def asking(source: str) -> int:
-    """The number of docstrings of modules, classes and functions that begin with one of
+    """Return the number of docstrings of modules, classes and functions that begin with a word in
     ``ASKING``.
     """
     nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, DOCUMENTED))
@@ -91,7 +91,7 @@ def asking(source: str) -> int:
 
 
 def complaints(house: Path, limits: Mapping[str, Any]) -> Iterator[str]:
-    """Each figure that the house exceeds, with the fix."""
+    """Yield each figure that the code exceeds, with the fix."""
     rooms, asked = Counter[str](), Counter[str]()
     for file in house.rglob("*.py"):
         room, source = file.relative_to(house).parts[0], file.read_text()
@@ -117,27 +117,30 @@ def complaints(house: Path, limits: Mapping[str, Any]) -> Iterator[str]:
 
 
 def long_pages(docs: Path, most: int) -> Iterator[str]:
-    """Each page that has more words than it may, and all pages together if they have more than
-    ``most``.
+    """Yield a complaint for each page that is too long, and one if all pages together have more
+    than ``most`` words.
     """
     words = {page.name: len(page.read_text().split()) for page in docs.glob("*.md")}
     for name, number in sorted(words.items()):
         if number > PAGE:
-            yield f"docs/{name} has {number:,} words, at most {PAGE:,}: shorten or part it"
+            yield f"docs/{name} has {number:,} words, at most {PAGE:,}: shorten or divide it"
     if (total := sum(words.values())) > most:
         yield f"docs/ has {total:,} words, at most {most:,}: shorten another page"
 
 
 def prose(page: str) -> str:
-    """A page of Markdown with blanks in place of everything that is no prose.
+    """Return a page of Markdown in which blanks replace everything that is not prose.
 
-    Each word keeps its line.
+    Each word stays on its line.
     """
     return NO_PROSE.sub(lambda found: re.sub(r"\S", " ", found[0]), page)
 
 
 def texts(file: Path) -> str:
-    """Comments, docstrings, and literals with a blank: the words of a file, each in its line."""
+    """Return the comments, the docstrings, and the literals that contain a blank.
+
+    Each word stays on its line.
+    """
     source = file.read_text()
     if file.suffix == ".md":
         return prose(source)
@@ -159,12 +162,12 @@ def texts(file: Path) -> str:
 
 
 def _lines(code: re.Match[str]) -> str:
-    """The literal in a template that people may read; else the line breaks of the code."""
+    """Return a literal in a template that people may read, or else the line breaks of the code."""
     return code.groupdict().get("literal") or "\n" * code[0].count("\n") or " "
 
 
 def replaced_words(files: Iterable[Path], replaced: Mapping[str, str]) -> Iterator[str]:
-    """Each position where the texts of a file have a word that was replaced, with what to write
+    """Yield each position at which the texts of a file contain a replaced word, with what to write
     instead.
     """
     for file in files:

@@ -1,8 +1,8 @@
 """Check that the locks can be installed on both kinds of machine: ``python -m tools.locks``.
 
-For each lock and processor, pip says which wheel it would take, without fetching it. The tool
-reports pins without a wheel, wheels whose hash is not in the lock, and packages that only one
-processor needs and that nobody locked. It asks the package index.
+For each lock and processor, pip reports which wheels it would install, without fetching them. The
+tool reports pins without a wheel, wheels whose hash is not in the lock, and packages that only one
+processor needs and that are not locked. It sends requests to the package index.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-#: The oldest Python that each is for: that of Debian 12 in images, and what the tools of our pages
-#: need.
+#: The oldest Python for each lock: the Python of Debian 12 for images, and the Python that the
+#: tools for our pages need.
 LOCKS = {
     "locks/all.lock": "3.11.5",
     "locks/run.lock": "3.11.2",
@@ -30,12 +30,13 @@ LOCKS = {
     "images/crawler/requirements.lock": "3.11.2",
 }
 MACHINES = ("x86_64", "aarch64")
-#: The C libraries whose wheels run on Debian 12 and newer; pip takes no older ones by itself.
+#: The C libraries whose wheels run on Debian 12 and newer. By itself, pip does not accept wheels
+#: for older libraries.
 _GLIBC = range(17, 37)
 
 
 def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
-    """Name -> version and hashes."""
+    """Return the version and the hashes of each package, by name."""
     found = {}
     for line in lock.replace("\\\n", " ").splitlines():
         if pin := re.match(r"([A-Za-z0-9._-]+)==([^\s;\\]+)", line):
@@ -49,9 +50,9 @@ def pins(lock: str) -> dict[str, tuple[str, set[str]]]:
 def report(
     known: Mapping[str, tuple[str, set[str]]], machine: str, python: str
 ) -> list[dict[str, Any]]:
-    """What pip would install there.
+    """Return the packages that pip would install on this kind of machine.
 
-    Raises ``SystemExit`` with pip's words where it finds no wheel.
+    Raises ``SystemExit`` with the output of pip if it finds no wheel.
     """
     with tempfile.TemporaryDirectory() as name:
         wanted = Path(name, "wanted.txt")
@@ -88,7 +89,7 @@ def report(
 def complaints(
     known: Mapping[str, tuple[str, set[str]]], found: list[dict[str, Any]], machine: str
 ) -> Iterator[str]:
-    """All that would keep the lock from being installed there."""
+    """Yield every problem that would prevent the installation of the lock on this kind of machine."""
     environment = {**default_environment(), "platform_machine": machine, "extra": ""}
     for one in found:
         name = canonicalize_name(one["metadata"]["name"])
@@ -110,7 +111,7 @@ def complaints(
 def main() -> int:
     """Print a line for each lock and processor.
 
-    The exit code is 1 where one cannot be installed.
+    The exit code is 1 if a lock cannot be installed.
     """
     bad = 0
     for lock, python in LOCKS.items():

@@ -1,8 +1,8 @@
-"""Install the MySQL server that tests use, into a cache folder outside of the tree: ``mysql.py``.
+"""Install the MySQL server for tests into a cache folder outside the tree: ``mysql.py``.
 
-No Debian package has one; a package of Maven's central repository does. It is fetched once, by
-Maven, and kept only if its bytes are the ones that were pinned. Executed by the Python that
-``make`` finds: the standard library is enough.
+Debian has no package of this server, but Maven's central repository has one. Maven fetches it once,
+and it is kept only if its bytes equal the pinned bytes. The Python that ``make`` finds executes
+this module, and the standard library is enough.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 
 
 def folder() -> Path:
-    """Where the server is or will be: ``bin/mysqld`` and what it needs beside it.
+    """Return the folder of the server, with ``bin/mysqld`` and the libraries that it needs.
 
-    Another pin is another folder.
+    Another pin leads to another folder.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "crawler-lifecycle" / f"mysql-{VERSION}-{SHA256[:12]}"
 
 
 def installed() -> bool:
-    """Whether the server is there."""
+    """Return whether the server is installed."""
     return (folder() / "bin" / "mysqld").exists()
 
 
 def install() -> None:
-    """Fetch it and unpack it.
+    """Fetch the server, and unpack it.
 
-    Raises ``ValueError`` (other bytes than pinned), ``CalledProcessError``, ``OSError``.
+    Raises ``ValueError`` if the bytes differ from the pinned bytes, ``CalledProcessError``, or
+    ``OSError``.
     """
     where = folder()
     where.parent.mkdir(parents=True, exist_ok=True)
@@ -55,13 +56,13 @@ def install() -> None:
         unpacked = Path(name, "server")
         unpacked.mkdir()
         subprocess.run(["tar", "-xzf", ARCHIVE, "-C", str(unpacked)], check=True, cwd=name)  # noqa: S607
-        # Another process may have been quicker with the same.
+        # Another process may have installed the same server in the meantime.
         if not installed():
             unpacked.rename(where)
 
 
 def main() -> int:
-    """Install it unless it is there. The exit code is 1 where that fails."""
+    """Install the server unless it is installed. The exit code is 1 if the installation fails."""
     if installed():
         return 0
     print(f"MySQL {VERSION}: is fetched once, 34 MB, into {folder()}", flush=True)

@@ -2,9 +2,10 @@
 
 Without a file or folder, it runs ``TESTS``.
 
-The machine's own Python is the oldest that the package allows. The newest comes from a Go module
-that contains the builds of python-build-standalone, because CI cannot reach the servers of uv and
-pyenv. It is unpacked into a cache folder outside the tree; its environment is ``.venv-newest``.
+The machine's own Python is the oldest that the package allows. The newest Python comes from a Go
+module that contains the builds of python-build-standalone, because CI cannot reach the servers of
+uv and pyenv. It is unpacked into a cache folder outside the tree, and its environment is
+``.venv-newest``.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from tools.environment import ROOT, install
 ENVIRONMENT = ROOT / ".venv-newest"
 MODULE = "github.com/kluctl/go-embed-python"
 VERSION = "v0.0.0-3.14.6-20260610-1"
-#: What ``go mod download`` computes over the module. Another content is refused.
+#: The checksum that ``go mod download`` computes for the module. Other content is refused.
 SUM = "h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4="
-#: What brings modules of the newest Python to older ones is not for the newest.
+#: Packages that bring modules of newer Pythons to older Pythons. The newest Python does not need
+#: them.
 BACKPORTS = "backports"
-#: Of Hypothesis about an object of its own: it counts references as older Pythons do. And of a
-#: SQLite connection whose opening failed: SQLAlchemy leaves it to the collector, and older Pythons
-#: close it without a word.
+#: Warnings that are ignored on the newest Python. Hypothesis warns about one of its own objects,
+#: because it counts references as older Pythons do. SQLAlchemy leaves a SQLite connection that
+#: could not be opened to the garbage collector, which older Pythons close without a warning.
 FALSE_ALARMS = (
     *("-W", "ignore:It looks like `register_random`:hypothesis.errors.HypothesisWarning"),
     *("-W", "ignore:unclosed database:ResourceWarning"),
 )
-#: For each part of Python that a newer one may change, what uses it most: mail, TLS, HTTP and
-#: sockets, CSV, JSON, YAML, archives, words of Unicode, time and its zones, addresses, arguments of
-#: programs, types, annotations and what is read from users' code, processes and their pipes,
-#: threads and asyncio, SQLite. Rules that only compute are played on the oldest alone, however many
-#: cases they have. This build has no ``os.pidfd_open``, so nothing of the local cluster is played
-#: on it.
+#: For each part of Python that a newer version may change, the tests that use it most: mail, TLS,
+#: HTTP and sockets, CSV, JSON, YAML, archives, Unicode texts, time and time zones, addresses,
+#: arguments of programs, types, annotations and user code, processes and their pipes, threads and
+#: asyncio, SQLite. Rules that only compute are tested on the oldest Python alone, however many
+#: cases they have. This build has no ``os.pidfd_open``, so it tests nothing of the local cluster.
 TESTS = (
     *(f"tests/adapters/{name}.py" for name in (
         "archive/test_bundle_reading", "archive/test_bundles_location", "archive/test_folder_archive", "test_alerts",
@@ -69,20 +70,20 @@ TESTS = (
 
 
 def home() -> Path:
-    """Where this Python is or will be."""
+    """Return the folder of this Python."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "crawler-lifecycle", f"python-{VERSION.split('-')[1]}")
 
 
 def fetch(where: Path) -> None:
-    """Fetch the module and unpack its Python.
+    """Fetch the module, and unpack its Python.
 
-    Raises ``CalledProcessError``, ``OSError``, ``ValueError``.
+    Raises ``CalledProcessError``, ``OSError`` or ``ValueError``.
     """
     where.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=where.parent) as name:
-        # A cache of its own, which can be removed: the module has five systems in 150 MB, and this
-        # needs one of them.
+        # This download has its own cache, which can be removed: the module contains builds for five
+        # systems in 150 MB, and only one of them is needed.
         env = {**os.environ, "GOPATH": name, "GOMODCACHE": f"{name}/mod", "GOFLAGS": "-modcacherw"}
         command = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
         said = json.loads(
@@ -101,7 +102,9 @@ def fetch(where: Path) -> None:
 
 
 def unpack(data: Path, to: Path) -> None:
-    """Write the files that the module's list names: some are compressed, some are links."""
+    """Write the files that the module's list names. Some of them are compressed, and some are
+    links.
+    """
     for one in json.loads((data / "files.json").read_text())["files"]:
         path = to / one["name"]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +121,7 @@ def unpack(data: Path, to: Path) -> None:
 
 
 def environment(python: Path) -> Path:
-    """Return the Python of the environment of this folder, with the locked packages and the package
+    """Return the Python of the environment in this folder, with the locked packages and the package
     itself.
     """
     found = ENVIRONMENT / "bin" / "python"
@@ -139,7 +142,7 @@ def environment(python: Path) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Play the tests. The exit code is pytest's, or 1 where this Python cannot be had."""
+    """Run the tests. The exit code is that of pytest, or 1 if this Python cannot be installed."""
     try:
         if not home().exists():
             fetch(home())

@@ -1,4 +1,4 @@
-"""``python -m tools.openapi docs``: writes ``openapi.json`` and ``problems.md`` there."""
+"""``python -m tools.openapi docs`` writes ``openapi.json`` and ``problems.md`` to ``docs``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from crawler_lifecycle.web.problem_codes import CODES, Kind
 
 
 def document() -> str:
-    """The OpenAPI document as it is committed: sorted, so that two versions can be compared line by
-    line.
+    """Return the OpenAPI document as it is committed.
+
+    The document is sorted, so that two versions can be compared line by line.
     """
-    # No request is served, so nothing behind the routes is needed.
+    # The application serves no request, so the routes need no services.
     nothing: Any = None
     store = Store(
         **{port.name: nothing for port in fields(Store)} | {"pools": PoolStore(nothing, nothing)}
@@ -32,7 +33,7 @@ def document() -> str:
 
 
 def problems() -> str:
-    """docs/problems.md."""
+    """Return the content of docs/problems.md."""
     parts, said = [_HEAD], dict[tuple[int, str], list[str]]()
     for code, kind in sorted(CODES.items()):
         first, *others = kind.statuses
@@ -48,7 +49,7 @@ def problems() -> str:
     return "\n".join(parts)
 
 
-#: What the head says of all codes.
+#: The default behaviour of programs, which the head of the page describes.
 _BY_STATUS = Kind([], "", "").retry
 
 _HEAD = """# Problem documents
@@ -57,22 +58,22 @@ _HEAD = """# Problem documents
 
 Every answer from status 400 on is a problem document (RFC 9457, `application/problem+json`).
 
-`type` is `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title` and
-`detail` are for people; their words may change. `status` is that of the answer, `run_id` that of an
-existing run, `errors` a list of `field`, `message` and `value`. The header `X-Request-Id` is
-`http_request` in the service's log.
+`type` consists of `urn:problem-type:crawler-lifecycle:` and the `code`, which is stable. `title`
+and `detail` are for people, and their words may change. `status` is the status of the answer,
+`run_id` the number of an existing run, and `errors` a list of `field`, `message` and `value`. The
+header `X-Request-Id` equals `http_request` in the log of the service.
 
-A program repeats after 408, 429 and 503: unchanged, after `Retry-After`, a start under the same
-`Idempotency-Key`. After others it does not, unless the code says so. With a 503 nothing was
-accepted, unless the code says so.
+After 408, 429 and 503, a program waits for `Retry-After` and repeats the request without changes.
+It repeats a start under the same `Idempotency-Key`. After other statuses, it does not repeat the
+request. With a 503, nothing was accepted. The entry of a code names its exceptions to these rules.
 """
 
 
 def main(folder: str) -> int:
-    """Write both documents into the folder; the exit code."""
+    """Write both documents into the folder, and return the exit code."""
     target = Path(folder)
     if not target.is_dir():
-        print(f"error: {folder}: no folder; give the one of the documents", file=sys.stderr)
+        print(f"error: {folder} is not a folder; give the folder of the documents", file=sys.stderr)
         return 1
     for name, content in (("openapi.json", document()), ("problems.md", problems())):
         (target / name).write_text(content)

@@ -1,6 +1,6 @@
-"""``python -m tools.package_map CONTRIBUTING.md``: writes the table of packages into the page.
+"""``python -m tools.package_map CONTRIBUTING.md`` writes the table of packages into the page.
 
-The table has the first sentence of each docstring, and is between the two ``MARKS``.
+The table contains the first sentence of each docstring, and is between the two ``MARKS``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ MARKS = (
 
 
 def mapped(text: str) -> str:
-    """The page with the present table.
+    """Return the page with the present table.
 
-    Raises ``ValueError`` where a mark is missing or stands twice.
+    Raises ``ValueError`` if a mark is missing or occurs twice.
     """
     before, inside = text.split(MARKS[0])
     _, after = inside.split(MARKS[1])
     rows = [f"| `{name}/` | {meaning} |\n" for name, meaning in packages()]
-    return "".join([before, MARKS[0], "| package | holds |\n|---|---|\n", *rows, MARKS[1], after])
+    return "".join([before, MARKS[0], "| package | content |\n|---|---|\n", *rows, MARKS[1], after])
 
 
 def packages() -> list[tuple[str, str]]:
-    """The path of each package and feature below ``crawler_lifecycle/``, and the first sentence of
-    its docstring.
+    """Return the path of each package and feature below ``crawler_lifecycle/``, with the first
+    sentence of its docstring.
     """
     files = [*ROOT.glob("*/__init__.py"), *ROOT.glob("features/*/__init__.py")]
     return [

@@ -1,7 +1,7 @@
 """Install promtool, which tests the alarms, into a cache folder outside the tree: ``promtool.py``.
 
-It comes from Debian's package of Prometheus, which is unpacked and not installed, because nobody
-needs its service.
+It comes from Debian's package of Prometheus, which is unpacked but not installed, because its
+service is not needed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 
 
 def program() -> Path:
-    """Where promtool is or will be, unless it is installed."""
+    """Return the folder of promtool, unless promtool is installed on the machine."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(shutil.which("promtool") or Path(base, "crawler-lifecycle", "promtool"))
 
 
 def install() -> None:
-    """Fetch the package and take promtool out of it. Raises ``CalledProcessError``, ``OSError``."""
+    """Fetch the package, and extract promtool. Raises ``CalledProcessError`` or ``OSError``."""
     where = program()
     where.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=where.parent) as name:
-        # Whoever fetches packages for root is another user.
+        # apt fetches packages as another user even if root calls it.
         Path(name).chmod(0o777)
         subprocess.run(["apt-get", "download", "-q", "prometheus"], check=True, cwd=name)  # noqa: S607
         [package] = Path(name).glob("*.deb")
@@ -34,7 +34,7 @@ def install() -> None:
 
 
 def main() -> int:
-    """Install it unless it is there. The exit code is 1 where that fails."""
+    """Install promtool unless it is installed. The exit code is 1 if the installation fails."""
     try:
         if not program().exists():
             install()

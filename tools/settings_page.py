@@ -1,9 +1,9 @@
-"""``python -m tools.settings_page docs/settings.md``: writes the default and meaning of each
+"""``python -m tools.settings_page docs/settings.md`` writes the default and meaning of each
 setting into the page.
 
-The page says in which section and order a setting stands: in a line that begins with ``-
-`LIFECYCLE_…` ``. The rest of the line comes from ``settings.py``: the default, *secret*, and the
-docstring below the field.
+The page determines the sections and the order of the settings. A setting has a line that begins
+with ``- `LIFECYCLE_…` ``. The rest of this line comes from ``settings.py``: the default, *secret*,
+and the docstring below the field.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pydantic_core import PydanticUndefined
 from crawler_lifecycle import settings
 from crawler_lifecycle.settings import PREFIX, Settings
 
-#: A line about a setting: its variable, and the default that stands there.
+#: A line about a setting, with its variable and its present default.
 LINE = re.compile(r"- `(LIFECYCLE_\w+)`(?: \((.*?)\))?(?::.*)?")
 
 
 def described(text: str) -> str:
-    """The page with the present default and meaning of each setting.
+    """Return the page with the present default and meaning of each setting.
 
-    Raises ``ValueError`` for one that is missing, there twice or unknown, or that has no meaning.
+    Raises ``ValueError`` for a setting that is missing, repeated, unknown, or without a meaning.
     """
     wanted, lines = dict(leaves(Settings, PREFIX, meanings())), []
     for line in text.splitlines(keepends=True):
         if found := LINE.fullmatch(line.rstrip("\n")):
             if (setting := wanted.pop(found[1], None)) is None:
-                raise ValueError(f"{found[1]} is no setting, or stands here twice")
+                raise ValueError(f"{found[1]} is not a setting, or is on the page twice")
             line = f"- `{found[1]}`{_default(setting[0], found[2])}: {setting[1]}\n"
         lines.append(line)
     if wanted:
@@ -45,7 +45,7 @@ def described(text: str) -> str:
 
 
 def meanings() -> Mapping[tuple[str, str], str]:
-    """Class and field -> the docstring below the field, in one line."""
+    """Return the docstring below each field, in one line, by class and field."""
     found = {}
     for part in ast.parse(inspect.getsource(settings)).body:
         body = part.body if isinstance(part, ast.ClassDef) else []
@@ -66,7 +66,7 @@ def leaves(
 ) -> Iterator[tuple[str, tuple[FieldInfo, str]]]:
     """Yield each variable with its field and meaning.
 
-    A section that several have says nothing: its field does.
+    If several settings share a section class, the docstring of the field in ``Settings`` counts.
     """
     for name, field in model.model_fields.items():
         kind, said = field.annotation, known.get((model.__name__, name))
@@ -88,7 +88,10 @@ def _is_secret(field: FieldInfo) -> bool:
 
 
 def _default(field: FieldInfo, written: str | None) -> str:
-    """The default in brackets. One that is made at the start is written by hand."""
+    """Return the default in brackets.
+
+    Defaults that are computed at the start of a process are written on the page by hand.
+    """
     value = field.default
     if field.default_factory is list or field.default_factory is dict:
         return f" (`{field.default_factory()}`)"
@@ -102,7 +105,7 @@ def _default(field: FieldInfo, written: str | None) -> str:
 
 
 def main(page: str) -> int:
-    """Write the page; the exit code."""
+    """Write the page, and return the exit code."""
     file = Path(page)
     file.write_text(described(file.read_text()))
     print(f"wrote {file}", file=sys.stderr)

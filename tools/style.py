@@ -1,7 +1,7 @@
-"""Refuse more of the habits that made this code dense: ``[style]`` in ``house.toml`` limits their
-numbers.
+"""Refuse further use of habits that made this code dense: ``[style]`` in ``house.toml`` limits how
+often they occur.
 
-The numbers only go down. Each rule says what to write instead. ruff has no rules for these habits.
+The limits only go down. Each rule states what to write instead. ruff has no rules for these habits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 
 LIMITS = Path(__file__).with_name("house.toml")
 HOUSE = LIMITS.parent.parent / "crawler_lifecycle"
-#: Places of one rule that a complaint names.
+#: The maximum number of places that a complaint of one rule names.
 SHOWN = 5
-#: Nodes of the syntax tree in a returned expression, and lines of a helper.
+#: The maximum number of nodes of the syntax tree in a returned expression, and of lines of a
+#: helper.
 RETURNED_MAX, HELPER_LINES = 60, 3
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WORD = re.compile(r"[A-Z][a-z0-9]*")
@@ -28,7 +29,9 @@ _PARTICIPLE = re.compile(r".*(ed|en|wn)|Begun|Done|Found|Gone|Held|Kept|Left|Mad
 
 @dataclass(frozen=True)
 class Module:
-    """A parsed module. ``nodes`` are all its nodes, ``parents`` the node around each."""
+    """A parsed module. ``nodes`` are all its nodes, and ``parents`` maps each node to the node that
+    contains it.
+    """
 
     path: Path
     nodes: tuple[ast.AST, ...]
@@ -43,7 +46,9 @@ def read_module(path: Path) -> Module:
 
 
 def find_tuple_assignments(module: Module) -> Iterator[int]:
-    """Assignments of several values at once that do not use each other, as a swap does."""
+    """Yield the lines of assignments of several values at once that do not use each other, unlike a
+    swap.
+    """
     for node in module.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
             continue
@@ -56,7 +61,7 @@ def find_tuple_assignments(module: Module) -> Iterator[int]:
 
 
 def find_walruses(module: Module) -> Iterator[int]:
-    """Assignments inside of expressions, other than in a condition or a comprehension."""
+    """Yield the lines of assignments inside expressions, except in conditions and comprehensions."""
     for node in module.nodes:
         if isinstance(node, ast.NamedExpr) and not _in_condition(module, node):
             yield node.lineno
@@ -78,7 +83,7 @@ def _in_condition(module: Module, node: ast.AST) -> bool:
 
 
 def find_long_returns(module: Module) -> Iterator[int]:
-    """Returned expressions that do the work of several statements."""
+    """Yield the lines of returned expressions that do the work of several statements."""
     for node in module.nodes:
         if (
             isinstance(node, ast.Return)
@@ -89,7 +94,7 @@ def find_long_returns(module: Module) -> Iterator[int]:
 
 
 def find_ones(module: Module) -> Iterator[int]:
-    """Loops whose variable is called ``one``."""
+    """Yield the lines of loops whose variable is called ``one``."""
     for node in module.nodes:
         if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
             for target in ast.walk(node.target):
@@ -98,7 +103,7 @@ def find_ones(module: Module) -> Iterator[int]:
 
 
 def find_participles(module: Module) -> Iterator[int]:
-    """Classes whose name is one participle."""
+    """Yield the lines of classes whose name is a single participle."""
     for node in module.nodes:
         if isinstance(node, ast.ClassDef):
             name = node.name.lstrip("_")
@@ -107,7 +112,9 @@ def find_participles(module: Module) -> Iterator[int]:
 
 
 def find_tiny_helpers(module: Module) -> Iterator[int]:
-    """Private functions that are used once and have fewer than ``HELPER_LINES`` lines of code."""
+    """Yield the lines of private functions that are used once and have fewer than ``HELPER_LINES``
+    lines of code.
+    """
     used = Counter(node.id for node in module.nodes if isinstance(node, ast.Name))
     used.update(node.attr for node in module.nodes if isinstance(node, ast.Attribute))
     for node in module.nodes:
@@ -127,8 +134,7 @@ def find_tiny_helpers(module: Module) -> Iterator[int]:
             yield node.lineno
 
 
-#: Name of a rule in ``house.toml`` -> the function that finds its places, and what to write
-#: instead.
+#: For each rule in ``house.toml``, the function that finds its places, and what to write instead.
 RULES: dict[str, tuple[Callable[[Module], Iterator[int]], str]] = {
     "tuple_assignments": (find_tuple_assignments, "one assignment for each value"),
     "walruses": (find_walruses, "an assignment of its own before the expression"),
@@ -140,7 +146,7 @@ RULES: dict[str, tuple[Callable[[Module], Iterator[int]], str]] = {
 
 
 def find_names_twice(modules: list[Module]) -> list[str]:
-    """Public classes whose name stands in another module too, with their places."""
+    """Return public classes whose name also occurs in another module, with their places."""
     places: dict[str, list[str]] = defaultdict(list)
     for module in modules:
         for node in module.nodes:
@@ -152,7 +158,7 @@ def find_names_twice(modules: list[Module]) -> list[str]:
 
 
 def find_places(modules: list[Module]) -> dict[str, list[str]]:
-    """All places of each rule."""
+    """Return all places of each rule."""
     found = {
         name: [
             f"{module.path.relative_to(HOUSE)}:{line}"
@@ -165,8 +171,8 @@ def find_places(modules: list[Module]) -> dict[str, list[str]]:
 
 
 def list_complaints(places: dict[str, list[str]], limits: dict[str, int]) -> Iterator[str]:
-    """One line for each rule that is broken more often than before, or less often than
-    ``house.toml`` says.
+    """Yield one line for each rule that is broken more often than ``house.toml`` allows, or less
+    often.
     """
     for name, found in places.items():
         fix = RULES[name][1] if name in RULES else "a name that says whose it is"

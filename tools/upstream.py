@@ -1,8 +1,8 @@
 """The public names of the packages that our façades follow: ``python -m tools.upstream [--check]``.
 
-Asks the package index for the newest wheel of each package, and reads its names without importing
-it. Writes ``tests/graphs/upstream.json``, or with ``--check`` exits with 1 if a newer version has
-other names. ``tests/graphs/test_upstream.py`` says what these names are here.
+It downloads the newest wheel of each package from the package index, and reads its names without
+importing it. It writes ``tests/graphs/upstream.json``. With ``--check``, it exits with 1 if a newer
+version has other names. ``tests/graphs/test_upstream.py`` states what these names are called here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 LIST = Path(__file__).resolve().parents[1] / "tests" / "graphs" / "upstream.json"
-#: Façade -> the package, and its modules whose public classes and functions users import. Of a
-#: module with ``__all__`` these names only, wherever they are defined. Oban Pro's workflows are on
-#: no public index.
+#: For each façade, the package and its modules whose public classes and functions users import. If
+#: a module has ``__all__``, only these names count, wherever they are defined. The workflows of
+#: Oban Pro are on no public index.
 FACADES: Mapping[str, tuple[str, Sequence[str]]] = {
     "graphs.chancy": (
         "chancy",
@@ -41,15 +41,15 @@ FACADES: Mapping[str, tuple[str, Sequence[str]]] = {
         ("shub_workflow/crawl.py", "shub_workflow/base.py", "shub_workflow/script.py"),
     ),
 }
-#: The newest Python of which wheels are asked for; oban needs 3.12.
+#: The newest Python for which wheels are requested. oban needs 3.12.
 PYTHON = "3.13"
-#: A statement that this Python may be too old to read.
+#: A statement that this Python may be too old to parse.
 _TYPE = re.compile(r"^type .*? =", re.MULTILINE)
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def wheel(package: str, folder: Path) -> Path:
-    """The newest wheel. Raises ``SystemExit`` with pip's words where there is none."""
+    """Return the newest wheel. Raises ``SystemExit`` with the output of pip if there is no wheel."""
     options = [
         "--quiet",
         "--no-deps",
@@ -66,7 +66,9 @@ def wheel(package: str, folder: Path) -> Path:
 
 
 def names(sources: Mapping[str, str], modules: Sequence[str]) -> list[str]:
-    """Public names: ``Class``, ``Class.member``, ``Class(parameter)``, ``function(parameter)``."""
+    """Yield public names: ``Class``, ``Class.member``, ``Class(parameter)`` and
+    ``function(parameter)``.
+    """
     trees = {path: ast.parse(_TYPE.sub("Type =", text)) for path, text in sources.items()}
     found: set[str] = set()
     for module in modules:
@@ -76,8 +78,8 @@ def names(sources: Mapping[str, str], modules: Sequence[str]) -> list[str]:
 
 
 def _public(trees: Mapping[str, ast.Module], module: str) -> dict[str, Definition]:
-    """The names of ``__all__`` with the definitions in the modules that they come from; without it
-    all of its own.
+    """Return the names in ``__all__`` with their definitions in the modules from which they come,
+    or without ``__all__`` all names of the module.
     """
     tree = trees[module]
     exported = _exported(tree)
@@ -151,7 +153,7 @@ def _parameters(one: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
 
 
 def read() -> dict[str, Any]:
-    """Façade -> the package, its newest version and its names."""
+    """Return the package of each façade, with its newest version and its names."""
     found = {}
     for facade, (package, modules) in FACADES.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A worker for everything: every role in one process, each with threads and connections of its own.
+"""A worker for everything: all roles in one process, each with its own threads and connections.
 
 ``python -m workers.all``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,4 +1,4 @@
-"""A worker for audits: database, cluster and Temporal compared.
+"""A worker for audits, which compare the database, the cluster and Temporal.
 
 ``python -m workers.audit``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,4 +1,4 @@
-"""A worker for everything that may hang on a slow cluster: deployments and polls.
+"""A worker for everything that a slow cluster may delay: deployments and polls.
 
 ``python -m workers.cluster``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,5 +1,5 @@
-"""A worker for stops: everything from the wish that a run ends to the proof that nothing of it
-runs.
+"""A worker for stops: everything from the request for a stop to the proof that nothing of the run
+executes.
 
 ``python -m workers.control``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,4 +1,4 @@
-"""A worker for supporting files: zip and upload.
+"""A worker for supporting files, which it packs and uploads.
 
 ``python -m workers.export``; see ``crawler_lifecycle.worker.process``.
 """

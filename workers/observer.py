@@ -1,4 +1,4 @@
-"""A worker that serves no queue: it notices changes on the cluster and wakes the runs concerned.
+"""A worker without a queue, which notices changes on the cluster and wakes the affected runs.
 
 ``python -m workers.observer``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,4 +1,4 @@
-"""A worker for the classes of crawl managers: each has a process of its own.
+"""A worker for classes of crawl managers, each of which executes in its own process.
 
 ``python -m workers.user-code``; see ``crawler_lifecycle.worker.process``.
 """

@@ -1,4 +1,4 @@
-"""A worker for webhooks: it alone calls addresses that people name.
+"""A worker for webhooks, the only worker that calls addresses that users name.
 
 ``python -m workers.webhooks``; see ``crawler_lifecycle.worker.process``.
 """

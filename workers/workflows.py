@@ -1,4 +1,4 @@
-"""A worker for workflows and the short steps next to them: database, events, notifications.
+"""A worker for workflows and their short activities: database, events and notifications.
 
 ``python -m workers.workflows``; see ``crawler_lifecycle.worker.process``.
 """

@@ -333,7 +333,7 @@ class _Reader:
         for path, text in _texts(definition):
             if "\0" in text:
                 raise InvalidRequest(
-                    f"{path}: holds a NUL character, which no process can receive; remove it"
+                    f"{path}: contains a NUL character, which no process can receive; remove it"
                 )
         self.owned.check(definition.kubernetes, definition.secrets)
 

@@ -41,8 +41,8 @@ class TaskCall(_Body):
     index: int = Field(ge=0, le=bounds.INT_MAX)
     args: dict[str, str] = Field(default_factory=dict)
     attempt: int | None = Field(default=None, ge=1, le=bounds.INT_MAX)
-    """The number of the try of this index over all attempts of the run; null for the attempt of the
-    call.
+    """The number of the try of this task, counted over all attempts of the run; null for the
+    attempt of the call.
     """
     retry: int = Field(default=0, ge=0, le=bounds.INT_MAX)
     """The number of earlier retries by the retry policy. If this number is above 0, a resumable

@@ -226,7 +226,7 @@ class Inbox:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self.note(f"payload of signal {name!r} is no object, the signal counts")
+            self.note(f"payload of signal {name!r} is not an object, but the signal counts")
             return {}
         unknown = sorted(str(k) for k in set(value) - set(known))
         if unknown:

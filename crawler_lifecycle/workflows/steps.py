@@ -265,7 +265,7 @@ async def tell(parent: str | None, signal: str, result: object, inbox: Inbox) ->
     # This happens after a manual edit of the row; the server would refuse the workflow task for
     # ever.
     if not travels(parent):
-        inbox.note("the parent was not notified: its id is no valid workflow id")
+        inbox.note("the parent was not notified: its id is not a valid workflow id")
         return
     try:
         await workflow.get_external_workflow_handle(parent).signal(signal, result)

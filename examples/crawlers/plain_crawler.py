@@ -1,16 +1,17 @@
-"""A crawler without a framework: one file, standard library only, to show what a command needs to
-be a good crawler.
+"""A crawler without a framework, in one file that uses only the standard library. It shows what a
+command must do to be a good crawler.
 
-It reads what it needs from its environment, every part of which may be missing:
+It reads these variables from its environment. Each of them may be missing:
 
-- ``CRAWL_ARGS``: JSON object with ``site``, ``max_pages``, ``delay`` and ``fail_after``;
-  command-line options win
-- ``CRAWL_FILES_DIR``: folder for ``items.jsonl`` and ``summary.json``
-- ``CRAWL_STATE_DIR`` and ``CRAWL_RESUME=1``: where it keeps its place after a stop, and whether to
-  continue from there
-- ``CRAWL_STATS_FILE``: counters, replaced about once a second
+- ``CRAWL_ARGS``: a JSON object with ``site``, ``max_pages``, ``delay`` and ``fail_after``;
+  command-line options override it
+- ``CRAWL_FILES_DIR``: the folder for ``items.jsonl`` and ``summary.json``
+- ``CRAWL_STATE_DIR`` and ``CRAWL_RESUME=1``: the folder for its position after a stop, and whether
+  the crawl continues from this position
+- ``CRAWL_STATS_FILE``: the file for counters, which is replaced about once a second
 
-Exit codes: 0 finished, 1 failed, 4 wrong arguments, 11 stopped in order by SIGTERM or SIGINT.
+The exit codes are 0 (finished), 1 (failed), 4 (wrong arguments) and 11 (stopped in an orderly way
+by SIGTERM or SIGINT).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Page(HTMLParser):
 
 
 class Crawl:
-    """A breadth-first walk through one site that can be stopped between any two pages."""
+    """A breadth-first crawl of one site that can be stopped between any two pages."""
 
     def __init__(self, site: str, max_pages: int, delay: float, fail_after: int | None) -> None:
         self.site = site.rstrip("/") + "/"
@@ -84,11 +85,11 @@ class Crawl:
         self._told = 0.0
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """Ask the walk to end; it does so after the page at hand."""
+        """Request the end of the crawl, which comes after the current page."""
         self.stopping = True
 
     def run(self) -> int:
-        """Walk, and answer with the exit code."""
+        """Crawl, and return the exit code."""
         self._find_place()
         try:
             robots = self._robots()
@@ -113,9 +114,9 @@ class Crawl:
         return FINISHED
 
     def _robots(self) -> RobotFileParser:
-        """The site's rules.
+        """Read the robots.txt of the site.
 
-        Having none allows everything; if it cannot be read, the crawl ends.
+        Without a robots.txt, everything is allowed. If it cannot be read, the crawl ends.
         """
         robots = RobotFileParser()
         try:
@@ -135,7 +136,7 @@ class Crawl:
             return
         if final != url:
             if final in self.known or not self._belongs(final):
-                return  # a redirect to a page that has its own turn, or out of the site
+                return  # a redirect to a page with its own turn, or to another site
             self.known.add(final)
         self.pages += 1
         self.bytes += len(text)
@@ -168,14 +169,14 @@ class Crawl:
                 with urlopen(request, timeout=20) as response:  # noqa: S310
                     return response.url, response.read().decode("utf-8", errors="replace")
             except (URLError, TimeoutError) as error:
-                # A connection can be lost on its way. What the site answered is not asked for
-                # again.
+                # A connection can be lost while a request is sent. A request that the site has
+                # answered is not repeated.
                 if isinstance(error, HTTPError) or not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
 
     def _pause(self) -> None:
-        """Be polite, but wake up soon after a signal."""
+        """Pause to be polite, but wake up soon after a signal."""
         until = time.monotonic() + self.delay
         while not self.stopping and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
@@ -185,7 +186,8 @@ class Crawl:
         if not place or not place.is_file():
             return
         kept = json.loads(place.read_text(encoding="utf-8"))
-        # Good for one start: a crawl that is killed later has no position to continue from.
+        # The state is valid for one start: a crawl that is killed later has no position from which
+        # it could continue.
         place.unlink()
         if os.environ.get("CRAWL_RESUME") == "1":
             self.resumed = True
@@ -203,7 +205,7 @@ class Crawl:
             )
 
     def _tell(self, **end: Any) -> None:
-        """Publish the counters, at most once a second unless it is the end."""
+        """Publish the counters, at most once a second except at the end."""
         stats = os.environ.get("CRAWL_STATS_FILE")
         if stats and (end or time.monotonic() - self._told >= 1):
             self._told = time.monotonic()
@@ -236,14 +238,14 @@ class Crawl:
 
 
 class Arguments(argparse.ArgumentParser):
-    """An argument parser that ends with the agreed exit code for wrong arguments."""
+    """An argument parser that uses the agreed exit code for invalid arguments."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_ARGUMENTS, f"{self.prog}: error: {message}\n")
 
 
 def main() -> int:
-    """Read the arguments, crawl, and answer with the exit code."""
+    """Read the arguments, crawl, and return the exit code."""
     parser = Arguments(
         prog="plain_crawler.py", description="A small crawler that needs nothing but Python."
     )
@@ -276,7 +278,7 @@ def main() -> int:
 
 
 def _folder(variable: str) -> Path | None:
-    """The folder named by a variable, made when it does not exist yet."""
+    """Return the folder that a variable names, and create it if it does not exist."""
     if not (name := os.environ.get(variable)):
         return None
     folder = Path(name)
@@ -285,7 +287,7 @@ def _folder(variable: str) -> Path | None:
 
 
 def _replace(file: Path, content: dict[str, Any]) -> None:
-    """Write a file so that a reader sees either the old or the new one."""
+    """Write a file so that a reader sees either the old or the new content."""
     unfinished = file.with_name(file.name + ".tmp")
     unfinished.write_text(json.dumps(content, ensure_ascii=False) + "\n", encoding="utf-8")
     unfinished.replace(file)

@@ -1,6 +1,4 @@
-"""``python -m examples.site``: serve the demonstration site, on this machine only unless configured
-otherwise.
-"""
+"""``python -m examples.site`` serves the demonstration site, by default only on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT, then leave at once with exit code 0."""
+    """Serve until SIGTERM or SIGINT, then end at once with exit code 0."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.site", description="A website to crawl, without internet."
     )
@@ -36,18 +34,18 @@ def main() -> int:
     )
     options = parser.parse_args()
 
-    # uvicorn puts its own handlers in front of these and raises the signal again when it has shut
-    # down.
+    # uvicorn installs its own handlers before these handlers, and raises the signal again after its
+    # shutdown.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
 
-    # The protocol is named because asyncio switches off Nagle's algorithm (40 ms a page) only if it
-    # can read it here.
+    # The protocol is named, because asyncio disables Nagle's algorithm (which costs 40 ms for each
+    # page) only if it can read the protocol here.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((options.host, options.port))
-        listener.listen(128)  # who reads the address below may connect at once
+        listener.listen(128)  # Programs that read the address below may connect at once.
     except (OSError, OverflowError) as error:
         print(f"cannot listen on {options.host}:{options.port}: {error}", file=sys.stderr)
         return 1
@@ -59,7 +57,7 @@ def main() -> int:
         access_log=False,
         lifespan="off",
         server_header=False,
-        timeout_graceful_shutdown=0,  # a visitor of a slow page must not hold up the end
+        timeout_graceful_shutdown=0,  # A client of a slow page must not delay the end.
     )
     print(f"http://{options.host}:{listener.getsockname()[1]}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])

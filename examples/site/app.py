@@ -26,9 +26,7 @@ from examples.site.pages import NoSuchPage, Pages
 
 
 class Site:
-    """The endpoints of one site and what it remembers: how often a page was visited since it
-    started.
-    """
+    """The endpoints of one site and its memory of how often each page was visited since the start."""
 
     def __init__(self, catalogue: Catalogue, slow_seconds: float) -> None:
         self.catalogue = catalogue
@@ -65,7 +63,7 @@ class Site:
         return self._redirect(request, pages.service_path(request.path_params["service"]), 302)
 
     async def former_short_link(self, request: Request) -> Response:
-        """Leads to the present short link, so a crawler meets two redirects in a row."""
+        """Redirect to the current short link, so that a crawler meets two redirects in a row."""
         return self._redirect(request, f"/go/{quote(request.path_params['service'])}", 301)
 
     def _redirect(self, request: Request, target: str, status: int) -> Response:
@@ -82,8 +80,8 @@ class Site:
         )
 
     async def unsteady(self, request: Request) -> Response:
-        """Every seventh page is down at each odd visit, so that trying again helps and a second
-        crawl sees it again.
+        """Fail for every seventh page at each odd visit, so that a retry helps and a second crawl
+        meets the failure again.
         """
         number = _numbered(request, pages.UNSTEADY_PAGES)
         self._unsteady[number] += 1
@@ -119,7 +117,9 @@ class Site:
         )
 
     async def sitemap_index(self, request: Request) -> Response:
-        """One sitemap for the sections and one per service: no request has to load every model."""
+        """Return one sitemap for the sections and one for each service, so that no request must
+        load every model.
+        """
         base = str(request.base_url).rstrip("/")
         urls = [f"{base}/sitemap-sections.xml"]
         urls += [
@@ -152,8 +152,8 @@ class Site:
         return Response(pages.sitemap(base + path for path in paths), media_type="application/xml")
 
     async def health(self, request: Request) -> Response:
-        """Alive, and how much was asked for: tests can see whether a crawler kept away from the
-        private section.
+        """Report that the site is alive, and how often pages were requested. Tests can see whether
+        a crawler avoided the private section.
         """
         return JSONResponse(
             {
@@ -169,7 +169,7 @@ class Site:
 
 
 class _Counting:
-    """Counts requests by the first part of their path."""
+    """Count requests by the first part of their path."""
 
     def __init__(self, app: ASGIApp, counter: Counter[str]) -> None:
         self._app = app
@@ -188,7 +188,7 @@ _SECTIONS = frozenset(
 
 
 def create_app(services: int = 0, slow_seconds: float = 1.0) -> ASGIApp:
-    """A site with the given number of services (0 = all that are installed)."""
+    """Return a site with this number of services (0 = all installed services)."""
     site = Site(Catalogue(services), slow_seconds)
     app = Starlette(
         routes=[
@@ -220,7 +220,7 @@ def create_app(services: int = 0, slow_seconds: float = 1.0) -> ASGIApp:
 
 
 def _page(request: Request) -> int:
-    """The number of the part of a list that is asked for."""
+    """Return the requested number of a part of a list."""
     text = request.query_params.get("page", "1")
     if not (text.isascii() and text.isdigit() and len(text) < 6):
         raise NoSuchPage(f"page {text}")

@@ -1,4 +1,4 @@
-"""From the loose HTML of the API models to HTML that is valid, closed and safe to print."""
+"""A converter from the loose HTML of the API models to HTML that is valid, closed and safe."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BLOCKS = {"p", "ul", "ol", "dl", "pre"} | _HEADINGS
 _BOXES = {"note": "note", "important": "important"}
 _TRANSPARENT = {"xhtml", "zonbook", "html", "body", "div", "span", "section", "para", "title"}
 _SKIPPED = {"fullname", "script", "style"}
-_FLOW = {"div", "li", "dd"}  # elements of ours in which blocks may stand
-# What text that stands directly in a list has to be wrapped in.
+_FLOW = {"div", "li", "dd"}  # our elements that may contain blocks
+# The elements that must contain a text that is directly in a list.
 _LISTS = {"ul": "li", "ol": "li", "dl": "dd"}
 _PARENTS = {"li": ("ul", "ol"), "dt": ("dl",), "dd": ("dl",)}
 _INLINE_OUT = {*_INLINE.values(), "a"}
@@ -35,10 +35,10 @@ _EMPTY = re.compile(r"<(p|li|b|i|em|strong|code)>\s*</\1>")
 
 
 class _Cleaner(HTMLParser):
-    """Prints known elements in a valid nesting and everything else as text.
+    """Writes known elements in a valid nesting and everything else as text.
 
-    Links lead to pages of this site or are dropped: a demonstration must not send a crawler out
-    into the internet.
+    Links lead to pages of this site or are removed, because a demonstration must not send a crawler
+    to the internet.
     """
 
     def __init__(self, link: Linker) -> None:
@@ -47,11 +47,11 @@ class _Cleaner(HTMLParser):
         self._out: list[str] = []
         self._stack: list[str] = []
         self._skipping = 0
-        # Where the open link began, and where it wanted to go.
+        # The position of the open link, and its target.
         self._anchor: tuple[int, str] | None = None
 
     def result(self) -> str:
-        """Everything printed so far, with all elements closed."""
+        """Return everything that has been written so far, with all elements closed."""
         self.close()
         self._pop_to(0)
         return _EMPTY.sub("", "".join(self._out)).strip()
@@ -80,7 +80,7 @@ class _Cleaner(HTMLParser):
                 self._push("div", f' class="{_BOXES[tag]}"')
             else:
                 self._push("h3" if tag in _HEADINGS else tag)
-        else:  # a placeholder such as <region>, which was meant as text
+        else:  # a placeholder such as <region>, which is meant as text
             self.handle_data(f"<{tag}>")
 
     def handle_endtag(self, tag: str) -> None:
@@ -136,21 +136,21 @@ class _Cleaner(HTMLParser):
                 return
 
     def _phrasing(self) -> None:
-        """Make sure that text may stand here."""
+        """Make sure that text is allowed here."""
         if not self._stack:
             self._push("p")
         elif self._stack[-1] in _LISTS:
             self._push(_LISTS[self._stack[-1]])
 
     def _flow(self) -> None:
-        """Make sure that a block may stand here."""
+        """Make sure that a block is allowed here."""
         while self._stack and self._stack[-1] not in _FLOW and self._stack[-1] not in _LISTS:
             self._pop_to(len(self._stack) - 1)
         if self._stack and self._stack[-1] in _LISTS:
             self._push(_LISTS[self._stack[-1]])
 
     def _item(self, tag: str) -> None:
-        """Open a list item in the nearest fitting list, or in a new one when there is none."""
+        """Open a list item in the nearest matching list, or in a new list if there is none."""
         for depth in range(len(self._stack) - 1, -1, -1):
             if self._stack[depth] in _PARENTS[tag]:
                 self._pop_to(depth + 1)
@@ -181,7 +181,7 @@ class _Text(HTMLParser):
 
 
 def clean(html: str, link: Linker) -> str:
-    """Valid HTML with the meaning of the given loose HTML; references to operations become
+    """Return valid HTML with the meaning of the given loose HTML. References to operations become
     links.
     """
     if not html:
@@ -192,7 +192,7 @@ def clean(html: str, link: Linker) -> str:
 
 
 def text_of(html: str) -> str:
-    """The plain text of HTML, white space collapsed."""
+    """Return the plain text of HTML, with collapsed white space."""
     parser = _Text()
     parser.feed(html)
     parser.close()
@@ -200,7 +200,7 @@ def text_of(html: str) -> str:
 
 
 def first_sentence(html: str, limit: int = 160) -> str:
-    """The beginning of a documentation text, for lists."""
+    """Return the beginning of a documentation text, for lists."""
     text = text_of(html[: 20 * limit])
     sentence = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
     return sentence if len(sentence) <= limit else sentence[: limit - 1].rsplit(" ", 1)[0] + "…"

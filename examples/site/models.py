@@ -1,4 +1,6 @@
-"""The content of the site: botocore's API models, read from disk only when a page needs them."""
+"""The content of the site: botocore's API models, which are read from disk only when a page needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ import botocore  # type: ignore[import-untyped]
 
 DATA = Path(botocore.__file__).parent / "data"
 
-# A small site should still be a good one: services many people know, of moderate size, spread over
-# the alphabet so that crawls by letter range (a-f, g-l, m-r, s-z) all find something to do. A site
-# of N services takes the first N of these.
+# A small site should also be useful. Therefore, these services are well known, of moderate size,
+# and spread over the alphabet, so that crawls of letter ranges (a-f, g-l, m-r, s-z) all find pages.
+# A site of N services uses the first N of them.
 FIRST_CHOICE = (
     "sqs",
     "dax",
@@ -34,7 +36,7 @@ FIRST_CHOICE = (
     "health",
 )
 
-# Topics by words that occur in service ids; the first topic that matches gets the service.
+# Topics by words in service ids. A service gets the first topic that matches.
 TOPICS = {
     "machine-learning": "bedrock comprehend forecast frauddetector lex machinelearning personalize "
     "polly rekognition "
@@ -77,7 +79,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An error that an operation may answer with."""
+    """An error with which an operation may answer."""
 
     name: str
     status: int | None
@@ -86,7 +88,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation of a service, ready to be printed."""
+    """One operation of a service, ready to be rendered."""
 
     name: str
     method: str
@@ -99,9 +101,7 @@ class Operation:
 
 
 class Service:
-    """One service, wrapped around its raw model; operations are worked out when somebody asks for
-    them.
-    """
+    """One service, with its raw model. Its operations are computed on demand."""
 
     def __init__(self, service_id: str, model: dict[str, Any]) -> None:
         self.id = service_id
@@ -115,13 +115,13 @@ class Service:
 
     @cached_property
     def operations(self) -> tuple[str, ...]:
-        """The names of all operations, sorted."""
+        """Return the names of all operations, sorted."""
         return tuple(sorted(self._model["operations"]))
 
     @cached_property
     def families(self) -> dict[str, list[str]]:
-        """Operations by what they act upon: CreateQueue, DeleteQueue and ListQueues belong
-        together.
+        """Return the operations by the thing on which they act: CreateQueue, DeleteQueue and
+        ListQueues belong together.
         """
         families: dict[str, list[str]] = {}
         for name in self.operations:
@@ -129,17 +129,19 @@ class Service:
         return families
 
     def summary(self, operation: str) -> str:
-        """The documentation of an operation as it stands in the model, for lists that show its
-        first sentence.
+        """Return the documentation of an operation from the model, for lists that show its first
+        sentence.
         """
         return str(self._model["operations"][operation].get("documentation") or "")
 
     def related(self, operation: str, limit: int = 8) -> list[str]:
-        """Other operations on the same thing."""
+        """Return other operations on the same thing."""
         return [name for name in self.families[noun_of(operation)] if name != operation][:limit]
 
     def operation(self, name: str) -> Operation:
-        """One operation by name; KeyError when the service has none of that name."""
+        """Return one operation by name. Raises KeyError if the service has no operation with this
+        name.
+        """
         raw: dict[str, Any] = self._model["operations"][name]
         http = raw.get("http", {})
         return Operation(
@@ -179,20 +181,20 @@ class Service:
 
 
 def title_of(metadata: dict[str, Any], service_id: str) -> str:
-    """What a person would call the service."""
+    """Return the name that a person would use for the service."""
     return str(metadata.get("serviceFullName") or metadata.get("serviceAbbreviation") or service_id)
 
 
 def noun_of(operation: str) -> str:
-    """The thing an operation acts upon: its name without the verb in front and the plural
-    behind.
+    """Return the thing on which an operation acts: its name without the verb and without the
+    plural.
     """
     words = re.findall(r"[A-Z][a-z0-9]*|[a-z0-9]+", operation)
     return "".join(words[1:] or words).removesuffix("s").lower()
 
 
 def topic_of(service_id: str) -> str:
-    """The topic under which the category pages list a service."""
+    """Return the topic under which the category pages list a service."""
     for topic, words in TOPICS.items():
         if any(word in service_id for word in words.split()):
             return topic
@@ -200,7 +202,9 @@ def topic_of(service_id: str) -> str:
 
 
 def _model_file(service_id: str) -> Path | None:
-    """The newest model of a service; botocore has shipped them both plain and compressed."""
+    """Return the file of the newest model of a service. botocore has shipped models both plain and
+    compressed.
+    """
     for version in sorted((DATA / service_id).iterdir(), reverse=True):
         for name in ("service-2.json.gz", "service-2.json"):
             if (file := version / name).is_file():
@@ -210,8 +214,8 @@ def _model_file(service_id: str) -> Path | None:
 
 @lru_cache(maxsize=64)
 def load(service_id: str) -> Service:
-    """Read a whole model: between one and thirty milliseconds, so the recently used ones are
-    kept.
+    """Read a whole model. This takes between one and thirty milliseconds, so recently used models
+    are cached.
     """
     file = _model_file(service_id)
     if file is None:
@@ -224,8 +228,8 @@ def load(service_id: str) -> Service:
 
 @cache
 def title(service_id: str) -> str:
-    """The title of a service, from the first kilobytes of its model: lists must not cost a complete
-    load per line.
+    """Return the title of a service from the first kilobytes of its model, because a list must not
+    load a complete model for each line.
     """
     file = _model_file(service_id)
     if file is None:
@@ -240,14 +244,14 @@ def title(service_id: str) -> str:
         try:
             metadata, _ = json.JSONDecoder().raw_decode(text, text.index("{", start))
         except ValueError:
-            pass  # the metadata continues behind the part that was read; the complete model has it
+            pass  # The metadata is longer than the part that was read, and the complete model contains all of it.
         else:
             return title_of(metadata, service_id)
     return load(service_id).title
 
 
 class Catalogue:
-    """The services of one site: all that are installed, or a chosen number of them."""
+    """The services of one site: all installed services, or a chosen number of them."""
 
     def __init__(self, limit: int = 0) -> None:
         installed = sorted(
@@ -263,14 +267,16 @@ class Catalogue:
         return service_id in self._known
 
     def service(self, service_id: str) -> Service:
-        """A service of this site; KeyError when it is not part of it, even if botocore knows it."""
+        """Return a service of this site. Raises KeyError if the site does not have the service,
+        even if botocore does.
+        """
         if service_id not in self._known:
             raise KeyError(service_id)
         return load(service_id)
 
 
 def _choose(installed: list[str], limit: int) -> list[str]:
-    """The services of a site of the given size, the same ones each time; 0 means all."""
+    """Return the services of a site of this size, always the same ones. 0 means all."""
     if limit <= 0 or limit >= len(installed):
         return installed
     present = set(installed)

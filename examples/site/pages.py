@@ -14,7 +14,7 @@ from examples.site.models import Catalogue, Fault, Member, Service
 SERVICES_PER_PAGE = 40
 OPERATIONS_PER_PAGE = 100
 
-# The sections that misbehave, and how many pages each has.
+# The sections that misbehave, and the number of pages in each of them.
 UNSTEADY_PAGES = 21
 UNSTEADY_EVERY = 7
 SLOW_PAGES = 5
@@ -39,24 +39,24 @@ p.pages { display: flex; gap: 1.5rem; }
 
 
 class NoSuchPage(LookupError):
-    """The address seems right, but there is nothing behind it."""
+    """The page does not exist, although its address looks right."""
 
 
 def service_path(service_id: str) -> str:
-    """The address of a service's page."""
+    """Return the address of the page of a service."""
     return f"/services/{quote(service_id)}/"
 
 
 def operation_path(service_id: str, operation: str) -> str:
-    """The address of an operation's page."""
+    """Return the address of the page of an operation."""
     return f"/services/{quote(service_id)}/{quote(operation)}"
 
 
 def section_paths() -> list[str]:
-    """The addresses of everything that is not about one service.
+    """Return the addresses of everything that is not about one service.
 
-    Some are gone and one is forbidden by robots.txt: sitemaps are seldom better, and crawlers have
-    to cope.
+    Some of the pages are gone, and robots.txt forbids one of them. Real sitemaps are similar, and
+    crawlers must handle this.
     """
     return [
         "/sections/",
@@ -72,7 +72,7 @@ def section_paths() -> list[str]:
 
 
 def relative(here: str, target: str) -> str:
-    """The relative link that leads from one address of the site to another."""
+    """Return the relative link from one address of the site to another."""
     folder = posixpath.dirname(here)
     path = posixpath.relpath(target, start=folder)
     if target.endswith("/"):
@@ -87,7 +87,7 @@ class Pages:
         self.catalogue = catalogue
 
     def home(self, page: int) -> str:
-        """The front page and the complete list of services, in several parts."""
+        """Return the front page, or a part of the complete list of services."""
         here = "/"
         services = self.catalogue.services
         count = len(services)
@@ -108,7 +108,7 @@ class Pages:
         return _document(here, "Service reference" + _part(page), body)
 
     def categories(self) -> str:
-        """All categories."""
+        """Return the page of all categories."""
         here = "/categories/"
         entries = "".join(
             f"<li>{_link(here, f'/categories/{topic}/', _words(topic))} ({len(members)})</li>\n"
@@ -117,7 +117,7 @@ class Pages:
         return _document(here, "Categories", f"<ul>\n{entries}</ul>\n")
 
     def category(self, topic: str, page: int) -> str:
-        """The services of one category."""
+        """Return the page of the services in one category."""
         if topic not in self.catalogue.topics:
             raise NoSuchPage(topic)
         here = f"/categories/{topic}/"
@@ -128,7 +128,7 @@ class Pages:
         )
 
     def service(self, service_id: str, page: int) -> str:
-        """One service: what it is, and its operations."""
+        """Return the page of one service, with its description and its operations."""
         service = self._service(service_id)
         here = service_path(service_id)
         topic = models.topic_of(service_id)
@@ -160,7 +160,7 @@ class Pages:
         return _document(here, service.title + _part(page), body)
 
     def operation(self, service_id: str, name: str) -> str:
-        """One operation: how it is called, with what, and what may go wrong."""
+        """Return the page of one operation, with its call, its parameters and its errors."""
         service = self._service(service_id)
         try:
             operation = service.operation(name)
@@ -215,7 +215,7 @@ class Pages:
         return _document(here, name, body)
 
     def sections(self) -> str:
-        """What misbehaves here, and how."""
+        """Return the page about the sections that misbehave, and how they do so."""
         here = "/sections/"
         entries = (
             ("/go/", "Short links", "redirects, some of them in two steps"),
@@ -235,7 +235,7 @@ class Pages:
         return _document(here, "Special sections", f"<ul>\n{lines}</ul>\n")
 
     def short_links(self) -> str:
-        """The list of redirects."""
+        """Return the list of redirects."""
         here = "/go/"
         lines = "".join(
             f"<li>{_link(here, f'/go/{quote(service_id)}', service_id)}, "
@@ -245,7 +245,7 @@ class Pages:
         return _document(here, "Short links", f"<ul>\n{lines}</ul>\n")
 
     def retired(self) -> str:
-        """The list of links that lead nowhere."""
+        """Return the list of links that lead nowhere."""
         here = "/retired/"
         lines = "".join(
             f"<li>{_link(here, f'/retired/{name}', _words(name))}</li>\n" for name in RETIRED
@@ -255,7 +255,7 @@ class Pages:
         )
 
     def numbered_list(self, here: str, title: str, count: int) -> str:
-        """The list of pages of a section whose pages only have numbers."""
+        """Return the list of pages of a section whose pages only have numbers."""
         lines = "".join(
             f"<li>{_link(here, f'{here}{number}', f'Page {number}')}</li>\n"
             for number in range(1, count + 1)
@@ -263,7 +263,7 @@ class Pages:
         return _document(here, title, f"<ul>\n{lines}</ul>\n")
 
     def numbered(self, here: str, title: str, text: str) -> str:
-        """A page of such a section."""
+        """Return a page of such a section."""
         up = posixpath.dirname(here) + "/"
         return _document(
             here,
@@ -272,7 +272,7 @@ class Pages:
         )
 
     def problem(self, here: str, title: str, text: str) -> str:
-        """The page that comes with an error status."""
+        """Return the page for an error status."""
         return _document(here, title, f"<p>{escape(text, quote=False)}</p>\n")
 
     def _service(self, service_id: str) -> Service:
@@ -297,7 +297,7 @@ class Pages:
 
 
 class _OperationLinks:
-    """Knows which names in a documentation text are operations of the same service."""
+    """Finds the names in a documentation text that are operations of the same service."""
 
     def __init__(self, here: str, service: Service) -> None:
         self._here = here
@@ -339,7 +339,7 @@ def _link(here: str, target: str, text: str) -> str:
 
 
 def _facts(*facts: tuple[str, str, str]) -> str:
-    """A definition list; the values are HTML already."""
+    """Return a definition list. The values are HTML already."""
     lines = "".join(
         f'<dt>{escape(label)}</dt><dd class="{css}">{value}</dd>\n' for css, label, value in facts
     )
@@ -374,9 +374,9 @@ def _fault_table(faults: tuple[Fault, ...], linker: Linker) -> str:
 
 
 def _table(css: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table whose first column names the row; the cells are HTML already.
+    """Return a table whose first column names the row. The cells are HTML already.
 
-    Nothing at all when there are no rows.
+    Without rows, the result is empty.
     """
     lines = "".join(
         f'<tr><th scope="row"><code>{first}</code></th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>\n'
@@ -411,13 +411,13 @@ def _document(here: str, title: str, body: str) -> str:
 
 
 def sitemap(urls: Iterable[str]) -> str:
-    """A sitemap of absolute addresses."""
+    """Return a sitemap of absolute addresses."""
     lines = "".join(f"<url><loc>{escape(url)}</loc></url>\n" for url in urls)
     return f'{_XML}<urlset xmlns="{_SITEMAPS}">\n{lines}</urlset>\n'
 
 
 def sitemap_index(urls: Iterable[str]) -> str:
-    """A sitemap of sitemaps."""
+    """Return a sitemap of sitemaps."""
     lines = "".join(f"<sitemap><loc>{escape(url)}</loc></sitemap>\n" for url in urls)
     return f'{_XML}<sitemapindex xmlns="{_SITEMAPS}">\n{lines}</sitemapindex>\n'
 

@@ -1,3 +1,3 @@
-"""A third kind of cluster, outside the package: tasks are folders, and a small process keeps each
-of them.
+"""A third kind of cluster, outside the package: tasks are folders, and a small process supervises
+each task.
 """

@@ -56,14 +56,14 @@ from crawler_lifecycle.process_contract import contract_of
 from . import keeper
 
 _RUNNER = str(Path(runner.__file__).parent)
-#: Seconds that a kill may take, that its keeper has for it, and between two readings of an
-#: observer.
+#: The seconds that a kill may take, that the keeper of a task has for the kill, and between two
+#: readings of an observer.
 KILL_S, KEEPER_S, WATCH_S = 10.0, 2.0, 0.1
 
 
 class SpoolKind(ClusterKind):
-    """``LIFECYCLE_CLUSTER__KIND=examples.spool.cluster:SpoolKind``, with the settings ``STATE_DIR``
-    and ``SLOTS``.
+    """The kind for ``LIFECYCLE_CLUSTER__KIND=examples.spool.cluster:SpoolKind``, with the settings
+    ``STATE_DIR`` and ``SLOTS``.
     """
 
     def deployer(self, task_environment: TaskEnvironment | None) -> Spool:
@@ -157,7 +157,9 @@ class Spool:
     def _spec(
         self, deployment: Deployment, crawler: CrawlerDefinition, task: QueuedTask, folder: Path
     ) -> dict[str, Any]:
-        """All that the keeper needs. Raises ``InvalidRequest`` for what can never work."""
+        """Return everything that the keeper needs. Raises ``InvalidRequest`` for a task that can
+        never execute.
+        """
         project = Path(crawler.project or ".").absolute()
         for key, text in crawler.secrets.items():
             if text.removeprefix("env:") not in os.environ:
@@ -239,14 +241,16 @@ class Spool:
     def _phase(
         self, folder: Path, alive: Collection[str], again: bool = True
     ) -> tuple[Phase, dict[str, Any]]:
-        """How far a task has come, and its end where it has one; ``alive`` was asked before."""
+        """Return the state of a task, and its end if it has ended. ``alive`` was determined before
+        the call.
+        """
         if (end := _read(folder / keeper.END)) is not None:
             return Phase.ENDED, end
         if str(folder) in alive:
             return (Phase.EXECUTING if (folder / keeper.STARTED).exists() else Phase.WAITING), {}
         if not (folder / keeper.BEGUN).exists():
             return Phase.ABSENT, {}
-        # It may have begun after ``alive`` was asked.
+        # The task may have begun after ``alive`` was determined.
         return self._phase(folder, _processes(), False) if again else (Phase.GONE, {})
 
     def details(self, run: RunRef, tasks: Sequence[TaskRef]) -> list[Details]:
@@ -276,15 +280,15 @@ class Spool:
         while pids := _processes().get(str(folder)):
             if time.monotonic() > began + KILL_S:
                 raise ClusterUnavailable(f"something of {folder} still runs after {KILL_S:g} s")
-            # Its keeper is dead, or hangs.
+            # Its keeper is dead or hangs.
             for pid in pids if time.monotonic() > began + KEEPER_S else ():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
     def _ours(self, run: RunRef, task: TaskRef) -> Path | None:
-        """The folder of a task that can still be ended; ``None`` when there is none, or another
-        object is there.
+        """Return the folder of a task that can still be ended, or ``None`` if there is no such task
+        or another object has its name.
         """
         self.place([task.place] if task.place is not None else [])
         with self._reading():
@@ -350,7 +354,7 @@ class Spool:
             over = self._phase(folder, _processes())[0] in (
                 Phase.ENDED,
                 Phase.GONE,
-            )  # first: what is printed meanwhile is then read
+            )  # This is read first, so that later output is still read.
             try:
                 handle = os.open(folder / "log", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -369,7 +373,7 @@ class Spool:
     # --- Observer
 
     def watch(self, changed: Changed, over: threading.Event) -> None:
-        """Compare all tasks with what they were a moment ago."""
+        """Compare all tasks with their previous states."""
         before: dict[tuple[RunRef, int, int], Phase] = {}
         while not over.is_set():
             try:
@@ -407,14 +411,14 @@ class Spool:
     # --- folders
 
     def _folder(self, run: RunRef, index: int, attempt: int) -> Path:
-        """The folder of a task.
+        """Return the folder of a task.
 
-        A number may come again in a restored database, and never with the same uid.
+        A number may be used again after a restore of the database, but never with the same uid.
         """
         return self._tasks / str(run) / str(index) / str(attempt)
 
     def _all(self) -> list[tuple[RunRef, int, int, Path]]:
-        """Every task, in the order of run, index and attempt."""
+        """Yield every task, in the order of run, index and attempt."""
         found = [path.parent for path in self._tasks.glob(f"*/*/*/{keeper.SPEC}")]
         named = [
             (RunRef.named(at.parts[-3]), int(at.parts[-2]), int(at.parts[-1]), at) for at in found
@@ -424,16 +428,16 @@ class Spool:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Raise ``ClusterUnavailable`` for whatever cannot be read or written."""
+        """Raise ``ClusterUnavailable`` for everything that cannot be read or written."""
         try:
-            os.listdir(self._tasks)  # a disk that is not mounted is no empty spool
+            os.listdir(self._tasks)  # A disk that is not mounted must not look like an empty spool.
             yield
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             raise ClusterUnavailable(f"the spool {self._root} cannot be used: {error}") from error
 
 
 def _place_whole(path: Path, text: str) -> bool:
-    """Write a file that nobody ever sees half; whether it was not there before."""
+    """Write a file that nobody ever sees incomplete, and return whether it is new."""
     fresh = path.with_name(f".{uuid.uuid4().hex}")
     fresh.write_text(text)
     try:
@@ -454,8 +458,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _processes() -> dict[str, list[int]]:
-    """Every process of a task, its keeper too, by the task's folder: all of them have it in their
-    environment.
+    """Return every process of a task, including its keeper, by the folder of the task, which all of
+    them have in their environment.
     """
     found: dict[str, list[int]] = {}
     for entry in filter(str.isdecimal, os.listdir("/proc")):

@@ -1,10 +1,9 @@
-"""The keeper of one task: it waits for a slot, starts the crawler, passes one stop on, and writes
+"""The keeper of one task, which waits for a slot, starts the crawler, passes on one stop, and writes
 the end.
 
-``keeper.py FOLDER EXPIRES_AT``: it returns when the task was taken charge of, and continues in the
-    background. All that
-it knows stands in the folder. That it lives is seen by its environment, which names the folder.
-Standard library only.
+``keeper.py FOLDER EXPIRES_AT`` returns when it has taken over the task, and continues in the
+background. Everything that it knows is in the folder. Its environment names the folder, which shows
+other processes that it is alive. It uses only the standard library.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-#: Its files. ``SPEC`` is there before the keeper, ``BEGUN`` shows that one took charge and none may
-#: do so again.
+#: The files of a task. ``SPEC`` exists before the keeper starts. ``BEGUN`` shows that a keeper has
+#: taken over the task, and that no other keeper may do so.
 SPEC, BEGUN, WAITING, STARTED, END = (
     "task.json",
     "begun",
@@ -30,14 +29,14 @@ SPEC, BEGUN, WAITING, STARTED, END = (
     "started.json",
     "end.json",
 )
-#: What others ask for by making these files.
+#: Files that others create to request something.
 STOP, KILL = "stop", "kill"
 EXPIRED = 5
 _TICK, _SUBREAPER = 0.02, 36
 
 
 def create(path: str | Path) -> bool:
-    """Make an empty file; whether it was not there before."""
+    """Create an empty file, and return whether it is new."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
@@ -54,7 +53,7 @@ def write(name: str, **said: Any) -> None:
 
 
 def _lock(path: str) -> int | None:
-    """The open, locked file; ``None`` while somebody else holds it.
+    """Return the open, locked file, or ``None`` while another process has the lock.
 
     The lock ends with this process.
     """
@@ -68,11 +67,12 @@ def _lock(path: str) -> int | None:
 
 
 def main(folder: str, expires_at: float) -> int:
-    """Take charge of the task, and keep it to its end."""
+    """Take over the task, and supervise it to its end."""
     os.chdir(folder)
     if not create(BEGUN):
-        return 0  # another one has it, or had it
-    # Only now: whoever checked after that time and found no keeper is right for ever.
+        return 0  # Another keeper has or had this task.
+    # The time is checked only now, so that a process which checked after that time and found no
+    # keeper can rely on this.
     if time.time() >= expires_at:
         os.unlink(BEGUN)
         return EXPIRED
@@ -103,7 +103,8 @@ def _ending() -> bool:
 
 
 def _execute(spec: dict[str, Any]) -> None:
-    # What the crawler leaves behind becomes our child, so that all of it can be found.
+    # Orphaned processes of the crawler become children of this process, so that all of them can be
+    # found.
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     try:
         with open("log", "ab") as log:

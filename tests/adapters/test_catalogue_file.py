@@ -212,7 +212,7 @@ def file(tmp_path: Path) -> Path:
         (
             GOOD + "  items: {delimiter: 7}\n",
             4,
-            "items.delimiter: 7 is not allowed; give one character",
+            "items.delimiter: 7 is not allowed; give one ASCII character",
         ),
         (GOOD + "  files_max: -1\n", 4, "files_max: -1 is not allowed"),
         (
@@ -271,7 +271,7 @@ def file(tmp_path: Path) -> Path:
         (GOOD + "  on_violation: shout\n", 4, "on_violation: 'shout' is not allowed"),
         (GOOD + "  stop_signal: SIGKILL\n", 4, "stop_signal: 'SIGKILL' is not allowed"),
         (GOOD + "  resources:\n    memory: lots\n", 5, "resources.memory: 'lots' is not allowed"),
-        (GOOD + '  env: {A: "a\\0b"}\n', 4, "env.A: holds a NUL character"),
+        (GOOD + '  env: {A: "a\\0b"}\n', 4, "env.A: contains a NUL character"),
         (GOOD + "  kind: command\n", 4, "kind: appears twice, first on line 2"),
         (GOOD + GOOD, 4, "name: 'plain' is already declared on line 1"),
         (GOOD + "  <<: {a: b}\n", 4, "merge keys are not supported"),

@@ -265,7 +265,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
         (
             '    sidecars: [{name: a, image: a, args: ["\\0"]}]',
             4,
-            "sidecars[0].args: '\\x00' holds a NUL",
+            "sidecars[0].args: '\\x00' contains a NUL",
         ),
         (
             "    sidecars: [{name: a, image: a, resources: {cpu: x}}]",
@@ -392,7 +392,7 @@ def test_the_folder_in_the_image_is_as_it_is_written(
             4,
             "kubernetes.volumes: the name 'a' appears twice",
         ),
-        ('    project: "a\\0b"', 4, "kubernetes.project: holds a NUL character"),
+        ('    project: "a\\0b"', 4, "kubernetes.project: contains a NUL character"),
         ("    runner: false", 4, "kubernetes.runner: a crawler of kind 'scrapy' needs our runner"),
     ],
 )

@@ -41,9 +41,9 @@ def test_the_page_has_the_default_and_the_meaning_of_each_setting() -> None:
         ("", "no line for LIFECYCLE_WORKER__THREADS$"),
         (
             "- `LIFECYCLE_WORKER__THREADS`\n" * 2,
-            "LIFECYCLE_WORKER__THREADS is no setting, or stands here twice",
+            "LIFECYCLE_WORKER__THREADS is not a setting, or is on the page twice",
         ),
-        ("- `LIFECYCLE_WORKER__THREAD`\n", "LIFECYCLE_WORKER__THREAD is no setting"),
+        ("- `LIFECYCLE_WORKER__THREAD`\n", "LIFECYCLE_WORKER__THREAD is not a setting"),
     ],
 )
 def test_a_setting_stands_on_the_page_once(line: str, problem: str) -> None:

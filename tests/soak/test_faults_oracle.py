@@ -500,9 +500,9 @@ def test_the_table_has_both_sides_in_each_cell_and_adds_plays_up() -> None:
         "kill of worker-1": {"tasks": 5, "untrue": 2, ALIVE: 2, f"{ALIVE}, tasks": 2, "lost": 3}
     }
     added = together([ours, ours])
-    assert added["kill of one of ours"]["longest"] == 2
+    assert added["kill of one of our processes"]["longest"] == 2
     assert list(markdown("ours/theirs", added, together([theirs])))[2:] == [
-        "| kill of one of ours | 20/5 | 300/400 | 0/3 | 0/0 | 0/2 (0/2) | 6/0 (4/0) |",
+        "| kill of one of our processes | 20/5 | 300/400 | 0/3 | 0/0 | 0/2 (0/2) | 6/0 (4/0) |",
         "| no fault | 20/0 | 0/0 | 0/0 | 0/0 | 0/0 (0/0) | 0/0 (0/0) |",
     ]
 

@@ -1,5 +1,5 @@
-"""The fault tests: the whole service between real components, faults at random, an oracle without
-its code.
+"""The fault tests: the whole service between real components, random faults, and an oracle that
+uses no code of the service.
 
-docs/faults.md is its ledger. `python3 -m tools faults --seed 1` plays one seed.
+docs/faults.md has the results. `python3 -m tools faults --seed 1` executes one seed.
 """

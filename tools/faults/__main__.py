@@ -1,5 +1,5 @@
-"""``python -m tools.faults --seed S --minutes M``: exit 0 when nothing was untrue, lost, doubled or
-stuck; else 1.
+"""``python -m tools.faults --seed S --minutes M`` exits with 0 if nothing was untrue, lost, doubled
+or stuck, and else with 1.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tools.faults.scrapyd import Scrapyd, program
 from tools.faults.table import lines, save
 from tools.soak.journal import read_journals
 
-#: So many seconds takes a short play's harness on a machine of its own until it is up. Where it
-#: takes longer, everything that has a limit is given as many times as long.
+#: The seconds that the harness of a short test run needs to start on a machine without other work.
+#: If it needs longer, all limits are extended in the same proportion.
 UP_S = 15.0
-#: ``ended_at`` of a run is when its last task ended; its verdict is later.
+#: The ``ended_at`` of a run is the time at which its last task ended. Its verdict comes later.
 RUNS = (
     "SELECT run_id, request_id, status, outcome, attempt, (SELECT MAX(committed_at) "
     "FROM status_transition t WHERE t.run_id = r.run_id AND t.task_id IS NULL "
@@ -72,7 +72,7 @@ OPEN = {
 
 
 def left(harness: Harness) -> list[str]:
-    """What is still open."""
+    """Return everything that is still open."""
     try:
         return [text.format(*row) for text, sql in OPEN.items() for row in harness.record(sql)]
     except pymysql.err.MySQLError as error:
@@ -80,11 +80,11 @@ def left(harness: Harness) -> list[str]:
 
 
 def settle(harness: Harness, patience: float) -> list[str]:
-    """Wait until nothing is open, for as long as the number of open things has a new low within
+    """Wait until nothing is open, as long as the number of open things reaches a new minimum within
     each ``SETTLE_S``.
 
-    After an hour with Temporal away the backlog is larger than a fixed time could allow for, and a
-    backlog that gets smaller is not stuck. Returns what is open and stuck.
+    After an hour without Temporal, the backlog is larger than a fixed time could allow for, and a
+    backlog that becomes smaller is not stuck. Returns what is open and stuck.
     """
     fewest, reported = float("inf"), time.monotonic()
     end = reported
@@ -103,7 +103,7 @@ def settle(harness: Harness, patience: float) -> list[str]:
 
 
 def gather(harness: Harness, evidence: Evidence) -> None:
-    """Read what is on record, in journals, in the archive and at the sink."""
+    """Read what is recorded in the database, in journals, in the archive and at the sink."""
     sql = harness.record
     evidence.runs = [
         Run(*run, verdict_at=at.replace(tzinfo=UTC).timestamp() if at else 0.0)
@@ -129,7 +129,7 @@ def gather(harness: Harness, evidence: Evidence) -> None:
         (*row,) for row in sql("SELECT run_id, attempt FROM outbox_event WHERE type = 'run.ended'")
     ]
     for line in (harness.folder / "events.jsonl").read_text().splitlines():
-        with suppress(ValueError):  # a writer that died leaves half a line
+        with suppress(ValueError):  # A writer that was killed leaves half a line.
             number, attempt, kind = str(json.loads(line)["id"]).split("/")
             if kind == "run.ended":
                 evidence.told.append((int(number.partition("-")[0]), int(attempt)))
@@ -141,7 +141,7 @@ def gather(harness: Harness, evidence: Evidence) -> None:
 
 
 class Beside:
-    """scrapyd in the same play, where somebody asks for it."""
+    """Start scrapyd in the same test run, if it was requested."""
 
     def __init__(self, harness: Harness) -> None:
         self.scrapyd = Scrapyd(harness)
@@ -150,7 +150,7 @@ class Beside:
         self.sampler.start()
 
     def figure(self, evidence: Evidence) -> Figure:
-        """What it says against what its crawlers did, under the same faults."""
+        """Compare what scrapyd reports with what its crawlers did under the same faults."""
         self.sampler.stop()
         mine = self.scrapyd.end()
         mine.seen, mine.faults = self.sampler.untrue, evidence.faults
@@ -160,8 +160,9 @@ class Beside:
 def play(
     harness: Harness, seeds: range, chosen: argparse.Namespace, patience: float
 ) -> tuple[Evidence, Figure]:
-    """The load under faults, one seed after the other, the time to settle, and all that is known of
-    it; and the figure of scrapyd beside it."""
+    """Execute the load under faults, one seed after the other, wait until everything has ended, and
+    judge all evidence. With scrapyd, also compute its figure.
+    """
     away = 60 * chosen.away
     load = Load(harness, seeds[0], chosen.pace, chosen.most, away)
     sampler = Sampler(lambda: harness.record(TASKS), harness.journals)
@@ -198,14 +199,14 @@ def play(
     evidence.asks, evidence.seen, evidence.ages = load.asks, sampler.untrue, sampler.ages
     evidence.wanted, evidence.schedule = load.wanted, load.schedule
     evidence.prompt = "temporal" if away else ""
-    for name in harness.ours:  # only the fault tests kills
+    for name in harness.ours:  # Only the fault tests kill processes.
         died = [code for _, code in harness.parts[name].deaths if code != -signal.SIGKILL]
         evidence.died += [f"{name} ended by itself with {code}" for code in died]
     return evidence, beside.figure(evidence) if beside else {}
 
 
 def interrupted(*_: object) -> None:
-    """Once: what ends the harness then is not interrupted again."""
+    """Return only once, because whatever ends the harness after that must not be interrupted again."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -270,7 +271,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
     if chosen.scrapyd:
-        program()  # nothing is installed while something is measured
+        program()  # Nothing is installed during a measurement.
     began = time.time()
 
     def say(text: str) -> None:

@@ -1,8 +1,9 @@
-"""The programs of the fault tests that no package brings: toxiproxy and the production Temporal
-server, built once, pinned.
+"""Build the programs of the fault tests that no package contains: toxiproxy and the production
+Temporal server, both at pinned versions.
 
-``python -m tools.faults.build`` builds what is missing; with ``short`` toxiproxy alone, in seconds.
-They lie in the cache folder of the test cluster's programs, under a key of what pins them.
+``python -m tools.faults.build`` builds what is missing. With ``short``, it builds only toxiproxy,
+which takes seconds. The programs are in the cache folder for the programs of the test cluster,
+under a key that is derived from the pins.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.cluster.binaries import NoBinaries, Program
 
-#: Relative to the other modules, because that is where the builder polls.
+#: Relative to the other modules, because the builder searches there.
 _MODULES = os.path.relpath(Path(__file__).with_name("programs"), binaries.MODULES)
 _TEMPORAL = "go.temporal.io/server"
 PROGRAMS = (
@@ -30,23 +31,24 @@ PROGRAMS = (
 
 
 def folder() -> Path:
-    """Where they are, or will be."""
+    """Return the folder of the programs, which may not exist yet."""
     return binaries.cache_root().with_name("faults") / binaries.key(PROGRAMS)
 
 
 def missing(short: bool = False) -> list[str]:
-    """What is not there: programs, and the schema of Temporal's database.
+    """Return what is missing: programs, and the schema of Temporal's database.
 
-    ``short``: of what a short play needs.
+    With ``short``, only the programs of a short test run count.
     """
     names = [*(program.name for program in PROGRAMS), "schema"][: 1 if short else None]
     return [name for name in names if not (folder() / name).exists()]
 
 
 def available(short: bool = False) -> Path:
-    """The folder with all of them.
+    """Return the folder with all programs.
 
-    Raises NoBinaries: building takes minutes, so it is asked for.
+    Raises NoBinaries if a program is missing. Building takes minutes, so it happens only on
+    request.
     """
     if lacking := missing(short):
         raise NoBinaries(
@@ -57,9 +59,9 @@ def available(short: bool = False) -> Path:
 
 
 def build(short: bool = False) -> Path:
-    """Build what is missing; returns the folder.
+    """Build what is missing, and return the folder.
 
-    Raises NoBinaries without Go, or with the compiler's words.
+    Raises NoBinaries if Go is missing, or with the output of the compiler.
     """
     where = folder()
     if not missing(short):

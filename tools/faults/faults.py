@@ -1,6 +1,4 @@
-"""The faults: what each does to the harness, for how long, and what it counts of what it really
-did.
-"""
+"""The faults: how each fault affects the harness, for how long, and how its real effect is counted."""
 
 from __future__ import annotations
 
@@ -21,14 +19,15 @@ from tools.faults.oracle import Fault
 from tools.faults.parts import HTTP, Part, children, listens, stat
 from tools.soak.journal import read_journals
 
-#: What a fault waits for at the longest until it has met somebody.
+#: The maximum wait until a fault has affected something.
 PATIENCE_S = 40.0
-#: Between two faults, so that most are alone; the rest meets what an earlier one left.
+#: The pause between two faults, so that most faults are alone. Other faults overlap with the
+#: effects of an earlier fault.
 PAUSE_S = (3.0, 9.0)
-#: Before a long one, so that crawls execute that were begun after the last.
+#: The pause before a long fault, so that crawls execute that began after the last fault.
 LONG_PAUSE_S = (25.0, 30.0)
-#: A fault of a short play, beside the dev server; and what such a one waits at the longest until it
-#: has met somebody.
+#: The faults of a short test run with the dev server, and the maximum wait until such a fault has
+#: affected something.
 SHORT_S = 6.0
 SERVERS = ("temporal", "postgres", "mariadb", "s3")
 KINDS = {
@@ -39,8 +38,8 @@ KINDS = {
     "away": ("all of ours",),
     "clock": ("gateway-2", "worker-2"),
 }
-#: Of a play with long faults: Temporal is away for minutes, in the last one without anybody who
-#: observes the cluster.
+#: The faults of a test run with long faults: Temporal is away for minutes, and during the last
+#: fault nobody observes the cluster.
 LONG_KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("long freeze", "long kill", "long black hole", "blind freeze"), ("temporal",)
 )
@@ -50,7 +49,8 @@ LONG_KINDS: dict[str, tuple[str, ...]] = dict.fromkeys(
 class Strike:
     """A fault in force.
 
-    It counts every ``pause`` seconds until it is over: connections by programs of their own.
+    It counts its effect every ``pause`` seconds until it is over. Connections are counted by
+    separate programs.
     """
 
     label: str
@@ -72,7 +72,7 @@ class Strike:
 
 
 def storm(harness: Harness, seconds: float, *turns: Callable[[], None]) -> None:
-    """Keep everything up for so long, and let each of these do what it is time to do."""
+    """Keep everything up for this long, and let each participant act when it is due."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for turn in (harness.tick, *turns):
@@ -81,15 +81,18 @@ def storm(harness: Harness, seconds: float, *turns: Callable[[], None]) -> None:
 
 
 class Faults:
-    """Chooses by seed.
+    """Chooses faults by seed.
 
-    The same seed strikes in the same order; whom a kill of a crawler meets depends on who lives.
+    The same seed causes the same faults in the same order. Which crawler a kill affects depends on
+    which crawlers execute.
     """
 
     def __init__(
         self, harness: Harness, seed: int, only: str = "", restore: str = "", away: float = 0.0
     ) -> None:
-        """``away``: seconds for which Temporal is away, in a play of such faults alone."""
+        """Set up the faults. ``away`` is the number of seconds for which Temporal is away, in a
+        test run with only such faults.
+        """
         self.harness, self.only, self.restore, self.away = harness, only, restore, away
         self.kinds: dict[str, tuple[str, ...]] = LONG_KINDS if away else KINDS
         self.pause = LONG_PAUSE_S if away else PAUSE_S
@@ -100,15 +103,16 @@ class Faults:
         self.begin(seed)
 
     def begin(self, seed: int) -> None:
-        """From now on by this seed.
+        """Continue with this seed.
 
-        What an earlier one left in the deck comes first: short ones meet more kinds so.
+        The rest of the previous seed's shuffled faults comes first, so that short test runs cover
+        more kinds.
         """
         self.dice = random.Random(f"faults {seed}")
         self._next = time.time() + self.dice.uniform(*self.pause)
 
     def turn(self, begin: bool = True) -> None:
-        """Strike when it is time to, end what is over."""
+        """Begin a fault when it is due, and end faults that are over."""
         if self._now is not None:
             if self._now.over():
                 self._end(self._now)
@@ -141,7 +145,7 @@ class Faults:
         self._next = time.time() + self.dice.uniform(*self.pause)
 
     def finish(self) -> None:
-        """End what is in force; a long fault at once."""
+        """End the fault in force. A long fault ends at once."""
         if self._now is not None and self.away:
             self._now.until = time.time()
         while self._now is not None:
@@ -150,8 +154,8 @@ class Faults:
             time.sleep(0.1)
 
     def _draw(self) -> tuple[str, str]:
-        """A kind of a shuffled deck, so that a short play meets all of them, and somebody whom it
-        meets.
+        """Return a kind of fault from a shuffled deck, so that a short test run covers all kinds,
+        and a target of the fault.
         """
         if not self._deck:
             none = (
@@ -165,8 +169,8 @@ class Faults:
                 ]:
                     self._deck.append((kind, self.dice.choice(whom)))
             self.dice.shuffle(self._deck)
-            # Not in every play: afterwards audits come at once, which mends what another fault
-            # left.
+            # Not in every test run, because audits come at once after this fault, and repair what
+            # another fault left.
             if self.restore:
                 self._deck.insert(-1, ("restore", self.restore))
         return self._deck.pop()
@@ -178,7 +182,8 @@ class Faults:
     ) -> Strike:
         """A fault of a proxy.
 
-        ``how`` it counts: connections that ``ended``, or bytes that ``came`` or ``passed``.
+        ``how`` determines what it counts: connections that ``ended``, or bytes that ``came`` or
+        ``passed``.
         """
         proxies = self.harness.proxies
         last = proxies.connections(whom)
@@ -200,7 +205,7 @@ class Faults:
         return Strike(label, time.time() + seconds, lambda: proxies.heal(whom), count)
 
     def _refuse(self, label: str, whom: str) -> Strike:
-        """Nobody listens: connections are cut, and none can be made."""
+        """Nobody listens: connections are closed, and no new connections can be made."""
         refused = 0
 
         def begin() -> None:
@@ -236,7 +241,7 @@ class Faults:
         )
 
     def _black_hole(self, label: str, whom: str) -> Strike:
-        """Bytes go in and none come out; connections stay open."""
+        """Bytes go in and none come out, while connections stay open."""
 
         def begin() -> None:
             for stream in ("upstream", "downstream"):
@@ -245,7 +250,7 @@ class Faults:
         return self._wire(label, whom, self.dice.uniform(3, 20), begin, "bytes swallowed", "came")
 
     def _cut(self, label: str, whom: str) -> Strike:
-        """Each answer ends in its middle, and its connection with it."""
+        """Each answer ends in the middle, and so does its connection."""
         size = self.dice.choice((0, 7, 60, 300, 2000))
         begin = lambda: self.harness.proxies.toxic(whom, "limit_data", "downstream", bytes=size)  # noqa: E731
         return self._wire(
@@ -255,7 +260,9 @@ class Faults:
     # --- processes --------------------------------------------------------------------------------
 
     def _alike(self, *whom: str) -> list[Part]:
-        """These parts, and who is compared with ours: what one of ours suffers it suffers, too."""
+        """The given parts, and the software that is compared with ours: a fault of one of our
+        processes affects that software too.
+        """
         beside = self.harness.beside if set(whom) & {*OURS} else []
         return [self.harness.parts[name] for name in (*whom, *beside)]
 
@@ -303,7 +310,7 @@ class Faults:
         return strike
 
     def _blind_freeze(self, label: str, whom: str) -> Strike:
-        """Nobody observes the cluster: workers without wake-ups, which are up before it is
+        """Nobody observes the cluster: workers without wake-ups, which are up before Temporal is
         frozen.
         """
         workers = [
@@ -330,7 +337,7 @@ class Faults:
         return strike
 
     def _to_crawler(self, label: str, number: signal.Signals, seconds: float) -> Strike:
-        """To one that lives, of each side. It counts when the kernel says so."""
+        """A fault of one executing crawler of each side. It counts when the kernel confirms it."""
         live = [
             [c for c in read_journals(journals) if _lives(c.pid, c.start) and not c.end]
             for journals in (self.harness.journals, *self.harness.beside.values())
@@ -366,7 +373,7 @@ class Faults:
             strike.count, strike.heal, strike.until = other.count, other.heal, other.until
 
     def _away(self, label: str, whom: str) -> Strike:
-        """Nothing of ours is up for a while, and everything comes back at once."""
+        """None of our processes executes for a while, and then all of them start at once."""
         parts = self._alike(*self.harness.ours)
         dead = sum(part.kill() for part in parts)
         for part in parts:
@@ -383,8 +390,8 @@ class Faults:
         return Strike(label, time.time() + self.dice.uniform(15, 60), heal, count)
 
     def _restore(self, label: str, whom: str) -> Strike:
-        """The record, or all that Temporal knows, is put back to a copy of some seconds before,
-        while ours are away.
+        """The record, or Temporal's database, is restored from a copy that is some seconds old,
+        while our services are stopped.
         """
         harness, began = self.harness, time.time()
         copy, lost = harness.copy(whom), dict[str, float]()
@@ -402,9 +409,9 @@ class Faults:
         )
 
     def _clock(self, label: str, whom: str) -> Strike:
-        """The wall clock of one process jumps, and comes back.
+        """The wall clock of one process jumps, and later returns to the right time.
 
-        Counted by the date of its own answers.
+        The effect is counted by the date of the process's own answers.
         """
         by = self.dice.choice((-600, -3, 3, 600))
         url = f"http://127.0.0.1:{self.harness.port(whom)}/healthz"
@@ -427,7 +434,9 @@ class Faults:
     # --- the disk ---------------------------------------------------------------------------------
 
     def _disk_full(self, label: str, whom: str) -> Strike:
-        """The disk of the tasks' folders has no byte left; what is freed meanwhile is taken too."""
+        """The disk with the folders of tasks is full. Space that becomes free in the meantime is
+        also taken.
+        """
         file = self.harness.disk / "ballast"
         out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 

@@ -1,9 +1,9 @@
-"""The harness of the fault tests: real servers and our services on loopback, toxiproxy before each,
-a small disk for the tasks.
+"""The harness of the fault tests: real servers and our services on loopback, toxiproxy before each
+of them, and a small disk for the tasks.
 
-Temporal's production server on PostgreSQL, MariaDB, S3 by rclone; one scheduler service, two
-gateways, two workers of all roles on the local cluster. Nothing outlives the program: everything is
-ended by its process id.
+It consists of Temporal's production server on PostgreSQL, MariaDB, S3 by rclone, one scheduler
+service, two gateways, and two workers of all roles on the local cluster. Nothing outlives the
+program, which ends every process by its id.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tools.faults.parts import HTTP, Part, Proxies, answers, listens, pids
 
 ROOT, SOAK = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[1] / "soak"
 PG = Path("/usr/lib/postgresql/15/bin")
-#: The disk on which the tasks' folders lie.
+#: The disk that contains the folders of tasks.
 DISK = "512m"
 SLOTS = 12
 OURS = ("scheduler", "gateway-1", "gateway-2", "worker-1", "worker-2")
-#: In a short play each is there once, which halves what it costs: two of a kind are for the task
-#: ``faults``.
+#: In a short test run, there is one process of each kind, which halves the cost. Two processes of a
+#: kind belong to the task ``faults``.
 SHORT_OURS = ("scheduler", "gateway-2", "worker-2")
 PROXIED = (
     "temporal",
@@ -52,7 +52,7 @@ PROXIED = (
     "gateway-2",
     "webhook",
 )
-#: What of the machine's environment would be settings of ours.
+#: Environment variables of the machine that would be settings of our services.
 FOREIGN = ("LIFECYCLE_", "TEMPORAL_", "AWS_", "CRAWL_", "OTEL_")
 DYNAMIC = (
     "matching.enableFairness: [{value: true}]\nmatching.numTaskqueueWritePartitions: [{value: 1}]\n"
@@ -61,8 +61,8 @@ DYNAMIC = (
     "worker.perNamespaceWorkerOptions: [{value: {MaxConcurrentWorkflowTaskPollers: 20}}]\n"
 )
 ARGS = {"seconds": "1", "how": "finished"}
-#: After a restore nobody waits a quarter of an hour for an audit, nor minutes for a starter that
-#: died with the past.
+#: After a restore, nobody waits a quarter of an hour for an audit, or minutes for a process that
+#: would have started work but died before the restore.
 AUDITS = {
     f"LIFECYCLE_AUDIT__{name}": value
     for name, value in {
@@ -75,7 +75,7 @@ AUDITS = {
 
 
 class Harness:
-    """Everything that is up. Parts are started by the main thread alone."""
+    """All components that are up. Only the main thread starts parts."""
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Harness:
         self.ports: dict[str, int] = {}
         self.journals, self.disk, self.logs = folder / "journals", folder / "disk", folder / "logs"
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        # The folder marks every process of this harness, crawlers too: they get HOME, and folders
-        # of their own below it.
+        # The folder marks every process of this harness. Crawlers are marked too, because they get
+        # HOME, and folders of their own below it.
         path = f"{Path(sys.executable).parent}:{clean['PATH']}"
         self.clean = clean | {"HOME": str(folder), "NO_COLOR": "1", "PATH": path}
         self._local, self.receiver, self.slots = threading.local(), Receiver(), SLOTS
@@ -113,16 +113,17 @@ class Harness:
         dev: bool = False,
         slots: int = SLOTS,
     ) -> Iterator[Harness]:
-        """A harness that is up; ended afterwards. The folder stays, without the data of the
+        """Start a harness, and end it afterwards. The folder stays, without the data of the
         servers.
 
-        ``landed``: the commit of another build, of which the second gateway and the second worker
-            are. ``dev``:
-        Temporal is the dev server of its SDK, on a file.
+        ``landed`` is the commit of another build, which the second gateway and the second worker
+        use. With ``dev``, Temporal is the dev server of its SDK, on a file.
         """
         folder = keep or Path(tempfile.mkdtemp(prefix="faults-"))
         folder.mkdir(exist_ok=True, parents=True)
-        folder.chmod(0o711)  # PostgreSQL is nobody's root, and reaches its own folder below
+        folder.chmod(
+            0o711
+        )  # PostgreSQL does not execute as root, and must reach its own folder below this one.
         harness = cls(folder, say, folder / "landed" if landed else None, dev)
         harness.slots = slots
         with ExitStack() as undo:
@@ -142,7 +143,7 @@ class Harness:
             yield harness
 
     def make(self, undo: ExitStack) -> None:
-        """The folders, and the small disk."""
+        """Make the folders and the small disk."""
         for place in (self.journals, self.disk, self.logs):
             place.mkdir()
         subprocess.run(
@@ -156,7 +157,9 @@ class Harness:
             shutil.copytree(self.disk / "cluster", self.folder / "tasks", symlinks=True)
 
     def _end(self) -> None:
-        """Ours first, as a deployment does; then what they need; then what crawls."""
+        """End our services first, as a deployment does, then the servers that they need, then the
+        crawlers.
+        """
         for name in reversed(list(self.parts)):
             self.parts.pop(name).end(30 if name in OURS else 10)
         for pid in self.processes():
@@ -166,7 +169,9 @@ class Harness:
             shutil.rmtree(self.folder / data, ignore_errors=True)
 
     def processes(self) -> list[int]:
-        """Every process of this harness but this one: what has its folder in its environment."""
+        """Return every process of this harness except this process: the processes with its folder
+        in their environment.
+        """
         mark, found = os.fsencode(self.folder), []
         for pid in pids():
             with suppress(OSError):
@@ -175,7 +180,9 @@ class Harness:
         return found
 
     def processor(self) -> float:
-        """Seconds of processor time that this program and all that it started have used."""
+        """Return the seconds of processor time that this program and everything that it started
+        have used.
+        """
         used = sum(os.times()[:4])
         for pid in self.processes():
             with suppress(OSError):
@@ -184,7 +191,9 @@ class Harness:
         return used
 
     def dump(self, file: Path) -> None:
-        """Keep the record: for whoever looks for the cause of a violation, or to put it back."""
+        """Keep a copy of the record, for people who search for the cause of a violation, and for
+        restores.
+        """
         words = [
             "mariadb-dump",
             "--hex-blob",
@@ -203,7 +212,7 @@ class Harness:
     # --- copies, and what comes of them -----------------------------------------------------------
 
     def copy(self, whom: str) -> Path:
-        """A copy of the record, or of all that Temporal knows, taken while everything goes on."""
+        """Copy the record or Temporal's database while everything continues to execute."""
         if whom == "database":
             self.dump(copy := self.folder / "copy.sql")
         else:
@@ -222,7 +231,7 @@ class Harness:
         return copy
 
     def rows(self, whom: str) -> int:
-        """How much there is that a restore can lose: changes of statuses, or pages of histories."""
+        """Return how much a restore can lose: changes of statuses, or pages of histories."""
         if whom == "database":
             return int(self.record("SELECT COUNT(*) FROM status_transition")[0][0])
         words = [
@@ -238,9 +247,10 @@ class Harness:
         return int(self._run(str(PG / "psql"), *words, "-Atc", "SELECT COUNT(*) FROM history_node"))
 
     def put_back(self, whom: str, copy: Path) -> None:
-        """The server has what the copy has.
+        """Restore a server from a copy.
 
-        Of Temporal's, Temporal is started again too: it remembers what is gone.
+        After a restore of Temporal's database, Temporal is started again too, because it keeps lost
+        data in memory.
         """
         if whom == "database":
             with copy.open("rb") as file:
@@ -257,8 +267,8 @@ class Harness:
             part.wait_ready()
 
     def audited(self) -> None:
-        """Ours come back after a restore, as docs/operations-database.md says, and what no row
-        knows is adopted.
+        """Start our services after a restore, as docs/operations-database.md describes, and adopt
+        what no row knows.
         """
         crawlctl, env = [sys.executable, "-m", "crawler_lifecycle.cli"], self.env | AUDITS
         self._run(*crawlctl, "db", "upgrade", env=env)
@@ -288,7 +298,9 @@ class Harness:
             part.tick()
 
     def port(self, name: str) -> int:
-        """A free port below those of connections, the same for a name."""
+        """Return a free port below the range of outgoing connections. The same name gets the same
+        port.
+        """
         while name not in self.ports:
             with socket.socket() as probe, suppress(OSError):
                 one = 20_000 + int.from_bytes(os.urandom(2), "big") % 10_000
@@ -310,7 +322,7 @@ class Harness:
         return part
 
     def _run(self, *words: str, user: str = "", env: dict[str, str] | None = None) -> str:
-        """Run a command to its end. Raises RuntimeError with its words."""
+        """Run a command to its end. Raises RuntimeError with its output."""
         as_user = (
             ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--"] if user else []
         )
@@ -327,13 +339,15 @@ class Harness:
 
     def _servers(self) -> None:
         programs, port = available(self.dev), self.port
-        # On a busy machine what starts side by side gets more of it than what starts in a row.
+        # On a busy machine, programs that start in parallel are up sooner than programs that start
+        # one after the other.
         (self.folder / "s3" / "archive").mkdir(parents=True)
         rclone = [*rclone_command(self.folder / "s3")]
         rclone[rclone.index("--addr") + 1] = f"127.0.0.1:{port('s3')}"
         self._part("s3", rclone, self.clean, lambda: listens(port("s3")))
         cli = [str(Path(sys.executable).with_name("temporal"))]
-        # With the settings of `crawlctl dev`: by its own it reads its queues 20 times a second.
+        # Uses the settings of `crawlctl dev`. With its own defaults, the server reads its queues 20
+        # times a second.
         if self.dev:
             dev = temporal_server.command(self.folder / "temporal.db", port("temporal"), None)
             self._temporal(dev, "", cli)
@@ -385,7 +399,7 @@ class Harness:
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=128M",
         ]
-        # Durable against its own death.
+        # Its writes are durable if the process dies, but not if the machine fails.
         more += ["--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync"]
         self._part(
             "mariadb", [server, "--no-defaults", *where, *more], self.clean, self._database_answers
@@ -421,14 +435,14 @@ class Harness:
             "-k",
             str(data),
         ]
-        # Durable against its own death.
+        # Its writes are durable if the process dies, but not if the machine fails.
         words += ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
         ask = [str(PG / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port("postgres"))]
         ready = lambda: subprocess.run(ask).returncode == 0  # noqa: E731
         return self._part("postgres", words, env, ready, user="postgres")
 
     def _production(self, programs: Path) -> tuple[list[str], str]:
-        """Its production server; and the namespace that is still to be made."""
+        """Start Temporal's production server, and create the namespace."""
         self.parts["postgres"].wait_ready()
         tool = [
             str(programs / "temporal-sql"),
@@ -479,7 +493,7 @@ class Harness:
 
         def healthy() -> bool:
             asked = [*operator, "cluster", "health", "--address", at]
-            # Whoever asks by the program each time takes what it waits for.
+            # A check by an external program would take the processor time for which it waits.
             if not listens(self.port("temporal")):
                 return False
             return subprocess.run(asked, env=self.clean, capture_output=True).returncode == 0
@@ -547,14 +561,14 @@ class Harness:
         return self.folder / f"clock of {name}"
 
     def set_clock(self, name: str, by: int) -> None:
-        """Let the wall clock of one of ours be wrong by so many seconds, from now on."""
+        """Set the wall clock of one of our processes wrong by this many seconds, from now on."""
         with self._clock(name).open("r+b" if self._clock(name).exists() else "wb") as file:
             file.write(by.to_bytes(8, "little", signed=True))
 
     def service(self, name: str) -> Part:
-        """Start one of ours.
+        """Start one of our services.
 
-        The second of two is of the build that landed, if one is given, and has its own clock.
+        The second process of a kind is of the landed build, if one is given, and has its own clock.
         """
         verb = name.partition("-")[0]
         env, port = dict(self.env), self.port(name)
@@ -575,7 +589,9 @@ class Harness:
     # --- asking -----------------------------------------------------------------------------------
 
     def record(self, sql: str, database: str = "lifecycle") -> list[tuple[Any, ...]]:
-        """What the database holds, past every proxy. Raises pymysql's errors when it is away."""
+        """Return the result of a statement, past every proxy. Raises pymysql's errors if the
+        database is away.
+        """
         held = self._local
         try:
             if getattr(held, "connection", None) is None:
@@ -583,7 +599,7 @@ class Harness:
                 held.connection = pymysql.connect(
                     **where, database=database, connect_timeout=2, read_timeout=5, autocommit=True
                 )
-            # The first question of all is asked before there is a record.
+            # The first statement is sent before the database has tables.
             held.connection.select_db(database)
             with held.connection.cursor() as cursor:
                 cursor.execute(sql)
@@ -595,8 +611,8 @@ class Harness:
     def ask(
         self, gateway: str, method: str, path: str, body: Any, key: str = ""
     ) -> tuple[int | None, dict[str, Any]]:
-        """One request through the proxy of a gateway: status and answer; ``None`` when nobody
-        answered.
+        """Send one request through the proxy of a gateway, and return the status and the answer, or
+        ``None`` if nobody answered.
         """
         url, headers = (
             f"http://127.0.0.1:{self.port(f'proxy of {gateway}')}{path}",

@@ -1,11 +1,12 @@
-"""``python -m tools.faults.jobs --seed S``: what Job.status says of crawls on Kubernetes, and what
-ours says beside it.
+"""``python -m tools.faults.jobs --seed S`` compares what Job.status reports about crawls on
+Kubernetes with what our service reports.
 
-A real API server with its controllers, and nodes that kwok pretends. Each crawl is there twice: as
-a plain Job and as a run of ours. A naive reader takes the Job's ``status`` through a proxy, and
-keeps its last word while it hears none. Of ours the record is read; its worker has the same proxy.
-The truth is what the nodes know of their containers, read past the proxy before and after both were
-asked; of nodes that were cut off or lost, what the fault tests did to them.
+There is a real API server with its controllers, and kwok simulates the nodes. Each crawl exists
+twice: as a plain Job and as a run of our service. A naive reader reads the Job's ``status`` through
+a proxy, and keeps the last status while it gets no answer. For our service, the record is read, and
+its worker uses the same proxy. The truth is what the nodes know about their containers. It is read
+past the proxy before and after both sides were read. For nodes that were cut off or lost, the truth
+follows from what the fault tests did to them.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ KINDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("cut off", "loss"), ("nodes",)),
 }
 SECONDS, CODES, STOP_S = (2, 8, 20, 40), (0, 0, 0, 1), 3
-#: Of pods whose containers may execute.
+#: Phases of pods whose containers may execute.
 EXECUTING = "?fieldSelector=status.phase!=Succeeded,status.phase!=Failed"
 IMAGE, CONTAINER = "crawl.test/crawl:1", "crawler"
 QUICK = {"poll_minutes": [0.1], "limits": {"start_check_s": 0.5}, "retries": {"max": 0}}
 
 
 def life(seconds: int, code: int) -> dict[str, str]:
-    """What tells kwok how long a container executes, and how it ends."""
+    """Return the annotations that determine how long a container in kwok executes, and how it ends."""
     return {
         "KWOK_RUN_FOR": f"{seconds}s",
         "KWOK_EXIT_CODE": str(code),
@@ -74,7 +75,7 @@ def life(seconds: int, code: int) -> dict[str, str]:
 
 
 class Jobs(Harness):
-    """The cluster behind a proxy, our stack on it, the load, and who reads both."""
+    """The cluster behind a proxy, our stack on it, the load, and the readers of both sides."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         super().__init__(
@@ -101,7 +102,7 @@ class Jobs(Harness):
         self.jobs, self.pods = f"/apis/batch/v1/namespaces/{space}/jobs", f"{core}/{space}/pods"
         cluster.admin.ensure(f"{core}/{space}/serviceaccounts", {"metadata": {"name": "crawl"}})
         controllers = cluster.parts()["kube-controller-manager"]
-        controllers.kill()  # from now on the fault tests' own, as it was
+        controllers.kill()  # From now on, the environment of the fault tests is the same as before.
         port = int(
             next(w for w in controllers.command if w.startswith("--secure-port=")).partition("=")[2]
         )
@@ -133,7 +134,7 @@ class Jobs(Harness):
         undo.callback(self.over.set)
 
     def turn(self) -> None:
-        """Begin a crawl on both sides when it is time to; who is not answered asks again."""
+        """Begin a crawl on both sides when it is due. Requests without an answer are sent again."""
         if time.time() > self.next:
             self.next = time.time() + self.dice.expovariate(1 / PACE_S)
             self.count += 1
@@ -160,7 +161,7 @@ class Jobs(Harness):
                 del self.asked[key]
 
     def _sample(self) -> None:
-        """Twice a second what is true, what both say, and what is true then.
+        """Compare, twice a second, the truth, the statuses of both sides, and the truth after that.
 
         Keeps what is untrue.
         """
@@ -173,7 +174,7 @@ class Jobs(Harness):
             try:
                 before = self.learn(EXECUTING)
                 for side, ask in ((OURS, self._record), (PLAIN, lambda: self._statuses(naive))):
-                    with suppress(Exception):  # whoever hears nothing keeps the last word
+                    with suppress(Exception):  # A reader without an answer keeps the last status.
                         self.told[side] |= ask()
                 now = self.learn(EXECUTING)
             except (AdminError, OSError, HTTPException):
@@ -185,18 +186,18 @@ class Jobs(Harness):
             last = at
 
     def learn(self, which: str = "") -> dict[str, dict[Name, str]]:
-        """What is true of all containers, or of these and those that are known."""
+        """Return what is true of all containers, or of these containers and those that are known."""
         return self.nodes.learn(self.cluster.admin.get(f"{self.pods}{which}")["items"], time.time())
 
     def _record(self) -> dict[Name, str]:
-        """What is on record of each task of ours."""
+        """Return the recorded status of each of our tasks."""
         return {
             (run_id, index, attempt): status
             for run_id, index, attempt, status in self.ours.query(TASKS)
         }
 
     def _statuses(self, naive: Admin) -> dict[Name, str]:
-        """What all Jobs say."""
+        """Return the status of every Job."""
         jobs = naive.get(f"{self.jobs}?labelSelector=plain")["items"]
         return {
             (int(job["metadata"]["labels"]["plain"]), 0, 1): said(job.get("status", {}))
@@ -205,7 +206,7 @@ class Jobs(Harness):
 
 
 class Broken(Faults):
-    """The faults of a cluster, beside those that every harness has."""
+    """The faults of a cluster, in addition to the faults of every harness."""
 
     def __init__(self, harness: Jobs, seed: int, only: str) -> None:
         super().__init__(harness, seed, only)
@@ -218,7 +219,9 @@ class Broken(Faults):
         self.pods = harness.pods
 
     def _to_pods(self, label: str, do: Callable[[str], object]) -> Strike:
-        """To one of each side, when each has one that would go on for some time."""
+        """A fault of one pod of each side, when each side has a pod that would continue for some
+        time.
+        """
 
         def count(did: dict[str, float]) -> None:
             living = [self.nodes.living(side, 2 * STOP_S) for side in SIDES]
@@ -233,7 +236,7 @@ class Broken(Faults):
         return self._to_pods(label, lambda pod: self.admin.delete(f"{self.pods}/{pod}"))
 
     def _evict(self, label: str, whom: str) -> Strike:
-        """As a drain does."""
+        """Evicts pods, as a drain does."""
         body: dict[str, Any] = {"apiVersion": "policy/v1", "kind": "Eviction"}
         at = f"{self.pods}/%s/eviction"
         return self._to_pods(
@@ -241,7 +244,7 @@ class Broken(Faults):
         )
 
     def _cut_off(self, label: str, whom: str) -> Strike:
-        """Nobody hears of the nodes; their containers go on, and end when their time has come."""
+        """The nodes cannot be reached. Their containers continue, and end when they are due."""
         self.cluster.freeze("kwok")
         self.nodes.cut, kwok = True, self.cluster.parts()["kwok"]
 
@@ -262,7 +265,7 @@ class Broken(Faults):
     def _loss(self, label: str, whom: str) -> Strike:
         """The machines of the nodes are off.
 
-        When they are on again, their kubelets find the containers gone.
+        When they are on again, their kubelets find that the containers are gone.
         """
         self.cluster.kill("kwok")
         lost, self.nodes.off = len(self.nodes.living()), True
@@ -314,7 +317,7 @@ def main() -> int:
         end = time.monotonic() + SETTLE_S
         while (left := harness.ours.open_runs()) and time.monotonic() < end:
             storm(harness, 1)
-        storm(harness, 3)  # both are asked once more
+        storm(harness, 3)  # Both sides are read once more.
         harness.learn()
         wrong = [] if harness.reader.is_alive() else ["whoever takes samples died"]
     wrong += [f"run {run_id} of ours never ended" for run_id in left]

@@ -1,5 +1,5 @@
-"""What people ask for meanwhile: runs, stops, resumes, each until somebody answers; and the sampler
-of the truth.
+"""The requests of people during the test run (runs, stops and resumes), each repeated until there
+is an answer, and the sampler of the truth.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tools.faults.parts import stat
 
 Rows = list[tuple[Any, ...]]
 
-#: Somebody who is not answered asks again, for so long.
+#: The time for which a request without an answer is repeated.
 ASKS_S = 120.0
-#: Who asks in vain waits for so long at the most.
+#: The longest pause before a request without an answer is repeated.
 GAP_S = 6.0
 PACE_S = 2.0
-#: In a short play, which a busy machine plays beside much else: what it has begun must also end
-#: there in time.
+#: Limits of a short test run, which a busy machine executes in parallel with much other work.
+#: Everything that it begins must also end in time.
 SHORT_PACE_S = 6.0
-#: Tasks of the largest runs.
+#: The numbers of tasks of the largest runs.
 MOST = 4
-#: A crawl that only a stop ends. All of them are stopped in the end.
+#: The duration of a crawl that only a stop ends. All such crawls are stopped at the end.
 ENDLESS = 3600.0
-#: The longest crawl that ends by itself in a play without long faults.
+#: The longest crawl that ends by itself in a test run without long faults.
 USUAL = 40.0
 SCHEDULE, EVERY = "faults", 15
 SCHEDULED = {
@@ -43,8 +43,8 @@ SCHEDULED = {
     "catch_up_s": 600,
 }
 TASKS = "SELECT run_id, task_index, attempt, status FROM task_history"
-#: Of runs of ours whose tasks execute: how old the oldest last poll is, and by how many seconds the
-#: most overdue next poll exceeds the interval on record.
+#: For our runs with executing tasks: the age of the oldest last poll, and the most seconds by which
+#: a next poll exceeds the recorded interval.
 _SINCE = "TIMESTAMPDIFF(MICROSECOND, verified_at, UTC_TIMESTAMP(6)) / 1e6"
 AGE = (
     f"SELECT MAX({_SINCE}), MAX({_SINCE} - COALESCE(look_gap_ms / 1e3, {INTERVAL_S})) FROM "
@@ -56,9 +56,9 @@ AGE = (
 
 
 class Load:
-    """Asks at random moments, by seed.
+    """Sends requests at random moments, by seed.
 
-    What is asked in vain for too long is on record as unanswered.
+    A request that gets no answer for too long is recorded as unanswered.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Load:
         self._next = 0.0
 
     def turn(self) -> None:
-        """Ask for something when it is time to."""
+        """Send a request when it is due."""
         if time.time() < self._next:
             return
         self._next = time.time() + self.dice.expovariate(1 / self.pace)
@@ -96,9 +96,7 @@ class Load:
         self.dice.choices(kinds, (10, 4, 3, 0.6, 0.6))[0]()
 
     def finish(self) -> None:
-        """Stop what is endless; back when everything that was asked for is answered, or given
-        up.
-        """
+        """Stop endless crawls. Returns when every request has been answered or given up."""
         self._ask("schedule", "off", f"/v1/schedules/{SCHEDULE}", None, method="DELETE")
         for run_id, endless in dict(self.runs).items():
             if endless:
@@ -111,11 +109,11 @@ class Load:
                 )
         self._pool.shutdown(wait=True)
         late = [run_id for run_id, endless in self.runs.items() if endless]
-        # Of starts that nobody answered.
+        # Starts that got no answer.
         unknown = "SELECT run_id FROM run_history WHERE request_id LIKE 'faults-%'"
         late += [run_id for (run_id,) in self.harness.record(unknown) if run_id not in self.runs]
         self._pool = ThreadPoolExecutor(32)
-        for run_id in late:  # a resume may have crossed the stop
+        for run_id in late:  # A resume may have come at the same time as the stop.
             self._ask(
                 "stop",
                 f"late-{run_id}",
@@ -175,7 +173,7 @@ class Load:
         return {"seconds": str(round(seconds, 1)), "how": how}
 
     def _manage(self) -> None:
-        """A manager with jobs of its own, each of which shall come to a good end once."""
+        """Start a manager with jobs of its own, each of which must succeed exactly once."""
         self._count += 1
         key, jobs = (
             f"manager-{self._count}",
@@ -205,7 +203,7 @@ class Load:
         self._ask("manager", key, "/v1/managers", body, then=began)
 
     def _graph(self) -> None:
-        """A chain of crawls."""
+        """Start a chain of crawls."""
         self._count += 1
         names = [f"g{self._count}-{n}" for n in range(self.dice.randint(2, 4))]
         steps: list[dict[str, Any]] = [
@@ -234,10 +232,10 @@ class Load:
             self._ask("stop", f"stop-{self._count}", f"/v1/runs/{run_id}/stop", body, run_id=run_id)
 
     def _resume(self) -> None:
-        if self._stopped:  # mostly one that had the time to end
+        if self._stopped:  # In most cases, this run had the time to end.
             run_id = self._stopped.pop(0)
             self._count += 1
-            if self.dice.random() < 0.25 and not self.harness.dev:  # it takes a minute
+            if self.dice.random() < 0.25 and not self.harness.dev:  # A deletion takes a minute.
                 self._ask(
                     "delete",
                     f"delete-{self._count}",
@@ -257,13 +255,12 @@ class Load:
 
 
 class Sampler(threading.Thread):
-    """Twice a second: what each process is, what is said of its task, and what it is then.
+    """Sample, twice a second, what each process is, the recorded status of its task, and what the
+    process is after that.
 
-    Keeps what is untrue.
-
-    What changed while somebody was asked is not held against who answered, and a sample stands for
-    the time since the one before: how long it takes to ask, and how busy the machine is, neither
-    adds nor hides a second. Who hears nothing keeps the last word.
+    Keeps what is untrue. A change during the reading does not count against the reader, and a
+    sample represents the time since the previous sample. Therefore, neither slow reads nor a busy
+    machine add or hide a second. A reader without an answer keeps the last status.
     """
 
     def __init__(self, record: Callable[[], Rows], journals: Path) -> None:
@@ -295,7 +292,7 @@ class Sampler(threading.Thread):
         self.samples += 1
         try:
             return ask()
-        except pymysql.err.MySQLError:  # there is nobody who could be read
+        except pymysql.err.MySQLError:  # Nobody can be read at this time.
             self.unread += 1
             return []
 
@@ -304,8 +301,8 @@ class Sampler(threading.Thread):
         self.join()
 
     def _now(self) -> dict[Name, str]:
-        """What each task's process is now, by the names of the journals; of a task that executed
-        twice, what lives.
+        """Return what each task's process is now, by the names of the journals. If a task executed
+        twice, the process that is alive counts.
         """
         found: dict[Name, str] = {}
         for journal in os.listdir(self.journals):
@@ -324,15 +321,15 @@ def lives_now(pid: int, start: int) -> bool:
 
 
 def since(last: float, at: float) -> float:
-    """For how long a sample stands. Of a longer time nothing is known."""
+    """Return the time that a sample represents. Nothing is known about longer gaps."""
     return min(at - last, GAP_S)
 
 
 def untrue(
     at: float, rows: Rows, before: dict[Name, str], now: dict[Name, str], seconds: float = EVERY_S
 ) -> list[Seen]:
-    """The samples of this moment that are untrue of what processes were before the record was read,
-    and are now.
+    """Return the samples of this moment that are untrue both of the processes before the record was
+    read and of the processes now.
     """
     found = []
     for run_id, index, attempt, status in rows:

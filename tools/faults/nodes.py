@@ -1,8 +1,7 @@
-"""What is true of containers on Kubernetes, and what a plain Job says of them.
+"""The truth about containers on Kubernetes, and what a plain Job reports about them.
 
-It shares no code with the service.
-
-tests/soak/test_faults_oracle.py tells lies about both.
+It shares no code with the service. tests/soak/test_faults_oracle.py feeds it untrue statements
+about both.
 """
 
 from __future__ import annotations
@@ -16,19 +15,21 @@ from tools.faults.oracle import Name
 
 PLAIN, OURS = SIDES = "a plain Job", "ours"
 LABEL = "crawler-lifecycle/"
-#: What a Job's status has of its only pod; the first of these that is not 0 is what a naive reader
-#: takes.
+#: The counters in a Job's status for its only pod. A naive reader takes the first of them that is
+#: not 0.
 WORDS = {"succeeded": "SUCCEEDED", "failed": "FAILED", "active": "RUNNING"}
 
 
 def said(status: dict[str, Any]) -> str:
-    """What a Job's status says, in our words."""
+    """Return the status of a Job in our terms."""
     return next((word for name, word in WORDS.items() if status.get(name)), "PENDING")
 
 
 @dataclass
 class Box:
-    """A container that has begun, on one of the sides. It ends at ``due`` if nobody touches it."""
+    """A container that has begun, on one of the sides. It ends at ``due`` unless something else
+    ends it.
+    """
 
     side: str
     name: Name
@@ -39,7 +40,7 @@ class Box:
 
 
 class Nodes:
-    """What the nodes know of their containers."""
+    """What the nodes know about their containers."""
 
     def __init__(self) -> None:
         self.boxes: dict[str, Box] = {}
@@ -47,9 +48,9 @@ class Nodes:
         """Whether nobody hears of the nodes now; whether that is because their machines are off."""
 
     def learn(self, pods: Sequence[dict[str, Any]], now: float) -> dict[str, dict[Name, str]]:
-        """Told all pods that there are: what each container is now, on each side.
+        """Read all existing pods, and return the state of each container on each side.
 
-        One that never began is not there.
+        A container that never began is not included.
         """
         for pod in pods:
             uid, states = pod["metadata"]["uid"], pod["status"].get("containerStatuses")
@@ -59,7 +60,7 @@ class Nodes:
             if "terminated" in state:
                 self.boxes[uid].over = self.boxes[uid].over or now
         there = {pod["metadata"]["uid"] for pod in pods}
-        # On a node that nobody hears, a pod that left the list may still execute.
+        # On a node that cannot be reached, a pod that is no longer in the list may still execute.
         for uid, box in self.boxes.items():
             if self.off or (box.due < now if self.cut else uid not in there):
                 box.over = box.over or now
@@ -70,7 +71,7 @@ class Nodes:
         }
 
     def living(self, side: str = "", seconds: float = 0.0) -> list[Box]:
-        """Those that execute for so long at the least."""
+        """Return the containers that will execute for at least this long."""
         until = time.time() + seconds
         return [
             box

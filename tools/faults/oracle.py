@@ -1,9 +1,9 @@
-"""The oracle: what must hold, whatever broke. It shares no code with the service.
+"""The oracle: what must hold whatever fails. It shares no code with the service.
 
-It is given evidence alone: rows as SQL told them, the crawlers' own journals, what was asked for
-with which answer, when which fault was in force, what lies in the archive, and what a sampler saw
-twice a second in record and /proc. ``judge`` says in sentences what is wrong.
-tests/soak/test_faults_oracle.py tells it every lie it must find.
+It gets only evidence: rows read by SQL, the journals of the crawlers, the requests and their
+answers, the times of the faults, the content of the archive, and what a sampler saw twice a second
+in the record and in /proc. ``judge`` states in sentences what is wrong.
+tests/soak/test_faults_oracle.py feeds it every kind of violation that it must find.
 """
 
 from __future__ import annotations
@@ -15,39 +15,41 @@ from dataclasses import dataclass, field
 from tools.soak.journal import Process, overlaps
 
 Name = tuple[int, int, int]
-#: What a status can be that is untrue: ended on record and alive; alive on record and over; waiting
-#: and begun.
+#: The ways in which a status can be untrue: recorded as ended but alive, recorded as alive but
+#: ended, and recorded as waiting but begun.
 ALIVE, DEAD, WAITING = "ended but alive", "alive but dead", "waits but executes"
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
 WAITS, EXECUTES = ("QUEUED", "PENDING"), ("RUNNING", "STOPPING")
 OVER = ("COMPLETED", "FAILED")
-#: Without a fault a record may be behind the processes for so long: the polls of the fault tests'
-#: runs are 6 s apart.
+#: Without a fault, a record may be behind the processes for this long. The polls of runs in the
+#: fault tests are 6 s apart.
 LATE_S = 20.0
-#: The same in a short play, which a busy machine plays beside much else.
+#: The same in a short test run, which a busy machine executes in parallel with much other work.
 SHORT_LATE_S = 60.0
 #: Jobs of managers have the usual polling schedule: their first poll is due after a minute, and
 #: only wake-ups come sooner.
 POLL_S = 60.0
-#: A fault is made good for so long after its end: connections come back, activities are tried
-#: again.
+#: The time after the end of a fault in which its effects may last: connections are restored, and
+#: activities are retried.
 AFTER_S = 15.0
-#: When the faults have ended, what is open gets less within so long, until nothing is.
+#: After the last fault, the number of open things must become smaller within this time, until
+#: nothing is open.
 SETTLE_S = 90.0
-#: A deployment that was under way at an accepted stop begins by then; nothing later.
+#: A deployment that was in progress when a stop was accepted may begin within this time. Nothing
+#: may begin later.
 ON_ITS_WAY_S = 60.0
 EVERY_S = 0.5
-#: The polls of the fault tests' runs are 6 s apart, or up to ten times as many where an overloaded
-#: machine stretches the interval and says so. Where a fault must not hinder polls, a next poll is
-#: overdue by at most so many seconds.
+#: The polls of runs in the fault tests are 6 s apart, or up to ten times as far if an overloaded
+#: machine stretches the interval and records this. If a fault must not hinder polls, a next poll
+#: may be overdue by at most this many seconds.
 INTERVAL_S, STRETCH_MAX, OVERDUE_S = 6.0, 10.0, 15.0
-#: Faults that leave nobody who notices a change: it is found by the next poll.
+#: Faults during which nobody notices a change. The next poll finds such a change.
 BLIND = "blind"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done, when, and what it really did."""
+    """What was done, when, and its real effect."""
 
     label: str
     """Its kind and whom it met: ``reset of database``."""
@@ -63,7 +65,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody asked for something until somebody answered."""
+    """A request that was sent until somebody answered."""
 
     kind: str
     """``start``, ``stop`` or ``resume``."""
@@ -80,7 +82,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Age:
-    """How old last polls were at one moment, in seconds."""
+    """The age of last polls at one moment, in seconds."""
 
     at: float
     oldest: float
@@ -92,7 +94,7 @@ class Age:
 
 @dataclass(frozen=True)
 class Seen:
-    """One sample: what the record said of a task, and after that what its process was."""
+    """One sample: the recorded status of a task, and after that the state of its process."""
 
     at: float
     name: Name
@@ -104,7 +106,7 @@ class Seen:
 
     @property
     def untrue(self) -> str:
-        """How the status is untrue; empty where it is true."""
+        """Return how the status is untrue, or an empty text if it is true."""
         if self.status in ENDED and self.process == "lives":
             return "ended but lives"
         if self.status in EXECUTES and self.process == "over":
@@ -115,7 +117,7 @@ class Seen:
 
     @property
     def column(self) -> str:
-        """The column of the figure for what is untrue here."""
+        """Return the column of the figure for this untrue status."""
         if self.status in ENDED:
             return ALIVE
         return DEAD if self.process == "over" else WAITING
@@ -141,7 +143,7 @@ class Task:
 
 @dataclass
 class Evidence:
-    """All that the oracle is told."""
+    """All evidence that the oracle gets."""
 
     runs: list[Run] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
@@ -196,19 +198,21 @@ class Evidence:
     """When something began to execute once more."""
 
     def label(self, at: float) -> str:
-        """The fault in whose time a moment lies: the last one that began before it and is not made
-        good yet.
+        """Return the fault to whose time a moment belongs: the last fault that began before the
+        moment and whose effects may still last.
         """
         found = [one.label for one in self.faults if one.began <= at <= one.ended + AFTER_S]
         return found[-1] if found else "calm"
 
     def must_be_prompt(self, fault: Fault) -> bool:
-        """Whether a record may be late in the time of this fault as little as without one."""
+        """Return whether records may be as late during this fault as without a fault, but not
+        later.
+        """
         return bool(self.prompt) and self.prompt in fault.label
 
     def disturbed(self, since: float, until: float, for_records: bool = False) -> float:
-        """Seconds of this time in which a fault, or one that excuses ``for_records``, was in force
-        or was made good.
+        """Return how many seconds of this time belong to a fault, or to a fault that excuses
+        ``for_records``, or to the time after it in which its effects may last.
         """
         excuses = [one for one in self.faults if not (for_records and self.must_be_prompt(one))]
         spans, last, total = sorted((one.began, one.ended + AFTER_S) for one in excuses), since, 0.0
@@ -219,15 +223,16 @@ class Evidence:
         return total
 
     def forgotten(self, since: float, until: float | None = None) -> bool:
-        """Whether what was written then may be gone: after a copy of the record that was put back.
+        """Return whether data that was written then may be lost, because a copy of the record from
+        before was restored.
 
-        Nothing else may.
+        Nothing else may be lost.
         """
         backs = [one for one in self.faults if one.label == "restore of database"]
         return any(one.began <= (until or since) and since <= one.ended for one in backs)
 
     def bound(self, kind: str) -> list[Ask]:
-        """Of what was asked for: what was accepted, and is not forgotten."""
+        """Return the requests that were accepted and not lost by a restore."""
         return [
             a
             for a in self.asks
@@ -242,7 +247,7 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> list[str]:
-    """Every violation, as a sentence."""
+    """Return every violation, as a sentence."""
     return [
         *_accepted(evidence),
         *_once(evidence),
@@ -261,7 +266,7 @@ def judge(evidence: Evidence) -> list[str]:
 
 
 def statuses(evidence: Evidence) -> list[str]:
-    """Those about statuses alone, and about faults that did nothing."""
+    """Return the violations about statuses alone, and about faults without an effect."""
     idle = [one for one in evidence.faults if not one.happened]
     told = not evidence.short or len(idle) == len(evidence.faults)
     return [
@@ -271,7 +276,7 @@ def statuses(evidence: Evidence) -> list[str]:
 
 
 def _accepted(e: Evidence) -> Iterator[str]:
-    """What was accepted is on record, once, and has an end."""
+    """Check that what was accepted is recorded once, and has an end."""
     keys = Counter(run.key for run in e.runs)
     yield from (f"{times} runs have the key {key}" for key, times in keys.items() if times > 1)
     for ask in e.bound("start"):
@@ -286,8 +291,8 @@ def _accepted(e: Evidence) -> Iterator[str]:
 
 
 def _once(e: Evidence) -> Iterator[str]:
-    """Each task on record executed once for its attempt, no index twice at a time, and nothing
-    without a record.
+    """Check that each recorded task executed once for its attempt, that no index executed twice at
+    a time, and that nothing executed without a record.
     """
     rows, ran = Counter(task.name for task in e.tasks), Counter(one.name for one in e.processes)
     yield from (
@@ -313,12 +318,12 @@ def _once(e: Evidence) -> Iterator[str]:
 
 
 def _as_told(e: Evidence) -> Iterator[str]:
-    """An end that nobody disturbed is the one that the crawler told."""
+    """Check that an undisturbed end is the end that the crawler reported."""
     yield from (text for _, text in _told_otherwise(e))
 
 
 def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
-    """Each process whose task ended otherwise than it told, and the sentence about it."""
+    """Yield each process whose task ended differently from its own report, with a sentence."""
     ends = {task.name: task for task in e.tasks}
     for one in e.processes:
         task = ends.get(one.name)
@@ -335,7 +340,7 @@ def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
             for a in e.asks
             if a.run_id == one.run_id
         )
-        # A forced one may kill between the last word and the exit.
+        # A forced stop may kill a process between its last report and its exit.
         if crossed and task.status == "CANCELLED":
             continue
         finished = one.end.get("code") == 0 and one.end.get("reason") == "finished"
@@ -350,8 +355,8 @@ def _told_otherwise(e: Evidence) -> Iterator[tuple[Process, str]]:
 
 
 def _true(e: Evidence) -> Iterator[str]:
-    """No status says ended of what lives; none is behind for longer than polls take, but for
-    faults.
+    """Check that no status reports the end of a living process, and that no status is behind for
+    longer than polls take, except during faults.
     """
     stretches: dict[tuple[Name, str], list[float]] = defaultdict(list)
     slow = {one.name for one in e.processes if one.args.get("number", "").startswith("m")}
@@ -364,7 +369,7 @@ def _true(e: Evidence) -> Iterator[str]:
         began = last = moments[0]
         longest, when = 0.0, began
         for at in [*moments[1:], float("inf")]:
-            # Nobody can read a database that is away: a gap that faults fill is none.
+            # Nobody can read a database that is away, so a gap that faults fill does not count.
             if at - last > 4 * EVERY_S and e.disturbed(last, at, True) < at - last - EVERY_S:
                 longest, when = max(
                     (longest, when), (last - began - e.disturbed(began, last, True), began)
@@ -381,14 +386,14 @@ def _true(e: Evidence) -> Iterator[str]:
 
 
 def _stops(e: Evidence) -> Iterator[str]:
-    """A stop that was accepted ends its run: nothing begins after it, and who heard it is recorded
-    as stopped.
+    """Check that an accepted stop ends its run: nothing begins after the stop, and processes that
+    received it are recorded as stopped.
     """
     ends = {task.name: task for task in e.tasks}
     for stop in e.bound("stop"):
         if stop.status != 202:
             continue
-        # From a resume on that may have been heard, the stop is history.
+        # After a resume that may have been received, the stop no longer counts.
         resumes = [
             a.sent
             for a in e.asks
@@ -430,7 +435,7 @@ def _stops(e: Evidence) -> Iterator[str]:
 
 
 def _delivered(e: Evidence) -> Iterator[str]:
-    """Each ended run has its event once for each verdict, and one archive that is there."""
+    """Check that each ended run has its event once for each verdict, and one existing archive."""
     exported, events = Counter(row[:2] for row in e.exports), Counter(e.events)
     yield from (
         f"the export {name} is on record {times} times"
@@ -467,7 +472,7 @@ def _delivered(e: Evidence) -> Iterator[str]:
     for ask in e.bound("delete"):
         if ask.run_id not in e.deleted:
             yield f"the deletion of run {ask.run_id} was accepted and is not on record"
-    # And nobody knows.
+    # It is unknown.
     gone = {a.run_id for a in e.asks if a.kind == "delete"} - {a.run_id for a in e.bound("delete")}
     for run_id, attempt, status, url in e.exports:
         if run_id in e.deleted and e.archives.get(url or ""):
@@ -479,8 +484,8 @@ def _delivered(e: Evidence) -> Iterator[str]:
 
 
 def _planned(e: Evidence) -> Iterator[str]:
-    """Each job and step came to its good end once, in order; each due time has one line, and began
-    what it says.
+    """Check that each job and step succeeded once, in order, and that each due time has one line
+    and began what the line states.
     """
     by_number: dict[str, list[Process]] = defaultdict(list)
     for one in e.processes:
@@ -494,7 +499,7 @@ def _planned(e: Evidence) -> Iterator[str]:
     for number, before in e.wanted.items():
         mine = by_number[number]
         good = [one for one in mine if one.end and one.end.get("reason") == "finished"]
-        # Whoever began it may not know, and begins it again.
+        # The process that began it may not know this, and begins it again.
         if any(e.forgotten(one.begin, one.last) for one in mine):
             good = good[-1:]
         if not good and number[1:].split("-")[0] in gone:
@@ -520,12 +525,12 @@ def _planned(e: Evidence) -> Iterator[str]:
 
 
 def _polled_at(e: Evidence) -> Iterator[str]:
-    """Faults that must not hinder polls leave none of the fault tests' runs without one for longer
-    than this.
+    """Check that faults that must not hinder polls leave no run of the fault tests without a poll
+    for longer than this.
     """
     for fault in filter(e.must_be_prompt, e.faults):
-        # The last poll before it may be as old as the interval; what was old for another reason has
-        # its own fault.
+        # The last poll before the fault may be as old as the interval. If it was old for another
+        # reason, that reason has its own fault.
         since = fault.began + INTERVAL_S + OVERDUE_S
         ages = [age for age in e.ages if since <= age.at <= fault.ended]
         overdue = max((age.overdue for age in ages), default=0.0)
@@ -540,8 +545,8 @@ def _polled_at(e: Evidence) -> Iterator[str]:
 
 
 def lost(e: Evidence) -> list[float]:
-    """The last moments of what was accepted and has no true end on record: of starts, and of tasks
-    on record.
+    """Return the last moments of what was accepted and has no true end on record: starts, and
+    recorded tasks.
     """
     keys = {run.key for run in e.runs}
     found = [a.answered for a in e.asks if a.kind == "start" and a.accepted and a.key not in keys]
@@ -557,7 +562,9 @@ def lost(e: Evidence) -> list[float]:
 
 
 def doubled(e: Evidence) -> list[float]:
-    """When a task began once more, an index while it executed, or one that had succeeded."""
+    """Yield the times when a task began again, when an index began while it executed, or when an
+    index that had succeeded began.
+    """
     good = {task.name for task in e.tasks if task.status == "SUCCEEDED"}
     before: dict[tuple[int, int], list[Process]] = defaultdict(list)
     found = []
@@ -573,8 +580,8 @@ def doubled(e: Evidence) -> list[float]:
 
 
 def verdicts(e: Evidence) -> dict[str, list[float]]:
-    """By fault that must not hinder records: how long after its end runs had their verdicts that
-    waited for it.
+    """Return, for each fault that must not hinder records, how long after its end runs had the
+    verdicts that waited for it.
     """
     last: dict[int, float] = defaultdict(float)
     for one in e.processes:
@@ -593,9 +600,10 @@ Figure = dict[str, dict[str, float]]
 
 
 def figure(e: Evidence) -> Figure:
-    """By fault: tasks that began or ended in its time, untrue status-seconds and tasks of each
-    kind, what was lost or doubled, the longest time for which one status was untrue, and how old a
-    last poll was."""
+    """Return for each fault the tasks that began or ended in its time, the seconds of untrue
+    statuses and the tasks of each kind, what was lost or doubled, the longest time for which one
+    status was untrue, and the age of the oldest last poll.
+    """
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for one in e.processes:
         for label in {e.label(one.begin), e.label(one.last)}:
@@ -619,5 +627,5 @@ def figure(e: Evidence) -> Figure:
 
 
 def per_thousand(row: dict[str, float]) -> float:
-    """Untrue status-seconds for 1,000 tasks."""
+    """Return the seconds of untrue statuses for 1,000 tasks."""
     return 1000 * row.get("untrue", 0.0) / row["tasks"] if row.get("tasks") else 0.0

@@ -1,5 +1,5 @@
-"""The processes of the fault tests: started, kept up, killed, frozen and ended by their ids; and
-toxiproxy between them.
+"""The processes of the fault tests, which are started, kept up, killed, frozen and ended by their
+ids, and toxiproxy between them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 
 import httpx
 
-#: A process that died is started again so much later, as systemd does.
+#: The delay after which a process that died is started again, as systemd does.
 RESTART_S = 2.0
-#: No judgement: on a busy machine five processes have taken three minutes.
+#: A timeout and not a criterion: on a busy machine, five processes have taken three minutes.
 READY_S = 900.0
-#: Each request in a connection of its own, as of strangers. A client of its own for each would read
-#: certificates anew.
+#: Sends each request over a new connection, as different callers would. A new client for each
+#: request would read the certificates again.
 HTTP = httpx.Client(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def stat(pid: int) -> tuple[str, int, int] | None:
-    """State, parent and start time of a process, as the kernel tells them; ``None`` when there is
-    none.
+    """Return the state, parent and start time of a process from the kernel, or ``None`` if there is
+    no such process.
     """
     with suppress(OSError, IndexError, ValueError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -50,7 +50,7 @@ def listens(port: int) -> bool:
 
 
 def answers(url: str) -> Callable[[], bool]:
-    """Whether a health check says yes."""
+    """Return whether a health check succeeds."""
 
     def ask() -> bool:
         with suppress(httpx.HTTPError):
@@ -61,7 +61,7 @@ def answers(url: str) -> Callable[[], bool]:
 
 
 class Part:
-    """One process. Started from the main thread alone: it dies with the thread that started it."""
+    """One process. Only the main thread starts it, because it dies with the thread that started it."""
 
     def __init__(
         self, name: str, command: Sequence[str], env: Mapping[str, str], folder: Path, ready: Callable[[], bool],
@@ -98,7 +98,7 @@ class Part:
         self.wanted, self._dead_at = True, 0.0
 
     def wait_ready(self, tick: Callable[[], None] | None = None, seconds: float = READY_S) -> None:
-        """Until it works. What ends meanwhile is started again. Raises RuntimeError."""
+        """Wait until the process works, and start it again if it ends. Raises RuntimeError."""
         end = time.monotonic() + seconds
         while not self.ready():
             (tick or self.tick)()
@@ -108,7 +108,7 @@ class Part:
             time.sleep(0.2)
 
     def tick(self) -> None:
-        """Start it again when it died some time ago."""
+        """Start the process again if it died some time ago."""
         if self.process is None or self.process.poll() is None:
             return
         if not self._dead_at:
@@ -118,8 +118,8 @@ class Part:
             self.start()
 
     def kill(self) -> int:
-        """As a crash does, its children too where it is one program of several processes; how many
-        died.
+        """Kill the process as a crash does, with its children if the program has several processes,
+        and return how many died.
         """
         victims = [self.pid, *(children(self.pid) if self._as else [])]
         for pid in filter(None, victims):
@@ -132,7 +132,7 @@ class Part:
         )
 
     def end(self, seconds: float) -> None:
-        """In order, or by force after so long."""
+        """End the process in an orderly way, or by force after this time."""
         self.wanted = False
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
@@ -143,8 +143,8 @@ class Part:
 
 
 class Proxies:
-    """toxiproxy's API, and what went through it: counted by the kernel in its sockets, and by
-    itself.
+    """The API of toxiproxy, and the traffic through it, which the kernel counts in its sockets and
+    toxiproxy counts itself.
     """
 
     def __init__(self, url: str) -> None:
@@ -174,14 +174,14 @@ class Proxies:
         self._http.post(f"/proxies/{name}/toxics", json=body).raise_for_status()
 
     def heal(self, name: str) -> None:
-        """No toxic is left, and it listens."""
+        """Remove all toxics, and listen again."""
         for toxic in self._http.get(f"/proxies/{name}/toxics").raise_for_status().json():
             self._http.delete(f"/proxies/{name}/toxics/{toxic['name']}").raise_for_status()
         self.enable(name, True)
 
     def through(self, name: str) -> int:
-        """Bytes of clients in connections that have ended, also of those too short to be seen
-        open.
+        """Return the bytes of clients in ended connections, including connections that were too
+        short to be seen open.
         """
         lines = self._http.get("/metrics").text.splitlines()
         mine = [
@@ -192,7 +192,9 @@ class Proxies:
         return sum(int(float(line.split()[-1])) for line in mine if 'direction="upstream"' in line)
 
     def connections(self, name: str) -> dict[str, tuple[int, int]]:
-        """Open connections of clients: the bytes that came from each and that went to it."""
+        """Return the open connections of clients, with the bytes that came from each client and
+        that went to it.
+        """
         asked = ["ss", "-tniH", "state", "established", f"( sport = :{self.ports[name]} )"]
         told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
         found, peer = {}, ""

@@ -1,11 +1,11 @@
-"""scrapyd in the harness of the fault tests, beside ours: the same crawls at the same time, under
-the same faults.
+"""scrapyd in the harness of the fault tests, next to our service: the same crawls at the same time,
+under the same faults.
 
-scrapyd (PyPI) gets a venv of its own beside the programs of the fault tests. Its jobs are the fault
-tests's crawler with journals of its own, its files lie on the same small disk, and who is not
-answered asks again. Its ``listjobs.json`` is read twice a second as anybody reads it: pending,
-running, finished; an accepted job that it does not list is over, as far as one can tell. Whoever
-hears nothing keeps the last word.
+scrapyd (PyPI) gets its own venv next to the programs of the fault tests. Its jobs execute the
+crawler of the fault tests with their own journals, its files are on the same small disk, and
+requests without an answer are repeated. Its ``listjobs.json`` is read twice a second, as any client
+reads it: pending, running and finished. An accepted job that is not listed counts as ended, because
+a client cannot tell more. A reader without an answer keeps the last status.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from tools.faults.parts import Part, answers
 from tools.soak.journal import read_journals
 
 VERSION = "scrapyd==1.6.0"
-#: Of a job that is listed twice the last of these counts.
+#: If a job is listed twice, the last of these states counts.
 STATUSES = {"finished": "SUCCEEDED", "pending": "PENDING", "running": "RUNNING"}
-#: What scrapyd calls a runner: it becomes the crawler of the soak, under the same process id.
+#: The program that scrapyd calls as its runner. It becomes the crawler of the soak, with the same
+#: process id.
 RUNNER = f"""
 import json, os, sys
 if sys.argv[1] == "list":
@@ -47,7 +48,7 @@ os.execv(sys.executable, [sys.executable, "-S", {str(SOAK / "crawler.py")!r}])
 
 
 def program() -> Path:
-    """The interpreter of scrapyd's venv; made where it is not there."""
+    """Return the interpreter of scrapyd's venv, which is made if it does not exist."""
     folder = binaries.cache_root().with_name("faults") / VERSION
     python = folder / "bin" / "python"
     if not (folder / "bin" / "scrapyd").exists():
@@ -57,7 +58,7 @@ def program() -> Path:
 
 
 class Scrapyd:
-    """One scrapyd, asked for jobs, and what it says of them."""
+    """One scrapyd, the jobs that were requested, and what it reports about them."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness, self.count = harness, 0
@@ -71,11 +72,11 @@ class Scrapyd:
         self._asker = threading.Thread(target=self._ask, daemon=True)
 
     def begin(self) -> None:
-        """Start it, and let it suffer what ours suffer."""
+        """Start scrapyd, and apply the faults of our service to it."""
         harness = self.harness
         self.journals.mkdir()
         (harness.folder / "plain.py").write_text(RUNNER)
-        # Its queue lies beside the small disk, as our database does: see docs/faults.md for what
+        # Its queue is next to the small disk, as our database is. docs/faults.md describes what
         # happens otherwise.
         places = "".join(f"{name}_dir = {harness.disk / name}\n" for name in ("logs", "eggs"))
         places += f"dbs_dir = {harness.folder / 'dbs'}\n"
@@ -97,8 +98,8 @@ class Scrapyd:
         self._asker.start()
 
     def want(self, args: dict[str, str]) -> None:
-        """Ask for a job with these arguments until it is accepted; not for one that only a stop
-        ends.
+        """Request a job with these arguments until it is accepted. A job that only a stop ends is
+        not requested.
         """
         if float(args["seconds"]) <= USUAL:
             self.count += 1
@@ -120,9 +121,9 @@ class Scrapyd:
                         del self.asked[number]
 
     def record(self) -> Rows:
-        """Each accepted job with its status, under our words.
+        """Return each accepted job with its status, in our terms.
 
-        Raises what the sampler takes for nobody's answer.
+        Raises errors that the sampler treats as a missing answer.
         """
         known = list(self.accepted)
         try:
@@ -137,14 +138,14 @@ class Scrapyd:
         return [(int(number), 0, 1, self.listed.get(number, "LOST")) for number in known]
 
     def busy(self) -> bool:
-        """Whether it lists a job that has not ended; no while it tells nothing."""
+        """Return whether scrapyd lists a job that has not ended, or false while it does not answer."""
         try:
             return any(status in ("PENDING", "RUNNING") for *_, status in self.record())
         except pymysql.err.MySQLError:
             return False
 
     def end(self) -> Evidence:
-        """What is known of its jobs, which it has had the time to end."""
+        """Return what is known about its jobs, which have had the time to end."""
         self._over.set()
         self._asker.join()
         with suppress(pymysql.err.MySQLError):

@@ -1,9 +1,9 @@
-"""``python -m tools.faults.table --seed S --seeds N --minutes M``: the table of docs/faults.md, in
-Markdown.
+"""``python -m tools.faults.table --seed S --seeds N --minutes M`` prints the table of
+docs/faults.md, in Markdown.
 
-For each seed it plays ours with scrapyd beside it, and plain Jobs with ours beside them, one play
-after the other, and adds them up. Exit code 1: a play found something, or did not come to its end;
-what was played is in the table.
+For each seed, it executes our service with scrapyd next to it, and plain Jobs with our service next
+to them, one test run after the other, and adds up the figures. Exit code 1 means that a test run
+found something, or did not reach its end. The table contains everything that was executed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from pathlib import Path
 
 from tools.faults.oracle import ALIVE, DEAD, WAITING, Figure, per_thousand
 
-#: What is told of each side; of the greatest figures the greatest counts, all others are added up.
+#: The figures of each side. For maximum figures, the largest value counts. All other figures are
+#: added up.
 COLUMNS = ("tasks", ALIVE, f"{ALIVE}, tasks", DEAD, f"{DEAD}, tasks", WAITING, "lost", "doubled")
 GREATEST = ("longest", "oldest poll")
 CALM = "calm"
-#: Seconds without a fault at the begin of each play. Faults leave too little time between them for
-#: the row of no fault.
+#: Seconds without a fault at the beginning of each test run. Otherwise, there is too little time
+#: between faults for the row without a fault.
 CALM_S = 60
-#: Whom a kill or a freeze met makes a difference: rows of docs/faults.md.
+#: The rows of docs/faults.md depend on what a kill or a freeze affected.
 WHOM = {"crawler": "of crawler", "controllers": "of controllers", "temporal": "of Temporal"}
 SERVERS = ("postgres", "mariadb", "s3")
-#: The plays of a seed: module, words, title of the rows, and its two sides.
+#: The test runs of a seed: the module, its arguments, the title of the rows, and the two sides.
 PLAYS = (
     ("tools.faults", ("--scrapyd",), "on one machine, ours/scrapyd", ("ours", "scrapyd")),
     ("tools.faults.jobs", (), "on Kubernetes, ours/plain Job", ("ours", "a plain Job")),
@@ -37,7 +38,7 @@ PLAYS = (
 
 
 def lines(figure: Figure) -> Iterator[str]:
-    """The figure of one side, for people."""
+    """Return the figure of one side, for people."""
     columns = (*COLUMNS, *GREATEST)
     yield f"{'in the time of':40} " + " ".join(
         f"{name:>{len(name)}}" for name in (*columns, "for 1,000")
@@ -51,17 +52,17 @@ def lines(figure: Figure) -> Iterator[str]:
 
 
 def by_kind(label: str) -> str:
-    """The row of the table for this fault."""
+    """Return the row of the table for this fault."""
     kind, _, whom = label.partition(" of ")
     if label == CALM:
         return "no fault"
     if kind in ("kill", "freeze") or kind.startswith(("long", "blind")):
-        return f"{kind} {WHOM.get(whom, 'of a server' if whom in SERVERS else 'of one of ours')}"
+        return f"{kind} {WHOM.get(whom, 'of a server' if whom in SERVERS else 'of one of our processes')}"
     return kind if kind not in ("delete", "evict", "cut off", "loss") else label
 
 
 def together(figures: Sequence[Figure]) -> Figure:
-    """Several plays as one, by the rows of the table."""
+    """Combine several test runs, by the rows of the table."""
     found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for figure in figures:
         for label, values in figure.items():
@@ -72,7 +73,7 @@ def together(figures: Sequence[Figure]) -> Figure:
 
 
 def markdown(title: str, ours: Figure, theirs: Figure) -> Iterator[str]:
-    """A table with both sides in each cell."""
+    """Return a table with both sides in each cell."""
     heads = (
         "tasks",
         "untrue, for 1,000",
@@ -99,7 +100,7 @@ def _cell(sides: Sequence[dict[str, float]], name: str) -> str:
 
 
 def save(file: Path | None, **sides: Figure) -> None:
-    """Keep the figures of a play for the table."""
+    """Keep the figures of a test run for the table."""
     if file is not None:
         file.write_text(json.dumps(sides))
 

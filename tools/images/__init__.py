@@ -1,4 +1,4 @@
-"""Our container images: base, build, bill of materials, and what is compared with them.
+"""Our container images: their base, build, bill of materials, and comparison.
 
-``python -m tools.images``.
+The command is ``python -m tools.images``.
 """

@@ -1,4 +1,4 @@
-"""Our container images; the Makefile calls it."""
+"""The command for our container images, which the Makefile calls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def again(chosen: list[build.Image]) -> int:
-    """Build once more, and compare the digests."""
+    """Build the images once more, and compare the digests."""
     with tempfile.TemporaryDirectory() as name:
         other = []
         for image, path in build.all_built(build.plan(), chosen, Path(name)):

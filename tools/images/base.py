@@ -1,10 +1,10 @@
-"""Debian with Python and little else, made from packages: the base of the images where no registry
-is reached.
+"""Debian with Python and little else, made from packages. It is the base of the images if no
+registry is reachable.
 
-Two archives: ``runtime`` is what ships, ``build`` has pip as well and is left behind. mmdebstrap
-makes them, since it takes what is essential and not apt, leaves no lists, logs or caches, and makes
-the same bytes of the same packages. They are kept outside of the tree until the recipe changes;
-``--fresh`` fetches Debian's updates.
+There are two archives: ``runtime`` is shipped, and ``build``, which also has pip, is only used to
+build. mmdebstrap makes them, because it installs the essential packages without apt, leaves no
+lists, logs or caches, and makes the same bytes from the same packages. The archives are kept
+outside the tree until the recipe changes. ``--fresh`` fetches Debian's updates.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 SUITE, PYTHON = "bookworm", "3.11"
-#: The newest time of a file: no commit's, so that images of two commits share their base.
+#: The newest time of a file. It is not the time of a commit, so that images of two commits share
+#: their base.
 EPOCH = 1_686_355_200
 #: Days after which Debian probably has updates.
 OLD_DAYS = 7
@@ -33,32 +34,34 @@ RUNTIME = (
     "libstdc++6",
 )
 PACKAGES = {"runtime": RUNTIME, "build": (*RUNTIME, "python3-pip")}
-#: Licences stay: whoever passes an image on has to pass them on.
+#: Licences stay, because everyone who redistributes an image must include them.
 _LEFT_OUT = ("doc/*", "man/*", "info/*", "locale/*", "lintian/*", "groff/*")
 _HOOKS = (
-    # Where the official Python image has it, and what our Dockerfiles name.
+    # The path in the official Python image, which our Dockerfiles use.
     f'ln -s /usr/bin/python{PYTHON} "$1/usr/local/bin/python3" && ln -s python3 '
     '"$1/usr/local/bin/python"',
-    # Nobody in a container becomes somebody else.
+    # Processes in a container do not switch to another user.
     'find "$1/usr" -xdev -type f -perm /6000 -exec chmod a-s {} +',
-    # What packages asked while they were installed; nothing is installed any more.
+    # Answers to questions of packages during their installation. Nothing is installed later.
     'rm -rf "$1"/var/cache/debconf/* "$1"/var/cache/apt "$1"/var/lib/apt "$1"/var/log/*',
 )
 _ENV = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8")
 
 
 def cache() -> Path:
-    """The folder that keeps bases and tools."""
+    """Return the folder that contains bases and tools."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "crawler-lifecycle" / "images"
 
 
 def command(kind: str, path: Path, mirror: str = "") -> list[str]:
-    """The call of mmdebstrap. Without a mirror the machine's own way to Debian is taken."""
+    """Return the command line of mmdebstrap. Without a mirror, it uses the machine's own sources of
+    Debian.
+    """
     options = [f"--dpkgopt=path-exclude=/usr/share/{what}" for what in _LEFT_OUT]
     options += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
     options += [f"--customize-hook={hook}" for hook in _HOOKS]
-    # Without this the package usrmerge would come, and all of Perl with it.
+    # Without this line, the package usrmerge would be installed, with all of Perl.
     options += ["--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
     what = ["--variant=essential", "--format=tar", f"--include={','.join(PACKAGES[kind])}"]
     return [
@@ -73,8 +76,8 @@ def command(kind: str, path: Path, mirror: str = "") -> list[str]:
 
 
 def made(kind: str, *, fresh: bool = False, mirror: str = "") -> Path:
-    """The archive of this base, for ``buildah pull docker-archive:`` or ``docker load``; made when
-    it is not there.
+    """Return the archive of this base, for ``buildah pull docker-archive:`` or ``docker load``. It
+    is made if it does not exist.
     """
     architecture = _architecture()
     key = hashlib.sha256(repr((command(kind, Path()), _ENV, EPOCH)).encode()).hexdigest()[:12]
@@ -101,7 +104,7 @@ def made(kind: str, *, fresh: bool = False, mirror: str = "") -> Path:
 
 
 def reference(kind: str) -> str:
-    """The name under which an engine knows it."""
+    """Return the name of the base in an engine."""
     return f"localhost/crawler-lifecycle-base:{SUITE}-{kind}"
 
 

@@ -1,5 +1,5 @@
-"""Both images from their Dockerfiles, by the engine of this machine: an OCI archive each, its
-digest and its sizes.
+"""Build both images from their Dockerfiles with the engine of this machine. Each image becomes an
+OCI archive with a digest and sizes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import IO, Any
 from tools.images import base
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Where the archives go.
+#: The folder for the archives.
 DIST = ROOT / "dist" / "images"
-#: Those that need no service; the third has a client for one, which may be there without it.
+#: The engines in the order in which they are tried. buildah and podman need no service. docker is
+#: only a client, which may be installed without its service.
 ENGINES = ("buildah", "podman", "docker")
-#: The authorities that this machine trusts, and its way to packages: a build trusts and takes the
-#: same.
+#: The certificate authorities and package sources of this machine, which a build also uses.
 _OF_THE_MACHINE = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")
 
 
 @dataclass(frozen=True)
 class Image:
-    """One of ours."""
+    """One of our images."""
 
     name: str
     dockerfile: str
@@ -64,7 +64,7 @@ IMAGES = (
 
 @dataclass
 class Plan:
-    """All that a build depends on."""
+    """Everything that determines a build."""
 
     engine: str
     build_id: str
@@ -75,9 +75,9 @@ class Plan:
 
 
 def engine() -> str:
-    """The engine that ``BUILDER`` names, or the first that is there.
+    """Return the engine that ``BUILDER`` names, or the first engine that is installed.
 
-    Raises ``SystemExit`` where there is none.
+    Raises ``SystemExit`` if no engine is installed.
     """
     wanted = os.environ.get("BUILDER")
     for name in [wanted] if wanted else ENGINES:
@@ -94,8 +94,8 @@ def _answers() -> bool:
 
 
 def plan(*, fresh: bool = False) -> Plan:
-    """By the newest commit, and by ``BUILDER``, ``BUILD_ID``, ``PYTHON_IMAGE``, ``RUNTIME_IMAGE``,
-    ``MIRROR``.
+    """Return the plan for the newest commit and the variables ``BUILDER``, ``BUILD_ID``,
+    ``PYTHON_IMAGE``, ``RUNTIME_IMAGE`` and ``MIRROR``.
     """
     found = engine()
     bases = {
@@ -112,7 +112,7 @@ def plan(*, fresh: bool = False) -> Plan:
 
 
 def load(by: str, kind: str, fresh: bool) -> str:
-    """Give the engine our own base; returns its name there."""
+    """Load our own base into the engine, and return its name there."""
     archive = base.made(kind, fresh=fresh, mirror=os.environ.get("MIRROR", ""))
     command = (
         [by, "pull", "--quiet", f"docker-archive:{archive}"]
@@ -131,20 +131,20 @@ def _git(*words: str) -> str:
 
 
 def command(image: Image, made: Plan) -> list[str]:
-    """The engine's call. Podman's is buildah's."""
+    """Return the command line of the engine. Podman uses the options of buildah."""
     arguments = {
         "VERSION": version("crawler-lifecycle"),
         "BUILD_ID": made.build_id,
         "REVISION": made.revision,
     }
     given = {**(arguments if image.dockerfile == "Dockerfile" else {}), **made.bases}
-    # Buildah 1.28 takes a layer from its cache although a build argument in it is another one: the
-    # image would tell the build id of the last build.
+    # Buildah 1.28 takes a layer from its cache even if a build argument in the layer has changed.
+    # The image would then report the build id of the last build.
     options = ["--no-cache", "--file", image.dockerfile, "--tag", f"{image.name}:{made.build_id}"]
     options += [f"--build-arg={name}={value}" for name, value in given.items()]
     if made.engine != "docker":
-        # No time of the build, nothing about the engine: the same sources and the same base give
-        # the same digest.
+        # The archive contains neither the time of the build nor anything about the engine, so that
+        # the same sources and the same base give the same digest.
         options += [
             "--layers",
             "--format=oci",
@@ -159,7 +159,7 @@ def command(image: Image, made: Plan) -> list[str]:
 
 
 def build(image: Image, made: Plan, to: Path = DIST) -> Path:
-    """Build it and write its archive."""
+    """Build the image, and write its archive."""
     clean = {**os.environ, "SOURCE_DATE_EPOCH": str(made.epoch)}
     subprocess.run(command(image, made), cwd=ROOT, check=True, env=clean)
     to.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def build(image: Image, made: Plan, to: Path = DIST) -> Path:
 
 
 class Archive:
-    """An OCI archive, for reading."""
+    """An OCI archive, opened for reading."""
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self.tar = tar
@@ -195,11 +195,11 @@ class Archive:
         return found
 
     def blob(self, digest: str) -> IO[bytes]:
-        """The content with this digest."""
+        """Return the content with this digest."""
         return self._file(f"blobs/{digest.replace(':', '/')}")
 
     def layers(self) -> Iterator[tuple[str, IO[bytes] | gzip.GzipFile]]:
-        """What made a layer, and its bytes as a plain tar."""
+        """Yield the command that made each layer, and the bytes of the layer as a plain tar file."""
         by = [
             one["created_by"]
             for one in self.config.get("history", ())
@@ -222,9 +222,9 @@ def opened(path: Path) -> Iterator[Archive]:
 
 
 def renamed(path: Path, to: Path, reference: str) -> Path:
-    """A copy that containerd imports under another name.
+    """Write a copy that containerd imports under another name.
 
-    The image and its digest stay what they are.
+    The image and its digest stay the same.
     """
     with tarfile.open(path) as old, tarfile.open(to, "w") as new:
         for entry in old:
@@ -240,7 +240,7 @@ def renamed(path: Path, to: Path, reference: str) -> Path:
 
 
 def sizes(path: Path) -> list[tuple[str, int]]:
-    """What made each layer, and the bytes of its files."""
+    """Return the command that made each layer, and the bytes of its files."""
     found = []
     with opened(path) as archive:
         for made_by, layer in archive.layers():
@@ -250,7 +250,7 @@ def sizes(path: Path) -> list[tuple[str, int]]:
 
 
 def unpacked(path: Path, folder: Path) -> None:
-    """The root file system, as a container sees it."""
+    """Return the root file system as a container sees it."""
     with opened(path) as archive:
         for _, layer in archive.layers():
             with tarfile.open(fileobj=layer) as files:
@@ -272,7 +272,7 @@ def _remove(path: Path) -> None:
 
 
 def told(image: Image, path: Path) -> list[str]:
-    """Digest and sizes, for people. Raises ``SystemExit`` where it is too large."""
+    """Return the digest and the sizes for people. Raises ``SystemExit`` if the image is too large."""
     with opened(path) as archive:
         lines = [f"{image.name} {archive.digest}, image id {archive.manifest['config']['digest']}"]
     found = sizes(path)
@@ -293,7 +293,7 @@ def told(image: Image, path: Path) -> list[str]:
 def all_built(
     made: Plan, images: Sequence[Image] = IMAGES, to: Path = DIST
 ) -> Iterator[tuple[Image, Path]]:
-    """Each image and its archive, told."""
+    """Return one line for each image and its archive."""
     for image in images:
         path = build(image, made, to)
         print("\n".join(told(image, path)), flush=True)

@@ -1,7 +1,7 @@
-"""All images that ``deploy/`` names, read from its files: ``deploy/images.txt``, for places without
-a registry to ask.
+"""List all images that the files in ``deploy/`` name, in ``deploy/images.txt``, for installations
+without access to a registry.
 
-The chart names none of its own: its images are values, and ``helm template`` with yours lists them.
+The chart names no images. Its images are values, and ``helm template`` with your values lists them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD = """\
 
 
 def named(value: object) -> Iterator[str]:
-    """Each image that a document names for a container or a crawler."""
+    """Yield each image that a document names for a container or a crawler."""
     match value:
         case dict():
             for key, inner in value.items():
@@ -37,9 +37,9 @@ def named(value: object) -> Iterator[str]:
 
 
 def found(deploy: Path = DEPLOY) -> dict[str, set[str]]:
-    """Name -> the folders whose files name it.
+    """Return the folders whose files name an image, by the name of the image.
 
-    Of ours the name alone: the tag is what you build.
+    Our images are listed without a tag, because you build them under your own tag.
     """
     where = defaultdict[str, set[str]](set)
     ours = {image.name for image in build.IMAGES}
@@ -48,7 +48,7 @@ def found(deploy: Path = DEPLOY) -> dict[str, set[str]]:
         if folder.parts[:1] == ("helm",):
             continue
         for document in yaml.safe_load_all(file.read_text()):
-            # Entries without an image.
+            # Catalogue entries without an image.
             crawlers = [build.IMAGES[1].name] if file.name == "crawlers.yaml" else []
             for image in (*named(document), *crawlers):
                 bare = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
@@ -57,7 +57,7 @@ def found(deploy: Path = DEPLOY) -> dict[str, set[str]]:
 
 
 def text(deploy: Path = DEPLOY) -> str:
-    """The content of the list."""
+    """Return the content of the list."""
     images = found(deploy)
     width = max(len(name) for name in images)
     lines = [

@@ -1,9 +1,9 @@
-"""The bill of materials of an image, as CycloneDX: Debian's packages and Python's, read from the
-image itself.
+"""The bill of materials of an image, in the CycloneDX format. It lists the packages of Debian and
+of Python, read from the image itself.
 
-debsbom (of Debian's packages) and cyclonedx-py (of Python's) write one each; here both become one
-document, about the image by its digest. They live in an environment of their own, of locked
-packages, in a folder outside of the tree.
+debsbom writes a bill of Debian's packages, and cyclonedx-py writes one of Python's packages. This
+module combines them into one document about the image with its digest. Both tools are installed
+from locked packages into their own environment, in a folder outside the tree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tools.images import base, build
 
 LOCK = build.ROOT / "images" / "sbom" / "requirements.lock"
 VERSION = "1.6"
-#: Refuses what the schema of CycloneDX does not know, executed by the environment of the tools.
+#: A program that refuses a document that violates the CycloneDX schema. The environment of the
+#: tools executes it.
 _VALIDATE = """
 import sys
 from cyclonedx.schema import SchemaVersion
@@ -36,7 +37,7 @@ sys.exit(f"not CycloneDX: {wrong}" if wrong else 0)
 
 
 def tools() -> Path:
-    """The programs, installed when they are not there."""
+    """Return the folder of the tools, and install them if they are missing."""
     kept = (
         base.cache()
         / f"sbom-{hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]}"
@@ -60,9 +61,9 @@ def tools() -> Path:
 
 
 def written(image: build.Image, archive: Path, epoch: int) -> Path:
-    """Write the document beside the archive.
+    """Write the document next to the archive.
 
-    Raises ``CalledProcessError`` where it is not valid.
+    Raises ``CalledProcessError`` if the document is not valid.
     """
     programs, path = tools(), archive.with_name(f"{image.name}.cdx.json")
     with tempfile.TemporaryDirectory() as name, build.opened(archive) as opened:
@@ -97,7 +98,7 @@ def _debian(programs: Path, root: Path, work: Path) -> dict[str, Any]:
 
 
 def _python(programs: Path, root: Path, image: build.Image, work: Path) -> dict[str, Any]:
-    """As of an environment that has the image's packages: no program of the image is executed for
+    """Return the bill of Python's packages in the image. No program of the image is executed for
     it.
     """
     [packages] = root.glob(image.packages)
@@ -122,7 +123,7 @@ def _python(programs: Path, root: Path, image: build.Image, work: Path) -> dict[
 def merged(
     name: str, version: str, digest: str, epoch: int, parts: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One document about the image. The same image gives the same document."""
+    """Return one document about the image. The same image gives the same document."""
     reference = f"pkg:oci/{name}@{digest.replace(':', '%3A')}"
     component = {
         "type": "container",
@@ -164,7 +165,7 @@ def merged(
 
 
 def count(document: Path) -> str:
-    """How many of each kind, for people."""
+    """Return the number of components of each kind, for people."""
     listed = json.loads(document.read_text())["components"]
     kinds = [str(one.get("purl", "")).partition("/")[0].removeprefix("pkg:") for one in listed]
     return ", ".join(f"{kinds.count(kind)} {kind or 'other'}" for kind in sorted(set(kinds)))

@@ -1,6 +1,7 @@
-"""A randomised soak of the whole stack that asks one question: has it ever told something untrue?
+"""A randomised soak of the whole stack, which checks whether the service has ever reported anything
+untrue.
 
-``python -m tools.soak --minutes N --seed S`` (README.md beside it). Crawlers keep journals of their
-own, the soak keeps one of what it did, and at the end both are held against everything that the
-service says.
+The command is ``python -m tools.soak --minutes N --seed S`` (see README.md in this folder).
+Crawlers keep their own journals, the soak keeps a journal of its actions, and at the end both are
+compared with everything that the service reports.
 """

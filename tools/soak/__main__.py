@@ -1,5 +1,5 @@
-"""``python -m tools.soak --minutes N --seed S [--runs M]``: exit 0 when nothing untrue was told, 1
-otherwise.
+"""``python -m tools.soak --minutes N --seed S [--runs M]`` exits with 0 if nothing untrue was
+reported, and with 1 otherwise.
 """
 
 from __future__ import annotations

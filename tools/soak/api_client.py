@@ -1,4 +1,4 @@
-"""The gateway as strangers knock at it, and what has not come to its end behind it."""
+"""The gateway as its clients use it, and everything behind the gateway that has not ended."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.e2e.harness import TERMINAL
 from tools.soak.harness import ANSWER_S, SoakHarness
 
 Document = dict[str, Any]
-#: Workflows that last: audits come again and again, and a webhook has one for as long as it is
-#: there.
+#: Workflows that do not end: audits are repeated, and a webhook has a workflow as long as it
+#: exists.
 ENDLESS = ("CrawlAuditWorkflow", "CrawlWebhookWorkflow")
-#: After the faults have ended everything must have ended within so many seconds, and nobody asks
-#: for an audit.
+#: The seconds after the last fault within which everything must have ended. Nobody requests an
+#: audit for this.
 SETTLE_S = 90.0
-#: A client that gets no answer gives up after so many seconds.
+#: The seconds after which a client without an answer gives up.
 ASKS_S = 300.0
 
 
 @dataclass(frozen=True)
 class Told:
-    """What somebody asked for, and the answer."""
+    """A request, and its answer."""
 
     what: str
     sent: float
@@ -49,7 +49,7 @@ class Told:
 
 
 class ApiClient:
-    """The gateway, as strangers knock at it."""
+    """The gateway, as its clients use it."""
 
     def __init__(self, gateway: Callable[[], str]) -> None:
         self._gateway = gateway
@@ -57,12 +57,13 @@ class ApiClient:
     def ask(
         self, method: str, path: str, body: Document | None = None, key: str | None = None
     ) -> Told:
-        """Ask once."""
+        """Send a request once."""
         sent, headers = (
             time.time(),
             {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {}),
         )
-        # ASCII with escapes: also what is no UTF-8, such as half of a pair of surrogates.
+        # The body is ASCII with escapes, so that it can contain text that is not valid UTF-8, such
+        # as half of a surrogate pair.
         content = json.dumps(body or {}).encode()
         try:
             url = f"{self._gateway()}{path}"
@@ -83,7 +84,7 @@ class ApiClient:
     def until_told(
         self, method: str, path: str, body: Document | None = None, key: str | None = None
     ) -> Told:
-        """Ask until somebody says yes or no: a service that is away says neither."""
+        """Repeat a request until it is accepted or refused. A service that is away does neither."""
         end, first = time.monotonic() + ASKS_S, time.time()
         while True:
             told = self.ask(method, path, body, key)
@@ -93,7 +94,7 @@ class ApiClient:
 
 
 def left(harness: SoakHarness) -> list[str]:
-    """What has not come to its end: workflows, runs, managers, graphs, and lines of due times."""
+    """Return everything that has not ended: workflows, runs, managers, graphs, and firings."""
     workflows = harness.cli_list(f"ExecutionStatus='Running' AND WorkflowType NOT IN {ENDLESS}")
     found = [f"the workflow {one['execution']['workflowId']} is open" for one in workflows]
     found += [f"run {run_id} is open" for run_id in harness.open_runs()]
@@ -114,13 +115,13 @@ def left(harness: SoakHarness) -> list[str]:
 
 
 def waiting(harness: SoakHarness) -> list[tuple[Any, ...]]:
-    """Due times that are to begin something, and have not."""
+    """Return the due times that should start something, but have not done so."""
     begins = "decision IN ('started', 'queued') AND target_id IS NULL"
     return harness.query(f"SELECT due_id, due_at, decision FROM schedule_due WHERE {begins}")
 
 
 def open_tasks(harness: SoakHarness) -> list[tuple[Any, ...]]:
-    """Tasks that have not ended. Those of a full pool run one after the other."""
+    """Return the tasks that have not ended. The tasks of a full pool execute one after the other."""
     sql = "SELECT task_id FROM task_history WHERE superseded_by IS NULL AND status NOT IN "
     return harness.query(f"{sql} ('SUCCEEDED', 'FAILED', 'CANCELLED', 'LOST')")
 
@@ -130,10 +131,11 @@ def settled(
     seconds: float = SETTLE_S,
     in_line: Callable[[SoakHarness], list[tuple[Any, ...]]] = waiting,
 ) -> list[str]:
-    """Wait until nothing is left; what is left after so long.
+    """Wait until nothing is left, and return what is left after this time.
 
-    What is ``in_line`` comes one after the other, such as due times that wait for each other's
-    verdicts: each that leaves the line gives the others this time anew."""
+    Entries of ``in_line`` are processed one after the other, such as due times that wait for each
+    other's verdicts. Each entry that is completed restarts the time for the others.
+    """
     end, fewest = time.monotonic() + seconds, len(in_line(harness))
     while found := left(harness):
         if (now := len(in_line(harness))) < fewest:

@@ -1,8 +1,8 @@
-"""What goes on beside a storm: strangers with odd texts, and schedules, each in a thread of its
-own.
+"""Activities in parallel with a storm: clients that send unusual texts, and schedules, each in its
+own thread.
 
-Their crawls are of the crawler ``aside``, which keeps its journals in a folder of its own: nothing
-of them counts for the manager or the graphs of the storm.
+Their crawls use the crawler ``aside``, which keeps its journals in its own folder, so that they do
+not count for the manager or the graphs of the storm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tools.soak.odd_texts import Strangers
 from tools.soak.schedule_records import check_schedules
 from tools.soak.schedules import Schedules
 
-#: Users' code of theirs, for the module of a storm: what a schedule begins as a manager.
+#: The user code for the module of a storm: the class that a schedule starts as a manager.
 CLASS = """
 
 from crawler_lifecycle.managers import GeneratorCrawlManager as _Generator
@@ -33,10 +33,10 @@ class Aside(_Generator):
 
 
 class Aside:
-    """Both of them over one stack."""
+    """Both activities on one stack."""
 
     def __init__(self, harness: SoakHarness, module: str, seed: int) -> None:
-        """``module`` has ``CLASS``."""
+        """Set up both activities. ``module`` contains ``CLASS``."""
         self._harness, self._over, self.wrong = harness, threading.Event(), list[str]()
         api = ApiClient(lambda: str(harness.stack.addresses["gateway"]))
         self.strangers, self.schedules = (
@@ -62,13 +62,13 @@ class Aside:
             thread.start()
 
     def end(self) -> None:
-        """Let nobody begin anything more; back when both have left."""
+        """Stop beginning new work, and return when both threads have ended."""
         self._over.set()
         for thread in self._threads:
             thread.join()
 
     def judge(self) -> list[str]:
-        """What was untrue, when everything has ended."""
+        """Return everything that was untrue, after everything has ended."""
         crawls, one = read_journals(self._harness.aside), self.schedules
         self.wrong += check_strangers(self._harness, self.strangers.sent, crawls)
         self.wrong += check_schedules(self._harness, one.lives, one.wanted, one.told, crawls)
@@ -80,5 +80,5 @@ class Aside:
             while not self._over.wait(pause):
                 pause = actor.turn()
             actor.finish()
-        except Exception as error:  # a storm whose strangers are gone proves less than it says
+        except Exception as error:  # If these clients fail, a storm proves less than it reports.
             self.wrong.append(f"{type(actor).__name__} broke down: {type(error).__name__}: {error}")

@@ -1,11 +1,11 @@
-"""``python -m tools.soak.browsers --times N --seed S``: does a browser, or a part of one, outlive
-its task?
+"""``python -m tools.soak.browsers --times N --seed S`` checks whether a browser, or a part of it,
+outlives its task.
 
 It starts crawls of the Playwright example on a local cluster, and ends each of them in one of the
-ways of ``ENDS``, now while its browser starts and now in the middle of a page. This process is the
-reaper of all that it starts: whatever leaves its group, its session or its parent becomes ours, so
-no zygote, helper or crash handler can hide. When the cluster says that a task has ended, nothing of
-it may live. Left files are counted, too.
+ways in ``ENDS``, sometimes while its browser starts and sometimes in the middle of a page. This
+process is the reaper of everything that it starts: processes that leave their group, session or
+parent become its children, so no zygote, helper or crash handler can hide. When the cluster reports
+that a task has ended, none of its processes may live. Files that are left are also counted.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from tests.support.run_refs import run_ref
 
 RUN = run_ref(1)
 PROGRAM = ROOT / "examples" / "foreign" / "playwright_python" / "main.py"
-#: Far longer than anything takes that works.
+#: A time limit that no working step reaches.
 PATIENCE_S = 150.0
 BESIDE = 3
 
 
 @dataclass(frozen=True)
 class Task:
-    """One crawl, and who is who in it."""
+    """One crawl, and the roles of its processes."""
 
     cluster: LocalCluster
     ref: TaskRef
     folder: Path
 
     def family(self) -> dict[int, str]:
-        """Every process of it, with its command line; the supervisor first."""
+        """Return every process of the crawl with its command line, and the supervisor first."""
         supervisor = int(self._read("supervisor.json"))
         return {
             pid: words for pid in (supervisor, *below(supervisor)) if (words := command_line(pid))
         }
 
     def strike(self, wanted: Callable[[int, str], bool]) -> None:
-        """SIGKILL for the first process of this kind, if it still lives."""
+        """Send SIGKILL to the first process of this kind, if it still lives."""
         for pid in (pid for pid, words in self.family().items() if wanted(pid, words)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -103,7 +103,7 @@ def runner_dies(task: Task) -> None:
 
 
 def supervisor_dies(task: Task) -> None:
-    """Nobody is left who would write the end; a forced stop ends the rest."""
+    """Nobody is left who would write the end, so a forced stop ends the rest."""
     task.strike(lambda pid, _: pid == task.supervisor())
     kill(task)
 
@@ -121,16 +121,18 @@ def browser_dies(task: Task) -> None:
 
 
 def handler_dies(task: Task) -> None:
-    """Crash handlers are daemons: they have a session of their own, and no parent of the task.
+    """Kill the crash handlers, which are daemons with their own session and no parent in the task.
 
-    Nobody misses them.
+    No other process depends on them.
     """
     task.strike(lambda _, words: handler(words))
     stop(task)
 
 
 def zygote_dies(task: Task) -> None:
-    """The browser cannot open a page then, and the crawler may wait for it: a stop ends it."""
+    """The browser then cannot open a page, and the crawler may wait for the page, so a stop ends
+    it.
+    """
     task.strike(lambda _, words: browser(words) and "--type=zygote" in words)
     stop(task)
 
@@ -178,7 +180,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 class Playing:
-    """A cluster of its own, and the crawls on it."""
+    """A separate cluster, and the crawls on it."""
 
     def __init__(self, folder: Path, site: str, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -200,7 +202,9 @@ class Playing:
         self.seen = self.most = self.handlers = 0
 
     def play(self, times: int, minutes: float) -> None:
-        """End so many crawls, some of them at once, and count what lives when they have ended."""
+        """End this many crawls, some of them in parallel, and count the processes that are alive
+        after the ends.
+        """
         over = time.monotonic() + 60 * minutes
         names = [ENDS[n % len(ENDS)] for n in range(times)]
         self._chance.shuffle(names)
@@ -221,7 +225,7 @@ class Playing:
             found = sum(browser(words) for words in family.values())
             self.handlers += sum(handler(words) for words in family.values())
             self.seen, self.most = self.seen + found, max(self.most, found)
-            with suppress(FileNotFoundError):  # it has not begun yet
+            with suppress(FileNotFoundError):  # It has not begun yet.
                 end(task)
             struck[task] = end.__name__, time.monotonic()
             self.ends[end.__name__] += 1
@@ -256,8 +260,8 @@ class Playing:
         return Task(self._cluster, TaskRef(1000 + index, index, 1), folder)
 
     def _let_work(self, task: Task, *, anyway: bool) -> None:
-        """Half of them are struck while the browser starts: but for those where Playwright waits 30
-        s for it then.
+        """Half of the crawls are ended while the browser starts, except in the ways after which
+        Playwright waits 30 s for the browser.
         """
         until((task.folder / "process.json").exists)
         if anyway or self._chance.randrange(2):
@@ -272,15 +276,15 @@ class Playing:
         return phase in (Phase.ENDED, Phase.GONE)
 
     def _alive(self) -> list[tuple[int, str]]:
-        """Processes below us that are no supervisor of ours; one that has ended has no command line
-        any more.
+        """Return the processes below this process that are not our supervisors. A process that has
+        ended has no command line.
         """
         reap()
         found = ((pid, command_line(pid)) for pid in below(os.getpid()) if pid not in self.others)
         return [(pid, words) for pid, words in found if words and "local.supervisor" not in words]
 
     def files(self) -> Iterator[Path]:
-        """Every file that crawls left in their temporary folder."""
+        """Return every file that crawls left in their temporary folder."""
         return (
             file for file in self.temporary.rglob("*") if file.is_file() and not file.is_symlink()
         )
@@ -304,7 +308,7 @@ def main() -> int:
         print("this system does not give us what outlives its parents", file=sys.stderr)
         return 2
     began = time.monotonic()
-    # A short path: a browser puts sockets into its temporary folder.
+    # The path is short, because a browser puts sockets into its temporary folder.
     folder = Path(tempfile.mkdtemp(prefix="browsers-"))
     try:
         with running_site("--services", "40", "--slow-seconds", "0.2") as site:

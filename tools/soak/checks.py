@@ -1,5 +1,5 @@
-"""The invariants: what the service says about a run, held against what its processes and the soak
-wrote down.
+"""The invariants, which compare what the service reports about a run with the journals of its
+processes and of the soak.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from tools.soak.journal import Ask, Deeds, Kill, Process, clock, overlaps
 from tools.soak.run_records import RunRecord, stamp
 from tools.soak.truth import End, Era, Stops, allowed, never_executed, stops_at, verdicts
 
-#: A journal line and a commit of one machine, both by its clock.
+#: The allowed difference between a journal line and a commit on one machine, both by its clock.
 CLOCK_S = 0.05
-#: What a runner writes last is written within so many seconds of the crawler's last word.
+#: The seconds after the last line of the crawler within which a runner writes its last data.
 DISK_S = 3.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
-#: Corrections that say that something happened behind our back, and need somebody who did it.
+#: Corrections for events without the knowledge of the service, which need somebody who caused the
+#: event.
 BEHIND_OUR_BACK = ("killed", "vanished", "never_existed", "not_ours")
-#: Corrections that say that the service itself had been wrong. Nothing that a plan does justifies
-#: one.
+#: Corrections for errors of the service itself. Nothing in a plan justifies such a correction.
 NEVER = ("still_alive", "late_evidence", "not_ours")
-#: Ends that another try follows by the usual policy, and how often.
+#: Ends after which the usual policy retries, and how often.
 TRIED_AGAIN, TRIES_MAX = ("interrupted", "evicted", "lost"), 3
 OOM, MIB = "killed by oom", 2**20
 
 
 @dataclass
 class Case:
-    """One run with everything that is known of it."""
+    """One run, with everything that is known about it."""
 
     number: int
     record: RunRecord
@@ -57,7 +57,7 @@ class Case:
         return found
 
     def stops(self, at: float, begun: float | None = None) -> Stops:
-        """The stops in force at this moment, for a task that began then."""
+        """Return the stops that are in force at this moment, for a task that began then."""
         since, former = max(
             era for era in self.record.eras() if era[0] <= (begun if begun is not None else at)
         )
@@ -69,23 +69,23 @@ class Case:
 
     @property
     def first_memory(self) -> int | None:
-        """The bytes of memory of first tries; ``None``: their memory has no limit."""
+        """Return the memory of first tries in bytes, or ``None`` if their memory has no limit."""
         return parse_memory(self.request.get("resources", {}).get("memory"))
 
     def starves(self, task: Row, process: Process) -> bool:
-        """Whether the crawler needs more than its try had. What it has besides is little."""
+        """Return whether the crawler needs more memory than its try had. Its other memory is small."""
         has = parse_memory(task.get("memory")) or self.first_memory
         return has is not None and int(process.args.get("needs", 0)) * MIB >= has
 
     def limit(self, at: float) -> str | None:
-        """``timed_out`` where the run may have run for so long by then."""
+        """Return ``timed_out`` if the run may have reached its time limit by then."""
         seconds = self.request["limits"].get("run_timeout_s")
         began = [process.begin for process in self.processes]
         return "timed_out" if seconds and began and at + 5 > min(began) + seconds else None
 
 
 def check(case: Case) -> Iterator[str]:
-    """Every violation of this run, as a sentence."""
+    """Return every violation of this run, as a sentence."""
     yield from _executions(case)
     yield from _tasks(case)
     stopped = (
@@ -127,8 +127,8 @@ def _executions(case: Case) -> Iterator[str]:
         yield from _again_after_success(case, index, processes)
     known = {(task["task_index"], task["attempt"]) for task in case.record.tasks}
     for process in case.processes:
-        # Whose deployment was answered to nobody, and whose folder was taken away before a poll,
-        # left no trace.
+        # A task leaves no trace if nobody got the answer to its deployment and its folder was
+        # removed before a poll.
         wiped = any(kill.whom == "folder" for kill in case.deeds.kills_of(process.name))
         if (process.index, process.attempt) not in known and not wiped:
             yield f"no row knows of {process}"
@@ -219,10 +219,11 @@ def _verdict(case: Case) -> Iterator[str]:
 
 
 def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str]:
-    """Each further try follows one end that the policy tries again.
+    """Check that each further try follows an end after which the policy retries.
 
-    If the run is over, each such end has its try or the reason why there is none. ``hungry``: its
-    policy also tries again what had too little memory."""
+    If the run is over, each such end has a try, or the reason why there is none. With ``hungry``,
+    the policy also retries after a lack of memory.
+    """
     again = {*TRIED_AGAIN, *([OOM] if hungry else [])}
     by_name = {(task["task_index"], task["attempt"]): task for task in tasks}
     if len(by_name) < len(tasks):
@@ -231,8 +232,8 @@ def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str
         before = by_name.get((index, attempt - 1))
         same = before is not None and before["run_attempt"] == task["run_attempt"]
         if task["retry"] or same:
-            # A task that lived on while its run was taken over has the former attempt; its next try
-            # has the new one.
+            # A task that stayed alive while its run was taken over has the former attempt, and its
+            # next try has the new attempt.
             right = before is not None and before["superseded_by"] == task["task_id"]
             right = (
                 right
@@ -252,8 +253,8 @@ def tries(tasks: list[Row], *, over: bool, hungry: bool = False) -> Iterator[str
 
 
 def growth(tasks: list[Row], first: int, factor: float, most: int) -> Iterator[str]:
-    """A try after an end for lack of memory has more by the factor, up to the most; any other has
-    as much.
+    """Check that a try after an end for lack of memory has more memory by the factor, up to the
+    maximum, and that any other try has the same memory.
     """
     by_next = {task["superseded_by"]: task for task in tasks if task["superseded_by"] is not None}
     for task in tasks:
@@ -275,7 +276,7 @@ def _chains(case: Case) -> Iterator[str]:
     record = case.record
     for task in record.tasks:
         rows = record.of_task(task["task_id"])
-        if rows and rows[0]["source"] == "retry":  # its first row is its creation
+        if rows and rows[0]["source"] == "retry":  # The first row of a task records its creation.
             rows = rows[1:]
         yield from _chain(
             f"task {task['task_index']}/{task['attempt']}", rows, "QUEUED", task["status"]
@@ -364,8 +365,8 @@ def _corrections(case: Case) -> Iterator[str]:
 
 
 def _confessed(case: Case, task: Row) -> Iterator[str]:
-    """What died behind our back is confessed: by a correction, and by how late its end was
-    recorded.
+    """Check that deaths without the knowledge of the service are recorded as corrections, and how
+    late their ends were recorded.
     """
     name = f"task {task['task_index']}/{task['attempt']}"
     if task["status"] not in ENDED:
@@ -373,8 +374,8 @@ def _confessed(case: Case, task: Row) -> Iterator[str]:
     last = [row for row in case.record.of_task(task["task_id"]) if row["to_status"] in ENDED]
     corrections = [row for row in case.record.corrections if row["task_id"] == task["task_id"]]
     lags = [row["lag_ms"] for row in (*last, *corrections)]
-    # What is gone without a trace after a stop was asked for counts as stopped, and nobody knows
-    # since when.
+    # A task that disappears without a trace after a request for a stop counts as stopped, and the
+    # time of its end is unknown.
     stopped = task["status"] == "CANCELLED" or task["outcome"] == "timed_out"
     if case.of(task) and last and all(lag is None for lag in lags) and not stopped:
         yield f"{name} executed, and nobody says how late its end was recorded"
@@ -416,7 +417,7 @@ def _counts(case: Case) -> Iterator[str]:
     counted: dict[str, int] = {}
     for task in record.current:
         counted[task["status"]] = counted.get(task["status"], 0) + 1
-    if record.ended:  # of one that goes on, two readings are of two moments
+    if record.ended:  # If a run continues, two readings are from two different moments.
         shown = {status: number for status, number in record.shown["tasks"].items() if number}
         if shown != counted:
             yield f"the gateway counts {shown}, the rows are {counted}"

@@ -1,12 +1,13 @@
-"""A crawler that does what it is told and keeps its own journal: the ground truth of a soak.
+"""A crawler that behaves as its arguments say and keeps its own journal, which is the truth for a
+soak.
 
-Every process writes one file of JSON lines, outside of the service's folders: its ``begin``, a
-``beat`` five times a second for as long as it executes, every stop ``signal``, and its ``end`` just
-before it ends as its arguments say. What is killed has no ``end``; its last beat tells until when
-it executed. Standard library only.
+Every process writes one file of JSON lines, outside the folders of the service: its ``begin``, a
+``beat`` five times a second while it executes, every stop ``signal``, and its ``end`` just before
+it ends as its arguments say. A process that is killed has no ``end``, and its last beat shows until
+when it executed. It uses only the standard library.
 
-Arguments: ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (goes on after
-SIGTERM), ``needs`` (MiB of memory at its end).
+The arguments are ``journal`` (folder), ``seconds``, ``how`` (see ``finish``), ``deaf`` (it ignores
+SIGTERM), and ``needs`` (MiB of memory at its end).
 """
 
 import contextlib
@@ -17,12 +18,13 @@ import sys
 import time
 
 BEAT_S = 0.2
-#: Seconds for which it holds the memory that it needs: whoever watches it looks twice a second.
+#: The seconds for which it keeps the memory that it needs. Processes that watch its memory read it
+#: twice a second.
 HELD_S = 4.0
 
 
 class Journal:
-    """One file, appended by single writes."""
+    """A file to which lines are appended by single writes."""
 
     def __init__(self, folder, args):
         with open("/proc/self/stat") as file:
@@ -49,7 +51,7 @@ class Crawl:
         self.pages = 0
         self.heard = False
         self.told = 0.0
-        # Its folder may be taken away while it executes.
+        # Its folder may be removed while it executes.
         place = os.path.join(os.environ["CRAWL_FILES_DIR"], "items.jsonl")
         try:
             self.items = open(place, "a", buffering=1)  # noqa: SIM115
@@ -65,7 +67,7 @@ class Crawl:
         end = time.monotonic() + float(self.args["seconds"])
         while time.monotonic() < end:
             if self.heard and not self.args.get("deaf"):
-                time.sleep(0.1)  # so that a second signal would be seen
+                time.sleep(0.1)  # This lets it receive a second signal.
                 self.tell(finish_reason="shutdown")
                 self.journal.say("end", code=11, reason="shutdown", pages=self.pages)
                 return 11
@@ -80,7 +82,7 @@ class Crawl:
         return self.finish(*self.args["how"].split(":"))
 
     def eat(self, mebibytes):
-        """Take so much memory, and hold it. Where it gets no more, it holds what it has."""
+        """Allocate this much memory, and keep it. If the system gives less, it keeps what it has."""
         self.journal.say("hungry", needs=mebibytes)
         held = []
         with contextlib.suppress(MemoryError):
@@ -92,10 +94,10 @@ class Crawl:
             time.sleep(BEAT_S)
 
     def finish(self, kind, value=""):
-        """``finished``; ``exit:N``; ``silent:N`` (no word about it); ``reason:WORD``; ``signal:N``;
-        ``lost``.
+        """End in this way: ``finished``; ``exit:N``; ``silent:N`` (without a report);
+        ``reason:WORD``; ``signal:N``; ``lost``.
         """
-        if kind == "lost":  # the runner dies before it can sum up
+        if kind == "lost":  # The runner dies before it can write its summary.
             self.journal.say("lost")
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(0.5)

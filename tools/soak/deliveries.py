@@ -1,4 +1,4 @@
-"""What left the service: events, archives, workflows. Checked over all runs together."""
+"""Checks of everything that left the service (events, archives, workflows), over all runs together."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tools.soak.checks import Case
 from tools.soak.harness import SoakHarness
 from tools.soak.run_records import RunRecord, told_events
 
-#: What a worker or a server says when a workflow does not do again what its history says it did.
+#: Messages of a worker or a server when a workflow does not repeat what its history contains.
 WEDGED = re.compile(
     r"nondeterminis|Failed activation on workflow|WorkflowTaskFailed", re.IGNORECASE
 )
 
 
-#: What audits find where a start is slower than their grace, because the stack is half dead.
+#: Findings of audits when a start takes longer than their grace, because half of the stack is down.
 EXPLAINED = ("not_started", "unrecorded")
-#: What they find of a run whose workflow somebody terminated.
+#: Findings of audits about a run whose workflow somebody terminated.
 OF_LOST_WORKFLOWS = ("no_workflow", "undelivered")
 
 
 def check_events(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
-    """Every event that happens once is on record once, and came through."""
+    """Check that every event that happens once is recorded once, and was delivered."""
     told = told_events(harness.places.path("events"))
     keys = [event["event_key"] for event in record.events if event["event_key"]]
     for key in {key for key in keys if keys.count(key) > 1}:
@@ -41,8 +41,8 @@ def check_events(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
             yield f"the event {key} was never told; deliveries {rows}"
         if len(set(lines)) > 1:
             yield f"the event {key} was told in {len(set(lines))} versions"
-        # A worker that dies between the file and the record tells again; each try tells at most
-        # once.
+        # A worker that dies between the write to the file and the record sends the event again.
+        # Each try sends it at most once.
         if [row["status"] for row in rows] != ["delivered"] * len(rows) or not rows:
             yield f"the event {key}: deliveries {rows}"
     for key in told:
@@ -51,7 +51,9 @@ def check_events(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
 
 
 def check_archive(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
-    """The archive of the last attempt is there, whole, and holds what was counted."""
+    """Check that the archive of the last attempt exists, is complete, and contains the counted
+    items.
+    """
     try:
         CHECKS["archive"](harness.places, record.shown)
     except (Untrue, ValueError, OSError) as error:
@@ -59,7 +61,7 @@ def check_archive(harness: SoakHarness, record: RunRecord) -> Iterator[str]:
 
 
 def check_findings(harness: SoakHarness, case: Case) -> Iterator[str]:
-    """Audits had to put right only what a plan had broken."""
+    """Check that audits only had to repair damage that a plan had caused."""
     terminated = any(ask.answer != "no" for ask in case.deeds.of(case.number, "terminate"))
     rows = harness.query(
         "SELECT kind, status, detail FROM audit_finding WHERE run_id = ?", case.record.run_id
@@ -71,7 +73,9 @@ def check_findings(harness: SoakHarness, case: Case) -> Iterator[str]:
 
 
 def check_workflows(harness: SoakHarness) -> Iterator[str]:
-    """No workflow is open for a run that has ended, and none ever lost its way."""
+    """Check that no workflow is open for a run that has ended, and that no workflow ever diverged
+    from its history.
+    """
     open_ = harness.cli_list(
         "ExecutionStatus='Running' AND WorkflowType='CrawlerLifecycleWorkflow'"
     )

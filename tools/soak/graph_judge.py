@@ -1,5 +1,5 @@
-"""What is untrue of a graph that has ended, by the ledgers of functions and crawlers and by the
-brute-force model.
+"""Finds everything that is untrue of a graph that has ended, by the ledgers of functions and
+crawlers and by the brute-force model.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ C, D, X = StepState.COMPLETED, StepState.DISCARDED, StepState.CANCELLED
 
 
 def check(case: GraphCase) -> Iterator[str]:
-    """Every violation of this graph, as a sentence."""
+    """Return every violation of this graph, as a sentence."""
     wrong = [*_steps(case)]
-    if not wrong:  # else nothing below makes sense
+    if not wrong:  # Otherwise, the following checks make no sense.
         for poll in (
             _states,
             _executions,
@@ -42,7 +42,7 @@ def check(case: GraphCase) -> Iterator[str]:
 
 
 def _steps(case: GraphCase) -> Iterator[str]:
-    """Each step that was asked for is there once, and no other one."""
+    """Check that each requested step exists once, and that there is no other step."""
     for path in case.rows.keys() - case.specs.keys():
         yield f"the step {path} is on record, and nobody asked for it"
     for path in case.specs.keys() - case.rows.keys():
@@ -57,8 +57,8 @@ def _steps(case: GraphCase) -> Iterator[str]:
 
 
 def _sure(case: GraphCase, path: str) -> bool:
-    """Whether this step must have come to be: it was sent, or appended for sure, or grafted by what
-    has completed.
+    """Return whether this step must exist: it was sent, certainly appended, or grafted by a step
+    that has completed.
     """
     if path in {one.path for one in case.plan.spec.steps}:
         return True
@@ -83,8 +83,8 @@ def _model(case: GraphCase) -> Model:
 
 
 def _states(case: GraphCase) -> Iterator[str]:
-    """Its own state and those of the graphs in it follow from their steps, and each step has a
-    right to its end.
+    """Check that the states of the graph and of its sub-graphs follow from their steps, and that
+    each step had a reason for its end.
     """
     model = _model(case)
     if case.graph["state"] != model.state:
@@ -110,7 +110,7 @@ def _states(case: GraphCase) -> Iterator[str]:
 
 
 def _end_of(case: GraphCase, model: Model, path: str) -> str | None:
-    """Why a step may not have ended as it has; ``None``: it may."""
+    """Return why a step must not have ended as it has, or ``None`` if it may."""
     row, gate, spec = case.rows[path], model.gate(path), case.specs[path]
     state, last = StepState(row["state"]), (case.by_path.get(path) or [None])[-1]
     if gate == "shut":
@@ -141,7 +141,9 @@ def _end_of(case: GraphCase, model: Model, path: str) -> str | None:
 
 
 def _executions(case: GraphCase) -> Iterator[str]:
-    """Each attempt was executed once at most, one after the other, and each again has a reason."""
+    """Check that each attempt was executed at most once, one after the other, and that each
+    repetition has a reason.
+    """
     for path, all_of_it in case.by_path.items():
         if path not in case.rows:
             yield f"nobody knows of what was executed: {all_of_it[0]}"
@@ -171,7 +173,7 @@ def _executions(case: GraphCase) -> Iterator[str]:
 
 
 def _not_again(case: GraphCase, one: Execution, other: Execution) -> str | None:
-    """Why a function should not have been executed again; ``None``: it should."""
+    """Return why a function should not have been executed again, or ``None`` if it should."""
     if one.how == "snooze" or case.struck(one, other.begin):
         return None
     retried = any(
@@ -183,13 +185,15 @@ def _not_again(case: GraphCase, one: Execution, other: Execution) -> str | None:
 
 
 def _fails_within(case: GraphCase, one: Execution) -> bool:
-    """Whether attempts were left after this failure."""
+    """Return whether attempts were left after this failure."""
     failures = [e for e in case.by_path[one.path] if e.how == "raise" and e.begin <= one.begin]
     return case.restarted or len(failures) < case.specs[one.path].max_attempts
 
 
 def of_processes(cases: Sequence[GraphCase]) -> Iterator[str]:
-    """A process executes one function at a time, so one at most has no end when it dies."""
+    """Check that at most one execution of a process has no end when the process dies, because a
+    process executes one function at a time.
+    """
     open_: dict[int, list[Execution]] = {}
     for one in (one for case in cases for one in case.executions if one.end is None):
         open_.setdefault(one.pid, []).append(one)
@@ -202,7 +206,7 @@ def of_processes(cases: Sequence[GraphCase]) -> Iterator[str]:
 
 
 def lost(case: GraphCase) -> list[tuple[Execution, str]]:
-    """Executions that a strike made useless, and its name."""
+    """Return the executions that a strike made useless, and the name of the strike."""
     found = []
     for all_of_it in case.by_path.values():
         for one, other in pairwise(all_of_it):
@@ -215,7 +219,7 @@ def lost(case: GraphCase) -> list[tuple[Execution, str]]:
 
 
 def _waits_for(case: GraphCase, path: str) -> Iterator[str]:
-    """Functions and crawls that must have ended before this step begins."""
+    """Return the functions and crawls that must have ended before this step begins."""
     yield from (leaf for dep in case.deps(path) for leaf in case.leaves(dep))
     for above in case.above(path):
         if case.specs[above].graft:
@@ -224,7 +228,9 @@ def _waits_for(case: GraphCase, path: str) -> Iterator[str]:
 
 
 def _order(case: GraphCase) -> Iterator[str]:
-    """What a step depends on had ended before it began, and its row says when it executed."""
+    """Check that the dependencies of a step had ended before the step began, and that its row
+    states when it executed.
+    """
     for path, all_of_it in case.by_path.items():
         for dep in dict.fromkeys(_waits_for(case, path)):
             for one in all_of_it:
@@ -255,8 +261,8 @@ def _ended_before(case: GraphCase, dep: str, one: Execution) -> Iterator[str]:
 
 
 def _given(case: GraphCase) -> Iterator[str]:
-    """Each execution was given its arguments, the context, and what its direct dependencies had
-    given.
+    """Check that each execution got its arguments, the context, and the results of its direct
+    dependencies.
     """
     for path, all_of_it in case.by_path.items():
         spec = case.specs[path]
@@ -279,7 +285,7 @@ def _given(case: GraphCase) -> Iterator[str]:
                     )
 
 
-#: In place of a digest that nobody can know.
+#: A value that replaces a digest that nobody can know.
 ANY = "any"
 
 
@@ -291,7 +297,7 @@ def _context(case: GraphCase, path: str) -> dict[str, str]:
 
 
 def _entry(case: GraphCase, dep: str, one: Execution) -> dict[str, str]:
-    """What a step gets of a dependency, by its name."""
+    """Return what a step gets from a dependency, by the name of the dependency."""
     name = dep.rpartition("/")[2]
     if any(_touched(case, leaf, one) for leaf in case.leaves(dep)):
         return {name: ANY}
@@ -303,8 +309,8 @@ NOTHING = object()
 
 
 def _touched(case: GraphCase, leaf: str, one: Execution) -> bool:
-    """Whether what a step gave to this execution changed over time, or is not known to the ledger
-    alone.
+    """Return whether the results that a step gave to this execution changed over time, or cannot be
+    known from the ledger alone.
     """
     if case.stopped(leaf) or not case.restarted:
         return case.stopped(leaf)
@@ -315,8 +321,8 @@ def _touched(case: GraphCase, leaf: str, one: Execution) -> bool:
         or len(of_it) != 1
     ):
         return True
-    # A retry may execute for the first time what had failed unexecuted, behind those that do not
-    # mind.
+    # A retry may execute for the first time a step that failed without an execution, after steps
+    # that ignore such failures.
     only = of_it[0]
     return (only.end is None or only.end > one.begin) and _by_a_retry(case, only)
 
@@ -326,7 +332,7 @@ def _by_a_retry(case: GraphCase, one: Execution) -> bool:
 
 
 def _value(case: GraphCase, path: str, one: Execution) -> object:
-    """What a step that ended had given, by its ledger."""
+    """Return the result of a step that has ended, by its ledger."""
     spec, row, children = case.specs[path], case.rows[path], case.children(path)
     if spec.kind is StepKind.GRAPH or children:
         inside = {child.rpartition("/")[2]: _value(case, child, one) for child in children}
@@ -345,7 +351,7 @@ def _value(case: GraphCase, path: str, one: Execution) -> object:
 
 
 def _result(case: GraphCase, path: str) -> object:
-    """What a function that completed gave, in the attempt that is on record."""
+    """Return the result of a function that completed, in the recorded attempt."""
     return (
         None
         if case.specs[path].graft
@@ -354,9 +360,9 @@ def _result(case: GraphCase, path: str) -> object:
 
 
 def _results(case: GraphCase) -> Iterator[str]:
-    """What the service keeps of each function is what that gave in the attempt on record.
+    """Check that the service keeps the result of each function from the recorded attempt.
 
-    A graft gives what its steps gave, which are judged themselves.
+    The result of a graft is that of its steps, which are judged themselves.
     """
     for path, row in case.rows.items():
         if case.specs[path].kind is not StepKind.FUNCTION:
@@ -380,8 +386,8 @@ def _results(case: GraphCase) -> Iterator[str]:
 
 
 def _crawls(case: GraphCase) -> Iterator[str]:
-    """A step has one run, unless it was to have a fresh one; its processes ended as the step
-    says.
+    """Check that a step has one run, unless it should have a fresh run, and that its processes
+    ended as the step reports.
     """
     crawls = {
         path: row for path, row in case.rows.items() if case.specs[path].kind is StepKind.CRAWL
@@ -425,7 +431,7 @@ def _crawls(case: GraphCase) -> Iterator[str]:
 
 
 def _ends(case: GraphCase) -> Iterator[str]:
-    """Nothing of it executes after its end, and each end was told once."""
+    """Check that nothing of the graph executes after its end, and that each end was reported once."""
     over, late = case.graph["ended_at"], "it had ended at {}, and this executed: {}"
     if over is None:
         yield "it has no end"

@@ -1,4 +1,6 @@
-"""What is untrue of the managers of a graph that has ended, by the journals of their crawlers."""
+"""Finds everything that is untrue of the managers of a graph that has ended, by the journals of
+their crawlers.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from tools.soak.manager_judge import most_at_once
 
 
 def jobs_of(spec: StepSpec) -> int:
-    """How many jobs the manager of this step has."""
+    """Return how many jobs the manager of this step has."""
     argv = spec.job["options"]["argv"]
     return int(argv[argv.index("--jobs") + 1])
 
 
 def managers(case: GraphCase) -> Iterator[str]:
-    """A step has one manager, which ended as the step says, and each of its jobs came to its end
-    once.
+    """Check that a step has one manager, which ended as the step reports, and that each of its jobs
+    ended once.
     """
     steps = {
         path: row for path, row in case.rows.items() if case.specs[path].kind is StepKind.MANAGER
@@ -55,7 +57,7 @@ def _jobs(case: GraphCase, path: str, crawls: list[Process]) -> Iterator[str]:
         yield (
             f"the manager of {path} executed these again after a good end, or for nothing: {again}"
         )
-    # What was stopped once is not begun again by a retry.
+    # A retry does not begin a job again that was once stopped.
     if (
         case.completed(path)
         and not (case.stopped(path) or case.restarted)

@@ -1,4 +1,4 @@
-"""Random graphs and what their clients ask of them, drawn from a seed and nothing else."""
+"""Random graphs and the commands of their clients, derived only from a seed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from crawler_lifecycle.features.graphs.domain.spec import (
 )
 from tools.soak.graph_steps import some_value
 
-#: The module whose functions they call.
+#: The module with the functions that they call.
 MODULE = "graph_steps"
 STEPS_MAX, DEPTH_MAX, CRAWLS_MAX, MANAGERS_MAX = 300, 4, 8, 1
-#: Steps of most graphs, and how many graphs in ten are larger.
+#: The number of steps of most graphs, and how many of ten graphs are larger.
 USUAL, LARGE_IN_TEN = 60, 2
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a client asks: ``cancel``, ``retry``, ``append``, ``stop``, ``force-stop``."""
+    """A command of a client: ``cancel``, ``retry``, ``append``, ``stop`` or ``force-stop``."""
 
     after: float
     """Seconds after the one before."""
@@ -41,13 +41,13 @@ class Command:
         return f"{self.what} {more}{' fresh' if self.fresh else ''} after {self.after:.1f} s"
 
     def covers(self, path: str) -> bool:
-        """Whether it is about this step, or about what that is in."""
+        """Return whether the command is about this step, or about a graph that contains it."""
         return self.paths is None or any(f"{path}/".startswith(f"{one}/") for one in self.paths)
 
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """One graph, what is asked while it runs, and what once it has ended."""
+    """One graph, the commands while it executes, and the commands after its end."""
 
     key: str
     spec: GraphSpec
@@ -69,12 +69,12 @@ class GraphPlan:
 
 
 def write_plans(seed: int, graphs: int, steps: int = STEPS_MAX) -> list[GraphPlan]:
-    """The plans of this seed. ``steps``: of one graph, at most."""
+    """Yield the plans of this seed. ``steps`` is the maximum number of steps of one graph."""
     return [_Author(f"soak-{seed}-{n}", steps).write() for n in range(1, graphs + 1)]
 
 
 class _Author:
-    """Draws one graph."""
+    """Builds one random graph."""
 
     def __init__(self, key: str, steps: int) -> None:
         self.key, self.dice, self.most = key, random.Random(key), steps
@@ -119,7 +119,9 @@ class _Author:
         return Command(after, what, some_paths if some else None, what == "retry" and self.often(3))
 
     def late(self, steps: Sequence[StepSpec]) -> tuple[list[StepSpec], list[StepSpec]]:
-        """Steps that wait for what is appended later, and that."""
+        """Add steps that wait for steps which are appended later, and the commands that append
+        them.
+        """
         if self.options.check_deps:
             return [], []
         waiting = [self.step(f"w{n}", ("late0",)) for n in range(self.dice.randint(1, 3))]
@@ -129,7 +131,9 @@ class _Author:
     # --- steps
 
     def level(self, above: str, size: int, depth: int = 0) -> list[StepSpec]:
-        """So many steps of one level with what is in them, a graph before its own."""
+        """Add this number of steps on one level with their content, where a graph counts before its
+        content.
+        """
         found: list[StepSpec] = []
         names: list[str] = []
         shape = self.dice.choice(["chain", "layers", "loose", "loose"])
@@ -154,7 +158,7 @@ class _Author:
         )
 
     def graph(self, path: str, deps: tuple[str, ...], size: int, depth: int) -> list[StepSpec]:
-        """A graph within the graph: a fan-out over items, or a level of its own with a context."""
+        """Add a graph within the graph: a fan-out over items, or a separate level with a context."""
         most = self.dice.randint(1, 5) if self.often(3) else None
         ignores = {one: self.often(1) for one in ("ignore_cancelled", "ignore_discarded")}
         if self.often(3):
@@ -208,7 +212,7 @@ class _Author:
         return {"plan": f"{MODULE}:Stream", "options": {"argv": argv}}
 
     def crawl(self) -> dict[str, Any]:
-        """A short one that mostly ends well."""
+        """Return a short crawl that succeeds in most cases."""
         how = self.dice.choice(
             ["finished"] * 8 + ["exit:1", "reason:closespider_itemcount", "silent:1"]
         )

@@ -1,5 +1,5 @@
-"""What is known of one graph of a storm: its plan, its rows, what the gateway tells, and what
-really executed.
+"""Everything that is known about one graph of a storm: its plan, its rows, the answers of the
+gateway, and what really executed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process, clock
 from tools.soak.strikes import Strike
 
-#: Seconds after a strike in which calls are still lost by it: until a heartbeat is missed, and the
-#: next worker begins.
+#: The seconds after a strike within which it can still cause the loss of calls: until a heartbeat
+#: is missed, and the next worker begins.
 AFTERMATH_S = 15.0
-#: What ends calls whose processes live on. A database that is away for a moment ends none.
+#: Faults that end calls whose processes are still alive. A database that is away for a moment ends
+#: no call.
 _UNSEEN = ("plans frozen", "temporal killed")
 
 
 @dataclass
 class Execution:
-    """One execution of a function, by its own words."""
+    """One execution of a function, by its own report."""
 
     path: str
     attempt: int
@@ -54,7 +55,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class Asked:
-    """A client asked for something: sent, answered, and with what."""
+    """A request of a client: when it was sent, when it was answered, and the answer."""
 
     key: str
     command: Command
@@ -67,7 +68,7 @@ class Asked:
 
 @dataclass
 class GraphCase:
-    """One graph with everything that is known of it."""
+    """One graph, with everything that is known about it."""
 
     plan: GraphPlan
     graph: Row
@@ -97,7 +98,7 @@ class GraphCase:
 
     @functools.cached_property
     def specs(self) -> dict[str, StepSpec]:
-        """Every step that was asked for, by path: sent, appended, and grafted by what is on
+        """Return every requested step by its path: sent, appended, or grafted according to the
         record.
         """
         more = [one for asked in self.heard for one in asked.command.steps]
@@ -117,7 +118,9 @@ class GraphCase:
         return [one for one in self.rows if one.rpartition("/")[0] == path]
 
     def leaves(self, path: str) -> list[str]:
-        """The functions, crawls and managers in this step; itself, if it is one."""
+        """Return the functions, crawls and managers in this step, or the step itself if it is one
+        of them.
+        """
         inside = [one for one in self.rows if one == path or one.startswith(f"{path}/")]
         return [one for one in inside if self.specs[one].kind is not StepKind.GRAPH]
 
@@ -126,19 +129,19 @@ class GraphCase:
         return [f"{level}/{name}" if level else name for name in self.specs[path].deps]
 
     def above(self, path: str) -> Iterator[str]:
-        """What a step is in, from the inside outwards."""
+        """Return the graphs that contain a step, from the inside outwards."""
         while path := path.rpartition("/")[0]:
             yield path
 
     def stopped(self, path: str, since: float = 0.0) -> bool:
-        """Whether somebody asked for an end of this step after a moment."""
+        """Return whether somebody requested an end of this step after a moment."""
         ends = [one for one in self.heard if one.command.what in ("cancel", "stop", "force-stop")]
         return any(one.command.covers(path) and one.at >= since for one in ends)
 
     def struck(self, one: Execution, until: float | None = None) -> Strike | None:
-        """What may have ended this execution, or kept its end from being recorded.
+        """Return what may have ended this execution, or prevented the record of its end.
 
-        ``until``: when the next began.
+        ``until`` is the time at which the next execution began.
         """
         last = (one.end or until or self.graph["ended_at"] or float("inf")) + 1.0
         for strike in self.strikes:
@@ -150,8 +153,8 @@ class GraphCase:
         return None
 
     def spans(self, path: str) -> list[tuple[float, float, str]]:
-        """When this step executed, and what of it; executions are left out of which a strike hid
-        the end.
+        """Return when this step executed, and which part of it. Executions whose end a strike hid
+        are left out.
         """
         row = self.rows[path]
         crawls = [one for one in self.processes if one.run_id == row["run_id"]]
@@ -169,11 +172,11 @@ class GraphCase:
 
 
 def read_ledger(file: Path) -> dict[str, list[Execution]]:
-    """Executions by graph."""
+    """Return the executions by graph."""
     found: dict[str, list[Execution]] = {}
     open_: dict[tuple[str, str, int, int], Execution] = {}
     for text in file.read_text().splitlines() if file.exists() else ():
-        with suppress(ValueError):  # killed in the middle of a line
+        with suppress(ValueError):  # The process was killed in the middle of a line.
             line = json.loads(text)
             name = (line["graph"], line["path"], line["attempt"], line["pid"])
             if line["what"] == "begin":
@@ -220,9 +223,9 @@ def read_case(
     executions: list[Execution],
     **known: Any,
 ) -> GraphCase:
-    """Everything that the database and the gateway say about a graph.
+    """Return everything that the database and the gateway report about a graph.
 
-    Raises ``KeyError`` when it is not there.
+    Raises ``KeyError`` if the graph does not exist.
     """
     graphs = _rows(harness, "graph", _GRAPH, "graph_key = ?", plan.key)
     if not graphs:

@@ -1,4 +1,4 @@
-"""Whether more executed at one time than ``max_parallel`` and resources let, by the ledgers of
+"""Finds moments at which more executed than ``max_parallel`` and resources allow, by the ledgers of
 functions and crawls.
 """
 
@@ -11,12 +11,12 @@ from crawler_lifecycle.features.graphs.domain.spec import StepKind
 from tools.soak.checks import CLOCK_S
 from tools.soak.graph_records import GraphCase
 
-#: When a step executed.
+#: The time for which a step executed.
 _Spans = list[tuple[float, float]]
 
 
 def room(case: GraphCase) -> Iterator[str]:
-    """Every moment in which a cap or a pool was exceeded, the first of each."""
+    """Return the first moment at which each limit or resource was exceeded."""
     spans = {
         path: _shrunk(case, path)
         for path in case.rows
@@ -55,9 +55,11 @@ def _caps(case: GraphCase) -> Iterator[tuple[str, int]]:
 def _exceeded(
     spans: Mapping[str, _Spans], needs: Mapping[str, Fraction], most: Fraction
 ) -> str | None:
-    """The steps that needed more than this at one moment; ``None``: at none.
+    """Return the steps that needed more than this at one moment, or ``None`` if there was no such
+    moment.
 
-    A step counts once, however many of its crawls execute."""
+    A step counts once, however many of its crawls execute.
+    """
     edges = [
         (at, begins, path)
         for path in needs

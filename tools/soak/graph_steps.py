@@ -1,9 +1,10 @@
-"""What the steps of random graphs call: users' code, copied into the folder of modules of a storm.
+"""The functions that the steps of random graphs call: user code that is copied to the module folder
+of a storm.
 
-What a step does follows from its graph and its path, and what it gives also from its attempt, so
-that a judge who has only those can say what must have come of it. Each execution writes to a ledger
-beside the module, outside of the service: its ``begin`` with what it was given, and its ``end``
-just before it returns.
+The behaviour of a step follows from its graph and its path, and its result also from its attempt,
+so that a judge who only has these can determine the right result. Each execution writes to a ledger
+next to the module, outside the service: its ``begin`` with its arguments, and its ``end`` just
+before it returns.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from crawler_lifecycle.managers import GeneratorCrawlManager
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 ALWAYS = 1_000_000
 LARGE = 1024 * 1024
-#: Crawls of a manager at once.
+#: The maximum number of parallel crawls of a manager.
 WINDOW = 2
 
 
@@ -37,7 +38,7 @@ WINDOW = 2
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What one step does when it is called."""
+    """The behaviour of one step when it is called."""
 
     seconds: float
     failures: int
@@ -51,7 +52,7 @@ class Behaviour:
 
 
 def behaviour(graph: str, path: str) -> Behaviour:
-    """What this step does."""
+    """Return the behaviour of this step."""
     dice = random.Random(f"{graph}/{path}")
     seconds = dice.choice([0.0] * 4 + [dice.uniform(0, 0.5)] * 3 + [dice.uniform(0.5, 4)] * 2)
     failures = dice.choices([0, 1, 2, ALWAYS], [190, 6, 3, 1])[0]
@@ -61,7 +62,7 @@ def behaviour(graph: str, path: str) -> Behaviour:
 
 
 def value_of(graph: str, path: str, attempt: int) -> object:
-    """What this attempt of the step gives; one in a hundred is large."""
+    """Return the result of this attempt of the step. One result in a hundred is large."""
     dice = random.Random(f"{graph}/{path}/{attempt}")
     if dice.random() < 0.01:
         size = LARGE + dice.randrange(LARGE)
@@ -74,7 +75,7 @@ def value_of(graph: str, path: str, attempt: int) -> object:
 
 
 def some_value(dice: random.Random, depth: int = 0) -> object:
-    """Anything that can travel."""
+    """Return any value that can be transmitted."""
     kinds: list[Callable[[], object]] = [
         lambda: None,
         lambda: dice.random() < 0.5,
@@ -100,7 +101,7 @@ def some_value(dice: random.Random, depth: int = 0) -> object:
 
 
 def grafted(graph: str, path: str) -> Workflow | None:
-    """What this step attaches below itself."""
+    """Return the steps that this step attaches below itself."""
     dice = random.Random(f"{graph}/{path}/graft")
     workflow = Workflow()
     for n in range(dice.randrange(6)):
@@ -120,13 +121,15 @@ def grafted(graph: str, path: str) -> Workflow | None:
 
 
 def digest(value: object) -> str:
-    """The same for the same value of the same types, in words that the service has no part in."""
+    """Return a text that is the same for the same value of the same types, computed without the
+    service.
+    """
     return hashlib.sha256(_text(value).encode()).hexdigest()[:16]
 
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        # How a crawl ended; its journal knows more.
+        # How a crawl ended. Its journal contains more.
         if value.keys() >= {"run_id", "outcome", "archive"}:
             return f"run {value['run_id']}"
         return "{" + ",".join(f"{key!r}:{_text(one)}" for key, one in sorted(value.items())) + "}"
@@ -175,7 +178,7 @@ class Worker:
 
 
 class Stream(GeneratorCrawlManager):
-    """A manager of short crawls, of which none but one that was killed fails."""
+    """A manager of short crawls, which fail only if they are killed."""
 
     name, spider, loop_mode, default_max_jobs, MAX_RETRIES = "stream", "soak", 5, WINDOW, 9
 

@@ -1,11 +1,12 @@
-"""``python -m tools.soak.graphs --graphs N --seed S [--mariadb]``: random graphs whose surroundings
-die at random.
+"""``python -m tools.soak.graphs --graphs N --seed S [--mariadb]`` executes random graphs while the
+components around them are killed at random.
 
-Clients send graphs of functions, real crawls and managers, cancel, stop, retry and append, while
-workers, the processes with users' code, the Temporal server, the database server, the gateway, the
-scheduler and crawlers are killed, and workflows are terminated. Strangers send texts of odd
-characters meanwhile, and schedules are triggered, backfilled and deleted. The judges are the
-ledgers that functions and crawlers keep themselves, and the brute-force model of a graph.
+Clients send graphs of functions, real crawls and managers, and cancel, stop, retry and append
+steps. In the meantime, workers, the processes with user code, the Temporal server, the database
+server, the gateway, the scheduler service and crawlers are killed, and workflows are terminated.
+Other clients send texts with unusual characters, and schedules are triggered, backfilled and
+deleted. The judges are the ledgers that functions and crawlers keep themselves, and the brute-force
+model of a graph.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from tools.soak.journal import read_journals
 from tools.soak.manager_judge import crawlers
 from tools.soak.strikes import Striker, options, say, stack, verdict
 
-#: Crawls at once.
+#: The maximum number of parallel crawls.
 SLOTS = 12
-#: Until a graph must have ended; until a client that gets no answer gives up. Seconds.
+#: The seconds within which a graph must end, and after which a client without an answer gives up.
 ENDS_S, ASKS_S = 1200.0, 300.0
 
 
 class Storm:
-    """Graphs over one stack, their clients, and what is done to them."""
+    """Graphs on one stack, their clients, and the faults."""
 
     def __init__(
         self, harness: SoakHarness, striker: Striker, plans: Sequence[GraphPlan], at_once: int
@@ -56,7 +57,7 @@ class Storm:
         self._over, self._lock = threading.Event(), threading.Lock()
 
     def play(self) -> list[str]:
-        """Everything; what was untrue."""
+        """Execute everything, and return what was untrue."""
         self.striker.begin()
         aside = Aside(self.harness, MODULE, self.striker.seed)
         until(
@@ -93,7 +94,7 @@ class Storm:
     # --- clients ----------------------------------------------------------------------------------
 
     def _client(self, plan: GraphPlan) -> None:
-        """Send a graph, ask what the plan says, and wait until it has ended."""
+        """Send a graph, send the commands of the plan, and wait until the graph has ended."""
         client = Gateway(str(self.harness.stack.addresses["gateway"]))
         self._until_told(
             plan, Command(0.0, "send"), lambda: client.send(plan.key, plan.spec, name=None, tags=[])
@@ -125,10 +126,12 @@ class Storm:
             self._ask(plan, command, lambda: client._call("POST", f"/v1/graphs/{key}/stop", body))
 
     def _until_told(self, plan: GraphPlan, command: Command, call: Callable[[], object]) -> None:
-        """Ask until it is so: a graph that waits for steps would wait for ever."""
+        """Repeat a request until it has an effect, because a graph that waits for steps would
+        otherwise wait for ever.
+        """
         end = time.monotonic() + ASKS_S
         while not self._over.is_set() and (told := self._ask(plan, command, call)).answer != "ok":
-            # An earlier try was carried out, and nobody heard it.
+            # An earlier try was executed, but its answer was lost.
             if "there is such a step" in told.detail:
                 return
             if time.monotonic() > end:
@@ -201,7 +204,7 @@ class Storm:
         return found
 
     def _tell(self, cases: Sequence[GraphCase]) -> None:
-        """What there was to be wrong about: a storm in which nothing happened proves nothing."""
+        """Check that enough happened, because a storm in which nothing happened proves nothing."""
         states = Counter(case.graph["state"] for case in cases)
         steps = Counter(row["state"] for case in cases for row in case.rows.values())
         executed = [one for case in cases for one in case.executions]

@@ -1,13 +1,14 @@
-"""``python -m tools.soak.growth --days D --seed N``: does a day's pruning remove what a day brings?
+"""``python -m tools.soak.growth --days D --seed N`` checks whether the pruning of a day removes as
+many rows as a day adds.
 
-Days are short: each has the same load of runs, managers, graphs, firings and webhook deliveries,
-and ends with ``crawlctl db prune`` for what ended more than two such days ago. From the fourth day
-on each table must lose as many rows as it got, apart from those that the rules keep for ever
-(``domain/retention.py``).
+Days are short. Each day has the same load of runs, managers, graphs, firings and webhook
+deliveries, and ends with ``crawlctl db prune`` for everything that ended more than two such days
+ago. From the fourth day on, each table must lose as many rows as it gained, except rows that the
+rules keep for ever (``domain/retention.py``).
 
-The load follows the machine: something begins when enough has ended, and a day is over when all of
-it has ended. So a slow machine has longer days of the same rows, and no row counts for either of
-two days.
+The load follows the machine: new work begins when enough has ended, and a day is over when all of
+its work has ended. Therefore, a slow machine has longer days with the same rows, and each row
+belongs to exactly one day.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from tools.soak.api_client import ApiClient, open_tasks, settled
 from tools.soak.harness import DURABLE, SoakHarness
 from tools.soak.strikes import say, verdict
 
-#: Details stay for so many days; from the day after the next one on, days are compared.
+#: The days for which details are kept. Days are compared from the day after the next one on.
 KEPT_DAYS, STEADY = 2, 4
-#: What a day brings.
+#: The load of one day.
 RUNS, MANAGERS, GRAPHS, FIRINGS = 12, 1, 2, 4
-#: The next thing begins when fewer than so many are open: runs, including those of managers, graphs
-#: and firings, and these.
+#: New work begins when fewer than this many are open: runs (including those of managers, graphs and
+#: firings), and other work.
 AT_ONCE = 4
 OPEN = (
     f"SELECT COUNT(*) FROM run_history WHERE status NOT IN {TERMINAL}",
@@ -48,10 +49,10 @@ OPEN = (
     "SELECT COUNT(*) FROM schedule_due WHERE decision IN ('started', 'queued') AND target_id "
     "IS NULL",
 )
-#: Something of a day must end within so many seconds; a poll of what executes is seconds away on
-#: any machine.
+#: The seconds within which the work of a day must end. The next poll of executing work is only
+#: seconds away on any machine.
 STUCK_S = 300.0
-#: Tables that must have grown; the load brings nothing to the others.
+#: Tables that must have grown. The load adds nothing to the other tables.
 GROWING = (
     "outbox_event",
     "outbox_delivery",
@@ -60,15 +61,15 @@ GROWING = (
     "graph_step",
     "schedule_due",
 )
-#: In all, and of one table: rows more or less, because a slow machine polls more often at what
-#: executes.
+#: The allowed difference in rows, in total and for one table, because a slow machine polls
+#: executing tasks more often.
 OFF, OFF_ONE, FEW = 0.1, 0.35, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Rows of each table: those that came, those that pruning removed, and those that are left at
-    the day's end.
+    """The rows of each table that were added, that pruning removed, and that are left at the end of
+    the day.
     """
 
     grown: Mapping[str, int]
@@ -112,8 +113,8 @@ class Days:
         self.stuck: list[str] = []
 
     def begin(self, hooks: str) -> None:
-        """Make what lasts: a webhook, and a schedule that is triggered, as its own times would
-        follow a clock.
+        """Create what lasts for all days: a webhook, and a schedule that is triggered by hand,
+        because its own times would follow a clock.
         """
         self._ask("PUT", "/v1/webhooks/growth", {"url": hooks, "secrets": ["env:CRAWL_HOOK"]})
         run = {"crawler": "aside", "args": {"note": "due"}} | QUICK
@@ -122,8 +123,8 @@ class Days:
         )
 
     def live(self) -> Day:
-        """One day: its load in random order, each thing when enough has ended, and the pruning when
-        all has.
+        """Execute one day: its load in random order, each part when enough has ended, and the
+        pruning when everything has ended.
         """
         kinds = (
             [f"run of {1 + n % 3}" for n in range(RUNS)]
@@ -174,7 +175,7 @@ class Days:
             self._ask("POST", f"/v1/managers/{made['manager_id']}/jobs", page)
 
     def _over(self) -> Day:
-        """Prune as the command does, and count before and after it."""
+        """Prune as the command does, and count rows before and after."""
         self._ends.append(datetime.now(UTC))
         before = self._ends[max(0, len(self._ends) - 1 - KEPT_DAYS)]
         found = {table: self._rows(table) for table in GOES}

@@ -1,4 +1,4 @@
-"""The stack of a soak, and the deeds that plans ask for."""
+"""The stack of a soak, and the actions that plans request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.resets import reset
 from tools.soak.journal import Ask, Deeds, Name, read_journals
 from tools.soak.plan import Step
 
-#: For a server that is killed: what was committed must survive the death of its process.
+#: For a server that is killed, because committed data must survive the death of its process.
 DURABLE = "--innodb-flush-log-at-trx-commit=2"
 HERE = Path(__file__).resolve().parent
 SLOTS = 10
@@ -68,24 +68,24 @@ SETTINGS = {
     "LIFECYCLE_GATEWAY__MAX_WRITES_PER_S": "1000",
     "LIFECYCLE_GATEWAY__MAX_CONCURRENT_REQUESTS": "200",
     "LIFECYCLE_GATEWAY__OUTBOX_RETRY_S": "2",
-    # The only audits are the plan's and ours, and they need not wait for operators who would put it
-    # right themselves.
+    # The only audits are those of the plan and of the soak, and they need not wait for operators
+    # who would repair a problem themselves.
     "LIFECYCLE_AUDIT__INTERVAL_S": "0",
     "LIFECYCLE_AUDIT__GRACE_S": "2",
     "LIFECYCLE_AUDIT__ORPHAN_GRACE_S": "2",
     "LIFECYCLE_AUDIT__START_GRACE_S": "2",
-    # The usual policy, within the time of a soak.
+    # The usual policy, with times that fit into a soak.
     "LIFECYCLE_RETRIES": '{"backoff_s": 0.3}',
 }
-#: An answer that has not come by then is none.
+#: The seconds after which a missing answer is given up.
 ANSWER_S = 15.0
-#: A start that nobody answered is asked for again, under its id, for so long.
+#: The seconds for which a start without an answer is repeated under its id.
 START_AGAIN_S = 60.0
 
 
 @dataclass
 class SoakHarness(Harness):
-    """One stack, the journals beside it, and what was done to both."""
+    """One stack, its journals, and what was done to both."""
 
     deeds: Deeds = field(default_factory=Deeds)
     server: MariaDb | None = None
@@ -94,10 +94,10 @@ class SoakHarness(Harness):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.journals = self.folder / "journals"
         self.journals.mkdir(exist_ok=True)
-        #: Of crawls that go on beside those which a storm is about.
+        #: The arguments of crawls that execute in parallel with those of a storm.
         self.aside = self.folder / "aside"
         self.aside.mkdir(exist_ok=True)
-        #: In the environment of every process of this stack, and of no other.
+        #: A variable in the environment of every process of this stack, and of no other process.
         self.mark = os.fsencode(self.folder.absolute())
         self.crawlers = self.folder / "soak.yaml"
         places = {
@@ -107,7 +107,7 @@ class SoakHarness(Harness):
         }
         text = CATALOGUE.format(**{name: json.dumps(str(place)) for name, place in places.items()})
         self.crawlers.write_text(text)
-        #: Runs of the plan by their number, as soon as anybody knows them.
+        #: The runs of the plan by their number, as soon as their ids are known.
         self.ids: dict[int, int] = {}
         super().__post_init__()
 
@@ -120,8 +120,9 @@ class SoakHarness(Harness):
         kubernetes: ClusterAccess | None = None,
         **settings: str,
     ) -> Iterator[Self]:
-        """A stack that is up, on SQLite or on this server, with crawls here or on this cluster;
-        everything of it is ended afterwards."""
+        """Start a stack on SQLite or on this server, with crawls on this machine or on this
+        cluster. All of it is ended afterwards.
+        """
         with ExitStack() as undo:
             undo.enter_context(mock.patch.dict(os.environ, SETTINGS | settings))
             database = None if server is None else undo.enter_context(server.database())
@@ -138,7 +139,7 @@ class SoakHarness(Harness):
         return f"soak-{run}"
 
     def run_id(self, run: int) -> int | None:
-        """The run of this number in the plan; ``None`` as long as it is not on record."""
+        """Return the run with this number in the plan, or ``None`` until it is recorded."""
         if run not in self.ids:
             with contextlib.suppress(
                 sqlite_files.driver.OperationalError, pymysql.err.OperationalError
@@ -159,15 +160,15 @@ class SoakHarness(Harness):
     # --- steps ------------------------------------------------------------------------------------
 
     def do(self, step: Step) -> None:
-        """Carry a step out. What comes of it is written down; nothing is raised."""
+        """Execute a step. Its result is written to the journal, and nothing is raised."""
         deed = getattr(self, f"_{step.kind.replace(' ', '_')}")
         try:
             deed(step)
-        except Exception as error:  # a step into a stack that is half dead may fail in any way
+        except Exception as error:  # A step may fail in any way if half of the stack is down.
             self.deeds.note(step.number, f"{step.kind}: {type(error).__name__}: {str(error)[:200]}")
 
     def _ask(self, step: Step, call: Callable[[], tuple[str, str]], **more: Any) -> Ask:
-        """Ask, and write down when, with which answer."""
+        """Send a request, and write its time and its answer to the journal."""
         sent = time.time()
         try:
             answer, detail = call()
@@ -176,7 +177,7 @@ class SoakHarness(Harness):
         except (
             sqlite_files.driver.Error,
             pymysql.err.Error,
-        ) as error:  # whom to ask is not known now, so nobody was asked
+        ) as error:  # The target is not known now, so no request was sent.
             answer, detail = "no", f"{type(error).__name__}: {error}"[:150]
         except (httpx.HTTPError, OSError, RuntimeError, RPCError) as error:
             answer, detail = "unknown", f"{type(error).__name__}: {error}"[:150]
@@ -190,7 +191,7 @@ class SoakHarness(Harness):
         got = httpx.request(
             method, url, json=body, headers=headers, timeout=ANSWER_S, trust_env=False
         )
-        # A 5xx is no promise, and no refusal either: what was asked for may have happened.
+        # A 5xx is neither a promise nor a refusal: the requested action may have happened.
         answer = "ok" if got.is_success else "unknown" if got.status_code >= 500 else "no"
         return answer, f"{got.status_code} {got.text[:160]}"
 
@@ -228,7 +229,7 @@ class SoakHarness(Harness):
             )
 
     def _until_told(self, step: Step, call: Callable[[], tuple[str, str]], **more: Any) -> bool:
-        """Ask until somebody says yes, for a while; whether somebody did."""
+        """Repeat a request until it is accepted, for some time, and return whether it was accepted."""
         until = time.monotonic() + START_AGAIN_S
         while self._ask(step, call, **more).answer != "ok":
             if time.monotonic() > until:
@@ -240,7 +241,7 @@ class SoakHarness(Harness):
         return f"soak-manager-{manager}"
 
     def _manage(self, step: Step) -> None:
-        """Start a manager and give it its jobs, each until somebody answers."""
+        """Start a manager and add its jobs. Each request is repeated until there is an answer."""
         number = step.more["manager"]
         key, options = (
             self.manager_key(number),
@@ -400,7 +401,7 @@ class SoakHarness(Harness):
             os.kill(pid, signal.SIGCONT)
 
     def _lock(self, step: Step) -> None:
-        """Nobody can write for a while; where the database is a server, nobody can read either."""
+        """Prevent all writes for a while. If the database is a server, prevent all reads too."""
         if self.server is not None:
             self.server.kill()
             try:
@@ -428,8 +429,8 @@ class SoakHarness(Harness):
             self.deeds.hidden.append((since, time.time()))
 
     def _kill(self, step: Step) -> None:
-        """Of one task that waits or executes: its crawler, its runner, its supervisor, or several
-        at once.
+        """Kill processes of one task that waits or executes: its crawler, its runner, its
+        supervisor, or several of them at once.
         """
         if step.run is None:
             known = self.query(f"SELECT run_id FROM run_history WHERE status NOT IN {TERMINAL}")
@@ -466,8 +467,8 @@ class SoakHarness(Harness):
                 )
 
     def living(self, run_id: int) -> dict[Name, dict[str, tuple[int, int]]]:
-        """Process id and start time of supervisor, runner and crawler of the tasks of a run that
-        live.
+        """Return the process id and start time of the living supervisor, runner and crawler of each
+        task of a run.
         """
         found: dict[Name, dict[str, tuple[int, int]]] = {}
         folder = f"{run_folder(self.folder.absolute(), run_id)}/"
@@ -493,7 +494,7 @@ class SoakHarness(Harness):
 
 
 async def _by_hand(client: Client, what: str, manager: int) -> object:
-    """An operator terminates or resets the workflow of a manager."""
+    """Terminate or reset the workflow of a manager, as an operator does."""
     workflow_id = f"manager/soak/M{manager}"
     if what == "reset":
         return await reset(client, workflow_id, -1)

@@ -1,4 +1,6 @@
-"""What really happened: the journals of the crawlers, and the soak's own of what it did to them."""
+"""The truth about a soak: the journals of the crawlers, and the journal of what the soak did to
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
-#: Run, index, attempt: the name of one task on the cluster.
+#: Run, index and attempt, which name one task on the cluster.
 Name = tuple[int, int, int]
 
 
 @dataclass
 class Process:
-    """One process of a crawler, by its own words."""
+    """One process of a crawler, by its own report."""
 
     run_id: int
     index: int
@@ -61,17 +63,17 @@ class Process:
 
 
 def clock(at: float) -> str:
-    """A moment, as people of one hour read it."""
+    """Return a moment in a form that people can compare within one hour."""
     return time.strftime("%H:%M:%S", time.gmtime(at)) + f"{at % 1:.3f}"[1:]
 
 
 def read_process(file: Path) -> Process | None:
-    """The journal in this file; ``None`` when its process died before it wrote anything."""
+    """Return the journal in this file, or ``None`` if its process died before it wrote anything."""
     lines: list[Line] = []
     for text in file.read_text().splitlines():
         try:
             lines.append(json.loads(text))
-        except ValueError:  # killed in the middle of a line
+        except ValueError:  # The process was killed in the middle of a line.
             break
     if not lines:
         return None
@@ -98,7 +100,7 @@ def read_process(file: Path) -> Process | None:
 
 
 def read_journals(folder: Path, run_id: int | None = None) -> list[Process]:
-    """Every process that ever executed, in the order in which they began."""
+    """Return every process that has executed, in the order in which they began."""
     pattern = "*.jsonl" if run_id is None else f"{run_id}-*.jsonl"
     found = (read_process(file) for file in folder.glob(pattern))
     return sorted(
@@ -108,7 +110,7 @@ def read_journals(folder: Path, run_id: int | None = None) -> list[Process]:
 
 @dataclass(frozen=True)
 class Kill:
-    """A death that the soak caused: what of this task, and when."""
+    """A death that the soak caused, with the processes of the task that died and the time."""
 
     name: Name
     whom: str
@@ -117,7 +119,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody asked for something: sent, answered, and with what."""
+    """A request: when it was sent, when it was answered, and the answer."""
 
     step: int
     run: int
@@ -139,7 +141,7 @@ class Ask:
 
 @dataclass
 class Deeds:
-    """What the soak did, written down as it did it. Steps work at the same time."""
+    """The actions of the soak, written down when they are executed. Steps execute in parallel."""
 
     kills: list[Kill] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
@@ -173,7 +175,7 @@ class Deeds:
         return [kill for kill in self.kills if kill.name == name]
 
     def steps_of(self, run: int, run_id: int | None) -> set[int]:
-        """The steps that touched a run."""
+        """Return the steps that affected a run."""
         found = {ask.step for ask in self.asks if ask.run == run}
         word = re.compile(rf"\b{run_id}/\d+/\d+\b")
         return found | {
@@ -182,7 +184,7 @@ class Deeds:
 
 
 def overlaps(processes: Iterable[Process]) -> list[tuple[Process, Process]]:
-    """Pairs of processes that executed at one time."""
+    """Yield pairs of processes that executed at the same time."""
     found, ordered = [], sorted(processes, key=lambda process: process.begin)
     for n, one in enumerate(ordered):
         found += [(one, other) for other in ordered[n + 1 :] if other.begin < one.last]

@@ -1,4 +1,4 @@
-"""A front end that listens all the time, and comes back each time it is cut."""
+"""A client that always listens to the event stream, and connects again each time the stream is cut."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import suppress
 
 import httpx
 
-#: A comment comes every 15 s; a stream that is silent for longer is dead.
+#: A comment comes every 15 s, so a stream that is silent for longer is dead.
 SILENCE_S = 40.0
 
 
 class Listener:
-    """Reads the gateway's event stream from its first event on.
+    """Reads the event stream of the gateway from its first event on.
 
-    ``numbers`` are those of the events, as they came.
+    ``numbers`` contains the numbers of the events, in the order in which they came.
     """
 
     def __init__(self, address: Callable[[], str]) -> None:
@@ -39,7 +39,9 @@ class Listener:
             timeout, place = httpx.Timeout(10, read=SILENCE_S), {"Last-Event-ID": str(last)}
             url = f"{self._address()}/v1/events"
             with (
-                suppress(httpx.HTTPError),  # cut, or nobody is there: it comes back
+                suppress(
+                    httpx.HTTPError
+                ),  # The stream was cut, or nobody answers. It connects again.
                 httpx.stream("GET", url, headers=place, timeout=timeout, trust_env=False) as answer,
             ):
                 if answer.is_success:
@@ -48,7 +50,7 @@ class Listener:
             self._over.wait(0.5)
 
     def _read(self, answer: httpx.Response) -> None:
-        """Until the stream is cut. What was cut in the middle of an event comes again."""
+        """Read until the stream is cut. An event that was cut in the middle is sent again."""
         kind, number = "", 0
         for line in answer.iter_lines():
             if self._over.is_set():
@@ -63,7 +65,7 @@ class Listener:
                 kind = ""
 
     def caught_up(self, last: int, seconds: float) -> bool:
-        """Whether the event with this number has come, by then."""
+        """Return whether the event with this number has arrived by then."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.numbers and self.numbers[-1] >= last:

@@ -1,6 +1,4 @@
-"""What was true of a manager, by the journals that its crawlers keep, and by the kernel's list of
-processes.
-"""
+"""Judges a manager by the journals that its crawlers keep, and by the kernel's list of processes."""
 
 from __future__ import annotations
 
@@ -17,13 +15,14 @@ from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process, clock, read_journals
 from tools.soak.strikes import Strike
 
-#: Seconds after the end of a trouble, by which a manager with free slots must have begun something.
+#: The seconds after the end of a fault within which a manager with free slots must have begun
+#: something.
 STANDS_STILL_S = 15.0
 COUNTED_S = 0.2
 
 
 class Count:
-    """How many crawlers execute, five times a second, by the kernel's word alone."""
+    """Counts the executing crawlers five times a second, only from the kernel's list."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark, self._over = mark, threading.Event()
@@ -44,10 +43,12 @@ class Count:
 
 
 def crawlers(mark: bytes) -> list[int]:
-    """The processes that execute the crawler ``soak`` and have these bytes in their environment."""
+    """Return the processes that execute the crawler ``soak`` and have these bytes in their
+    environment.
+    """
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError):  # it ended, or belongs to somebody else
+        with suppress(OSError):  # The process has ended, or belongs to another user.
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:] == [
                 b"-S",
                 b"crawler.py",
@@ -66,7 +67,7 @@ def judge(
     killed: Collection[tuple[int, int]],
     strikes: Sequence[Strike],
 ) -> list[str]:
-    """What is untrue of a manager that has ended, as sentences."""
+    """Return everything that is untrue of a manager that has ended, as sentences."""
     crawls = read_journals(harness.journals)
     runs = harness.query("SELECT run_id FROM run_history WHERE crawler = 'soak'")
     began = [crawl.begin for crawl in crawls]
@@ -100,7 +101,7 @@ def judge(
 def of_ledger(
     crawls: Sequence[Process], jobs: int, killed: Collection[tuple[int, int]]
 ) -> Iterator[str]:
-    """Each job came to its end exactly once, and each try of it was executed once."""
+    """Check that each job ended exactly once, and that each of its tries was executed once."""
     good = Counter(
         int(crawl.args["number"]) for crawl in crawls if crawl.end and crawl.end.get("code") == 0
     )
@@ -125,8 +126,8 @@ def of_ledger(
 def stands_still(
     crawls: Sequence[Process], window: int, strikes: Sequence[Strike]
 ) -> Iterator[str]:
-    """Where fewer executed than may, and for too long nothing was begun although everything was
-    up.
+    """Return the times when fewer jobs executed than allowed, and nothing was begun for too long
+    although everything was up.
     """
     begins = [crawl.begin for crawl in crawls]
     for one, other in pairwise(begins):
@@ -158,7 +159,7 @@ def _live(crawls: Sequence[Process], at: float) -> int:
 
 
 def most_at_once(crawls: Sequence[Process]) -> int:
-    """The most crawls that executed at one instant."""
+    """Return the maximum number of crawls that executed at the same moment."""
     steps = sorted([(crawl.begin, 1) for crawl in crawls] + [(crawl.last, -1) for crawl in crawls])
     live = most = 0
     for _, step in steps:

@@ -1,5 +1,5 @@
-"""What the service says about the managers of a plan, held against their runs and the journals of
-their crawlers.
+"""Compares what the service reports about the managers of a plan with their runs and the journals
+of their crawlers.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from tools.soak.journal import Ask, Deeds, Process
 from tools.soak.manager_judge import most_at_once
 from tools.soak.plan import Plan, Step
 
-#: Where the numbers of their runs begin, beside the numbers that a plan gives to runs of its own.
+#: The first number of their runs, which is above the numbers of other runs in a plan.
 FIRST = 100_000
-#: Ways to ask a manager to end.
+#: Requests that end a manager.
 STOPS = ("stop", "leave")
 
 
 def managers(harness: SoakHarness) -> dict[int, int]:
-    """Managers of the plan that came to be: their number there, and on record."""
+    """The managers of the plan that were created, with their number in the plan and their recorded
+    number.
+    """
     rows = harness.query("SELECT flow_id, manager_id FROM manager")
     return {int(flow.removeprefix("M")): manager_id for flow, manager_id in rows}
 
 
 def runs_of_managers(harness: SoakHarness) -> dict[int, int]:
-    """Their runs: a number for the judge -> the run."""
+    """The runs of the managers, by a number for the judge."""
     found = harness.query("SELECT run_id FROM run_history WHERE request_id LIKE ?", "manager/%")
     return {FIRST + run_id: run_id for (run_id,) in found}
 
 
 def asked_of_runs(harness: SoakHarness) -> list[Ask]:
-    """Stops of managers as stops of their runs: any of them may have been told, and none needs to
-    have been.
+    """The stops of managers as stops of their runs. Any of the runs may have received a stop, but
+    none must have received one.
     """
     found, known = list[Ask](), harness.deeds.asks
     for number, manager_id in managers(harness).items():
@@ -50,7 +52,7 @@ def asked_of_runs(harness: SoakHarness) -> list[Ask]:
             f"manager/{manager_id}/%",
         )
         for run_id, attempt in runs if stops else []:
-            # Its runs are told when its workflow gets to it.
+            # Its runs are stopped when its workflow reaches this step.
             more = {
                 "kind": "stop",
                 "manager": 0,
@@ -69,7 +71,9 @@ def asked_of_runs(harness: SoakHarness) -> list[Ask]:
 
 
 def let_go_on(harness: SoakHarness) -> None:
-    """What was paused goes on: a plan may have asked for that while nobody could hear it."""
+    """Resume paused managers, because a plan may have resumed them while nobody could receive the
+    request.
+    """
     for (manager_id,) in harness.query(
         f"SELECT manager_id FROM manager WHERE paused AND status NOT IN {TERMINAL}"
     ):
@@ -78,7 +82,7 @@ def let_go_on(harness: SoakHarness) -> None:
 
 
 def unsettled(harness: SoakHarness) -> list[str]:
-    """Managers that have not ended."""
+    """Return the managers that have not ended."""
     rows = harness.query(
         f"SELECT flow_id, status, waiting_for, error FROM manager WHERE status NOT IN {TERMINAL}"
     )
@@ -91,7 +95,7 @@ def unsettled(harness: SoakHarness) -> list[str]:
 def check_managers(
     harness: SoakHarness, plan: Plan, deeds: Deeds, processes: Sequence[Process]
 ) -> Iterator[str]:
-    """Every violation of a manager that has ended, as a sentence."""
+    """Return every violation of a manager that has ended, as a sentence."""
     known = managers(harness)
     asked = {step.more["manager"]: step for step in plan.steps if step.kind == "manage"}
     for ask in deeds.asks:
@@ -105,7 +109,7 @@ def check_managers(
 
 
 class _Manager:
-    """One manager, its jobs, its runs, and what executed of it."""
+    """One manager, its jobs, its runs, and what it executed."""
 
     def __init__(
         self,
@@ -138,13 +142,13 @@ class _Manager:
 
     def violations(self) -> Iterator[str]:
         if self.status not in TERMINAL:
-            return  # told as not settled
+            return  # reported as not settled
         yield from self._end()
         yield from self._jobs()
         if (most := most_at_once(self.processes)) > self.cap:
             yield f"{most} crawls of it executed at once, and its window is {self.cap}"
         if any(ask.way == "leave" for ask in self.stops):
-            return  # its runs go on
+            return  # its runs continue
         for process in self.processes:
             if process.last > self.ended_at + CLOCK_S:
                 yield f"it had ended, and this executed: {process}"
@@ -156,7 +160,9 @@ class _Manager:
             yield f"it is {end}, right would be {right}: {self.cause}"
 
     def _jobs(self) -> Iterator[str]:
-        """Each job once, each try of it once, and each end as its run has it."""
+        """Check that each job and each of its tries executed once, and that each end equals that of
+        its run.
+        """
         numbers = [(seq, retry) for seq, retry, *_ in self.items if seq is not None]
         requests = [request_id for request_id, *_ in self.runs.values()]
         if len(set(requests)) != len(requests) or len(self.runs) > len(numbers):

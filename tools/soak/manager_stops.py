@@ -1,5 +1,6 @@
-"""A manager is stopped, in one way after the other, and its workers die meanwhile: when it says
-that it ended, nothing of it executes. Who executes is counted from the kernel's list of processes.
+"""Stops a manager in each possible way while its workers are killed. When the manager reports its
+end, nothing of it may execute. The executing processes are counted from the kernel's list of
+processes.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Endless(GeneratorCrawlManager):
         for number in range(100):
             yield {{"spider_args": {{"number": number, "seconds": 3600}}}}
 """
-#: Until a stop is proved, with all that dies meanwhile.
+#: The seconds until a stop is proved, including everything that is killed in the meantime.
 STOPPED_S = 180.0
 
 
 def stops(harness: SoakHarness, plan: str) -> Iterator[str]:
-    """Play every way to stop a manager of this class; what was untrue."""
+    """Execute every way to stop a manager of this class, and return what was untrue."""
     ways: dict[str, Callable[[int, str], object]] = {
         "stop": lambda one, _: harness.gateway.post(f"/v1/managers/{one}/stop"),
         "force-stop": lambda one, _: harness.gateway.post(
@@ -46,7 +47,7 @@ def stops(harness: SoakHarness, plan: str) -> Iterator[str]:
     }
     for way, stop in ways.items():
         body: Document = {"plan": plan, "flow_id": way.replace(" ", "-")}
-        if way == "force-stop":  # nothing else ends what does not listen
+        if way == "force-stop":  # Nothing else ends a process that ignores the signal.
             body["argv"] = ["--spider-args", '{"deaf": "1"}']
         one = harness.gateway.start(body, way, "manager")["manager_id"]
         until(lambda: len(crawlers(harness.mark)) == LIVE, f"{LIVE} crawlers of {way}")
@@ -98,7 +99,7 @@ def _untrue(harness: SoakHarness, found: Document, executing: int, *, leave: boo
             check_processes(harness.places, run)
         except Untrue as error:
             yield f"run {run['run_id']}: {error}"
-    # It ends on record first, and its worker may have died in between.
+    # The end is recorded first, and its worker may have died before the next step.
     try:
         until(
             lambda: not harness.open_workflows([found["workflow_id"]]),
@@ -110,9 +111,9 @@ def _untrue(harness: SoakHarness, found: Document, executing: int, *, leave: boo
 
 
 def _terminate(harness: SoakHarness, one: int, workflow_id: str) -> None:
-    """Its workflow is gone, and nobody was told.
+    """Terminate the workflow without any notification.
 
-    Another one carries it, without an audit, and is stopped.
+    Another workflow takes over without an audit, and is stopped.
     """
     harness.temporal("workflow", "terminate", "--workflow-id", workflow_id)
     assert len(crawlers(harness.mark)) == LIVE, "its runs know nothing of it"

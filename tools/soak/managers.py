@@ -1,13 +1,13 @@
-"""``python -m tools.soak.managers --jobs N --seed S [--mariadb]``: a crawl manager whose
-surroundings die at random.
+"""``python -m tools.soak.managers --jobs N --seed S [--mariadb]`` executes a crawl manager while
+the components around it are killed at random.
 
-Its plans workers are killed, frozen and drained; the processes with its class, the other worker,
-the Temporal server, the database server and crawlers are killed; workflows are terminated; the
-class is edited twice, and a new build takes over once. Strangers send texts of odd characters
-meanwhile, and schedules are triggered, backfilled and deleted. The other worker is of a version,
-the plans workers are of none. Then managers are stopped in every way, and the worker dies
-meanwhile. The judges are the journals that the crawlers keep themselves, and the kernel's list of
-processes.
+Its user-code workers are killed, frozen and drained. The processes with its class, the other
+worker, the Temporal server, the database server and crawlers are killed, and workflows are
+terminated. The class is edited twice, and a new build takes over once. In parallel, clients send
+texts with unusual characters, and schedules are triggered, backfilled and deleted. The other worker
+has a version, and the user-code workers have none. Then managers are stopped in every way while the
+worker is killed. The judges are the journals that the crawlers keep themselves, and the kernel's
+list of processes.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Stream(GeneratorCrawlManager):
         self.state["bad"] = self.state.get("bad", 0) + 1
         super().bad_outcome_hook(spider, outcome, job_args_override, jobkey)
 """
-#: Crawls at once that are not of the manager.
+#: The maximum number of parallel crawls that do not belong to the manager.
 ASIDE_SLOTS = 6
-#: How many times as long as without troubles all may take.
+#: The factor by which everything may take longer than without faults.
 PATIENCE = 6.0
 
 
 class Chaos:
-    """One manager over one stack, and what is done to them."""
+    """One manager on one stack, and the faults."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Chaos:
         self.jobs, self.window, self.seconds = jobs, window, seconds
 
     def play(self) -> list[str]:
-        """Everything; what was untrue."""
+        """Execute everything, and return what was untrue."""
         harness, plan = self.harness, f"{MODULE}:Stream"
         self.striker.begin()
         aside = Aside(harness, MODULE, self.seed)

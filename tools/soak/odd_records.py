@@ -1,4 +1,4 @@
-"""What the service says about the requests of strangers, held against what they sent and what
+"""Compares what the service reports about requests with unusual texts with what was sent and what
 executed.
 """
 
@@ -13,7 +13,7 @@ from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process
 from tools.soak.odd_texts import Sent
 
-#: What a crawl, a manager and a graph that were left alone end as, and those that were stopped.
+#: The ends of crawls, managers and graphs that were not disturbed, and of those that were stopped.
 GOOD = {
     "run": ("COMPLETED", "finished"),
     "manager": ("COMPLETED", "finished"),
@@ -24,7 +24,7 @@ STOPPED = {
     "manager": ("FAILED", "cancelled"),
     "graph": ("cancelled", None),
 }
-#: By kind: columns (state, outcome, cause, then the texts of ``TEXTS``), and from where.
+#: For each kind, the columns (state, outcome, cause, then the texts of ``TEXTS``) and their tables.
 SQL = {
     "run": (
         "SELECT status, outcome, cause, flow_id, parent, request FROM run_history WHERE run_id = ?"
@@ -40,7 +40,7 @@ TEXTS = {"run": ("flow_id", "parent"), "manager": ("flow_id", "parent"), "graph"
 def check_strangers(
     harness: SoakHarness, sent: Sequence[Sent], processes: Sequence[Process]
 ) -> Iterator[str]:
-    """Every violation, as a sentence."""
+    """Return every violation, as a sentence."""
     for one in sent:
         yield from (f"{one.odd}: {text}" for text in _violations(harness, one, processes))
 
@@ -88,7 +88,7 @@ def _tags(kept: Any) -> list[str]:
 
 
 def _executed(one: Sent, crawls: Sequence[Process]) -> Iterator[str]:
-    """A run executed once, with the text that was sent."""
+    """Check that a run executed once, with the text that was sent."""
     if len(crawls) > 1:
         yield f"its run {one.number} executed {len(crawls)} times: {crawls[0]}; {crawls[1]}"
     if not crawls and one.stop is None:

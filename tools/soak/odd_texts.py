@@ -1,8 +1,9 @@
-"""Strangers who send texts of odd characters, long and short, wherever a request has a text.
+"""Clients that send texts with unusual characters, long and short, wherever a request contains a
+text.
 
-Half of a pair of surrogates, marks that turn the direction, families of emoji, control characters,
-a text of 5,000 characters as an id: each is refused with a 4xx, or what was accepted is carried to
-its end.
+Examples are half of a surrogate pair, characters that change the direction of text, emoji
+sequences, control characters, and an id of 5,000 characters. Each text must be refused with a 4xx,
+or the accepted request must be executed to its end.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ MEANT = (
     "=",
     ",",
 )
-#: Around the bounds that there are: of names, of ids, of what Temporal takes in characters, and in
-#: bytes.
+#: Lengths around the existing bounds: of names, of ids, and of what Temporal accepts in characters
+#: and in bytes.
 LENGTHS = (
     1,
     2,
@@ -81,30 +82,30 @@ LENGTHS = (
     2000,
     5000,
 )
-#: Where each kind of request has a text.
+#: The fields of each kind of request that contain a text.
 FIELDS = {
     "run": ("flow_id", "parent", "tag", "requested_by", "request_id", "note"),
     "manager": ("name", "flow_id", "parent", "tag", "requested_by", "request_id", "note"),
     "graph": ("id", "name", "step", "parent", "tag", "requested_by", "request_id", "note"),
 }
-#: Mean seconds between two requests.
+#: The mean number of seconds between two requests.
 PACE_S = 5.0
 QUICK: Document = {"poll_minutes": [0.02, 0.03], "limits": {"start_check_s": 0.3}}
 
 
 def odd_text(dice: random.Random) -> str:
-    """A text of some odd pieces, of any length around the bounds."""
+    """Return a text of some unusual pieces, of any length around the bounds."""
     kinds = dice.choice([PLAIN, WIDE, WIDE, JOINED, RAW, MEANT, WIDE + JOINED, PLAIN + RAW])
     pieces = [dice.choice(kinds) for _ in range(dice.randint(1, 4))]
     length = dice.choice(LENGTHS)
     text = ("".join(pieces) * length)[:length]
-    # Two halves beside each other are one character for whoever reads it.
+    # Two surrogate halves next to each other are one character for the reader.
     return str(json.loads(json.dumps(text)))
 
 
 @dataclass(frozen=True)
 class Odd:
-    """One request of a stranger."""
+    """One request of a client."""
 
     number: int
     kind: str
@@ -122,7 +123,7 @@ class Odd:
         return {"seconds": "0.3", "note": self.texts.get("note", "plain")}
 
     def body(self) -> Document:
-        """Of the request that begins it."""
+        """Return the part of the request that begins something."""
         names = ("flow_id", "parent", "requested_by", "request_id", "name", "id")
         found: Document = {name: self.texts[name] for name in names if name in self.texts}
         found |= {"tags": [self.texts["tag"]]} if "tag" in self.texts else {}
@@ -136,7 +137,7 @@ class Odd:
 
 
 def odd_requests(seed: int) -> Iterator[Odd]:
-    """Requests without an end; the same seed sends the same."""
+    """Yield requests without end. The same seed yields the same requests."""
     dice, number = random.Random(f"odd-{seed}"), 0
     while True:
         number, kind = number + 1, dice.choice(["run", "run", "manager", "graph"])
@@ -147,7 +148,7 @@ def odd_requests(seed: int) -> Iterator[Odd]:
 
 @dataclass
 class Sent:
-    """A request, and what was answered to each part of it."""
+    """A request, and the answers to each part of it."""
 
     odd: Odd
     start: Told
@@ -157,12 +158,12 @@ class Sent:
 
     @property
     def number(self) -> Any:
-        """What the service calls it."""
+        """Return the name that the service uses for it."""
         return self.start.answer.get("id" if self.odd.kind == "graph" else f"{self.odd.kind}_id")
 
 
 class Strangers:
-    """They send one request after the other."""
+    """Clients that send one request after the other."""
 
     def __init__(self, api: ApiClient, seed: int) -> None:
         self._api, self._dice, self._requests = (
@@ -197,4 +198,4 @@ class Strangers:
             sent.stop = self._api.until_told("POST", f"{path}/stop", {"reason": odd.reason})
 
     def finish(self) -> None:
-        """They leave nothing that goes on by itself."""
+        """Stop everything that would continue by itself."""

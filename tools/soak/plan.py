@@ -1,8 +1,8 @@
-"""The plan of a soak: what is done when, drawn from a seed and nothing else.
+"""The plan of a soak, which determines each action and its time from a seed only.
 
-A plan knows nothing of what will happen. It names runs by the order in which it starts them
-(``R1``, ``R2`` …) and moments by seconds since the beginning, so the same seed is the same plan, on
-any machine. Managers are named in the same way, by numbers of their own (``M1``, ``M2`` …).
+A plan does not depend on what happens. It names runs in the order in which it starts them (``R1``,
+``R2`` …), and moments by seconds since the beginning, so the same seed leads to the same plan on
+any machine. Managers are named in the same way, by their own numbers (``M1``, ``M2`` …).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-#: Mean seconds between two steps; bursts come closer.
+#: The mean number of seconds between two steps. Bursts have shorter pauses.
 PACE_S = 0.75
-#: Managers are few: each begins many runs.
+#: There are few managers, because each of them begins many runs.
 MANAGERS_MAX = 4
-#: A crawl that only a stop, or a signal, ends within the time of a soak.
+#: The duration of a crawl that ends within a soak only by a stop or a signal.
 ENDLESS = 3600.0
-#: What a run has whose crawlers need memory, and how many MiB they may need: of some the first try
-#: has enough, of some a later one, of the last none.
+#: The memory of a run whose crawlers need memory, and the MiB that they may need. The first try is
+#: enough for some crawlers, a later try for others, and no try for the rest.
 HUNGRY: dict[str, Any] = {
     "resources": {"memory": "64Mi"},
     "retries": {
@@ -29,16 +29,16 @@ HUNGRY: dict[str, Any] = {
     },
 }
 NEEDS = (10, 80, 80, 160, 260)
-#: Exit codes that mean something to some program or to our runner. Of these crawlers each is a
-#: failure.
+#: Exit codes that have a meaning for some program or for our runner. For these crawlers, each code
+#: is a failure.
 EXITS = (1, 3, 4, 11, 13, 14, 15, 17, 18, 77, 143)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to do.
+    """One action.
 
-    ``run`` is the number of a run of this plan; ``more`` belongs to the kind.
+    ``run`` is the number of a run of this plan, and ``more`` depends on the kind.
     """
 
     number: int
@@ -75,8 +75,8 @@ class Plan:
 
 
 def without_lost_disks(plan: Plan) -> Plan:
-    """The plan without the steps that take folders away: what is lost with them may be told in more
-    than one way.
+    """Return the plan without the steps that remove folders, because lost data can be reported in
+    more than one way.
     """
     kept = []
     for step in plan.steps:
@@ -89,7 +89,7 @@ def without_lost_disks(plan: Plan) -> Plan:
 
 
 class _Author:
-    """Draws step after step."""
+    """Builds one step after the other at random."""
 
     def __init__(self, seed: int, minutes: float, runs: int) -> None:
         self.dice = random.Random(seed)
@@ -97,7 +97,8 @@ class _Author:
         self.at, self.runs, self.managers = 0.0, 0, 0
         self.workers = ["worker", "worker-2"][: self.dice.choice((1, 2))]
         self.steps: list[Step] = []
-        #: Until when a part is away, so that outages do not pile up to a stack that is never there.
+        #: The time until which a component is away, so that outages do not overlap until the stack
+        #: is never up.
         self.busy: dict[str, float] = {}
 
     def write(self) -> list[Step]:
@@ -133,7 +134,7 @@ class _Author:
         self.steps.append(Step(0, round(self.at + after, 2), kind, run, more))
 
     def some_run(self) -> int:
-        """Mostly one of the latest."""
+        """Return a run, in most cases one of the latest runs."""
         return max(1, self.runs - min(int(self.dice.expovariate(1 / 3.0)), self.runs - 1))
 
     # --- runs
@@ -194,7 +195,9 @@ class _Author:
         self.add_step("add", self.some_run(), tasks=tasks, twice=self.dice.random() < 0.3)
 
     def manage(self) -> None:
-        """A manager of its own source: few jobs, each of them a run that ends by itself."""
+        """Start a manager with its own source, which has few jobs, each with a run that ends by
+        itself.
+        """
         if self.managers >= min(MANAGERS_MAX, self.most // 5):
             return
         self.managers += 1
@@ -205,9 +208,10 @@ class _Author:
         self.add_step("manage", manager=self.managers, jobs=jobs, cap=cap, retries=retries)
 
     def steer(self) -> None:
-        """Stop, pause or resume one, or have its workflow terminated or reset.
+        """Stop, pause or resume a manager, or have its workflow terminated or reset.
 
-        What is paused is let go on, by the plan or when it is over."""
+        A paused manager is resumed by the plan or at its end.
+        """
         if not self.managers:
             return
         what = self.dice.choice(["stop", "stop", "pause", "resume", "resume", "terminate", "reset"])
@@ -231,7 +235,7 @@ class _Author:
             self.add_step("stop", run, self.dice.uniform(0, 3), way=way, force=True, times=1)
 
     def stop_unseen(self) -> None:
-        """Through the gateway while no worker is up."""
+        """Send requests through the gateway while no worker is up."""
         if any(map(self.is_busy, self.workers)):
             return
         away = round(self.dice.uniform(1, 5), 2)
@@ -304,7 +308,7 @@ class _Author:
         self.busy[part] = self.at + seconds + 4
 
     def lock(self) -> None:
-        """Somebody holds the database, so that nobody else can write to it."""
+        """Lock the database, so that no other process can write to it."""
         if self.is_busy("database"):
             return
         seconds = round(self.dice.uniform(0.5, 9), 2)
@@ -312,8 +316,8 @@ class _Author:
         self.busy["database"] = self.at + seconds + 4
 
     def hide(self) -> None:
-        """The disk with the tasks is not mounted for a while: the cluster cannot be read, and says
-        so.
+        """Unmount the disk with the tasks for a while, so that the cluster cannot be read and
+        reports this.
         """
         if self.is_busy("disk"):
             return
@@ -322,7 +326,7 @@ class _Author:
         self.busy["disk"] = self.at + seconds + 6
 
     def burst(self) -> None:
-        """Several things to one run at nearly the same moment."""
+        """Send several requests about one run at nearly the same moment."""
         run = self.some_run()
         for _ in range(self.dice.randint(2, 4)):
             after, what = self.dice.uniform(0, 0.6), self.dice.randrange(6)
@@ -347,6 +351,6 @@ class _Author:
 
 
 def write_plan(seed: int, minutes: float, runs: int) -> Plan:
-    """The plan of this seed."""
+    """Return the plan of this seed."""
     author = _Author(seed, minutes, runs)
     return Plan(seed, minutes, runs, len(author.workers), author.write())

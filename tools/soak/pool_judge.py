@@ -1,8 +1,8 @@
-"""What was true of pools, by journals that the service does not write: caps, order, shares,
-reserves, each task once.
+"""Judges pools by journals that the service does not write: caps, order, shares and reserves, and
+that each task executes once.
 
-Nothing here is the product's. Times are seconds of one clock: of the crawlers, or of who watches
-the API server.
+It uses no code of the service. Times are seconds of one clock, either of the crawlers or of the
+process that watches the API server.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from itertools import pairwise
 
 from tools.soak.journal import Name, clock
 
-#: For so long a task may wait although it is its turn, and for so long although its pool is below
-#: its reserve: a run that is called has 10 s to come. After a fault has ended nobody is held to
-#: either for a while.
+#: The seconds for which a task may wait although it is next, and although its pool is below its
+#: reserve. A run that is called has 10 s to respond. These limits do not apply for some time after
+#: a fault.
 GRACE_S, RESERVE_S, RECOVERY_S = 12.0, 20.0, 40.0
-#: The part of all begins that may come before a more urgent task which has waited longer than the
-#: grace, because of faults.
+#: The maximum fraction of all begins that may, because of faults, come before a more urgent task
+#: that has waited longer than the grace.
 LATE_MOST = 0.1
-#: How far a pool may be from its share: in a window without faults, and over the whole soak.
+#: The maximum difference between a pool and its share, in a window without faults and over the
+#: whole soak.
 CALM_SHARE, SOAK_SHARE = 0.2, 0.25
-#: The part of a window in which the pools must have waited, or it proves nothing.
+#: The fraction of a window in which the pools must have waited. Otherwise, the window proves
+#: nothing.
 COVERED = 0.7
-#: Priorities beyond this one wait until the end of the load.
+#: Runs with a less urgent priority wait until the end of the load.
 NORMAL = 3
 Span = tuple[float, float]
 FOREVER = float("inf")
-#: Shares are counted at moments with this distance.
+#: The seconds between the moments at which shares are counted.
 STEP_S = 0.25
 
 
@@ -57,7 +59,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """One execution of a task by its journal; without an end it executes still."""
+    """One execution of a task by its journal. An execution without an end has not ended."""
 
     run: int
     index: int
@@ -76,7 +78,7 @@ class Crawl:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A strike that was seen to do something, and when everything of it was up again."""
+    """A strike with a visible effect, and the time at which everything was up again."""
 
     what: str
     at: float
@@ -86,7 +88,7 @@ class Fault:
 
 @dataclass
 class Case:
-    """One soak, as its journals tell it."""
+    """One soak, as its journals describe it."""
 
     pools: Mapping[str, Pool]
     slots: int
@@ -109,17 +111,17 @@ class Case:
         )
 
     def of(self, *pools: str) -> Level:
-        """How many executions of these pools there were."""
+        """Return the number of executions of these pools."""
         return Level(crawl.span for crawl in self.crawls if self.orders[crawl.run].pool in pools)
 
     @cached_property
     def begins(self) -> dict[tuple[int, int], float]:
-        """When each task executed first."""
+        """Return when each task first executed."""
         return {(crawl.run, crawl.index): crawl.begin for crawl in reversed(self.crawls)}
 
     @cached_property
     def tasks(self) -> list[tuple[Order, float, float]]:
-        """Each task: its order, and the times from which and until which it waited."""
+        """Yield each task with its order, and the times between which it waited."""
         times = [
             (one, self.begins.get((one.run, n), float("inf")))
             for one in self.orders.values()
@@ -133,36 +135,36 @@ class Case:
 
     @cached_property
     def more_urgent(self) -> dict[int, list[float]]:
-        """When tasks more urgent than this priority began: until the last of them it was not the
-        turn of this one.
+        """Return when tasks more urgent than this priority began. Until the last of them began, a
+        task of this priority was not next.
         """
         begins = [(one.priority, begin) for one, _, begin in self.tasks]
         return {n: sorted(begin for priority, begin in begins if priority < n) for n in range(1, 6)}
 
     @cached_property
     def shadows(self) -> list[Span]:
-        """When nobody is held to the bounds."""
+        """Return the spans in which the limits do not apply."""
         return merged((fault.at, fault.over + RECOVERY_S) for fault in self.faults)
 
     def calm_s(self, since: float, until: float) -> float:
-        """The seconds of a wait that no fault explains."""
+        """Return the seconds of a wait that no fault explains."""
         return until - since - sum(max(0.0, min(until, b) - max(since, a)) for a, b in self.shadows)
 
 
 class Level:
-    """How many of these spans there are at each moment."""
+    """Return how many of these spans there are at each moment."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         moves = sorted(move for begin, end in spans for move in ((begin, 1), (end, -1)))
         self.at: list[float] = []
         self.count = [0]
-        for at, step in moves:  # at one moment ends come before begins
+        for at, step in moves:  # At the same moment, ends come before begins.
             self.at.append(at)
             self.count.append(self.count[-1] + step)
         self.most = max(self.count)
 
     def before(self, at: float) -> int:
-        """How many executed just before this moment."""
+        """Return how many tasks executed just before this moment."""
         return self.count[bisect_right(self.at, at - 1e-9)]
 
     def below_since(self, at: float, most: int) -> float | None:
@@ -178,7 +180,7 @@ class Level:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time in spans that do not overlap."""
+    """Return the same time as spans that do not overlap."""
     found: list[Span] = []
     for a, b in sorted(spans):
         if found and a <= found[-1][1]:
@@ -192,13 +194,13 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def judge(case: Case) -> list[str]:
-    """What is untrue, as sentences."""
+    """Return everything that is untrue, as sentences."""
     checks = (caps, order, reserves, shares, once, faults)
     return [text for check in checks for text in check(case)]
 
 
 def groups(case: Case) -> Iterator[tuple[str, int, int]]:
-    """Who, how many of it executed at once, and how many may."""
+    """Yield each pool, how many of its tasks executed at once, and how many may."""
     for name, pool in case.pools.items():
         if pool.max is not None:
             yield f"pool {name}", case.level[name].most, pool.max
@@ -212,7 +214,7 @@ def groups(case: Case) -> Iterator[tuple[str, int, int]]:
 
 
 def caps(case: Case) -> Iterator[str]:
-    """No cap is exceeded at any moment, and each was reached."""
+    """Check that no cap is exceeded at any moment, and that each cap was reached."""
     for who, most, cap in groups(case):
         if most != cap:
             yield f"caps: {who}: {most} at once, and {cap} may" + (
@@ -221,12 +223,14 @@ def caps(case: Case) -> Iterator[str]:
 
 
 def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
-    """Each begin before more urgent tasks whose pools had room: the most seconds that one of them
-    had waited without a fault, and in all; who began, and whose turn it was."""
+    """Yield each begin that came before more urgent tasks whose pools had free slots: the longest
+    wait of these tasks without a fault and in total, the task that began, and the task that was
+    next.
+    """
     for crawl in case.crawls:
         mine = case.orders[crawl.run]
         if case.level[mine.pool].before(crawl.begin) < case.pools[mine.pool].reserved:
-            continue  # a reserve comes before any priority
+            continue  # A reserve comes before any priority.
         found = list[tuple[float, float, Order]]()
         for one, since, begin in case.tasks:
             if one.priority < mine.priority and since < crawl.begin < begin:
@@ -244,7 +248,7 @@ def late(case: Case) -> Iterator[tuple[float, float, Crawl, Order]]:
 
 
 def order(case: Case) -> Iterator[str]:
-    """Who is more urgent comes first."""
+    """Check that more urgent tasks come first."""
     found = list(late(case))
     for calm_s, _, crawl, one in found:
         if calm_s > GRACE_S:
@@ -265,7 +269,7 @@ def order(case: Case) -> Iterator[str]:
 
 
 def overtakes(case: Case) -> int:
-    """How many tasks began before a less urgent one that was older."""
+    """Return how many tasks began before an older task of a less urgent priority."""
     return sum(
         any(
             two.priority > one.priority and since < one.at and begin < until
@@ -276,7 +280,9 @@ def overtakes(case: Case) -> int:
 
 
 def kept_waits(case: Case) -> list[float]:
-    """For how long each task of a pool with a reserve waited below that, without any fault."""
+    """Return how long each task of a pool with a reserve waited while the pool was below its
+    reserve, without any fault.
+    """
     found = []
     for one, since, begin in case.tasks:
         if (reserved := case.pools[one.pool].reserved) and begin < FOREVER:
@@ -287,7 +293,7 @@ def kept_waits(case: Case) -> list[float]:
 
 
 def reserves(case: Case) -> Iterator[str]:
-    """A pool below its reserve does not wait for others."""
+    """Check that a pool below its reserve does not wait for other pools."""
     if not (found := kept_waits(case)):
         yield "reserve: no task began below it: it proves nothing"
     for wait in found:
@@ -296,8 +302,9 @@ def reserves(case: Case) -> Iterator[str]:
 
 
 def share_errors(case: Case, span: Span) -> tuple[dict[str, float], float]:
-    """How far the pools without cap and reserve were from their shares while all of them waited,
-    and for which part of the span they did."""
+    """Return the difference of the pools without cap and reserve from their shares while all of
+    them waited, and the fraction of the span for which they waited.
+    """
     rivals = {
         name: pool.weight
         for name, pool in case.pools.items()
@@ -317,7 +324,7 @@ def share_errors(case: Case, span: Span) -> tuple[dict[str, float], float]:
 
 
 def shares(case: Case) -> Iterator[str]:
-    """Pools of the same priority have slots by their weights."""
+    """Check that pools of the same priority get slots by their weights."""
     for what, span, most in (
         ("a calm window", case.calm, CALM_SHARE),
         ("the whole soak", case.load, SOAK_SHARE),
@@ -334,7 +341,7 @@ def shares(case: Case) -> Iterator[str]:
 
 
 def once(case: Case) -> Iterator[str]:
-    """Each attempt on record executed once, and each task came to a good end."""
+    """Check that each recorded attempt executed once, and that each task succeeded."""
     times = Counter(crawl.name for crawl in (*case.crawls, *case.unknown))
     known = {row[:3]: row[3] for row in case.rows}
     good = Counter(row[:2] for row in case.rows if row[3] == "SUCCEEDED")
@@ -361,7 +368,7 @@ def once(case: Case) -> Iterator[str]:
 
 
 def faults(case: Case) -> Iterator[str]:
-    """Everything that was to be struck was."""
+    """Check that every planned strike happened."""
     yield from (
         f"faults: {kind}: it never was"
         for kind in sorted(set(case.kinds) - {one.what for one in case.faults})
@@ -369,7 +376,7 @@ def faults(case: Case) -> Iterator[str]:
 
 
 def figures(case: Case) -> str:
-    """What there was to be wrong about, and how near it came."""
+    """Return a summary of what could have failed, and how close it came to a failure."""
     told = [f"{who} {most} of {cap}" for who, most, cap in groups(case)]
     found, waits = list(late(case)), kept_waits(case)
     raw, calm = (

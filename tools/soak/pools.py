@@ -1,10 +1,10 @@
-"""``python -m tools.soak.pools --cluster local|kwok --minutes M --seed N``: pools while everything
-around them dies.
+"""``python -m tools.soak.pools --cluster local|kwok --minutes M --seed N`` tests pools while the
+components around them are killed.
 
-Four pools with a cap, weights and a reserve want more than all slots, by runs of priorities 1 to 5.
-In two storms the workers, of which each role has two, gateway, scheduler service, Temporal and
-MariaDB are killed and frozen at random. The judge (``pool_judge.py``) reads journals: those that
-the crawlers keep, or etcd's history of the pods.
+Four pools with a cap, weights and a reserve need more than all slots, by runs of priorities 1 to 5.
+In two storms, the workers (two for each role), gateway, scheduler service, Temporal and MariaDB are
+killed and frozen at random. The judge (``pool_judge.py``) reads journals that the crawlers keep, or
+etcd's history of the pods.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ POOLS = {
     "light": Pool(),
     "kept": Pool(reserved=2),
 }
-#: So many tasks wait in each pool all the while, so that an outage does not empty it. What waits at
-#: the end must end within the time that everything gets then.
+#: The number of tasks that always wait in each pool, so that an outage does not empty the pool.
+#: Tasks that wait at the end must end within the time for the end of all work.
 WAITING = {"capped": 3, "heavy": 7, "light": 4, "kept": 2}
-#: How long tasks take, and how often the pool with the reserve has nothing to do.
+#: How long tasks take, and how often the pool with the reserve has no work.
 SECONDS, RESTS_S = (8, 9, 10), 20.0
-#: Urgent runs are of these, by the weights of those whose shares are counted.
+#: The pools of urgent runs, by the weights of the pools whose shares are counted.
 URGENT_POOLS = ("capped", "kept", "light", "heavy", "heavy")
 WORKERS = ("worker", "worker-2")
 PARTS = ("worker", "gateway", "scheduler", "temporal", "database")
 KINDS = [f"{part} {how}" for part in PARTS for how in ("killed", "frozen")]
-#: From then on all slots are taken, and what is least urgent does not begin because the machine is
-#: empty.
+#: From then on, all slots are in use, and the least urgent tasks do not begin only because the
+#: machine is empty.
 FULL_S = 15.0
-#: Parts of the whole time: until here no fault and nothing urgent, the first storm, urgent runs and
-#: no fault, a storm.
+#: The fractions of the whole time that end each part: no fault and no urgent run, the first storm,
+#: urgent runs without a fault, and the second storm.
 CALM, STORM, URGENT = 0.3, 0.55, 0.7
 STRIKES_S, URGENT_S, FROZEN_S, AWAY_S = (5.0, 11.0), (5.0, 11.0), (4.0, 15.0), 5.0
 
 
 @dataclass
 class PoolHarness(SoakHarness):
-    """A stack with these pools; with ``kubernetes`` crawls are pods of this cluster."""
+    """A stack with these pools. With ``kubernetes``, crawls are pods of this cluster."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +87,7 @@ class PoolHarness(SoakHarness):
 
 
 class Load:
-    """Starts runs so that each pool wants more than it can have."""
+    """Starts runs so that each pool needs more slots than it can get."""
 
     def __init__(
         self, harness: PoolHarness, read: Callable[[], list[Crawl]], dice: random.Random
@@ -101,7 +101,7 @@ class Load:
         self.refused: list[str] = []
 
     def turn(self, at: float, urgent: bool) -> None:
-        """Start what is missing now, and with ``urgent`` now and then a run that goes before
+        """Start the runs that are missing now, and with ``urgent`` sometimes a run that goes before
         others.
         """
         if at > FULL_S and not self._idle:
@@ -123,7 +123,7 @@ class Load:
             )
 
     def end(self) -> None:
-        """Every run that was asked for is accepted."""
+        """Wait until every requested run is accepted."""
         self._asks.shutdown()
 
     def _order(self, pool: str, priority: int, tasks: int) -> None:
@@ -148,8 +148,8 @@ class Load:
 
 
 class Strikes:
-    """Kills and freezes parts, each in a thread of its own: a part may die while another one comes
-    back.
+    """Kills and freezes components, each in its own thread: a component may be killed while another
+    one starts again.
     """
 
     def __init__(self, harness: PoolHarness, dice: random.Random) -> None:
@@ -162,9 +162,9 @@ class Strikes:
         self._busy: set[str] = set()
 
     def turn(self, at: float) -> None:
-        """Strike when it is time to: all kinds in a random order, then all again.
+        """Strike when it is due: all kinds in a random order, then all of them again.
 
-        What is down is not struck.
+        A component that is down is not struck.
         """
         if at < self._next:
             return
@@ -183,7 +183,7 @@ class Strikes:
             thread.start()
 
     def end(self) -> None:
-        """Everything is up again."""
+        """Wait until everything is up again."""
         for thread in self._threads:
             thread.join()
         self._harness.stack.supervisor.wait_healthy()
@@ -191,7 +191,9 @@ class Strikes:
     def _strike(self, what: str, part: str, how: str, seconds: float) -> None:
         at = time.time()
         try:
-            with suppress(ProcessLookupError):  # it has just ended, so nothing was struck
+            with suppress(
+                ProcessLookupError
+            ):  # The component has just ended, so nothing was struck.
                 did = (
                     self._freeze(part, seconds)
                     if how == "frozen"
@@ -201,7 +203,7 @@ class Strikes:
                     self._harness.stack.supervisor.wait_healthy([part])
                 self.faults.append(Fault(what, at, time.time(), did))
                 say(f"{what}: {did}; up again after {time.time() - at:.1f} s")
-        except Exception as error:  # a soak whose strikes fail proves less than it says
+        except Exception as error:  # If strikes fail, a soak proves less than it reports.
             self.wrong.append(f"{what}: {type(error).__name__}: {error}")
         finally:
             self._busy.discard(part)
@@ -242,7 +244,9 @@ class Strikes:
 
 
 def crawls_of(harness: PoolHarness, recorder: Recorder | None) -> list[Crawl]:
-    """Everything that ever executed. A pod counts from its creation until etcd has its end."""
+    """Return everything that has executed. A pod counts from its creation until etcd contains its
+    end.
+    """
     if recorder is None:
         return [
             Crawl(*p.name, p.begin, p.last if p.end else None)
@@ -258,7 +262,7 @@ def crawls_of(harness: PoolHarness, recorder: Recorder | None) -> list[Crawl]:
 def play(
     harness: PoolHarness, recorder: Recorder | None, seed: int, seconds: float
 ) -> Sequence[str]:
-    """The load, the storms, the time to settle, and what was untrue."""
+    """Execute the load and the storms, wait until everything has ended, and return what was untrue."""
     harness.deploy(ROOT, WORKERS[1])
     dice = random.Random(seed)
     load, strikes = (
@@ -284,19 +288,21 @@ def play(
     say("the faults are over")
     wrong = [*strikes.wrong, *load.refused, *settled(harness, in_line=open_tasks)]
     rows = harness.query("SELECT run_id, task_index, attempt, status FROM task_history")
-    # What a pool takes before the others wait is part of its share, and is made up for afterwards:
-    # it counts.
+    # The slots that a pool takes before other pools wait are part of its share and are balanced
+    # later, so they count.
     calm, whole = (began, began + seconds * CALM), (began, over)
     crawls = crawls_of(harness, recorder)
     case = Case(POOLS, SLOTS, load.orders, crawls, strikes.faults, calm, whole, rows, KINDS)  # type: ignore[arg-type]
-    (harness.folder / "case.txt").write_text(repr(case))  # for whoever looks for the reason
+    (harness.folder / "case.txt").write_text(
+        repr(case)
+    )  # This is kept for people who search for the cause.
     say(figures(case))
     return [*wrong, *judge(case)]
 
 
 @contextmanager
 def place(cluster: str, folder: Path) -> Iterator[tuple[ClusterAccess | None, Recorder | None]]:
-    """Where crawls are to execute, and who watches them there."""
+    """Return where crawls execute, and what watches them there."""
     if cluster == "local":
         yield None, None
         return

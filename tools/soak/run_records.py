@@ -1,4 +1,4 @@
-"""Everything that the service has on record about one run, read from its database, its gateway and
+"""Everything that the service has recorded about one run, read from its database, its gateway and
 Temporal.
 """
 
@@ -38,7 +38,7 @@ EVENT = "seq, attempt, type, event_key"
 class RunRecord:
     """One run.
 
-    Times are seconds since the epoch; commits are in the order in which they were made.
+    Times are seconds since the epoch, and commits are in the order in which they were made.
     """
 
     run: Row
@@ -58,7 +58,7 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """What names the run in ids of events."""
+        """Return the name of the run in ids of events."""
         return f"{self.run_id}-{self.run['run_uid']}"
 
     @property
@@ -73,11 +73,11 @@ class RunRecord:
         return [row for row in self.transitions if row["task_id"] == task_id]
 
     def ends(self) -> list[float]:
-        """When each verdict of the run was committed."""
+        """Return when each verdict of the run was committed."""
         return [row["committed_at"] for row in self.of_task(None) if row["to_status"] in TERMINAL]
 
     def eras(self) -> list[tuple[float, float]]:
-        """Begin of each life of the run, with the end before it (0: none)."""
+        """Return the beginning of each life of the run, with the previous end (0: none)."""
         found, former = [(0.0, 0.0)], 0.0
         for row in self.of_task(None):
             if row["to_status"] in TERMINAL:
@@ -127,7 +127,7 @@ class RunRecord:
 
 
 def stamp(at: float | None) -> str:
-    """A moment for people; a dash where there is none."""
+    """Return a moment for people, or a dash if there is none."""
     return "-" if at is None else clock(at)
 
 
@@ -156,7 +156,7 @@ def _rows(harness: SoakHarness, columns: str, rest: str, *values: object) -> lis
 
 
 def read_record(harness: SoakHarness, run_id: int, *, shown: bool = True) -> RunRecord:
-    """The run as it is on record now."""
+    """Return the run as it is recorded now."""
     of = "WHERE run_id = ?"
     (run,) = _rows(harness, RUN, f"FROM run_history {of}", run_id)
     return RunRecord(
@@ -180,12 +180,12 @@ def read_record(harness: SoakHarness, run_id: int, *, shown: bool = True) -> Run
 
 
 def told_events(file: Path) -> dict[str, list[str]]:
-    """What stands in the event file, by the event's id."""
+    """Return the content of the event file, by the id of the event."""
     found: dict[str, list[str]] = {}
     for line in file.read_text().splitlines() if file.exists() else []:
         try:
             event: dict[str, Any] = json.loads(line)
-        except ValueError:  # a writer that died may have left half a line
+        except ValueError:  # A writer that was killed may have left half a line.
             continue
         found.setdefault(str(event["id"]), []).append(json.dumps(event["data"], sort_keys=True))
     return found

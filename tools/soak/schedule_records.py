@@ -1,6 +1,4 @@
-"""What the service says about due times, held against what was asked for, and against what
-executed.
-"""
+"""Compares what the service reports about due times with what was requested and what executed."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from tools.soak.harness import SoakHarness
 from tools.soak.journal import Process, clock
 from tools.soak.schedules import EVERY_S, Wanted
 
-#: A definition counts from the moment of its transaction, which a client knows within its own
-#: request only.
+#: A definition counts from the moment of its transaction, of which a client only knows that it is
+#: within the client's request.
 EDGE_S = 1.0
 #: Decisions after which something has begun, when everything has ended.
 BEGINS = ("started", "queued")
@@ -55,7 +53,9 @@ def check_schedules(
     told: Sequence[Told],
     processes: Sequence[Process],
 ) -> Iterator[str]:
-    """Every violation, as a sentence, when all of them were deleted and everything has ended."""
+    """Return every violation, as a sentence, after all schedules were deleted and everything has
+    ended.
+    """
     lines = read_lines(harness)
     by_time = Counter((line.name, line.due_at) for line in lines)
     yield from (
@@ -74,7 +74,7 @@ def check_schedules(
 
 def _decided(lines: Sequence[Line]) -> Iterator[str]:
     for line in lines:
-        # One that was queued is called so for ever; when it has begun it has a target.
+        # A firing that was queued keeps this decision. After it has begun, it has a target.
         if (line.decision in BEGINS) != (line.target is not None):
             yield f"its decision does not say what it began: {line}"
 
@@ -82,7 +82,7 @@ def _decided(lines: Sequence[Line]) -> Iterator[str]:
 def _complete(
     by_time: Mapping[tuple[str, float], int], lives: Sequence[tuple[str, float, float]]
 ) -> Iterator[str]:
-    """Each due time of a schedule has a line, whatever was down."""
+    """Check that each due time of a schedule has a line, whatever was down."""
     for name, since, until in lives:
         at = (since + EDGE_S) // EVERY_S * EVERY_S + EVERY_S
         while at < until - EDGE_S:
@@ -95,7 +95,9 @@ def _complete(
 
 
 def _asked(lines: Sequence[Line], wanted: Sequence[Wanted]) -> Iterator[str]:
-    """What a person asked for begins, also where the schedule is paused or deleted meanwhile."""
+    """Check that requested firings begin, even if the schedule is paused or deleted in the
+    meantime.
+    """
     known = {(line.name, line.due_at): line for line in lines}
     for one in wanted:
         line = known.get((one.name, one.due_at))
@@ -109,7 +111,9 @@ def _asked(lines: Sequence[Line], wanted: Sequence[Wanted]) -> Iterator[str]:
 def _once(
     harness: SoakHarness, lines: Sequence[Line], processes: Sequence[Process]
 ) -> Iterator[str]:
-    """Nothing was begun twice, nothing without a line, and no task of it executed twice."""
+    """Check that nothing was begun twice or without a line, and that none of its tasks executed
+    twice.
+    """
     of = Counter((line.kind, line.target) for line in lines if line.target is not None)
     yield from (
         f"{times} due times began the {kind} {target}"

@@ -1,5 +1,5 @@
-"""Schedules in play beside a storm: made, triggered, backfilled, paused and deleted at random, and
-made again.
+"""Schedules in parallel with a storm: they are created, triggered, backfilled, paused and deleted
+at random, and created again.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tools.soak.odd_texts import QUICK, odd_text
 
 NAMES = ("aside-a", "aside-b", "aside-c")
 EVERY_S = 20
-#: How far back a backfill goes; how late a due time may begin.
+#: How far back a backfill goes, and how late a due time may begin.
 BACK_S, CATCH_UP_S = 60, 30
-#: Mean seconds between two commands.
+#: The mean number of seconds between two commands.
 PACE_S = 3.0
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A due time that a person asked for, and was promised."""
+    """A due time that a person requested, and whose firing was promised."""
 
     name: str
     due_at: float
@@ -32,7 +32,7 @@ class Wanted:
 
 
 class Schedules:
-    """Somebody who cannot make up their mind. ``plan`` is a manager that a schedule may begin."""
+    """A client that often changes its schedules. ``plan`` is a manager that a schedule may begin."""
 
     def __init__(self, api: ApiClient, seed: int, plan: str) -> None:
         self._api, self._dice, self._plan = api, random.Random(f"schedules-{seed}"), plan
@@ -54,7 +54,7 @@ class Schedules:
         return self._dice.expovariate(1 / PACE_S)
 
     def finish(self) -> None:
-        """What was due until now has its line when a schedule is deleted."""
+        """Check that every earlier due time has a line when a schedule is deleted."""
         for name in list(self._since):
             self.delete(name)
 
@@ -107,7 +107,7 @@ class Schedules:
         )
 
     def trigger_and_delete(self, name: str) -> None:
-        """Before any worker can have taken it up."""
+        """The request is sent before any worker can have read the change."""
         self.trigger(name)
         self.delete(name)
 
@@ -117,7 +117,8 @@ class Schedules:
 
     def _promised(self, name: str, told: Told) -> None:
         if told.ok:
-            # A backfill also names what it found, and what is due by the schedule alone.
+            # A backfill also names firings that existed before, and firings that are due only by
+            # the schedule.
             asked = [
                 line["due_at"]
                 for line in told.answer.get("due", ())

@@ -1,4 +1,4 @@
-"""One soak: a stack, a plan, time to settle, and the comparison."""
+"""One soak: a stack, a plan, the time until everything has ended, and the comparison."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ from tools.soak.plan import ENDLESS, Plan
 from tools.soak.run_records import read_record
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Until everything that can end by itself has ended and everything that is to be delivered is. Far
-#: longer than needed: a worker that hung is given up after three minutes.
+#: The seconds within which everything that can end by itself has ended, and everything has been
+#: delivered. This is far longer than needed: a worker that hangs is given up after three minutes.
 SETTLE_S = 420.0
-#: An audit puts right what it saw wrong before; it is asked again and again while things settle.
+#: An audit repairs what an earlier audit also found, so it is requested again and again until
+#: everything has ended.
 AUDIT_EVERY_S = 5.0
-#: Until a listener that is cut in the last moment has come back and heard the rest.
+#: The seconds within which a listener that was cut at the last moment has connected again and
+#: received the rest.
 LISTEN_S = 90.0
-#: A crawler beats five times a second; a machine may be so busy that it does not for so long.
+#: A crawler writes five beats a second, but a busy machine may not execute it for this many
+#: seconds.
 SILENT_S = 20.0
 
 
 @dataclass
 class Soak:
-    """Everything of one soak.
+    """Everything about one soak.
 
-    ``violations`` is empty when the service told nothing but the truth.
+    ``violations`` is empty if the service reported only the truth.
     """
 
     harness: SoakHarness
@@ -67,7 +70,7 @@ class Soak:
         return self.violations
 
     def _play(self) -> None:
-        """The plan, the time to settle, and the comparisons."""
+        """Execute the plan, wait until everything has ended, and compare."""
         self.act()
         self.say(f"{clock(time.time())} the plan is carried out; {len(self.runs())} runs")
         self.repair()
@@ -78,7 +81,9 @@ class Soak:
         self.compare("at the end", lambda run_id: False)
 
     def _check_stream(self, listener: Listener) -> None:
-        """Who listens gets every event once, in order, however often the gateway dies."""
+        """Check that a listener gets every event once, in order, however often the gateway is
+        killed.
+        """
         numbers = [
             row[0] for row in self.harness.query("SELECT seq FROM outbox_event ORDER BY seq")
         ]
@@ -95,7 +100,7 @@ class Soak:
         )
 
     def summary(self) -> str:
-        """What there was to be wrong about: a soak in which nothing happened proves nothing."""
+        """Check that enough happened, because a soak in which nothing happened proves nothing."""
         harness, deeds = self.harness, self.harness.deeds
 
         def counted(values: Iterable[object]) -> str:
@@ -136,7 +141,9 @@ class Soak:
     # --- the plan ---------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Every step at its time, each in a thread of its own: what hangs holds up nothing."""
+        """Execute every step at its time, each in its own thread, so that a step that hangs delays
+        no other step.
+        """
         began = time.monotonic()
         with ThreadPoolExecutor(48) as pool:
             for step in self.plan.steps:
@@ -145,7 +152,7 @@ class Soak:
                 pool.submit(self.harness.do, step)
 
     def runs(self) -> dict[int, int]:
-        """Runs by their number in the plan, those that came to be."""
+        """Return the runs that were created, by their number in the plan."""
         numbers = [
             step.run for step in self.plan.steps if step.kind == "start" and step.run is not None
         ]
@@ -157,7 +164,7 @@ class Soak:
         return own | runs_of_managers(self.harness)
 
     def request(self, number: int) -> Row:
-        """What was asked for; a job of a manager is one task, without limits of its own."""
+        """Return what was requested. A job of a manager is one task, without limits of its own."""
         if number >= FIRST:
             return {"limits": {}}
         return next(
@@ -173,8 +180,8 @@ class Soak:
         let_go_on(self.harness)
 
     def settle(self, what: str, may_go_on: Callable[[int], bool]) -> None:
-        """Wait until every run has ended, except those that may go on; with audits, as a stack in
-        service has them.
+        """Wait until every run has ended, except runs that may continue. Audits execute in the
+        meantime, as in production.
         """
         end, audited = time.monotonic() + SETTLE_S, 0.0
         while time.monotonic() < end:
@@ -187,7 +194,9 @@ class Soak:
             self.violate(None, f"{what}: not settled within {SETTLE_S:g} s: {text}")
 
     def _audit(self) -> int | None:
-        """An audit that repairs; how much it found, or ``None`` when it could not say."""
+        """Request an audit that repairs, and return how much it found, or ``None`` if it could not
+        determine this.
+        """
         try:
             answer = self.harness.gateway.post("/v1/audit", {"repair": True})
             report = answer.get("report") or self.harness.gateway.audit_report(
@@ -228,7 +237,7 @@ class Soak:
         return found
 
     def _may_go_on(self, run_id: int) -> bool:
-        """Whether something of the run truly executes for ever, and nobody asked it to end."""
+        """Return whether something of the run executes for ever, and nobody requested its end."""
         beating = [
             p
             for p in read_journals(self.harness.journals, run_id)
@@ -264,7 +273,7 @@ class Soak:
     # --- the comparison ---------------------------------------------------------------------------
 
     def compare(self, when: str, may_go_on: Callable[[int], bool]) -> None:
-        """Hold everything against everything."""
+        """Compare all evidence."""
         harness, runs = self.harness, self.runs()
         journals: dict[int, list[Process]] = {}
         for process in read_journals(harness.journals):
@@ -289,7 +298,8 @@ class Soak:
                 found = self._check(case, may_go_on)
                 if not found or case.record.ended:
                     break
-                # It goes on, and its rows were read one after the other: what is untrue stays so.
+                # The run continues, and its rows were read one after the other. A status that is
+                # really untrue stays untrue.
                 time.sleep(1)
                 journals[run_id] = read_journals(harness.journals, run_id)
             new = [text for text in found if (number, text) not in self.told]
@@ -312,7 +322,7 @@ class Soak:
                 )
             return found
         found += check_events(self.harness, case.record)
-        # A crawler that began without its disk had nowhere to put its items.
+        # A crawler that began without its disk could not write its items anywhere.
         hidden = any(
             a - 1 < p.begin < b + 1 for a, b in self.harness.deeds.hidden for p in case.processes
         )
@@ -338,7 +348,7 @@ class Soak:
             self.violate(None, f"run {run_id} is on record, and nobody started it")
 
     def final_audit(self) -> None:
-        """After all of that another audit finds nothing."""
+        """Check that another audit then finds nothing."""
         for _ in range(10):
             answer = self.harness.gateway.post("/v1/audit", {"repair": False})
             report = answer.get("report") or self.harness.gateway.audit_report(
@@ -355,7 +365,7 @@ class Soak:
         self.violate(None, "the audit at the end does not come to an end")
 
     def violate(self, case: Case | None, *texts: str) -> None:
-        """Write violations down, with the steps that touched the run and the evidence."""
+        """Write the violations to a file, with the steps that affected the run and the evidence."""
         if case is None:
             self.violations += texts
             for text in texts:
@@ -391,6 +401,6 @@ def _global(text: str) -> bool:
 def soak(
     folder: Path, plan: Plan, say: Callable[[str], None] = print, server: MariaDb | None = None
 ) -> list[str]:
-    """Carry the plan out on a stack below ``folder``; the violations."""
+    """Execute the plan on a stack below ``folder``, and return the violations."""
     with SoakHarness.up(folder, server) as harness:
         return Soak(harness, plan, say).run()

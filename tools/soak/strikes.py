@@ -1,6 +1,7 @@
-"""What storms do to a stack at random: its processes are killed, drained and frozen, workflows are
-terminated, users' code is edited, and a new build takes over. The workers of users' code are two,
-of no version; the other worker is of a version."""
+"""The random actions of storms against a stack: its processes are killed, drained and frozen,
+workflows are terminated, user code is edited, and a new build takes over. There are two user-code
+workers without a version, and the other worker has a version.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +30,19 @@ from tools.soak.journal import read_journals
 
 OTHER_ROLES = ("workflows", "cluster", "control", "export", "audit")
 PLANS = ("user-code", "user-code-2")
-#: Seconds that a frozen worker stands still.
+#: The seconds for which a worker is frozen.
 FROZEN_S = (15.0, 60.0)
 EDITS = BUILDS = 2
-#: Workflows that somebody terminates: of managers, of graphs, of due times. What they carried is
-#: carried by another one within so many seconds, and nobody asks for an audit.
+#: Workflows that somebody terminates: of managers, of graphs, and of due times. Within this many
+#: seconds, another workflow must take over, and nobody requests an audit.
 TERMINATED, HEALED_S = (names.MANAGER_WORKFLOW, names.GRAPH_WORKFLOW, names.DUE_WORKFLOW), 60.0
-#: Seconds before the first strike.
+#: The seconds before the first strike.
 FIRST_S = 10.0
 
 
 @dataclass(frozen=True)
 class Strike:
-    """Something that was done to the stack, and when everything of it was up again."""
+    """An action against the stack, and the time at which everything was up again."""
 
     what: str
     at: float
@@ -55,7 +56,8 @@ class Strike:
 class Striker:
     """Strikes one stack.
 
-    The same seed strikes in the same order; whom it meets depends on who is there.
+    The same seed causes the same strikes in the same order, but their targets depend on what
+    exists.
     """
 
     def __init__(
@@ -66,10 +68,11 @@ class Striker:
         pause_s: float,
         also: Sequence[str] = (),
     ) -> None:
-        """``module``: users' code, which is edited.
+        """Set up the strikes.
 
-        ``pause_s``: seconds between two strikes, on average. ``also``: parts of the stack that are
-        killed besides."""
+        ``module`` contains the user code that is edited, ``pause_s`` is the average number of
+        seconds between two strikes, and ``also`` names further components that are killed.
+        """
         self.harness, self.module, self.source, self._pause_s = (
             harness,
             module,
@@ -88,14 +91,16 @@ class Striker:
         self._next = FIRST_S
 
     def begin(self) -> None:
-        """Have the workers that are struck later."""
-        for name in PLANS:  # first: others inherit the version of the stack's own worker
+        """Start the workers that are struck later."""
+        for name in (
+            PLANS
+        ):  # This comes first, because the others inherit the version of the stack's own worker.
             self.harness.deploy(ROOT, name, ("user-code",))
         self._take_over()
         self._next += time.monotonic()
 
     def turn(self, done: float) -> None:
-        """Strike when it is time to. ``done``: which part of the work is done, 0 to 1."""
+        """Strike when it is due. ``done`` is the fraction of the work that is done, from 0 to 1."""
         if time.monotonic() >= self._next:
             self._strike(done)
             self._next = time.monotonic() + self._dice.uniform(0.4, 1.6) * self._pause_s
@@ -107,7 +112,7 @@ class Striker:
         )
 
     def _strike(self, done: float) -> None:
-        """Do something to it; back when everything is up again."""
+        """Execute a strike, and return when everything is up again."""
         kinds: dict[str, Callable[[], object]] = {
             "plans killed": lambda: self._end_plans(signal.SIGKILL),
             "plans drained": lambda: self._end_plans(signal.SIGTERM),
@@ -129,12 +134,12 @@ class Striker:
         began, self._hosts, self._whom = time.time(), frozenset(), ""
         with suppress(ProcessLookupError):
             kinds[what]()
-            time.sleep(0.5)  # so that the death is seen before the health is asked for
+            time.sleep(0.5)  # The pause lets the death be noticed before the health check.
             self.harness.stack.supervisor.wait_healthy()
             self.strikes.append(Strike(what, began, time.time(), self._hosts, self._whom))
 
     def _take_over(self) -> None:
-        """Another build, of a version, serves everything but users' code from now on."""
+        """Let another build with a version serve everything except user code from now on."""
         self._build += 1
         build = f"build-{self._build}"
         self.harness.deploy(ROOT, "worker", OTHER_ROLES, LIFECYCLE_WORKER__BUILD_ID=build)
@@ -159,7 +164,7 @@ class Striker:
         self.harness.stack.supervisor.kill(name, how)
 
     def _freeze(self) -> None:
-        """A worker stands still and then goes on, when others have made the object anew."""
+        """Freeze a worker, and let it continue after other workers have created the object again."""
         name, seconds = self._victims.choice(PLANS), self._victims.uniform(*FROZEN_S)
         pid = self.harness.stack.supervisor.kill(name, signal.SIGSTOP)
         threading.Timer(seconds, os.kill, (pid, signal.SIGCONT)).start()
@@ -181,7 +186,7 @@ class Striker:
         os.kill(victim, signal.SIGKILL)
 
     def _kill_crawler(self) -> None:
-        """Of one that has not said its last word, so that everybody knows what its end is."""
+        """Kill a crawler that has not written its last line, so that its right end is known."""
         live = [
             c
             for c in read_journals(self.harness.journals)
@@ -199,8 +204,8 @@ class Striker:
         os.kill(victim.pid, signal.SIGKILL if now.end is None else signal.SIGCONT)
 
     def _terminate(self) -> None:
-        """Somebody ends a workflow, and tells nobody; back when another one carries what it
-        carried.
+        """End a workflow without a notification, and return when another workflow has taken over
+        its work.
         """
         found = self.harness.cli_list(f"ExecutionStatus='Running' AND WorkflowType IN {TERMINATED}")
         if not found:
@@ -212,7 +217,7 @@ class Striker:
         self._whom = whom = str(self._victims.choice(victims))
         self.harness.talk(lambda client: client.get_workflow_handle(whom).terminate("the storm"))
         if kind == names.DUE_WORKFLOW:
-            return  # its line tells what became of it
+            return  # Its line contains the result.
         try:
             until(
                 lambda: whom in ended(self.harness) or self.harness.open_workflows([whom]),
@@ -232,7 +237,7 @@ class Striker:
 
 
 def ended(harness: SoakHarness) -> set[str]:
-    """The ids of the workflows of managers and graphs that have ended."""
+    """Return the ids of the workflows of managers and graphs that have ended."""
     managers = harness.query(f"SELECT name, flow_id FROM manager WHERE status IN {TERMINAL}")
     graphs = harness.query("SELECT graph_key FROM graph WHERE state NOT IN ('draft', 'executing')")
     return {manager_workflow_id(*one) for one in managers} | {
@@ -250,7 +255,7 @@ def _parent(pid: int) -> int | None:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What every storm can be told."""
+    """Add the options that every storm has."""
     parser.add_argument(
         "--pause", type=float, default=25.0, help="seconds between deaths, on average (default: 25)"
     )
@@ -267,8 +272,8 @@ def options(parser: argparse.ArgumentParser) -> None:
 def stack(
     chosen: argparse.Namespace, module: str, source: str, slots: int
 ) -> Iterator[tuple[SoakHarness, Path]]:
-    """A stack that serves one module with users' code, and the file of that; everything of it is
-    ended afterwards.
+    """Start a stack that serves one module with user code, and yield the stack and the file of the
+    module. All of it is ended afterwards.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -291,12 +296,12 @@ def stack(
 
 
 def say(line: str) -> None:
-    """Tell how far it is."""
+    """Print the progress."""
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def verdict(seed: int, wrong: Sequence[str]) -> int:
-    """Tell what was untrue; the exit code."""
+    """Print everything that was untrue, and return the exit code."""
     for line in wrong:
         print(f"WRONG: {line}")
     print(

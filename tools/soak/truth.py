@@ -1,8 +1,9 @@
-"""How a task may have ended, by what its process and the soak wrote down: docs/lifecycle.md, "How
-an end is read".
+"""The possible ends of a task, by the journals of its process and of the soak: docs/lifecycle.md,
+"How an end is read".
 
-What is certain allows one end. Where two things happened at nearly the same time, or nobody got an
-answer, either may have come first, and both ends are allowed; never one that neither explains.
+Certain evidence allows only one end. If two things happened at nearly the same time, or nobody got
+an answer, either of them may have come first, and both ends are allowed, but never an end that
+neither explains.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ OOM: End = ("FAILED", "killed by oom")
 FAILED: End = ("FAILED", "failed")
 INTERRUPTED: End = ("FAILED", "interrupted")
 SUCCEEDED: End = ("SUCCEEDED", "finished")
-#: From the last word of a crawler to the time that its supervisor writes down as its end, on a
-#: machine that is busy.
+#: The seconds between the last line of a crawler and the time that its supervisor records as its
+#: end, on a busy machine.
 CLOSE_S = 5.0
 
 
 @dataclass(frozen=True)
 class Stops:
-    """Whether a stop was in force at an end: surely, perhaps, or not at all."""
+    """Whether a stop was in force at an end: certainly, possibly, or not at all."""
 
     may: bool
     must: bool
@@ -49,20 +50,21 @@ class Era:
 def stops_at(
     end: float, asks: Iterable[Ask], era: Era, limit: str | None = None, *, escalates: bool = False
 ) -> Stops:
-    """Which stops by a person were in force at this moment."""
+    """Return the stops by a person that were in force at this moment."""
     may = must = force = False
     for ask in asks:
         if ask.answer == "no" or ask.sent > end + CLOSE_S or ask.answered < era.former_end:
             continue
         may, force = True, force or ask.force or escalates
-        # A signal is an order on its way; what the gateway answers for is on record.
+        # A signal may still be on the way to the process, but a stop that the gateway has confirmed
+        # is recorded.
         recorded = ask.way == "gateway" and ask.answer == "ok" and ask.detail.startswith("202")
         must = must or (recorded and ask.sent > era.since and ask.answered < end)
     return Stops(may, must, limit, force)
 
 
 def own_end(process: Process) -> set[End]:
-    """What its own end means when nobody asked it to stop."""
+    """Return the meaning of the process's own end if nobody requested a stop."""
     end = process.end
     if end is None:
         return set()
@@ -71,21 +73,21 @@ def own_end(process: Process) -> set[End]:
     reason = end.get("reason")
     status, outcome = FAILED if int(end["code"]) or reason == "shutdown" else SUCCEEDED
     own = {(status, reason if reason and reason != "shutdown" else outcome)}
-    # Only a signal that came proves that somebody stopped it.
+    # Only a received signal proves that somebody stopped the process.
     return own | {INTERRUPTED} if process.signals else own
 
 
 def finished(process: Process) -> bool:
-    """Whether it said that it finished, and then ended with 0: no stop that comes too late changes
-    that.
+    """Return whether the process reported that it finished, and then exited with 0. A later stop
+    does not change this.
     """
     end = process.end
     return bool(end and end.get("code") == 0 and end.get("reason") == "finished")
 
 
 def silent(process: Process) -> bool:
-    """Whether it ended with 0 and no word: its runner takes that for finished, unless a stop
-    reached it first.
+    """Return whether the process exited with 0 without a report. Its runner reports this as
+    finished, unless a stop reached the runner first.
     """
     end = process.end
     return bool(end and end.get("code") == 0 and end.get("reason") is None)
@@ -94,9 +96,9 @@ def silent(process: Process) -> bool:
 def allowed(
     process: Process, kills: Sequence[Kill], stops: Stops, *, starves: bool = False
 ) -> set[End]:
-    """Every end that the task of this process may be recorded with.
+    """Return every end that may be recorded for the task of this process.
 
-    ``starves``: it needs more memory than it has.
+    With ``starves``, it needs more memory than it has.
     """
     deadly = [kill for kill in kills if kill.whom in ("crawler", "runner")]
     if process.lost is not None:
@@ -105,11 +107,11 @@ def allowed(
     found: set[End] = set()
     if process.end is not None:
         interrupted = [kill for kill in deadly if kill.at < process.end["at"] - 0.05]
-        # Without its runner nobody sums up, whatever the crawler does then.
+        # Without its runner, nobody writes the summary, whatever the crawler does then.
         if not any(kill.whom == "runner" for kill in interrupted):
             found |= natural
     if starves and process.hungry is not None:
-        # Whoever watches its memory may have been killed before.
+        # The process that watches its memory may have been killed before.
         found = {OOM} if not kills else found | {OOM}
     if any(kill.whom == "disk" for kill in kills):
         found |= {FAILED, LOST}
@@ -117,8 +119,8 @@ def allowed(
         found.add(FAILED)
         if any(kill.whom in ("supervisor", "folder") for kill in kills):
             found.add(LOST)
-    # A kill by the service may come between the last word and the exit; nobody can tell from
-    # outside.
+    # The service may kill a process between its last report and its exit, which nobody can observe
+    # from outside.
     if stops.may and (not finished(process) or deadly or stops.force or process.signals):
         sure = stops.must and not finished(process) and not silent(process)
         found = CANCELLED | (set() if sure else found)
@@ -131,7 +133,7 @@ def allowed(
 
 
 def never_executed(kills: Sequence[Kill], stops: Stops) -> set[End]:
-    """Every end of a task of which no process ever began."""
+    """Return every possible end of a task of which no process ever began."""
     found: set[End] = set()
     if stops.may:
         found |= CANCELLED
@@ -143,7 +145,7 @@ def never_executed(kills: Sequence[Kill], stops: Stops) -> set[End]:
 
 
 def verdicts(ends: Sequence[End], stops: Stops, limit: str | None) -> set[End]:
-    """Every verdict that a run over tasks with these ends may have."""
+    """Return every verdict that a run may have over tasks with these ends."""
     if all(status == "SUCCEEDED" for status, _ in ends):
         outcomes = {outcome for _, outcome in ends}
         return {("COMPLETED", outcomes.pop() if len(outcomes) == 1 else "finished")}

@@ -86,7 +86,7 @@ def create(
     expires: str | None = None,
     by: By = None,
 ) -> None:
-    """Create a token that the database keeps.
+    """Create a token that is stored in the database.
 
     The token is shown only once; the database stores only its hash.
 

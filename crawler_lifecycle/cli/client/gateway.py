@@ -347,7 +347,7 @@ class Gateway:
         if not isinstance(document, dict):
             raise CommandFailed(
                 Exit.ERROR,
-                f"{self.url} is not our gateway",
+                f"{self.url} is not a gateway of crawler-lifecycle",
                 f"the answer to {method} {path} is of type "
                 f"{answer.headers.get('content-type', 'unknown')}",
                 "check --gateway",

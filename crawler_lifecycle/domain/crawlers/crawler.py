@@ -210,7 +210,7 @@ def effective_args(crawler: CrawlerDefinition, *layers: Mapping[str, str]) -> di
                 )
             if "\0" in value:
                 raise InvalidRequest(
-                    f"args.{name}: {value!r} holds a NUL character, which no process can receive"
+                    f"args.{name}: {value!r} contains a NUL character, which no process can receive"
                 )
             check_value(f"args.{name}", declared, value)
             merged[name] = value

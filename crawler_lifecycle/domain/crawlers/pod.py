@@ -332,7 +332,7 @@ class Sidecar:
                 cut is not None,
                 key,
                 cut,
-                "holds a NUL character, which no process can receive; remove it",
+                "contains a NUL character, which no process can receive; remove it",
             )
 
 

@@ -91,7 +91,7 @@ wrong type or name is refused by values.schema.json. (Placeholders: those of dep
 {{- fail (printf "\n\n  %s %s.\n  Fix: %s.\n" (index . 0) (index . 1) (index . 2)) }}
 {{- end }}
 
-{{/* Names and addresses that only stand for yours (RFC 2606, RFC 5737), in every text of the values. (list name value) */}}
+{{/* Example names and addresses (RFC 2606, RFC 5737) in any text of the values, which must be replaced. (list name value) */}}
 {{- define "checks.placeholders" -}}
 {{- $name := index . 0 }}{{- $value := index . 1 }}
 {{- if kindIs "map" $value }}

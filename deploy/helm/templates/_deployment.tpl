@@ -122,7 +122,7 @@ spec:
           {{- if not $worker }}
           lifecycle:
             preStop:
-              # Requests that are already on their way are still answered.
+              # Requests that are already in transit are still answered.
               sleep: {seconds: 5}
           {{- end }}
           resources:
@@ -177,7 +177,7 @@ spec:
         {{- end }}
 {{- end }}
 
-{{/* Which secrets a component is given, as variables, and nothing else is. */}}
+{{/* The secrets that a component gets as variables. It gets no other secrets. */}}
 {{- define "env.of" -}}
 {{- $name := index . 1 }}{{- $s := (index . 0).Values.secrets }}
 {{- if ne $name "scheduler" }}

@@ -1,4 +1,4 @@
-{{/* Labels of an object that belongs to no component, and of one that does: (list $ "gateway"). */}}
+{{/* The labels of an object, with those of its component if it belongs to a component: (list $ "gateway"). */}}
 {{- define "labels" -}}
 app.kubernetes.io/part-of: crawler-lifecycle
 {{- end }}
@@ -14,7 +14,7 @@ app.kubernetes.io/name: crawler-lifecycle
 app.kubernetes.io/component: {{ . }}
 {{- end }}
 
-{{/* Head of an object of a component in the release's namespace: (list $ "gateway"). */}}
+{{/* The metadata of an object of a component in the namespace of the release: (list $ "gateway"). */}}
 {{- define "metadata.of" -}}
 name: {{ index . 1 }}
 namespace: {{ (index . 0).Release.Namespace }}
@@ -22,7 +22,7 @@ labels:
   {{- include "labels.of" (index . 1) | nindent 2 }}
 {{- end }}
 
-{{/* Everything that has an account and a Deployment, with its values: name -> values. */}}
+{{/* All components that have an account and a Deployment, with their values: name -> values. */}}
 {{- define "components" -}}
 {{- range $role, $values := .Values.workers }}
 worker-{{ $role }}: {{ toJson $values }}
@@ -31,7 +31,7 @@ gateway: {{ toJson .Values.gateway }}
 scheduler: {{ toJson .Values.scheduler }}
 {{- end }}
 
-{{/* The image of a component: (list $ values). What the component does not set is that of all. */}}
+{{/* The image of a component: (list $ values). The common values apply to everything that the component does not set. */}}
 {{- define "image" -}}
 {{- $root := index . 0 }}
 {{- $image := merge (dict) ((index . 1).image | default dict) }}
@@ -49,7 +49,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* Of our pods; the user is the image's, or whatever the namespace gives. (list $ user) */}}
+{{/* The security context of our pods. The image or the namespace determines the user. (list $ user) */}}
 {{- define "podSecurity" -}}
 runAsNonRoot: true
 {{- if eq (index . 0).Values.userIds "image" }}
@@ -66,14 +66,14 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* One variable out of a Secret: (list NAME secret key) or (list NAME secret key "optional"). */}}
+{{/* One variable from a Secret: (list NAME secret key) or (list NAME secret key "optional"). */}}
 {{- define "secretEnv" -}}
 - name: {{ index . 0 }}
   valueFrom:
     secretKeyRef: {name: {{ index . 1 }}, key: {{ index . 2 }}{{ if gt (len .) 3 }}, optional: true{{ end }}}
 {{- end }}
 
-{{/* Authorities that have a Secret: name -> Secret. */}}
+{{/* The certificate authorities that have a Secret: name -> Secret. */}}
 {{- define "authorities" -}}
 {{- range $name, $secret := .Values.authorities }}
 {{- if $secret }}
@@ -93,7 +93,7 @@ capabilities: {drop: [ALL]}
       {{- end }}
 {{- end }}
 
-{{/* Peers of a policy: cidrs, and what is inside of the cluster. Nothing at all: every address. */}}
+{{/* The peers of a policy: CIDRs, and peers inside the cluster. Without both, every address is allowed. */}}
 {{- define "peers" -}}
 {{- range .cidrs }}
 - ipBlock: {cidr: {{ . | quote }}}
@@ -126,7 +126,7 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end }}
 
-{{/* The internet: everything but what is private, and but the addresses of the list. (list $ addresses) */}}
+{{/* The internet: all addresses except private addresses and the addresses in the list. (list $ addresses) */}}
 {{- define "internet" -}}
 {{- $private := concat (index . 0).Values.network.private (index . 1) | uniq }}
 {{- $four := list }}

@@ -1,4 +1,4 @@
-{{/* Settings of all processes: what the values set, and then `settings`. */}}
+{{/* The settings of all processes: the settings that other values determine, and then those in `settings`. */}}
 {{- define "settings.made" -}}
 {{- $ns := .Release.Namespace }}
 {{- $scheme := ternary "https" "http" .Values.internalTls.enabled }}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Service:
-    """A service as its page describes it."""
+    """A service, as its page describes it."""
 
     id: str
     title: str
@@ -21,7 +21,7 @@ class Service:
 
 @dataclass
 class Operation:
-    """An operation with everything a caller has to know."""
+    """An operation, with everything that a caller must know."""
 
     service: str
     operation: str
@@ -36,7 +36,7 @@ class Operation:
 
 @dataclass
 class CheckedLink:
-    """How the site answered for one address; for a redirect, ``location`` is the target."""
+    """The answer of the site for one address. For a redirect, ``location`` is the target."""
 
     url: str
     status: int

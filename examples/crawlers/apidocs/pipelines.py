@@ -19,12 +19,13 @@ SAMPLE_PAGES = 5
 
 
 class SupportingFiles:
-    """Writes a crawl's files into the folder named by CRAWL_FILES_DIR; switched off when there is
-    none.
+    """Writes the files of a crawl to the folder that CRAWL_FILES_DIR names. Without this variable,
+    it is disabled.
 
     ``items.jsonl`` and ``urls.txt`` grow line by line, so they are useful even after a crawl that
-    was killed, and a resumed crawl adds to what it finds. ``pages/`` holds the first few pages as
-    they came. ``summary.json`` is written when the crawl ends in order, also after a stop.
+    was killed, and a resumed crawl appends to them. ``pages/`` contains the first few pages in
+    their original form. ``summary.json`` is written when the crawl ends in an orderly way,
+    including after a stop.
     """
 
     def __init__(self, crawler: Crawler, folder: Path) -> None:
@@ -37,7 +38,9 @@ class SupportingFiles:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Called by Scrapy. The ends of a crawl and its responses are heard of through signals."""
+        """Create the pipeline for a crawler. Scrapy calls this method. Signals report the ends and
+        the responses of a crawl.
+        """
         folder = os.environ.get("CRAWL_FILES_DIR")
         if not folder:
             raise NotConfigured("CRAWL_FILES_DIR is not set: no supporting files")
@@ -55,7 +58,7 @@ class SupportingFiles:
         self._urls = (self._folder / "urls.txt").open("a", encoding="utf-8", buffering=1)
 
     def process_item(self, item: Any) -> Any:
-        """Add the item to the file and hand it on."""
+        """Add the item to the file, and pass the item on."""
         if self._items is not None:
             self._items.write(json.dumps(ItemAdapter(item).asdict(), ensure_ascii=False) + "\n")
             self._types[type(item).__name__] += 1

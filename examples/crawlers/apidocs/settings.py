@@ -1,10 +1,10 @@
-"""Settings of the project. All of them can be overridden with ``-s`` on the command line."""
+"""Settings of the project. The option ``-s`` of the command line overrides each of them."""
 
 BOT_NAME = "apidocs"
 SPIDER_MODULES = ["apidocs.spiders"]
 NEWSPIDER_MODULE = "apidocs.spiders"
 
-# Manners: identify the crawler, obey robots.txt, leave pauses between requests.
+# Be polite: identify the crawler, obey robots.txt, and pause between requests.
 USER_AGENT = "apidocs/1.0 (example crawler of a demonstration site; obeys robots.txt)"
 ROBOTSTXT_OBEY = True
 DOWNLOAD_DELAY = 0.05
@@ -16,8 +16,7 @@ RETRY_TIMES = 3
 TELNETCONSOLE_ENABLED = False
 REMOTE_CONTROL_ENABLED = False
 
-# A pipeline rather than an extension: whoever runs the project may hand in EXTENSIONS, which would
-# replace ours.
+# Use a pipeline instead of an extension, because EXTENSIONS of a run would replace ours.
 ITEM_PIPELINES = {"apidocs.pipelines.SupportingFiles": 900}
 
 FEED_EXPORT_ENCODING = "utf-8"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The command line of browsertrix-crawler as a task: ``map.py crawl [options]``, standard library
-only.
+"""The command line of browsertrix-crawler as a task: ``map.py crawl [options]``. It uses only the
+standard library.
 
-It adds where the crawl starts, where it lies and what it continues from, reports the counters of
-``--statsFilename``, keeps the WACZ, and gives one of its exit codes another number. The stop signal
-is passed on once: a second one would cut the crawl off.
+It adds options for the start of the crawl, its folder, and the state from which it continues. It
+reports the counters of ``--statsFilename``, keeps the WACZ file, and translates one exit code. It
+passes on only the first stop signal, because a second signal would cut off the crawl.
 """
 
 import json
@@ -16,14 +16,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: A full disk is one code for the service, and two for browsertrix. All others mean the same, or
-#: just a failure.
+#: A full disk has one exit code in the service, and two in browsertrix. All other codes have the
+#: same meaning, or are ordinary failures.
 CODES = {16: 3}
 COLLECTION = "crawl"
 
 
 def command(words: list[str], state: Path) -> tuple[list[str], bool]:
-    """Return its command line, and whether the crawl continues from a saved state."""
+    """Return the command line of browsertrix, and whether the crawl continues from a saved state."""
     arguments = json.loads(os.environ.get("CRAWL_ARGS", "{}"))
     where = [
         "--cwd",
@@ -39,8 +39,8 @@ def command(words: list[str], state: Path) -> tuple[list[str], bool]:
     resumed = os.environ.get("CRAWL_RESUME") == "1" and bool(saved)
     if not resumed:
         shutil.rmtree(state / "collections", ignore_errors=True)
-    # A saved state has no options, so they are all given again. By default it is saved at a stop
-    # only, not for a kill.
+    # A saved state contains no options, so all options are given again. By default, the state is
+    # saved only at a stop, and not after a kill.
     going_on = ["--config", str(saved[-1])] if resumed else []
     keeping = ["--saveState", "always", "--saveStateInterval", "10", "--generateWACZ"]
     given = shlex.split(arguments.get("options", ""))
@@ -48,7 +48,9 @@ def command(words: list[str], state: Path) -> tuple[list[str], bool]:
 
 
 def tell(state: Path, resumed: bool) -> None:
-    """Write its counters in our words. Its file may be half-written; the next poll has the rest."""
+    """Write the counters in the format of the contract. The source file may be incomplete. The next
+    poll then reads the rest.
+    """
     try:
         found = json.loads((state / "stats.json").read_text())
         counters = {"pages": found["crawled"], "errors": found["failed"], "resumed": resumed}
@@ -68,9 +70,10 @@ def main() -> int:
     state, files = Path(os.environ["CRAWL_STATE_DIR"]), Path(os.environ["CRAWL_FILES_DIR"])
     words, resumed = command(sys.argv[1:], state)
     (state / "stats.json").unlink(missing_ok=True)
-    # A stop that comes before there is anything to pass it to must not be lost.
+    # A stop that comes before the crawler process has started must not be lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    # The original takes the words of a variable CRAWL_ARGS for options of its own; ours holds JSON.
+    # The original program reads the variable CRAWL_ARGS as options of its own, but in this service
+    # it contains JSON.
     env = {name: value for name, value in os.environ.items() if name != "CRAWL_ARGS"}
     crawl = subprocess.Popen(words, env=env, preexec_fn=listen)
     signal.signal(signal.SIGTERM, lambda *_: crawl.send_signal(signal.SIGTERM))
@@ -85,9 +88,11 @@ def main() -> int:
     kept = state / "collections" / COLLECTION
     for file in kept.glob("*.wacz"):
         shutil.copy2(file, files)
-    if (kept / "pages").exists():  # a folder of this name is not counted as items
+    if (kept / "pages").exists():  # A folder with this name is not counted as items.
         shutil.copytree(kept / "pages", files / "pages", dirs_exist_ok=True)
-    if code < 0:  # a signal ended it: die of the same one, so that it is reported
+    if (
+        code < 0
+    ):  # A signal ended the crawler, so this process ends by the same signal, which is then reported.
         if code != -signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

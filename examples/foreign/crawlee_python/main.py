@@ -1,8 +1,8 @@
-"""A crawler of Crawlee as its own guide writes them.
+"""A crawler that follows the guide of Crawlee.
 
-Its arguments come as JSON, and its items go into a folder.
+Its arguments come as JSON, and its items are written to a folder.
 
-By hand: ``python main.py``.
+To run it by hand, use ``python main.py``.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
-"""Titles and pictures of the pages of a site, taken by Playwright in the Chromium of this machine.
+"""Titles and pictures of the pages of a site, which Playwright takes in the Chromium of this
+machine.
 
-By hand: ``python main.py``. Where something else runs it, its arguments come as JSON, what it found
-goes into a folder that is kept, and SIGTERM ends it after the page at hand; it then continues from
-there.
+To run it by hand, use ``python main.py``. If the service runs it, its arguments come as JSON, its
+results are written to a folder that is kept, and SIGTERM ends it after the current page. A resumed
+crawl continues from there.
 """
 
 import json
@@ -47,7 +48,7 @@ def main() -> None:
             executable_path=ARGS.get("browser", "/usr/bin/chromium")
         )
         page = browser.new_page()
-        page.set_default_timeout(10_000)  # a page that hangs holds up a stop for no longer
+        page.set_default_timeout(10_000)  # A page that hangs delays a stop by no more than this.
         while place["waiting"] and place["pages"] < int(ARGS.get("max_pages", 20)) and not stopping:
             url = place["waiting"][0]
             try:

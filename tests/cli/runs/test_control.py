@@ -185,7 +185,11 @@ def test_usage_errors(
         (problem(503, "store_unavailable", "the database is away"), 8, ["database"]),
         (problem(500, "internal_error", "a bug"), 1, ["a bug"]),
         (httpx.Response(502, text="<html>bad gateway</html>"), 8, ["HTTP 502"]),
-        (httpx.Response(200, text="<html>hello</html>"), 1, ["is not our gateway"]),
+        (
+            httpx.Response(200, text="<html>hello</html>"),
+            1,
+            ["is not a gateway of crawler-lifecycle"],
+        ),
         (httpx.ConnectError("refused"), 8, ["crawlctl dev", "--gateway"]),
         (httpx.ReadTimeout("slow"), 8, ["no answer within"]),
     ],

@@ -181,7 +181,7 @@ async def test_without_a_worker_of_its_class_a_manager_waits_in_sight_and_stops_
     result = await real_testbed.ended(handle)
     assert (
         result.cause
-        == "Stopped by ada; on_close was not called: no worker of the role user-code is there"
+        == "Stopped by ada; on_close was not called: there is no worker of the role user-code"
     )
     assert real_testbed.cluster.alive() == []
     assert m.plan.closed == []

@@ -1,3 +1,3 @@
-"""A soak: a seeded plan of runs and of trouble on a real API server, and a judge whom the product
-told nothing.
+"""A soak on Kubernetes: a seeded plan of runs and faults on a real API server, and a judge that
+uses no information from the service.
 """

@@ -1,6 +1,4 @@
-"""Soaks by hand: ``python -m tools.soak.kubernetes``; its options are those that ``--help``
-tells.
-"""
+"""The command for soaks by hand: ``python -m tools.soak.kubernetes``. ``--help`` lists its options."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from tools.soak.kubernetes.soaking import Verdict, soak
 
 
 async def one(plan: Plan, folder: Path) -> Verdict:
-    """A soak with a cluster and a Temporal server of its own."""
+    """Execute a soak with its own cluster and its own Temporal server."""
     async with temporal_server(skipping=False) as env:
         with Cluster(kwok=4, extra=flags(folder)) as cluster:
             return await soak(env.client, folder, cluster, plan)
 
 
 def main() -> int:
-    """Soak after soak; 1 when any of them found something."""
+    """Execute one soak after the other, and return 1 if any of them found something."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.soak.kubernetes", description="Seeded soaks."
     )

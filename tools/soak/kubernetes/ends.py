@@ -1,8 +1,8 @@
-"""Which ends a pod's own story allows, by the table of docs/lifecycle.md: read once more, from
-nothing but the record.
+"""The ends that the history of a pod allows, by the table of docs/lifecycle.md, computed again from
+the record alone.
 
-A set, because a stop and an end, or a deletion and an end, may fall into the same second, and then
-nobody can tell.
+The result is a set, because a stop and an end, or a deletion and an end, may happen within the same
+second, and then nobody can tell which of them was first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from crawler_lifecycle.domain.clocks import CLOCK_MARGIN
 from tools.soak.kubernetes.record import Json, PodStory, Version, is_over, moment, state
 
 SECOND = timedelta(seconds=1)
-#: What a container runtime says that cannot say how the container ended.
+#: Reasons of a container runtime that do not tell how the container ended.
 FORGOTTEN = ("ContainerStatusUnknown", "Unknown")
-#: Exit codes of what was told to stop.
+#: Exit codes of processes that received a stop.
 TOLD = (11, 13, 137, 143)
 Ending = tuple[str, str]
 INTERRUPTED, EVICTED = ("FAILED", "interrupted"), ("FAILED", "evicted")
@@ -26,7 +26,7 @@ INTERRUPTED, EVICTED = ("FAILED", "interrupted"), ("FAILED", "evicted")
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """What was asked of a task's run since the task was deployed."""
+    """The requests for a task's run since the task was deployed."""
 
     earliest: datetime | None = None
     """No stop can have been recorded before."""
@@ -37,7 +37,7 @@ class Stops:
 
 
 def allowed(pod: PodStory, stops: Stops, *, runner: bool) -> set[Ending]:
-    """Every (status, outcome) that this pod's end may have on record."""
+    """Return every (status, outcome) that may be recorded for this pod's end."""
     found: set[Ending] = set()
     for version, told in pod.there:
         if is_over(told):
@@ -53,7 +53,7 @@ def _of_version(
     code = exit_of(done)
     own = _own(done, said, code, runner and "own_exit" not in _summary(done))
     if code == 0 and said == "finished":
-        return {own}  # whatever else came to it
+        return {own}  # whatever else happened to the pod
     marks = set(_marks(told))
     over = pod.over
     assert over is not None
@@ -64,12 +64,12 @@ def _of_version(
         found.add(("FAILED", "killed by oom"))
     else:
         found |= marks
-        # A mark that came with the end or after it, or that the crawler did not heed, may have no
-        # part in it.
+        # A mark that came with the end or after it, or that the crawler ignored, may have had no
+        # effect.
         if not before or by_itself or own[0] == "SUCCEEDED":
             found.add(own)
         if by_itself and _summary(done).get("told_to_stop") is False:
-            return {own}  # its runner says so, and what came later had no part in it
+            return {own}  # The runner reported this, and later events had no effect.
     at = _ended_at(done, over)
     if stops.earliest is not None and at + SECOND >= stops.earliest.replace(microsecond=0):
         asked = {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
@@ -79,8 +79,8 @@ def _of_version(
         else:
             found |= asked
     elif stops.earliest is not None and before and (said in (None, "shutdown") or code in TOLD):
-        # Whoever was told to leave, and of whom a stop was asked later, was not told by whom:
-        # clocks may differ.
+        # If a stop was requested after a pod was told to end, nobody can tell who caused the end,
+        # because clocks may differ.
         found |= {("CANCELLED", "cancelled"), ("CANCELLED", "cancel_timeout")}
     if stops.limits:
         found |= {("FAILED", limit) for limit in stops.limits}
@@ -88,7 +88,7 @@ def _of_version(
 
 
 def _by_itself(done: Json | None, said: str | None, code: int | None) -> bool:
-    """Whether a runner's word is that the crawler ended by itself."""
+    """Return whether the runner reported that the crawler ended by itself."""
     summary = _summary(done)
     if "runner" not in summary or code is None:
         return False
@@ -102,7 +102,7 @@ def _ended_at(done: Json | None, over: Version) -> datetime:
 
 
 def exit_of(done: Json | None) -> int | None:
-    """The exit code that can be believed."""
+    """Return the reliable exit code, if any."""
     if done is None or (done.get("reason") in FORGOTTEN and done["exitCode"] in (137, 255)):
         return None
     summary = _summary(done)
@@ -112,7 +112,7 @@ def exit_of(done: Json | None) -> int | None:
         and "finish_reason" in summary
         and "exit" in summary
     ):
-        return int(summary["exit"])  # killed between its last word and its exit
+        return int(summary["exit"])  # killed between its last report and its exit
     return int(done["exitCode"])
 
 
@@ -130,7 +130,7 @@ def _said(done: Json | None) -> str | None:
 
 
 def _marks(told: Json) -> Iterator[Ending]:
-    """That somebody or something else ended it, or was about to."""
+    """Return whether somebody or something else ended the pod, or was about to."""
     status = told["status"]
     for condition in status.get("conditions", []):
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
@@ -144,7 +144,7 @@ def _marks(told: Json) -> Iterator[Ending]:
 
 
 def _own(done: Json | None, said: str | None, code: int | None, runner: bool) -> Ending:
-    """The end that nobody else had a part in."""
+    """Return the end that nobody else influenced."""
     if code == 0 and said == "finished":
         return "SUCCEEDED", "finished"
     if done is None:

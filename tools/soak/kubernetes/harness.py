@@ -1,5 +1,5 @@
-"""Where a soak happens: a cluster of its own, a namespace, our services as processes, and whoever
-starts the runs.
+"""The environment of a soak: its own cluster, a namespace, our services as processes, and the
+client that starts the runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A stop that somebody asked for: between these moments, and acknowledged unless ``error``."""
+    """A requested stop, sent between these moments, and acknowledged unless ``error`` is set."""
 
     before: datetime
     after: datetime
@@ -45,7 +45,7 @@ class Asked:
 
 @dataclass
 class LiveRun:
-    """A run of the plan as its starter knows it."""
+    """A run of the plan, as its client knows it."""
 
     planned: PlannedRun
     stops: list[Asked] = field(default_factory=list)
@@ -53,7 +53,7 @@ class LiveRun:
 
 @dataclass
 class Harness:
-    """Everything that a soak has to do with."""
+    """Everything that a soak needs."""
 
     plan: Plan
     cluster: Cluster
@@ -75,7 +75,7 @@ class Harness:
         self.diary.append(f"{utc_now():%H:%M:%S.%f} {on}{text}")
 
     def told(self, run: int) -> list[str]:
-        """The diary's lines on a run and on everybody."""
+        """Return the lines of the diary about a run and about everything."""
         return [line for line in self.diary if f" run {run}: " in line or " run " not in line[:24]]
 
     # --- runs
@@ -85,19 +85,19 @@ class Harness:
         await self.testbed.start({**QUICK, **planned.request}, id=f"soak/{planned.number}")
 
     def row(self, number: int) -> RunRow | None:
-        """The row of a planned run, once it has one."""
+        """Return the row of a planned run, once it exists."""
         found: RunRow | None = self.testbed.store.runs.find_run(f"soak-{number}")
         return found
 
     async def signal(self, number: int, name: str, *args: object, force: bool = False) -> None:
-        """Send a signal to the run's newest workflow; a stop is remembered."""
+        """Send a signal to the newest workflow of the run. A stop is recorded."""
         run, before, error = self.runs[number], datetime.now(UTC), None
         try:
             handle = self.testbed.client.get_workflow_handle(
                 await asyncio.to_thread(self.owner, number)
             )
             await handle.signal(name, *args)
-        except Exception as problem:  # it is closed, and then there is nothing to stop
+        except Exception as problem:  # The workflow is closed, so there is nothing to stop.
             error = str(problem)
             raise
         finally:
@@ -119,8 +119,8 @@ class Harness:
         return report
 
     def owner(self, number: int | None) -> str:
-        """The id of the workflow that works for a planned run: what the row says, or whoever was
-        started first.
+        """Return the id of the workflow that works for a planned run: the workflow in the row, or
+        the workflow that was started first.
         """
         row = self.row(number or 0)
         return (
@@ -146,7 +146,7 @@ class Harness:
         return items
 
     async def until(self, condition: Any, seconds: float) -> bool:
-        """Whether it comes to be true in time."""
+        """Return whether the condition becomes true in time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if await asyncio.to_thread(condition):
@@ -156,8 +156,8 @@ class Harness:
 
 
 def _may_know_where_it_is(cluster: Cluster, rights: Rights) -> None:
-    """Our account may read which namespace and which cluster it looks into, whatever else is taken
-    from it.
+    """Let our account read which namespace and which cluster it uses, whatever other rights are
+    removed.
     """
     name, group = rights.namespace, "rbac.authorization.k8s.io"
     rules = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}]
@@ -175,11 +175,10 @@ def _may_know_where_it_is(cluster: Cluster, rights: Rights) -> None:
 async def harness(
     client: Client, folder: Path, cluster: Cluster, plan: Plan
 ) -> AsyncIterator[Harness]:
-    """Services up, the recorder running, nothing started yet.
+    """Start the services and the recorder. No run has been started yet.
 
-    ``cluster`` was started with ``record.flags``.
-
-    At the end every workflow's history is replayed.
+    ``cluster`` was started with ``record.flags``. At the end, the history of every workflow is
+    replayed.
     """
     rights = Rights(cluster)
     _may_know_where_it_is(cluster, rights)

@@ -1,5 +1,5 @@
-"""Whether what is on record is what happened: each row of the database beside the stories of its
-Job and its pods.
+"""Judges whether the record is true, by comparing each row of the database with the histories of
+its Job and its pods.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tools.soak.kubernetes.plan import CRAWLERS, FACTOR, MEMORY, MEMORY_CAP
 from tools.soak.kubernetes.record import PodStory, Recorder, Story, is_over, moment, state
 
 ENDS = ("SUCCEEDED", "FAILED", "CANCELLED", "LOST")
-#: The recorder's own clock stamps what it was told; what is nearer than this cannot be put in
-#: order.
+#: The clock of the recorder stamps its observations. Observations that are closer than this cannot
+#: be ordered.
 BLUR = timedelta(seconds=2)
-#: Exit codes by which a crawler says that it has done what it was to do.
+#: Exit codes by which a crawler reports success.
 DONE = (0,)
 Violations = Iterator[str]
 
 
 @dataclass
 class Case:
-    """One task's row, and what truly was."""
+    """The row of one task, and the truth about it."""
 
     run: RunRow
     row: TaskRow
@@ -46,13 +46,13 @@ class Case:
 
     @property
     def ended(self) -> TransitionRow | None:
-        """When its end was committed."""
+        """Return when its end was committed."""
         return next((t for t in self.transitions if t.to_status in ENDS), None)
 
     @property
     def tells_of_two(self) -> bool:
-        """Whether the record says that its Job had several pods: a controller that loses an answer
-        makes two.
+        """Return whether the record states that its Job had several pods. A controller that loses
+        an answer creates two.
         """
         said = [self.row.reason, self.row.cause, *(str(t.evidence) for t in self.transitions)]
         return "still_alive" in self.kinds or any(
@@ -70,7 +70,7 @@ class Case:
 
 
 def judge_task(case: Case) -> Violations:
-    """Everything that is wrong with one row."""
+    """Return everything that is wrong with one row."""
     for rule in _RULES:
         yield from rule(case)
 
@@ -107,23 +107,23 @@ def _possible(case: Case) -> set[tuple[str, str]]:
     for pod in case.pods:
         found |= allowed(pod, case.stops, runner=True)
         gone = pod.removed
-        # Deleted before it had a node, it is no more than a name.
+        # A pod that was deleted before it had a node is only a name.
         if gone is None and pod.over is None:
             unborn = "deletionTimestamp" in pod.last["metadata"] and pod.began is None
             found |= {("FAILED", "interrupted"), *asked} if unborn else set()
         elif pod.began is None:
             found |= {("FAILED", "interrupted"), *asked}
         if gone is not None and commit is not None and gone.seen_at <= commit.committed_at + BLUR:
-            found |= _without_pod(case) | asked  # somebody took away what would have told
+            found |= _without_pod(case) | asked  # Somebody removed the evidence.
     if not case.pods:
         found |= _without_pod(case) | asked
     return found
 
 
 def _without_pod(case: Case) -> set[tuple[str, str]]:
-    """What can be said where no pod is left: what the Job says, or nothing."""
+    """Return the possible ends if no pod is left, which follow from the Job alone."""
     found: set[tuple[str, str]] = set()
-    if case.row.cluster_uid is None:  # it was never put on the cluster
+    if case.row.cluster_uid is None:  # The Job was never created on the cluster.
         refused = {("LOST", "lost"), ("FAILED", "deploy_failed")}
         return refused | {("CANCELLED", limit) for limit in case.stops.limits}
     if case.job is None:
@@ -149,8 +149,8 @@ def _success_is_an_exit_of_that_pod(case: Case) -> Violations:
 
 def _exit_is_true(case: Case) -> Violations:
     row = case.row
-    # kwok tells an end anew, with a later time or another code, when the API server restarts just
-    # then.
+    # kwok reports an end again, with a later time or another code, if the API server restarts at
+    # that moment.
     told = [state(version).get("terminated") for pod in case.pods for _, version in pod.there]
     codes = [*{exit_of(one) for one in told if one is not None}]
     if row.exit_code is not None and row.exit_code not in codes:
@@ -164,7 +164,9 @@ def _exit_is_true(case: Case) -> Violations:
 
 
 def _object_is_its_own(case: Case) -> Violations:
-    """The Job of the row is the one that was made for it; what executed is on the row."""
+    """Check that the Job of the row is the Job that was created for it, and that the row names the
+    pod that executed.
+    """
     row = case.row
     if row.cluster_uid is None:
         if began := [pod.name for pod in case.pods if pod.began is not None]:
@@ -185,7 +187,7 @@ def _ran_when_it_says(case: Case) -> Violations:
 
 
 def _ended_when_it_says(case: Case) -> Violations:
-    """No row is ended while its pod executes, unless the record says so."""
+    """Check that no row is ended while its pod executes, unless the record states this."""
     if case.ended is None:
         return
     at = case.ended.committed_at
@@ -212,7 +214,7 @@ def _nothing_is_let_go_of_too_early(case: Case) -> Violations:
 
 
 def _is_corrected(case: Case) -> Violations:
-    """Each contradiction has its row, and each row its contradiction."""
+    """Check that each contradiction has its row, and that each row has its contradiction."""
     row, kinds = case.row, case.kinds
     status, outcome = str(row.status), str(row.outcome)
     if status == "LOST" and not kinds & {"vanished", "never_existed", "not_ours"}:
@@ -241,8 +243,8 @@ def _is_corrected(case: Case) -> Violations:
 
 
 def _taken_away(pod: PodStory) -> bool:
-    """Whether it was deleted before its end, and there is no word of its own but that it was told
-    to leave.
+    """Return whether the pod was deleted before its end, and its only report is that it was told to
+    end.
     """
     over = pod.over
     if over is None:
@@ -271,7 +273,7 @@ _RULES: Sequence[Callable[[Case], Violations]] = (
 
 
 def _began_at(pod: PodStory) -> datetime | None:
-    """By the node's clock, in whole seconds."""
+    """Return a time by the node's clock, in whole seconds."""
     for _, told in pod.there:
         for one in state(told).values():
             if "startedAt" in one:
@@ -280,14 +282,14 @@ def _began_at(pod: PodStory) -> datetime | None:
 
 
 def _over_at(pod: PodStory) -> datetime | None:
-    """When the cluster first said that it had ended, or forgot it."""
+    """Return when the cluster first reported that the pod had ended, or no longer had the pod."""
     if pod.done is not None:
         return moment(pod.done["finishedAt"])
     return pod.over.seen_at if pod.over is not None else None
 
 
 def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations:
-    """The run's verdict from the ends of its tasks."""
+    """Return the verdict of the run from the ends of its tasks."""
     counted = [str(row.status) for row in rows if row.superseded_by is None]
     if str(run.status) not in ("COMPLETED", "FAILED"):
         yield (
@@ -308,7 +310,7 @@ def judge_run(run: RunRow, rows: Sequence[TaskRow], stopped: bool) -> Violations
 
 
 def judge_memory(cases: Sequence[Case]) -> Violations:
-    """The memory that each try truly had, by its Job, after the end of the try before."""
+    """Check the real memory of each try, by its Job, after the end of the previous try."""
     told = [
         asdict(case.row) | {"memory": _memory_of(case.job)}
         for case in cases
@@ -327,8 +329,8 @@ def _memory_of(job: Story) -> str | None:
 def judge_pods(
     recorder: Recorder, corrected: Container[tuple[int, int]]
 ) -> Iterator[tuple[int, str]]:
-    """(run id, what is wrong): pods of one task that executed at one time, and pods that execute
-    still.
+    """Yield (run id, what is wrong) for pods of one task that executed at the same time, and for
+    pods that still execute.
     """
     by_task: dict[tuple[int, int], list[PodStory]] = defaultdict(list)
     for pod in recorder.pods:
@@ -351,7 +353,7 @@ def judge_pods(
 
 
 def cases(harness: Harness, run: RunRow, number: int) -> list[Case]:
-    """The rows of a run, each with its truth."""
+    """Return the rows of a run, each with the truth about it."""
     store, recorder = harness.testbed.store, harness.recorder
     jobs, pods = {job.uid: job for job in recorder.jobs}, recorder.pods
     transitions, after = [], 0
@@ -381,7 +383,7 @@ def cases(harness: Harness, run: RunRow, number: int) -> list[Case]:
 
 
 def stops_of(harness: Harness, run: RunRow, number: int, row: TaskRow) -> Stops:
-    """What was asked while the row could hear it."""
+    """Return the requests that the row could receive."""
     asked = [stop for stop in harness.runs[number].stops if stop.error is None]
     logged = [
         c
@@ -398,7 +400,7 @@ def stops_of(harness: Harness, run: RunRow, number: int, row: TaskRow) -> Stops:
 
 
 def evidence(pods: Sequence[PodStory], job: Story | None) -> Iterator[str]:
-    """The stories in words."""
+    """Return the histories as text."""
     if job is not None:
         yield (
             f"  Job {job.name} {job.uid}: revisions "

@@ -1,4 +1,4 @@
-"""What happens in a soak: runs, and trouble for them, chosen by a seed. Pure."""
+"""The events of a soak: runs and faults, chosen by a seed. This module has no side effects."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
 from crawler_lifecycle.domain.resources import Resources
 from tests.contracts.cluster.kube_harness import FINISHED, SHUTDOWN, scripted, summary
 
-#: Of every try: the memory of the first one, how it grows after an end for lack of it, and the
-#: most.
+#: The memory of the first try, how it grows after an end for lack of memory, and the maximum.
 MEMORY, FACTOR, MEMORY_CAP = "64Mi", 2, "224Mi"
 
 
@@ -22,7 +21,7 @@ def _crawler(
     return replace(scripted(name, Resources(cpu, MEMORY), **script), limits=dict(limits or {}))
 
 
-#: End by themselves, if they are let.
+#: Crawlers that end by themselves if nothing ends them before.
 _BY_ITSELF = [
     _crawler("finishes", run_for="4s", message=FINISHED),
     _crawler("finishes-late", run_for="15s", message=FINISHED),
@@ -38,7 +37,7 @@ _BY_ITSELF = [
     _crawler("times-itself", run_for="6s", exit_code="15", message=summary("time_limit", 15)),
     _crawler("is-terminated", run_for="5s", exit_code="143"),
 ]
-#: Run until something ends them.
+#: Crawlers that execute until something ends them.
 _ENDLESS = [
     _crawler("obeys", stop_code="11", stop_after="300ms", message=SHUTDOWN),
     _crawler("obeys-slowly", stop_code="11", stop_after="4s", message=SHUTDOWN),
@@ -47,12 +46,12 @@ _ENDLESS = [
     _crawler("finishes-when-told", stop_code="0", stop_after="700ms", message=FINISHED),
     _crawler("may-run-for-10-s", stop_code="11", message=SHUTDOWN, limits={"run_timeout_s": 10}),
 ]
-#: Never begin. (None that waits on its node: a kubelet ends such a pod when it is deleted, kwok
-#: leaves it Pending.)
+#: Crawlers that never begin. None of them waits on its node, because a kubelet ends such a pod when
+#: it is deleted, but kwok leaves it Pending.
 _WAITING = [_crawler("wants-too-much", cpu="9000")]
 CRAWLERS: dict[str, CrawlerDefinition] = {c.name: c for c in (*_BY_ITSELF, *_ENDLESS, *_WAITING)}
 
-#: What befalls one run, by weight. Each is a method of ``troubles.Troubles``.
+#: The faults of one run, by weight. Each is a method of ``troubles.Troubles``.
 RUN_STEPS: dict[str, int] = {
     "delete_pod": 6,
     "delete_pod_at_once": 3,
@@ -74,7 +73,7 @@ RUN_STEPS: dict[str, int] = {
     "terminate_workflow": 2,
     "poll_now": 3,
 }
-#: What befalls everybody, by weight.
+#: The faults of the whole installation, by weight.
 CLUSTER_STEPS: dict[str, int] = {
     "restart_api": 4,
     "freeze_api": 2,
@@ -90,13 +89,13 @@ CLUSTER_STEPS: dict[str, int] = {
     "kill_observer": 2,
     "audit": 5,
 }
-#: What takes the API server away for some seconds, and how much time there is for each.
+#: Faults that make the API server unavailable for some seconds, and the time for each of them.
 ONCE, ONCE_IN_S = ("restart_api", "restart_etcd", "freeze_api"), 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run to be started ``at`` so many seconds after the beginning."""
+    """A run that is started ``at`` this many seconds after the beginning."""
 
     number: int
     at: float
@@ -115,7 +114,7 @@ class PlannedRun:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What its starter sends."""
+        """Return the request that its client sends."""
         return {
             "crawler": self.crawler,
             "request_id": f"soak-{self.number}",
@@ -126,7 +125,7 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something that happens: ``kind`` is the name of a method of ``troubles.Troubles``."""
+    """One event. ``kind`` is the name of a method of ``troubles.Troubles``."""
 
     number: int
     at: float
@@ -150,7 +149,7 @@ class Plan:
     steps: Sequence[Step]
 
     def on(self, run: int) -> list[str]:
-        """What is planned for a run, and for everybody, in order."""
+        """Return the planned events of a run and of the whole installation, in order."""
         mine = [r for r in self.runs if r.number == run]
         steps = [s for s in self.steps if s.run in (run, None)]
         return [str(one) for one in sorted([*mine, *steps], key=lambda one: one.at)]
@@ -164,10 +163,10 @@ def make_plan(
     steps: int | None = None,
     only: Sequence[str] | None = None,
 ) -> Plan:
-    """``runs`` runs within the first half of ``seconds``, and ``steps`` (default twice as many)
-    kinds of trouble.
+    """Return a plan with ``runs`` runs within the first half of ``seconds``, and ``steps`` faults
+    (default: twice as many).
 
-    ``only`` are the kinds of steps to choose from; without it, all.
+    ``only`` contains the kinds of steps to choose from. Without it, all kinds are used.
     """
     rng = random.Random(seed)
     observed = rng.random() < 0.6
@@ -182,7 +181,7 @@ def make_plan(
         [kind] = rng.choices(list(choice), list(choice.values()))
         run = None if everybody else rng.choice(planned)
         if kind in ONCE and sum(step.kind in ONCE for step in found) >= seconds / ONCE_IN_S:
-            continue  # otherwise there is nothing but restarts
+            continue  # Otherwise, there would only be restarts.
         begin = 1.0 if run is None else run.at + 0.2
         end = seconds if run is None else min(seconds, begin + rng.choice((4.0, 12.0, seconds)))
         at = rng.uniform(begin, max(begin, end))

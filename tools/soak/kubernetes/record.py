@@ -1,9 +1,8 @@
-"""What truly happened: every version of every Job and pod that etcd ever held, and who asked the
-API server for what.
+"""The truth about a cluster: every version of every Job and pod that etcd has had, and who sent
+which request to the API server.
 
-Read from etcd's own history, which no restart of anything interrupts, and from the API server's
-audit log. Nothing here is the product's: neither its way to the API server nor its way to read a
-pod.
+It is read from etcd's own history, which no restart interrupts, and from the audit log of the API
+server. It uses no code of the service, neither to reach the API server nor to read a pod.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ Json = dict[str, Any]
 OURS = "crawler-lifecycle"
 FINALIZER = f"{OURS}/end-not-recorded"
 SETTLED = f"{OURS}/settled"
-#: The API server writes its objects in words, keeps every version, and says who did what.
+#: Options with which the API server writes objects as text, keeps every version, and logs who did
+#: what.
 POLICY = """
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -38,7 +38,7 @@ rules:
 
 
 def flags(folder: Path) -> Mapping[str, list[str]]:
-    """What a cluster must be started with so that it can be recorded."""
+    """Return the options with which a cluster must be started so that it can be recorded."""
     policy = folder / "audit-policy.yaml"
     policy.write_text(POLICY)
     return {
@@ -53,7 +53,7 @@ def flags(folder: Path) -> Mapping[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of an object; ``object`` is ``None`` when it was removed."""
+    """One version of an object. ``object`` is ``None`` if the object was removed."""
 
     revision: int
     seen_at: datetime
@@ -63,7 +63,7 @@ class Version:
 
 @dataclass
 class Story:
-    """One object from its creation to its removal."""
+    """One object, from its creation to its removal."""
 
     kind: str
     name: str
@@ -78,7 +78,7 @@ class Story:
 
     @property
     def there(self) -> list[tuple[Version, Json]]:
-        """The versions in which it exists."""
+        """Return the versions in which the object exists."""
         return [(v, v.object) for v in self.versions if v.object is not None]
 
     @property
@@ -96,7 +96,7 @@ class Story:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Run, index and attempt."""
+        """Return the run, the index and the attempt."""
         return (
             int(self.labels[f"{OURS}/run"]),
             int(self.labels[f"{OURS}/task"]),
@@ -114,30 +114,32 @@ class PodStory(Story):
 
     @property
     def began(self) -> Version | None:
-        """The first version in which the crawler executes, or has."""
+        """Return the first version in which the crawler executes or has executed."""
         return next(
             (v for v, o in self.there if "running" in state(o) or "terminated" in state(o)), None
         )
 
     @property
     def over(self) -> Version | None:
-        """The first version in which it has ended; its removal, where it was removed before."""
+        """Return the first version in which the pod has ended, or its removal if it was removed
+        before.
+        """
         return next((v for v, o in self.there if is_over(o)), self.removed)
 
     @property
     def done(self) -> Json | None:
-        """How the crawler's container ended, as the node told it."""
+        """Return how the crawler's container ended, as the node reported it."""
         return next(
             (state(o)["terminated"] for _, o in self.there if "terminated" in state(o)), None
         )
 
     @property
     def executes(self) -> bool:
-        """Whether it executes now."""
+        """Return whether the pod executes now."""
         return self.began is not None and self.over is None
 
     def let_go(self) -> tuple[Version, bool] | None:
-        """The version in which our finalizer was gone, and whether that was the product's doing."""
+        """Return the version in which our finalizer was gone, and whether our service removed it."""
         held = False
         for version, found in self.there:
             has = FINALIZER in found["metadata"].get("finalizers", [])
@@ -148,7 +150,7 @@ class PodStory(Story):
 
 
 def state(pod: Json) -> Json:
-    """The state of the crawler's container."""
+    """Return the state of the crawler's container."""
     found = [
         s.get("state", {})
         for s in pod.get("status", {}).get("containerStatuses", [])
@@ -158,17 +160,17 @@ def state(pod: Json) -> Json:
 
 
 def is_over(pod: Json) -> bool:
-    """Whether the pod has ended by the word of the cluster."""
+    """Return whether the cluster reports that the pod has ended."""
     return "terminated" in state(pod) or pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def moment(text: str) -> datetime:
-    """A time of the cluster's."""
+    """Parse a time of the cluster."""
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 class Recorder:
-    """Follows etcd from the beginning of a namespace; a context manager."""
+    """Follows etcd from the beginning of a namespace, as a context manager."""
 
     def __init__(self, etcd: str, namespace: str, trail: Path) -> None:
         self._etcd, self._namespace, self._trail = etcd, namespace, trail
@@ -192,23 +194,23 @@ class Recorder:
 
     @property
     def pods(self) -> list[PodStory]:
-        """All that ever were, in the order of their creation."""
+        """Return all Jobs that have existed, in the order of their creation."""
         with self._lock:
             return [s for s in self._stories.values() if isinstance(s, PodStory)]
 
     @property
     def jobs(self) -> list[Story]:
-        """As ``pods``."""
+        """Return all pods that have existed, in the order of their creation."""
         with self._lock:
             return [s for s in self._stories.values() if not isinstance(s, PodStory)]
 
     def trail(self, *names: str) -> list[str]:
-        """Who did what to objects whose name begins so, in words."""
+        """Return who did what to objects whose name begins with this text, as text."""
         told = []
         for line in self._trail.read_text().splitlines() if self._trail.exists() else []:
             try:
                 one = json.loads(line)
-            except ValueError:  # cut by a SIGKILL
+            except ValueError:  # The line was cut by a SIGKILL.
                 continue
             what = one.get("objectRef", {})
             if what.get("namespace") == self._namespace and str(what.get("name", "")).startswith(
@@ -231,13 +233,13 @@ class Recorder:
                     revision = at + 1 if key is None else max(revision, at)
                     if key is not None:
                         self._note(kind, at, key.rsplit("/", 1)[1], value)
-            # Etcd is down, or nothing was told for a moment: its history waits.
+            # Etcd is down, or sent nothing for a moment. Its history is read later.
             except (OSError, ValueError):
                 self._over.wait(0.1)
 
     def _events(self, kind: str, revision: int) -> Iterator[tuple[int, str | None, Json | None]]:
-        """(revision, key, object); a key of ``None`` after each group: everything up to that
-        revision was told.
+        """Yield (revision, key, object), with a key of ``None`` after each group, when everything
+        up to this revision was sent.
         """
         prefix = f"/registry/{kind}/{self._namespace}/"
         asked = {

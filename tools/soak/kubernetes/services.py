@@ -1,8 +1,8 @@
-"""A worker or an observer of ours as a process of its own, so that it can be killed:
-``python -m … FILE``.
+"""A worker or an observer of our service as a separate process, so that it can be killed: ``python
+-m … FILE``.
 
-Everything of the product is real, down to the interceptors of its workers. Not there: HTTP between
-the workflow and the scheduler service, which has no part in what is proved here.
+Everything is real, including the interceptors of the workers, except that there is no HTTP between
+the workflow and the scheduler service, which does not matter for what is proved here.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from tools.soak.kubernetes.plan import CRAWLERS, FACTOR, MEMORY_CAP
 
 ROOT = Path(__file__).parents[3]
 THREADS = 8
-#: The usual policy, within the time of a soak.
+#: The usual policy, with times that fit into a soak.
 RETRIES = Retries(
     backoff_s=1,
     on=["interrupted", "evicted", "lost", "oom"],
     memory_factor=FACTOR,
     memory_cap=MEMORY_CAP,
 )
-#: Long enough for whoever is just about to put something right, and short enough for a soak.
+#: Long enough for a process that is about to repair something, and short enough for a soak.
 RULES = AuditRules(grace_s=2, orphan_grace_s=3, start_grace_s=2, record_grace_s=30, resend_s=1)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a service finds what it needs; travels to it as a file."""
+    """The addresses and folders that a service needs, which are passed to it as a file."""
 
     temporal: str
     database: str
@@ -74,7 +74,7 @@ class Place:
     service_account: str = "default"
 
     def part(self, kind: str, folder: Path) -> Part:
-        """The process, not yet started: ``worker`` or ``observer``."""
+        """Create the process without starting it: ``worker`` or ``observer``."""
         told = folder / "place.json"
         told.write_text(json.dumps(asdict(self)))
         command = [sys.executable, "-m", __name__, str(told), kind]
@@ -82,7 +82,7 @@ class Place:
 
 
 async def worker(place: Place, client: Client, api: Api, store: Store, over: asyncio.Event) -> None:
-    """All roles, and what lets go of ends."""
+    """Execute all roles, and release the finalizers of recorded ends."""
     cluster = KubernetesCluster(api)
     settings = ClusterSettings(
         kind="kubernetes", namespace=place.namespace, service_account=place.service_account
@@ -118,7 +118,7 @@ async def worker(place: Place, client: Client, api: Api, store: Store, over: asy
 
 
 async def serve(place: Place, kind: str) -> None:
-    """Until SIGTERM."""
+    """Execute until SIGTERM."""
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     client = await Client.connect(place.temporal, plugins=[plugin()])

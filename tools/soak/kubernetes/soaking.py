@@ -28,14 +28,14 @@ from tools.soak.kubernetes.plan import CRAWLERS, Plan, PlannedRun, Step
 from tools.soak.kubernetes.record import FINALIZER
 from tools.soak.kubernetes.troubles import Troubles
 
-#: Seconds after which whatever has not settled is a violation. Nothing that settles sooner waits
-#: for it.
+#: The seconds after which everything that has not ended is a violation. Nothing that ends sooner
+#: waits for this.
 PATIENCE_S = 150.0
 
 
 @dataclass
 class Verdict:
-    """What a soak came to."""
+    """The result of a soak."""
 
     plan: Plan
     violations: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Verdict:
 
 
 async def soak(client: Client, folder: Path, cluster: Cluster, plan: Plan) -> Verdict:
-    """Play a plan, let everything settle, and judge.
+    """Execute a plan, wait until everything has ended, and judge.
 
     ``cluster`` was started with ``record.flags(folder)``.
     """
@@ -77,7 +77,7 @@ async def _at(here: Harness, what: PlannedRun | Step, troubles: Troubles) -> Non
 
 
 async def _settle(here: Harness, verdict: Verdict) -> None:
-    """Give back what was taken, stop what does not end by itself, and wait until nothing happens
+    """Undo all faults, stop everything that does not end by itself, and wait until nothing happens
     any more.
     """
     for name, part in [*here.cluster.parts().items(), *here.services.items()]:
@@ -123,7 +123,7 @@ async def _is_over(here: Harness, number: int) -> bool:
     if row is not None:
         return str(row.status) in ("COMPLETED", "FAILED")
     found = await here.testbed.client.get_workflow_handle(f"soak/{number}").describe()
-    # Before it could write a row: there never was a run.
+    # The process ended before it could write a row, so there never was a run.
     over = found.status is WorkflowExecutionStatus.TERMINATED
     if over:
         here.unborn.add(number)
@@ -131,7 +131,9 @@ async def _is_over(here: Harness, number: int) -> bool:
 
 
 async def _audited(here: Harness, verdict: Verdict) -> None:
-    """What an audit finds after everything has ended, it mends; then it finds nothing."""
+    """Check that an audit repairs what it finds after everything has ended, and that the next audit
+    finds nothing.
+    """
     for _ in range(8):
         report = await here.audit()
         here.say(
@@ -152,8 +154,8 @@ async def _audited(here: Harness, verdict: Verdict) -> None:
 
 
 async def _released(here: Harness, verdict: Verdict) -> None:
-    """What our finalizer holds for longer has a reason, and an administrator's ``release`` lets go
-    of everything.
+    """Check that there is a reason for each finalizer that stays longer, and that an
+    administrator's ``release`` removes all of them.
     """
     await here.until(lambda: not _held(here), 15)
     for run_id, text in _held(here):
@@ -179,7 +181,7 @@ def _held(here: Harness) -> list[tuple[int, str]]:
         run, _, _ = pod.key
         rows = here.testbed.store.tasks.recorded_tasks([pod.key])
         proved = not rows or rows[0].exit_code is not None or pod.done is None
-        if proved:  # an end without evidence keeps its evidence, for an audit to compare
+        if proved:  # An end without evidence keeps its object, so that an audit can compare it.
             found.append((run, f"our finalizer holds {pod.name}, whose row is {rows}"))
     return found
 
@@ -229,7 +231,7 @@ def _judge(here: Harness, verdict: Verdict) -> None:
 
 
 def _violation(here: Harness, number: int, run: RunRow, mine: Sequence[Case], text: str) -> str:
-    """All that is known about it."""
+    """Return everything that is known about the run."""
     lines = [
         (
             f"run {number} (run id {run.run_id}, {run.crawler}, attempt {run.attempt}, "

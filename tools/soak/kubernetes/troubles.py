@@ -1,6 +1,6 @@
-"""What befalls runs and clusters: one method for each kind of step of a plan.
+"""The faults of runs and clusters, with one method for each kind of step in a plan.
 
-What cannot be done just then is told.
+A step that cannot be executed is reported.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tools.soak.kubernetes.harness import Harness, Json
 from tools.soak.kubernetes.plan import Step
 from tools.soak.kubernetes.record import is_over, state
 
-#: Seconds for which a person's tool tries again while the API server is away, as ``kubectl`` in a
-#: loop would.
+#: The seconds for which a person's tool repeats a call while the API server is away, as ``kubectl``
+#: in a loop would.
 PATIENCE_S = 20
 
 
 class Nothing(Exception):
-    """There is nothing that the step could be done to."""
+    """There is no object for the step."""
 
 
 class Troubles:
-    """Plays the steps of a plan in a harness."""
+    """Executes the steps of a plan in a harness."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -40,9 +40,9 @@ class Troubles:
         self._rights = asyncio.Lock()
 
     async def play(self, step: Step) -> None:
-        """Do it, take back what is to be taken back, and note what came of it.
+        """Execute a step, undo what must be undone, and record the result.
 
-        Raises nothing that a plan may meet.
+        Raises nothing for errors that a plan may cause.
         """
         rng = random.Random(f"{self.harness.plan.seed}/{step.number}")
         method: Callable[[Step, random.Random], Any] = getattr(self, f"_{step.kind}")
@@ -75,7 +75,7 @@ class Troubles:
         return int(row.run_id)
 
     async def _call(self, act: Callable[..., Any], *args: Any) -> Any:
-        """A call as administrator; again while nobody answers."""
+        """Send a request as administrator, and repeat it while nobody answers."""
         for _ in range(PATIENCE_S * 2):
             try:
                 return await asyncio.to_thread(act, *args)
@@ -136,7 +136,9 @@ class Troubles:
         return f"{job['metadata']['name']} for {step.seconds:.1f} s"
 
     async def _strip_pod(self, step: Step, rng: random.Random) -> str:
-        """Whoever thinks that finalizers are what keeps pods from going away."""
+        """Remove the finalizers, as a person does who believes that they prevent the removal of
+        pods.
+        """
         pod = await self._pod(step, rng, running=rng.random() < 0.7)
         path = self.harness.path("pods", pod["metadata"]["name"])
         await self._call(self.harness.cluster.admin.patch, path, {"metadata": {"finalizers": None}})
@@ -145,7 +147,7 @@ class Troubles:
         return str(pod["metadata"]["name"])
 
     async def _tear_away(self, step: Step, rng: random.Random) -> str:
-        """Job and pod at once, without leave."""
+        """Delete the Job and the pod at once, without permission."""
         pod = await self._pod(step, rng)
         name, admin = pod["metadata"]["name"], self.harness.cluster.admin
         path = self.harness.path("pods", name)
@@ -163,7 +165,7 @@ class Troubles:
         return str(name)
 
     async def _says(self, pod: Json, done: Json, **status: Any) -> str:
-        """The node tells an end. Nothing is written over what changed meanwhile."""
+        """Report an end, as the node does. Changes in the meantime are not overwritten."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         began = state(pod)["running"]["startedAt"]
         told = {"terminated": {"startedAt": began, "finishedAt": now, **done}, "running": None}
@@ -237,7 +239,7 @@ class Troubles:
         return "asked"
 
     async def _resume(self, step: Step, rng: random.Random) -> str:
-        """Once it has ended; now and then too early, which is refused."""
+        """Resume the run once it has ended, or sometimes too early, which is refused."""
         assert step.run is not None
         run_id, harness = await self._run_id(step), self.harness
         early = rng.random() < 0.15
@@ -267,7 +269,7 @@ class Troubles:
         return str(len(body["tasks"]))
 
     async def _terminate_workflow(self, step: Step, rng: random.Random) -> str:
-        """Temporal's terminate: nobody is left who looks after the run, until an audit."""
+        """Terminate the workflow in Temporal, after which nothing serves the run until an audit."""
         assert step.run is not None
         owner = await asyncio.to_thread(self.harness.owner, step.run)
         await self.harness.testbed.client.get_workflow_handle(owner).terminate("by hand")
@@ -329,7 +331,7 @@ class Troubles:
         return await self._no_room("pods", step.seconds)
 
     async def _delete_node(self, step: Step, rng: random.Random) -> str:
-        """Its machine is gone for good; the last node stays."""
+        """Remove the machine of a node for good. The last node stays."""
         kwok = self.harness.cluster.kwok
         assert kwok is not None
         nodes = [

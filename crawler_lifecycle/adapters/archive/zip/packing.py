@@ -34,7 +34,7 @@ CHUNK = 1024 * 1024
 BEAT_S = 0.2
 #: isal has levels 0 to 3. Measured on pages with a quarter of noise and compared with level 1,
 #: level 0 is slower and 9 % larger, level 2 is slower and 1 % smaller, and level 3 takes several
-#: times as long and is no smaller.
+#: times as long and is not smaller.
 LEVEL = 1
 
 #: A probe compresses slices from the beginning of a file. These are the number of slices, their

@@ -154,8 +154,8 @@ def pods_of_jobs(api: Api, uids: Sequence[str]) -> PodsOfJobs:
     found = PodsOfJobs()
     pages = [uids[begin : begin + IN_MAX] for begin in range(0, len(uids), IN_MAX)]
     selectors = [f"{CONTROLLER_UID} in ({','.join(sorted(page))})" for page in pages]
-    # The server reads all pods of the namespace for each list, so several lists are no cheaper than
-    # one.
+    # The server reads all pods of the namespace for each list, so several lists are not cheaper
+    # than one.
     for selector in selectors if len(pages) <= LISTS_MAX else [CONTROLLER_UID]:
         found |= by_owner(list_pods(api, selector))
     return {uid: pods for uid, pods in found.items() if uid in wanted}

@@ -362,7 +362,7 @@ class _Watch:
         """
         if self._since is None:
             self._polled = time.monotonic()
-            with suppress(StoreUnavailable):  # an outage is no reason to end a function
+            with suppress(StoreUnavailable):  # an outage is not a reason to end a function
                 if self._owner.graphs.cancelled(self._fence, [self._work.number]):
                     self._since = self._polled
         return self._since is not None

@@ -419,7 +419,7 @@ class _Cycle(FileQuestions):
         what = (
             "cannot be loaded on this worker and is tried on others"
             if elsewhere
-            else "failed and is tried again"
+            else "failed and is retried"
         )
         waiting = f"its class {what} in {again_s:g} s: {text}"[:WAITING_MAX]
         self._managers.note_error(self._fence, text, waiting)
@@ -580,7 +580,7 @@ class _Cycle(FileQuestions):
     def _anything_lives(self, facts: Facts) -> bool:
         """Return whether a run of the manager is live or about to begin.
 
-        Unhandled ends are no reason to wait, because a resume calls their hooks.
+        Unhandled ends are not a reason to wait, because a resume calls their hooks.
         """
         if not facts.live:
             return False

@@ -60,7 +60,7 @@ HISTORY_MAX = 150
 #: object.
 CLOSE_S = 180.0
 NO_WORKER = (
-    f"no worker of the role user-code took the next cycle within {TAKEN_S:g} s: none is there, "
+    f"no worker of the role user-code took the next cycle within {TAKEN_S:g} s: there is none, "
     "or all are busy with other managers; start one more (LIFECYCLE_WORKER__ROLES), with "
     "the module of this class in LIFECYCLE_USER_CODE__MODULES"
 )
@@ -347,7 +347,7 @@ class CrawlManagerWorkflow(OwnedWorkflow[ManagerState]):
             if s.cycles:
                 s.unclosed = (await self._cycle(closing=True)).unclosed
         except NotTaken:
-            s.unclosed = "on_close was not called: no worker of the role user-code is there"
+            s.unclosed = "on_close was not called: there is no worker of the role user-code"
         except StepInterrupted:
             s.unclosed = "on_close was not called: it took too long, or another stop came"
         except (ActivityError, ApplicationError) as error:

@@ -133,7 +133,7 @@ def _field(
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None or (match["first"] == "*" and match["last"] is not None):
-            raise refusal("cron", cron, f"{part!r} is no {name}; {_FIVE}")
+            raise refusal("cron", cron, f"{part!r} is not a valid {name}; {_FIVE}")
         step = int(match["step"] or 1)
         if match["first"] == "*":
             first = least
@@ -150,7 +150,7 @@ def _field(
             raise refusal(
                 "cron",
                 cron,
-                f"{part!r} is no {name}: a range must go upwards, in steps of at least 1",
+                f"{part!r} is not a valid {name}: a range must go upwards, in steps of at least 1",
             )
         found |= set(range(first, last + 1, step))
     return tuple(sorted(found))
@@ -162,7 +162,9 @@ def _value(cron: str, name: str, text: str, least: int, most: int, words: Sequen
     number = int(text) if text.isdecimal() and text.isascii() and len(text) <= 4 else -1
     if not least <= number <= most:
         names = f", or {words[0].upper()} to {words[-1].upper()}" if words else ""
-        raise refusal("cron", cron, f"{text!r} is no {name}; give {least} to {most}{names}")
+        raise refusal(
+            "cron", cron, f"{text!r} is not a valid {name}; give {least} to {most}{names}"
+        )
     return number
 
 

@@ -1,4 +1,4 @@
-"""The spiders, and what they share."""
+"""The spiders, and the functions that they share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from scrapy.http.response.text import TextResponse
 
 
 def base_url(site: str | None) -> str:
-    """The address of the site to crawl, with a slash at its end.
+    """Return the address of the site to crawl, with a slash at its end.
 
-    A crawl without one cannot start.
+    Without an address, the crawl cannot start.
     """
     if not site:
         raise ValueError("give the site to crawl: -a site=http://127.0.0.1:8400")
@@ -22,12 +22,14 @@ def base_url(site: str | None) -> str:
 
 
 def host_of(site: str) -> str:
-    """The host to which a crawl of the site is confined."""
+    """Return the host to which a crawl of the site is confined."""
     return urlsplit(site).hostname or ""
 
 
 def positive(name: str, value: str | int | None) -> int | None:
-    """A whole number greater than zero from a spider argument, or None when it was not given."""
+    """Return the whole number above zero that a spider argument contains, or None without the
+    argument.
+    """
     if value is None or value == "":
         return None
     try:
@@ -40,7 +42,7 @@ def positive(name: str, value: str | int | None) -> int | None:
 
 
 def page(response: Response) -> TextResponse:
-    """The response as the text it has to be."""
+    """Return the response as text."""
     if not isinstance(response, TextResponse):
         raise TypeError(f"{response.url} is not a page of text")
     return response

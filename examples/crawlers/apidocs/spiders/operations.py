@@ -15,13 +15,13 @@ from apidocs.spiders import base_url, host_of, page, positive
 
 
 class OperationsSpider(Spider):
-    """Walks from the front page over the services to their operations.
+    """Crawls from the front page through the services to their operations.
 
-    ``-a site=URL`` (required)
-    ``-a letters=a-f`` only services whose id begins with one of these letters; also
+    ``-a site=URL``: the site (required)
+    ``-a letters=a-f``: only services whose id begins with one of these letters, also in the form
     ``aeiou`` or ``a-c,x``
-    ``-a service=sqs`` only this service
-    ``-a max_pages=100`` at most so many operation pages; the crawl then ends as finished
+    ``-a service=sqs``: only this service
+    ``-a max_pages=100``: the number of operation pages after which the crawl ends as finished
     """
 
     name = "operations"
@@ -40,20 +40,20 @@ class OperationsSpider(Spider):
         self.letters = letters_of(letters)
         self.service = service or None
         self.max_pages = positive("max_pages", max_pages)
-        # Scrapy replaces this with the stored state when a job directory is in use, so the count
+        # Scrapy replaces this with the stored state if a job directory is in use, so the count
         # survives a resume.
         self.state: dict[str, Any] = {}
 
     async def start(self) -> AsyncIterator[Request]:
-        # Subject to the duplicate filter, unlike Scrapy's default: a resumed crawl does not begin
-        # again at the front.
+        # The start request passes through the duplicate filter, unlike Scrapy's default. Therefore,
+        # a resumed crawl does not begin again at the front page.
         if self.service:
             yield Request(f"{self.site}services/{self.service}/", callback=self.parse_service)
         else:
             yield Request(self.site, callback=self.parse)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
-        """A part of the list of services: those that are wanted, and the next part."""
+        """Yield requests for the wanted services on a part of the list, and for the next part."""
         text = page(response)
         for link in text.css("ul.services > li"):
             if link.css("code::text").get("")[:1].lower() in self.letters:
@@ -61,7 +61,7 @@ class OperationsSpider(Spider):
         yield from text.follow_all(css="a[rel=next]", callback=self.parse)
 
     def parse_service(self, response: Response) -> Iterator[Request]:
-        """A part of a service's list of operations, and the next part."""
+        """Yield requests for the operations on a part of a service's list, and for the next part."""
         text = page(response)
         for request in text.follow_all(css="ul.operations > li > a", callback=self.parse_operation):
             if self._enough():
@@ -71,7 +71,7 @@ class OperationsSpider(Spider):
             yield from text.follow_all(css="a[rel=next]", callback=self.parse_service)
 
     def parse_operation(self, response: Response) -> Iterator[Operation]:
-        """The page of an operation."""
+        """Yield the item of the page of an operation."""
         text = page(response)
 
         def column(table: str, condition: str = "") -> list[str]:
@@ -90,7 +90,7 @@ class OperationsSpider(Spider):
         )
 
     def _enough(self, take: bool = True) -> bool:
-        """Whether the page limit is used up; otherwise take one of it."""
+        """Return whether the page limit is used up. If it is not, count one page."""
         if self.max_pages is None:
             return False
         taken = int(self.state.get("pages", 0))
@@ -102,8 +102,8 @@ class OperationsSpider(Spider):
 
 
 def letters_of(text: str | None) -> frozenset[str]:
-    """The letters meant by a text such as ``a-f``, ``aeiou`` or ``a-c,x``; all letters and digits
-    if there is none.
+    """Return the letters that a text such as ``a-f``, ``aeiou`` or ``a-c,x`` selects, or all
+    letters and digits if there is no text.
     """
     if not text:
         return frozenset(string.ascii_lowercase + string.digits)

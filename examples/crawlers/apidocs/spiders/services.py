@@ -13,9 +13,9 @@ from apidocs.spiders import base_url, host_of, page
 
 
 class ServicesSpider(Spider):
-    """Walks from the front page through the list of services.
+    """Crawls from the front page through the list of services.
 
-    ``-a site=URL`` (required)
+    ``-a site=URL``: the site (required)
     """
 
     name = "services"
@@ -26,18 +26,18 @@ class ServicesSpider(Spider):
         self.allowed_domains = [host_of(self.site)]
 
     async def start(self) -> AsyncIterator[Request]:
-        # Subject to the duplicate filter, unlike Scrapy's default: a resumed crawl does not begin
-        # again at the front.
+        # The start request passes through the duplicate filter, unlike Scrapy's default. Therefore,
+        # a resumed crawl does not begin again at the front page.
         yield Request(self.site, callback=self.parse)
 
     def parse(self, response: Response, **kwargs: Any) -> Iterator[Request]:
-        """A part of the list: its services, and the next part."""
+        """Yield requests for the services on a part of the list, and for the next part."""
         text = page(response)
         yield from text.follow_all(css="ul.services > li > a", callback=self.parse_service)
         yield from text.follow_all(css="a[rel=next]", callback=self.parse)
 
     def parse_service(self, response: Response) -> Iterator[Service]:
-        """The page of a service."""
+        """Yield the item of the page of a service."""
         text = page(response)
 
         def fact(name: str) -> str:

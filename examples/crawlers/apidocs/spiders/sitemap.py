@@ -1,4 +1,6 @@
-"""One item per address in the sitemap, whether or not it could be fetched."""
+"""A spider that yields one item for each address in the sitemap, even if the address could not be
+fetched.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,17 @@ PROBLEMS = (401, 403, 404, 410, 429, 500, 502, 503, 504)
 
 
 class LinksSpider(SitemapSpider):
-    """Checks every address in the site's sitemaps: dead ones, redirects, and those that only worked
-    at a later try.
+    """Checks every address in the sitemaps of the site, and reports dead links, redirects, and
+    addresses that only worked after a retry.
 
-    ``-a site=URL`` (required)
-    ``-a max_links=100`` at most so many entries of each sitemap
+    ``-a site=URL``: the site (required)
+    ``-a max_links=100``: the maximum number of entries of each sitemap
     """
 
     name = "sitemap"
-    # Scrapy would follow a redirect and drop it when its target is already known; here each address
-    # gets its own item. Server errors are tried again before they arrive, so they are final.
+    # Scrapy would follow a redirect, and drop the request if its target is already known. Here,
+    # each address gets its own item. Server errors are retried before they arrive here, so they are
+    # final.
     handle_httpstatus_list = (*REDIRECTS, *PROBLEMS)
     sitemap_rules = (("", "parse_link"),)
 
@@ -41,13 +44,13 @@ class LinksSpider(SitemapSpider):
         self.max_links = positive("max_links", max_links)
 
     def sitemap_filter(self, entries: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-        """Apply the limit."""
+        """Yield the entries up to the limit."""
         return islice(entries, self.max_links)
 
     def parse_link(self, response: Response) -> Iterator[CheckedLink | Request]:
-        """The answer for one address.
+        """Yield the item about the answer for one address.
 
-        Where a redirect leads is an address to be checked like any other.
+        The target of a redirect is checked like any other address.
         """
         location = response.headers.get("Location") if response.status in REDIRECTS else None
         target = response.urljoin(location.decode("latin-1")) if location else None
