@@ -63,7 +63,7 @@ def test_a_list_shows_what_needs_somebody(gateway: respx.MockRouter, crawlctl: C
 
 def test_an_empty_list_says_so(gateway: respx.MockRouter, crawlctl: Crawlctl) -> None:
     gateway.get("/v1/incidents").respond(json={"incidents": [], "next_page_token": None})
-    assert "nothing needs anybody" in crawlctl("incidents").err
+    assert "nothing needs attention" in crawlctl("incidents").err
     result = crawlctl("incidents", "--mine", "--assignee", "bob")
     assert (result.code, "--mine: not allowed with --assignee" in result.err) == (2, True)
 

@@ -1,4 +1,4 @@
-"""``crawlctl incidents`` and ``crawlctl incident``: what needs somebody."""
+"""``crawlctl incidents`` and ``crawlctl incident``: problems that need attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def list_incidents(
     project: Project = None,
     limit: Limit = 50,
 ) -> int:
-    """List what needs somebody, newest first.
+    """List the problems that need attention, newest first.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def list_incidents(
         "project": project,
     }
     if not watch:
-        empty = "nothing needs anybody" if state == "open" else "no incidents"
+        empty = "nothing needs attention" if state == "open" else "no incidents"
         columns = INCIDENT.columns
         show_list("/v1/incidents", columns, key="incident_id", empty=empty, limit=limit, **wanted)
         return Exit.DONE
@@ -76,7 +76,7 @@ def list_incidents(
             lambda: gateway.rows("/v1/incidents", limit=limit, **wanted),
             lines,
             picture=lambda rows: build_table(rows, INCIDENT.columns),
-            nothing="nothing needs anybody",
+            nothing="nothing needs attention",
         )
     return Exit.GAVE_UP_WAITING
 

@@ -9,11 +9,11 @@ INCIDENTS = Feature(
     tables=("store.tables",),
     subject="store.tables:incident.c.incident_id",
     retain="store.incidents:RETENTION",
-    verbs={"incidents": ("cli:list_incidents", "List what needs somebody.")},
+    verbs={"incidents": ("cli:list_incidents", "List the problems that need attention.")},
     nouns=(
         VerbGroup(
             "incident",
-            "Incidents: what needs somebody, once for each cause.",
+            "Incidents: problems that need attention, once for each cause.",
             {
                 "show": ("cli:show", "Show everything about an incident."),
                 "mute": ("cli:mute", "Send no events about an incident for a time."),

@@ -264,6 +264,12 @@ def test_a_part_is_unwell_in_two_rounds_and_workflows_that_cannot_continue(
     assert player.found(*parts, times=OFTEN) == {}
     assert player.found(*parts, times=OFTEN) == {"part_unwell": "parts/temporal"}
     assert player.found(part("temporal", "ok"), times=OFTEN) == {}
+    queues = [part(f"queue crawler-lifecycle-{name} (activities)") for name in ("main", "audit")]
+    player.play(queues[0], times=OFTEN)
+    [row] = player.play(queues[0], times=OFTEN)
+    [same] = player.play(*queues, times=OFTEN)
+    assert (row.subject, same.incident_id) == ("parts/task queues", row.incident_id)
+    assert player.found(part("temporal", "ok"), times=OFTEN) == {}
     blocked = player.rounds._gateway.blocked
     blocked._known = {f"crawl/shop/{n}": "a bug" for n in range(3)}
     [row] = player.play(times=OFTEN)

@@ -41,7 +41,7 @@ class IncidentRow:
     first_run_id: int | None
     last_run_id: int | None
     opened_at: datetime
-    """The time since which it needs somebody."""
+    """The time since which it needs attention."""
     last_at: datetime
     """The time of its newest occurrence."""
     closed_at: datetime | None = None

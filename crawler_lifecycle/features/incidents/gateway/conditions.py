@@ -1,5 +1,5 @@
 """The conditions of crawlers, pools, polls, workers and the other parts of the
-installation that need somebody.
+installation that need attention.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from crawler_lifecycle.store.store import Store
 #: The last runs of a crawler that are read, and the most that are read if many ended at once.
 RUNS = 20
 RUNS_MAX = 1_000
-#: A run may wait so long for slots before its pool needs somebody.
+#: A run may wait so long for slots before its pool needs attention.
 WAITS_FOR = timedelta(minutes=10)
 HOLDERS_MAX = 3
-DOCTOR = "crawlctl doctor shows what is wrong"
+#: The name of all task queues as one part.
+QUEUES = "task queues"
 
 
 def found_of_crawlers(store: Store, ended: Mapping[Crawler, int]) -> Iterator[IncidentCondition]:
@@ -87,15 +88,33 @@ def found_of_parts(
     """
     before = dict(bad)
     bad.clear()
-    for part in parts:
-        if part.level != "bad" or part.name == "polls":  # polls have a kind of their own
-            continue
+    for part in _bad_parts(parts):
         since = bad[part.name] = before.get(part.name, now)
         if part.name in before:
-            subject = f"parts/{part.name}"
             yield IncidentCondition(
-                "part_unwell", subject, ALL, part.text, since, since, fix=part.fix
+                "part_unwell",
+                f"parts/{part.name}",
+                ALL,
+                part.text,
+                since,
+                since,
+                fingerprint(part.name if part.name == QUEUES else part.text),
+                fix=part.fix,
             )
+
+
+def _bad_parts(parts: Iterable[HealthPart]) -> list[HealthPart]:
+    """Return the bad parts, except polls, which have a kind of their own.
+
+    All task queues are one part, because one worker serves many queues: its end is one cause.
+    """
+    bad = [part for part in parts if part.level == "bad" and part.name != "polls"]
+    queues = [part for part in bad if part.name.startswith("queue")]
+    if not queues:
+        return bad
+    more = f"; and {count(len(queues) - 1, 'more task queue')}" if len(queues) > 1 else ""
+    together = replace(queues[0], name=QUEUES, text=f"{queues[0].text}{more}")
+    return [*(part for part in bad if part not in queues), together]
 
 
 def found_of_workflows(

@@ -87,7 +87,7 @@ def add_incidents(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/v1/incidents", **documents(IncidentPage))
     def list_incidents(filters: Annotated[IncidentFilters, Query()], request: Request) -> Response:
-        """The incidents, newest first: what needs somebody, once for each cause and subject."""
+        """The incidents, newest first: problems that need attention, once for each cause."""
         assignee = filters.assignee
         if filters.mine:
             assignee = caller_name()

@@ -1,4 +1,4 @@
-"""The conditions of webhooks and alerts that need somebody."""
+"""The conditions of webhooks and alerts that need attention."""
 
 from __future__ import annotations
 
