@@ -114,7 +114,7 @@ class Tools:
         return enclosed(count(len(rows), "run"), rows)
 
     def list_incidents(self, limit: Rows = 20) -> str:
-        """List the problems that need attention now, such as failing crawlers and paused schedules."""
+        """List open problems, such as failing crawlers and paused schedules."""
         with self.connect() as gateway:
             rows = gateway.rows("/v1/incidents", limit=limit)
         return enclosed(count(len(rows), "incident"), rows)
