@@ -128,7 +128,7 @@ async def _server_time(gateway: Gateway) -> None:
     """The list as HTML and as JSON, in turn over one connection."""
     times: dict[str, list[float]] = {}
     cases = {
-        "page": ("/", {}),
+        "page": ("/runs", {}),
         "json": (f"/v1/runs?page_size={ROWS}", {}),
         "alive": ("/healthz", {}),
     }
@@ -171,7 +171,7 @@ async def _first_visit(browser: Browser, gateway: Gateway) -> None:
     work: list[dict[str, float]] = []
     empty = await _empty(browser)
     for _ in range(VISITS):
-        async with visiting(browser, gateway.url + "/", until="#runs tr") as visit:
+        async with visiting(browser, gateway.url + "/runs", until="#runs tr") as visit:
             work.append(await visit.worked())
             await asyncio.sleep(3)  # what the stream sends at first belongs to the visit
             found.append(visit)

@@ -118,7 +118,7 @@ async def _cost(harness: UiHarness, writer: Writer) -> tuple[float, float]:
 
 async def _poll(harness: UiHarness, writer: Writer, count: int, without: float) -> None:
     async with visiting(
-        harness.browser, harness.gateway.url + "/", NOTE_ROWS, until="#runs tr"
+        harness.browser, harness.gateway.url + "/runs", NOTE_ROWS, until="#runs tr"
     ) as visit:
         path = str(await visit.page.get_attribute("#live", "data-stream"))
         screens = Screens(harness.gateway.url, path)
@@ -169,7 +169,7 @@ async def many(harness: UiHarness) -> None:
         connection.execute(live.values(status="PROCESSING", stage="reconciliation"))
     writer = Writer(harness.store, runs)
     async with httpx.AsyncClient(base_url=harness.gateway.url, timeout=30) as http:
-        addresses = ["/", *(f"/runs/{one.run_id}" for one in runs[-PAGES // 2 :])]
+        addresses = ["/runs", *(f"/runs/{one.run_id}" for one in runs[-PAGES // 2 :])]
         paths = []
         for address in addresses:
             answer = (await http.get(address, headers={"Accept": "text/html"})).raise_for_status()
@@ -205,7 +205,7 @@ async def presses(harness: UiHarness) -> None:
     """Print how long a press takes until the next paint, while rows change."""
     writer = Writer(harness.store, [harness.new_run() for _ in range(ROWS)])
     async with visiting(
-        harness.browser, harness.gateway.url + "/", NOTE_PRESSES, until="#runs tr"
+        harness.browser, harness.gateway.url + "/runs", NOTE_PRESSES, until="#runs tr"
     ) as visit:
         page = visit.page
         changes = asyncio.create_task(writer.write(SECONDS, RATE))

@@ -368,7 +368,7 @@ def _among(name: str) -> Read:
     returns ``None`` if there is no value.
     """
     return lambda row: (
-        Link(row[name], f"/?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
+        Link(row[name], f"/runs?{name}={quote(str(row[name]), safe='')}") if row.get(name) else None
     )
 
 
@@ -902,7 +902,7 @@ POOL = Subject(
     "pool",
     "name",
     columns=(
-        Column("Pool", lambda row: Link(row["name"], f"/?pool={quote(row['name'], safe='')}")),
+        Column("Pool", lambda row: Link(row["name"], f"/runs?pool={quote(row['name'], safe='')}")),
         Column("In use", _in_use, right=True),
         Column("Executing", count("executing"), right=True),
         Column("Runs wait", count("waiting_runs"), right=True),

@@ -11,12 +11,12 @@ from crawler_lifecycle.features import FEATURES
 from crawler_lifecycle.gateway.parts import Gateway
 from crawler_lifecycle.gateway.pools import add_pool_page
 from crawler_lifecycle.gateway.ui.crawlers import add_crawlers
+from crawler_lifecycle.gateway.ui.fleet import add_fleet, rail_counts
 from crawler_lifecycle.gateway.ui.ledger import add_ledger
 from crawler_lifecycle.gateway.ui.live import add_stream
 from crawler_lifecycle.gateway.ui.login import add_login
 from crawler_lifecycle.gateway.ui.parts.rendering import add_assets
 from crawler_lifecycle.gateway.ui.runs.commands import add_commands, add_runs
-from crawler_lifecycle.gateway.ui.runs.overview import Overview
 from crawler_lifecycle.gateway.ui.runs.reading import add_files, add_items, add_log
 from crawler_lifecycle.gateway.ui.runs.run import add_run
 from crawler_lifecycle.gateway.ui.runs.starting import add_start
@@ -27,20 +27,23 @@ def add_page(app: FastAPI, gateway: Gateway) -> None:
     store = gateway.store
     views = gateway.views
     clock = gateway.clock
+    rail_counts(app, store)
     add_assets(app)
     add_login(app, gateway.logins, clock)
-    # This route comes before those of runs, or "new" would be the id of a run.
+    add_fleet(app, store, gateway.fleet, gateway.health)
+    # Before the runs, or "new" would be a run.
     add_start(app, gateway.commands, gateway.crawlers, store)
-    add_runs(app, views, gateway.health, Overview(store, views), store.runs)
+    add_runs(app, views, store.runs)
     add_run(app, store, views, gateway.temporal_page, gateway.deliveries)
     add_log(app, gateway.reader, views)
     add_files(app, gateway.files, views, store.runs)
     add_items(app, gateway.items, views)
     add_commands(app, gateway.commands, clock)
-    add_crawlers(app, store, gateway.recent, gateway.crawlers, gateway.schedule_views.of_crawler)
+    add_crawlers(app, store, gateway.crawlers, clock, gateway.schedule_views.of_crawler)
     add_pool_page(app, store.pools, clock)
     add_ledger(app, store, views, gateway.workflows, gateway.once)
     for feature in FEATURES:
         for name in feature.pages:
             feature.load(name)(app, gateway)
+    app.router.dependencies.pop()
     add_stream(app, gateway.feed, clock, gateway.needs, store.runs)

@@ -38,6 +38,7 @@ from crawler_lifecycle.gateway.runs.blocked import BlockedRuns
 from crawler_lifecycle.gateway.runs.commands import Commands
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
 from crawler_lifecycle.gateway.runs.deliveries import Deliveries
+from crawler_lifecycle.gateway.runs.fleet import Fleet
 from crawler_lifecycle.gateway.runs.items import RunItems
 from crawler_lifecycle.gateway.runs.recent import RecentRuns
 from crawler_lifecycle.gateway.runs.routes import RunViews
@@ -122,6 +123,7 @@ class Gateway:
         self.items = RunItems(self.files, store.runs, store.tasks)
         self.health = Health(self.needs, workflows, self.feed, store, clock)
         self.recent = RecentRuns(store.runs, crawlers, clock)
+        self.fleet = Fleet(store, crawlers, clock)
         self.views = RunViews(store, blocked, clock)
         parts = (store.initiation, store.additions, store.stops, store.runs, store.deletion)
         self.commands = Commands(*parts, workflows, crawlers, clock)

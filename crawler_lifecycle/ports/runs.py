@@ -186,28 +186,16 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingRuns:
-    """The live runs that are waiting for the same thing, and the oldest of these runs. ``pool`` is
-    the pool for whose slots they are waiting.
-    """
-
-    wait: Wait
-    pool: str | None
-    runs: int
-    oldest: int
-
-
-@dataclass(frozen=True, slots=True)
 class LiveRuns:
-    """The runs that have not ended: their numbers by status, what they are waiting for, and the
-    pace of executing runs.
+    """The live runs of a crawler that wait for the same thing, or for nothing (``None``).
+
+    ``pool`` is the pool of their slots.
     """
 
-    by_status: Mapping[str, int]
-    waits: Sequence[WaitingRuns]
-    pages_per_minute: float
-    items_per_minute: float
-    """The sums of all known averages of PROCESSING runs."""
+    crawler: str
+    wait: Wait | None
+    pool: str
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def test_the_line_is_seen_everywhere(harness: Harness, client: TestClient) -> No
     assert client.get("/v1/runs", params={"pool": "shop-b"}).json()["runs"] == []
     page = client.get(f"/runs/{last}").text
     assert "2 more urgent and 1 older tasks come first" in page
-    assert '<a href="/?pool=shop-a">shop-a</a>' in page
+    assert '<a href="/runs?pool=shop-a">shop-a</a>' in page
     assert re.search(
         r'<th scope="row"><a href="/\?pool=shop-a">shop-a</a></th><td class="n">2 of 2</td>',
         pools(client),

@@ -129,6 +129,7 @@ MAY = {
         "scan",
         "run_history",
     ): "the newest runs are counted in the order of the key, at most 10,001",
+    ("crawler_names", "scan", "run_history"): "SQLite reads an index, once in ten seconds",
     **{
         (
             "known_values",
@@ -152,8 +153,12 @@ MAY = {
         "temporary",
         "run_history",
     ): "the failed runs of a crawler are counted by outcome, for people",
-    ("live_now", "scan", "each"): "a bounded number of live runs is counted, for all who poll",
-    ("live_now", "temporary", "each"): "a bounded number of live runs is counted, for all who poll",
+    ("live_runs", "scan", "each"): "a bounded number of live runs is counted, for all who poll",
+    (
+        "live_runs",
+        "temporary",
+        "each",
+    ): "a bounded number of live runs is counted, for all who poll",
     **{
         (
             "count_due",
@@ -663,9 +668,10 @@ def overviews(store: Store, filled: Filled) -> None:
     lately = FILLED_FROM + timedelta(minutes=filled.size.runs - 500)
     store.runs.runs_between(lately, lately + timedelta(hours=1))
     store.runs.ends_of("crawler-7", lately, 8)
-    store.runs.live_now(1_000)
+    store.runs.live_runs(1_000)
+    store.runs.crawler_names(1_000)
+    store.runs.good_shares([f"crawler-{n}" for n in range(50)], lately)
     store.runs.brief_runs(50, crawler="crawler-7")
-    store.runs.brief_runs(50, attention=True)
     store.schedules.latest_due()
 
 

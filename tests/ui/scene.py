@@ -16,9 +16,9 @@ from tests.ui.people import start
 
 #: A page of each kind; what stands in braces is a key of what ``prepare`` returns.
 PAGES = {
-    "runs": "/",
-    "attention": "/?attention=true",
-    "found": "/?search=pla&status=COMPLETED&sort=-pages&all=true",
+    "runs": "/runs",
+    "attention": "/runs?attention=true",
+    "found": "/runs?search=pla&status=COMPLETED&sort=-pages&all=true",
     "start": "/runs/new?crawler=plain",
     "again": "/runs/new?like={stopped}",
     "stopped": "/runs/{stopped}",

@@ -32,7 +32,7 @@ def test_without_javascript_runs_are_read_started_stopped_and_resumed(
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.get_by_role("main").get_by_role("status")).to_contain_text("1 carried out")
     until(lambda: harness.status(run_id) == "FAILED", "the end")
-    page.goto("/?status=FAILED")
+    page.goto("/runs?status=FAILED")
     # The browser's own words: the tool's search for texts leaves out what is in <noscript>.
     assert "UTC, when this page was rendered." in page.locator("footer").inner_text()
     expect(row(page, run_id)).to_contain_text("cancelled")
@@ -50,7 +50,7 @@ def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on
     harness: Harness, visitor: Visitor
 ) -> None:
     run_id = start(harness)
-    listed = visitor.open("/")
+    listed = visitor.open("/runs")
     listed.set_viewport_size({"width": 800, "height": 300})
     expect(row(listed, run_id)).to_contain_text("PROCESSING")
     expect(listed.locator("#strip")).to_contain_text("Everything works")
@@ -93,7 +93,7 @@ def test_the_bar_names_temporal_also_above_a_log(harness: Harness, visitor: Visi
 def test_a_first_connection_that_fails_is_tried_again(visitor: Visitor) -> None:
     visitor.context.route("**/page/events?*", lambda route: route.abort())
     with visitor.expecting("ERR_", "htmx:error"):
-        page = visitor.open("/")
+        page = visitor.open("/runs")
         expect(bar(page)).to_contain_text("No news since")
         visitor.context.unroute("**/page/events?*")
         expect(bar(page)).to_be_hidden()
@@ -106,7 +106,7 @@ def test_a_wrong_clock_a_tab_behind_and_a_sleep_raise_no_bar_that_stays(visitor:
     visitor.context.add_init_script(
         "window.wrong = -86400e3; const real = Date.now; Date.now = () => real() + wrong;"
     )
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     page.evaluate(
         "new MutationObserver(() => (window.raised ||= []).push(bar.textContent)).observe(bar, {childList: true})"
     )
@@ -137,7 +137,7 @@ def test_a_tab_that_was_opened_behind_tells_its_age_at_once(visitor: Visitor) ->
     visitor.context.add_init_script(
         "window.held = []; window.requestAnimationFrame = (begin) => held.push(begin);"
     )
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     page.wait_for_timeout(6000)
     told, bar = page.evaluate("""() => new Promise((done) => {
       held.splice(0).forEach((begin) => begin());
@@ -154,7 +154,7 @@ def test_gateways_of_two_builds_do_not_let_a_page_begin_anew_for_ever(visitor: V
     hello = json.dumps({"now": datetime.now(UTC).isoformat(), "build": "another"})
     events = {"content_type": "text/event-stream", "body": f"event: hello\ndata: {hello}\n\n"}
     visitor.context.route("**/page/events?*", lambda route: route.fulfill(**events))
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     expect(page.get_by_text("This page is out of date")).to_be_visible()
     page.get_by_role("searchbox").focus()  # the page does not begin anew while somebody types
 
@@ -192,7 +192,7 @@ def test_the_login_leads_back_shows_what_a_role_may_do_and_ends(
     with visitor.expecting("Clear-Site-Data"):
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-    page.goto("/")
+    page.goto("/runs")
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     assert not visitor.context.cookies()
 

@@ -15,14 +15,14 @@ from tests.ui.people import now, number, row, start
 def test_a_run_is_started_from_its_form_and_watched_to_its_end(
     harness: Harness, visitor: Visitor
 ) -> None:
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     page.get_by_role("link", name="Start a run").click()
     page.get_by_label("Crawler").select_option("plain")
     page.get_by_role("button", name="Show its form").click()
     page.get_by_label("max_pages").fill("5")
     page.get_by_role("button", name="Start", exact=True).click()
     run_id = number(page)
-    list_of_runs = visitor.open("/")
+    list_of_runs = visitor.open("/runs")
     expect(row(list_of_runs, run_id)).to_contain_text("COMPLETED")
     visitor.show(page)
     expect(now(page)).to_contain_text("COMPLETED")
@@ -89,7 +89,7 @@ def test_what_failed_is_resumed_once_however_often_the_form_is_sent(
 
 def test_a_selection_is_stopped_with_an_answer_for_each(harness: Harness, visitor: Visitor) -> None:
     chosen, other = [start(harness), start(harness)], start(harness)
-    page = visitor.open("/?crawler=plain&status=PROCESSING&status=INITIALIZING")
+    page = visitor.open("/runs?crawler=plain&status=PROCESSING&status=INITIALIZING")
     for run_id in chosen:
         page.get_by_role("checkbox", name=f"Run {run_id}", exact=True).check()
     page.get_by_label("Reason").fill("too many")
@@ -117,14 +117,14 @@ def test_keys_find_choose_and_open_a_run(harness: Harness, visitor: Visitor) -> 
         for tag in ("by xQz", "by mouse")
     ]
     until(lambda: all(harness.status(one) == "COMPLETED" for one in runs), "the end of both")
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     press = page.keyboard.press
     press("/")
     page.keyboard.type("xqZ")
     expect(row(page, runs[1])).to_have_count(0)
     expect(row(page, runs[0])).to_be_visible()
     expect(page.get_by_role("searchbox")).to_have_value("xqZ")
-    expect(page).to_have_url(re.compile(r"/\?search=xqZ$"))
+    expect(page).to_have_url(re.compile(r"/runs\?search=xqZ$"))
     expect(page.get_by_text("1 run", exact=True)).to_be_visible()
     press("j")
     expect(page.get_by_role("searchbox")).to_have_value("xqZj")
@@ -141,7 +141,7 @@ def test_keys_find_choose_and_open_a_run(harness: Harness, visitor: Visitor) -> 
     press("v")
     page.get_by_label("Name").fill("<b>mine")
     press("Enter")
-    expect(page.get_by_role("link", name="<b>mine")).to_have_attribute("href", "/?search=xqZ")
+    expect(page.get_by_role("link", name="<b>mine")).to_have_attribute("href", "/runs?search=xqZ")
     press("Escape")
     page.get_by_role("link", name=str(runs[0]), exact=True).press("Enter")
     expect(page).to_have_url(re.compile(rf"/runs/{runs[0]}$"))
@@ -159,7 +159,7 @@ def test_on_a_phone_the_first_run_is_in_the_first_screen(harness: Harness, visit
     visitor = visits(
         str(harness.stack.addresses["gateway"]), viewport={"width": 390, "height": 844}
     )
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     expect(page.get_by_role("link", name="Webhooks")).to_be_hidden()
     page.get_by_text("Menu").click()
     expect(page.get_by_role("link", name="Webhooks")).to_be_visible()
@@ -213,7 +213,7 @@ OVERLAPPING = """() => [...document.querySelectorAll(".runs tr")].flatMap((row) 
 def test_no_two_columns_of_the_list_overlap(harness: Harness, visitor: Visitor) -> None:
     """The README's own picture once showed an outcome printed over the tasks."""
     run_id = start(harness)
-    page = visitor.open("/")
+    page = visitor.open("/runs")
     expect(row(page, run_id)).to_contain_text("PROCESSING")
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})

@@ -140,9 +140,9 @@ _NEEDS: tuple[tuple[Access, str], ...] = (
     (Access(None, body_max=_FORM_MAX, page=True), "logIn logOut"),
     (
         Access(Role.READ, page=True),
-        """showRuns showRun showTasks showTimeline showLog showFiles showFile showItems showCrawlers
-        showCrawler showCorrections showManagers showManager showGraphs showGraph showSchedules
-        showSchedule showPools""",
+        """showFleet showParts showRuns showRun showTasks showTimeline showLog showFiles showFile
+        showItems showCrawlers showCrawler showCorrections showManagers showManager showGraphs
+        showGraph showSchedules showSchedule showPools""",
     ),
     (Access(Role.READ, everything=True, page=True), "showAudit"),
     (Access(Role.OPERATE, everything=True, page=True), "pressAudit"),

@@ -1,9 +1,8 @@
-"""The web pages of the catalogue and of one crawler."""
+"""The web page of a crawler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from operator import attrgetter
@@ -14,30 +13,26 @@ from fastapi import FastAPI, Path, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.coverage import FIELDS_MAX, RUNS
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition
-from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.names import graph_key_of, names_of_workflow
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.gateway.runs.commands import mapping_of
 from crawler_lifecycle.gateway.runs.crawlers import Crawlers
-from crawler_lifecycle.gateway.runs.recent import RecentRuns, brought_less
-from crawler_lifecycle.gateway.ui.parts.rendering import answer, number, query, span
-from crawler_lifecycle.ports.runs import BriefRun, RecentRun
+from crawler_lifecycle.gateway.runs.recent import brought_less
+from crawler_lifecycle.gateway.ui.parts.charts import bars, run_seconds
+from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
+from crawler_lifecycle.ports.runs import BriefRun
 from crawler_lifecycle.store.store import Store
 from crawler_lifecycle.subjects import GRAPH
 from crawler_lifecycle.web.problems import Problem
 
-#: The height of a chart in the list, in units of the SVG.
-HEIGHT = 40
-#: The width of one run in it.
-WIDTH = 10
-#: The height of the chart on the page of a crawler.
-LARGE = 72
-#: The width of one run in it.
-WIDE = 16
-#: The number of runs on the page of a crawler.
+#: The height of the chart, and the width of one run in it, in units of the SVG.
+HEIGHT = 72
+WIDTH = 16
+#: The runs on the page of a crawler, the newest good ones that are compared with those before, and
+#: the fewest of these.
 EACH = 50
 #: The number of newest good runs that are compared with earlier ones.
 NEWEST = 10
@@ -51,53 +46,14 @@ LISTED_MAX = 20
 DAYS = (7, 30)
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One run of a chart."""
-
-    run: RecentRun
-    kind: str
-    """Its result: ``completed``, ``failed``, ``stopped`` by a person, or ``open``."""
-    x: int
-    items: float
-    """The height of the bar for items. The run with the most items has the full height."""
-    errors: float
-    duration: float
-    title: str
-
-
 def add_crawlers(
     app: FastAPI,
     store: Store,
-    recent: RecentRuns,
     crawlers: Crawlers,
+    clock: Clock,
     schedules: Callable[[str], list[dict[str, Any]]],
 ) -> None:
-    """Add the web pages of the catalogue and of one crawler."""
-
-    @app.get("/crawlers")
-    async def show_crawlers(request: Request) -> Response:
-        """Show the crawlers that can be started, with charts of their last runs."""
-        try:
-            found = await recent.read()
-            known = await crawlers.all()
-        except LifecycleError as error:
-            return answer(
-                request, "crawlers.html", rows=[], left_out=0, away=str(error), now=recent.clock()
-            )
-        rows = [
-            (known.get(crawler.crawler), crawler, bars(crawler.runs)) for crawler in found.crawlers
-        ]
-        return answer(
-            request,
-            "crawlers.html",
-            rows=rows,
-            away=crawlers.note(),
-            left_out=found.left_out,
-            now=found.at,
-            height=HEIGHT,
-            width=WIDTH,
-        )
+    """Add the web page of a crawler."""
 
     @app.get("/crawlers/{crawler}")
     async def show_crawler(
@@ -110,7 +66,7 @@ def add_crawlers(
         runs = await run_in_threadpool(store.runs.brief_runs, EACH, crawler=crawler)
         if not runs and crawler not in known:
             near = (f"is {match_} meant?" for match_ in get_close_matches(crawler, known, 1, 0.5))
-            fix = next(near, away or "see the list of crawlers")
+            fix = next(near, away or "the first page lists all crawlers")
             raise Problem(
                 404,
                 "unknown_crawler",
@@ -125,7 +81,7 @@ def add_crawlers(
         runs: list[BriefRun],
         away: str | None,
     ) -> Response:
-        now = recent.clock()
+        now = clock()
         last = store.runs.list_runs(crawler=name, limit=1)
         hour = now.replace(minute=0, second=0, microsecond=0)
         rates = []
@@ -139,9 +95,9 @@ def add_crawlers(
             "runs": runs,
             "away": away,
             "now": now,
-            "bars": bars(runs, LARGE, WIDE),
-            "height": LARGE,
-            "width": WIDE,
+            "bars": bars(runs, HEIGHT, WIDTH),
+            "height": HEIGHT,
+            "width": WIDTH,
             "each": EACH,
             "rates": rates,
             "less": brought_less(runs),
@@ -154,49 +110,6 @@ def add_crawlers(
         return answer(request, "crawler.html", **values)
 
 
-def bars(runs: Sequence[RecentRun], height: int = HEIGHT, width: int = WIDTH) -> list[Bar]:
-    """Return the bars of a chart.
-
-    ``runs`` is sorted from newest to oldest, and the newest run is on the right.
-    """
-    runs = list(reversed(runs))
-    items, errors = (
-        max((getattr(run, name) or 0 for run in runs), default=0) for name in ("items", "errors")
-    )
-    longest = max((_seconds(run) or 0.0 for run in runs), default=0.0)
-
-    def part(value: float | None, most: float) -> float:
-        return round(height * (value or 0) / most, 1) if most else 0.0
-
-    made = []
-    for n, run in enumerate(runs):
-        took = _seconds(run)
-        words = [
-            f"run {run.run_id}: {run.status}",
-            run.outcome or "",
-            f"{number(run.items)} items",
-            f"{number(run.errors)} errors",
-            span(took) if took is not None else "",
-        ]
-        parts = (part(run.items, items), part(run.errors, errors), part(took, longest))
-        made.append(
-            Bar(run, _kind(run), n * width, *parts, ", ".join(word for word in words if word))
-        )
-    return made
-
-
-def _kind(run: RecentRun) -> str:
-    if run.status == RunStatus.FAILED:
-        return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
-    return "completed" if run.status == RunStatus.COMPLETED else "open"
-
-
-def _seconds(run: RecentRun) -> float | None:
-    if run.started_at is None or run.ended_at is None:
-        return None
-    return max((run.ended_at - run.started_at).total_seconds(), 0.0)
-
-
 def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | None, float | None]]:
     """Return the usual figures of these good runs, which are sorted from newest to oldest.
 
@@ -206,7 +119,7 @@ def usual(good: Sequence[BriefRun]) -> list[tuple[str, float, float, float | Non
     """
     found = []
     for name in ("items", "pages", "errors", "duration"):
-        read = _seconds if name == "duration" else attrgetter(name)
+        read = run_seconds if name == "duration" else attrgetter(name)
         values: list[float] = [value for run in good if (value := read(run)) is not None]
         before = values[NEWEST:]
         late = median(values[:NEWEST]) if len(before) >= BEFORE_MIN else None

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, null, select, union_all
+from sqlalchemy import and_, func, null, select, union_all
 
 from crawler_lifecycle.domain.coverage import Coverage
 from crawler_lifecycle.domain.ended_by import EndedBy
-from crawler_lifecycle.domain.run import RunStatus, pages_per_minute
+from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
-from crawler_lifecycle.ports.runs import BriefRun, Ends, LiveRuns, WaitingRuns
+from crawler_lifecycle.ports.runs import BriefRun, Ends, LiveRuns
 from crawler_lifecycle.store.base.rows import Row, made, seen
 from crawler_lifecycle.store.base.unit import StorePart
 
 from .lists import WAITING, first_after, last_before, wait_column
-from .tables import LIVE_RUNS, run_history
+from .tables import LIVE_RUNS, OVER_RUNS, run_history
 
 #: The columns of a ``BriefRun``.
 BRIEF = [run_history.c[name] for name in BriefRun.__dataclass_fields__]
@@ -74,42 +75,54 @@ class RunCounts(StorePart):
             failures = [(row.runs, newest[row.newest]) for row in told]
             return Ends(count(RunStatus.COMPLETED), count(RunStatus.FAILED), stopped, failures)
 
-    def live_now(self, most: int) -> LiveRuns:
-        """Count live runs by status and by what they are waiting for.
+    def live_runs(self, most: int) -> list[LiveRuns]:
+        """Count live runs by crawler and by what they wait for.
 
         At most ``most`` runs of each status are read.
         """
         r = run_history.c
-        by_status = Counter[str]()
-        waits = Counter[tuple[str, str | None]]()
-        oldest: dict[tuple[str, str | None], int] = {}
-        mine = seen(run_history, leads=True)
+        found = list[LiveRuns]()
         with self._db.reading() as conn:
             for status in LIVE_RUNS:
                 wait = wait_column() if status in WAITING else null()
-                some = select(wait.label("wait"), r.pool, r.run_id).where(r.status == status, *mine)
+                some = select(wait.label("wait"), r.pool, r.crawler)
+                some = some.where(r.status == status, *seen(run_history, leads=True))
                 each = some.limit(most).subquery("page").c
-                columns = (each.wait, each.pool, func.count(), func.min(each.run_id))
-                for kind, pool, runs, first in conn.execute(
-                    select(*columns).group_by(each.wait, each.pool)
+                same = (each.crawler, each.wait, each.pool)
+                for crawler, kind, pool, runs in conn.execute(
+                    select(*same, func.count()).group_by(*same)
                 ):
-                    key = kind, pool if kind == Wait.POOL else None
-                    by_status[status] += runs
-                    waits[key] += runs if kind is not None else 0
-                    oldest[key] = min(first, oldest.get(key, first))
-            running = select(r.pages, r["items"], r.started_at, r.last_progress_at).where(
-                r.status == RunStatus.PROCESSING, r.attempt == 1, *mine
+                    found.append(LiveRuns(crawler, kind and Wait(kind), pool, runs))
+        return found
+
+    def good_shares(self, crawlers: Collection[str], since: datetime) -> dict[str, float]:
+        """Return for each of these crawlers the share of its runs since ``since`` that completed.
+
+        Runs that a person stopped do not count. A crawler without other runs has no share.
+        """
+        r = run_history.c
+        completed = Counter[str]()
+        ended = Counter[str]()
+        if not crawlers:  # with an empty list, SQLite would scan the table
+            return {}
+        runs = func.count().label("runs")
+        with self._db.reading() as conn:
+            first = first_after(conn, since)
+            near = and_(
+                r.run_id > last_before(conn, since), r.run_id < first, r.created_at >= since
             )
-            rows = conn.execute(running.limit(most)).all()
-        pace = [
-            sum(pages_per_minute(row[n], row[2], row[3]) or 0.0 for row in rows) for n in (0, 1)
-        ]
-        found = [
-            WaitingRuns(Wait(kind), pool, runs, oldest[kind, pool])
-            for (kind, pool), runs in waits.items()
-            if runs
-        ]
-        return LiveRuns(by_status, found, *pace)
+            # Most are counted in an index alone; the time is read only near the beginning.
+            for when in (r.run_id >= first, near):
+                mine = (r.crawler.in_(crawlers), when, *seen(run_history, leads=True))
+                over = select(r.crawler, r.status, runs).where(*mine, r.status.in_(OVER_RUNS))
+                for crawler, status, many in conn.execute(over.group_by(r.crawler, r.status)):
+                    ended[crawler] += many
+                    completed[crawler] += many if status == RunStatus.COMPLETED else 0
+                stopped = (r.status == RunStatus.FAILED, r.ended_by == EndedBy.PERSON)
+                by_person = select(r.crawler, runs).where(*mine, *stopped).group_by(r.crawler)
+                for crawler, many in conn.execute(by_person):
+                    ended[crawler] -= many
+        return {name: completed[name] / many for name, many in ended.items() if many}
 
 
 def _hinted(query: Any) -> Any:

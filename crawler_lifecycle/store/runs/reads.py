@@ -192,18 +192,16 @@ class RunReader(RunCounts, RunPart):
         with self._db.reading() as conn:
             return [made(RecentRun, row) for row in newest_of_each(conn, wanted, each)]
 
-    def brief_runs(
-        self, limit: int, *, crawler: str | None = None, attention: bool = False
-    ) -> list[BriefRun]:
-        """Return the newest runs of this crawler, or the newest runs that need attention (see
-        ``list_runs``), the newest first.
-        """
-        since = self._clock() - ATTENTION if attention else None
-        filters = RunFilters(
-            {"crawler": crawler} if crawler else {}, attention=attention, created_from=since
-        )
+    def brief_runs(self, limit: int, *, crawler: str | None = None) -> list[BriefRun]:
+        """Return the newest runs, or those of this crawler, the newest first."""
+        filters = RunFilters({"crawler": crawler} if crawler else {})
         with self._db.reading() as conn:
             return [brief_run(row) for row in newest_runs(conn, filters, limit, *BRIEF)]
+
+    def crawler_names(self, most: int) -> list[str]:
+        """Return the names of crawlers that have runs, at most ``most``."""
+        with self._db.reading() as conn:
+            return distinct(conn, run_history.c.crawler, most)
 
     def run_marks(self, run_ids: Sequence[int]) -> dict[int, tuple[object, ...]]:
         """Return for each of these runs (at most 500) a value that changes when its row is written.

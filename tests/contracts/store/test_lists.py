@@ -181,15 +181,32 @@ def the_ends_of_a_crawler_are_counted(harness: Harness, many: list[RunRow]) -> N
 
 def what_live_runs_wait_for_is_counted_and_listed(harness: Harness, many: list[RunRow]) -> None:
     runs = harness.store.runs
-    found = runs.live_now(99)
-    assert found.by_status == Counter(row.status for row in many if not row.status.terminal)
-    for one in found.waits:
-        listed = runs.list_runs(waits=one.wait, pool=one.pool, limit=99)
-        assert (len(listed), listed[-1].run_id) == (one.runs, one.oldest)
-    assert {one.wait for one in found.waits} == {Wait.WORKER, Wait.START}
+    found = runs.live_runs(99)
+    live = Counter(row.crawler for row in many if not row.status.terminal)
+    assert sum((Counter({one.crawler: one.runs}) for one in found), Counter[str]()) == live
+    for one in found:
+        if one.wait is not None:
+            about = {"waits": one.wait, "pool": one.pool, "crawler": one.crawler}
+            assert len(runs.list_runs(**about, limit=99)) == one.runs  # type: ignore[arg-type]
+    assert {one.wait for one in found} - {None} == {Wait.WORKER, Wait.START}
     assert runs.list_runs(waits=Wait.WORKER, status=["COMPLETED"]) == []
     assert runs.list_runs(waits=Wait.WORKER, attention=True) == []
-    assert runs.live_now(1).by_status == dict.fromkeys(found.by_status, 1)
+    statuses = {row.status for row in many if not row.status.terminal}
+    assert sum(one.runs for one in runs.live_runs(1)) == len(statuses)
+
+
+def good_shares_are_those_of_the_ends(harness: Harness, many: list[RunRow]) -> None:
+    runs = harness.store.runs
+    since = START - CLOCK_SLACK
+    names = {row.crawler for row in many}
+    expected = {}
+    for name in names:
+        ends = runs.ends_of(name, since, 0)
+        if ended := ends.completed + ends.failed - ends.stopped:
+            expected[name] = ends.completed / ended
+    assert runs.good_shares(names, since) == expected
+    assert runs.good_shares([], since) == {}
+    assert set(runs.crawler_names(99)) == names
 
 
 def said(row: RunRow, *, old: bool) -> list[str]:
@@ -338,10 +355,6 @@ def the_last_runs_of_each_crawler(harness: Harness, many: list[RunRow]) -> None:
         if row.run_id == brief[0].run_id
         for name in BriefRun.__dataclass_fields__
     )
-    attention = harness.store.runs.list_runs(attention=True, limit=99)
-    assert [one.run_id for one in harness.store.runs.brief_runs(99, attention=True)] == [
-        one.run_id for one in attention
-    ]
 
 
 def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: list[RunRow]) -> None:
@@ -358,6 +371,7 @@ def test_many_runs_are_listed_as_in_a_list_of_our_own(harness: Harness, many: li
     runs_are_counted_by_hour(harness, many)
     the_ends_of_a_crawler_are_counted(harness, many)
     what_live_runs_wait_for_is_counted_and_listed(harness, many)
+    good_shares_are_those_of_the_ends(harness, many)
     the_last_runs_of_each_crawler(harness, many)
 
 

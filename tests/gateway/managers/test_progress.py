@@ -66,7 +66,7 @@ def test_each_job_is_in_one_part_of_the_bar_and_a_rare_one_is_seen() -> None:
     assert [part.x for part in parts[1:]] == [part.x + part.width for part in parts[:-1]]
     assert parts[-1].x + parts[-1].width <= WIDTH
     assert parts[0].href == "/managers/7?state=buffered&state=delayed&state=queued#jobs"
-    assert parts[3].href == "/?parent=w&status=FAILED"
+    assert parts[3].href == "/runs?parent=w&status=FAILED"
     assert [(part.kind, part.jobs) for part in parts_of(manager(jobs={"ended": 3, "good": 1}))][
         1
     ] == ("ended", 2)

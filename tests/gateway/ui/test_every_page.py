@@ -45,7 +45,9 @@ PATHS: dict[str, str] = {
     "showLogin": "/login",
     "logIn": "/login",
     "logOut": "/logout",
-    "showRuns": "/",
+    "showFleet": "/",
+    "showParts": "/parts",
+    "showRuns": "/runs",
     "showRun": "/runs/1",
     "showTasks": "/runs/1/tasks",
     "showTimeline": "/runs/1/timeline",
@@ -249,7 +251,14 @@ def test_limits_hold_for_pages_too(harness: Harness, keys: Keys) -> None:
 
 
 def test_every_answer_has_the_policy(started: TestClient, keys: Keys) -> None:
-    for path in (*PATHS.values(), "/nope", "/runs/77", "/?status=x", "/page/assets/x", "/v1/runs"):
+    for path in (
+        *PATHS.values(),
+        "/nope",
+        "/runs/77",
+        "/runs?status=x",
+        "/page/assets/x",
+        "/v1/runs",
+    ):
         for headers in ({}, keys.headers("read")):
             if path.startswith("/page/events") and headers:
                 continue  # it does not end
@@ -285,7 +294,7 @@ def test_a_first_visit_and_a_list_of_50_runs_are_small(
 ) -> None:
     with harness.store.database.writer.begin() as connection:
         fill_runs(connection, 50)
-    page = browser.get("/")
+    page = browser.get("/runs")
     assert page.text.count('<tr id="run-') == 50
     of_list = int(page.headers["content-length"])
     names = set(re.findall(r'/page/assets/([^"]+)"', page.text))
@@ -436,12 +445,12 @@ def _skeletons(
     shown = [
         PATHS[name]
         for name in PATHS
-        if name.startswith("show") and PATHS[name] not in ("/", "/login")
+        if name.startswith("show") and PATHS[name] not in ("/login", "/crawlers")
     ]
-    paths = {path: OF_RUN_1.sub(rf"\g<1>{run_id}", path) for path in (*shown, "/?page_size=1")}
+    paths = {path: OF_RUN_1.sub(rf"\g<1>{run_id}", path) for path in (*shown, "/runs?page_size=1")}
     found = {where: Skeleton(client.get(path).text) for where, path in paths.items()}
     for name in ("crawler", "outcome", "flow_id", "tag", "status", "page_token", "nonsense"):
-        found[f"/?{name}"] = Skeleton(client.get("/", params={name: f"x{text}"}).text)
+        found[f"/runs?{name}"] = Skeleton(client.get("/runs", params={name: f"x{text}"}).text)
     form = {
         "key": uuid.uuid4().hex,
         "crawler": "plain",
@@ -462,7 +471,7 @@ def test_no_text_is_ever_code(
     """With each text every page has the same tags, attributes and kinds of links as with a harmless
     one.
     """
-    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)  # a slow machine has no other page
+    monkeypatch.setattr(runs, "VALUES_WAIT_S", 60.0)  # a slow machine has no other page
     file = tmp_path / "runs.db"
     with harness.client(harness.new_app(logs=logs)) as client:
         as_browser(client)
@@ -473,7 +482,7 @@ def test_no_text_is_ever_code(
             for where, page in _skeletons(harness, file, client, logs, text).items():
                 lists = where in PATHS.values() and not OF_RUN_1.search(where)
                 # A list that has grown since: nothing new of its kind.
-                if lists or where.startswith("/?"):
+                if lists or where.startswith("/runs?"):
                     assert set(page.tags) <= set(harmless[where].tags), (text, where)
                 else:
                     assert page.tags == harmless[where].tags, (text, where)

@@ -54,13 +54,10 @@ async def until(screen: AsyncIterator[Sse], fits: Callable[[Sse], bool]) -> Sse:
 
 
 def targets(event: Sse) -> list[str]:
-    """What an event changes; how everything stands is there now and then, too."""
-    found = (
-        re.findall(r'<hx-partial hx-target="([^"]+)"', event.data)
-        if event.event == "message"
-        else []
-    )
-    return [one for one in found if one not in ("#strip", "#day")]
+    """What an event changes."""
+    if event.event != "message":
+        return []
+    return re.findall(r'<hx-partial hx-target="([^"]+)"', event.data)
 
 
 def moved(event: Sse) -> bool:
@@ -89,10 +86,9 @@ async def page_of(url: str, path: str) -> tuple[str, dict[str, str]]:
 async def test_a_quiet_poll_gets_to_the_screen(harness: Harness, tmp_path: Path) -> None:
     """It writes no event: the row alone says that the run was verified."""
     run_id = start(harness)
-    # With a filter, so that the overview does not move beside the row.
     async with (
         served(harness.new_app()) as server,
-        watching(server.url, "/", "crawler=plain") as screen,
+        watching(server.url, "/runs", "crawler=plain") as screen,
     ):
         hello = await until(screen, lambda event: event.event == "hello")
         assert json.loads(hello.data)["now"] == "2026-11-20T12:00:00Z"
@@ -123,7 +119,7 @@ async def test_an_age_that_grows_is_not_sent(
         database.execute("UPDATE run_history SET waiting_for = ?, waiting_since = ?", (what, since))
     async with (
         served(harness.new_app()) as server,
-        watching(server.url, "/", "crawler=plain") as listed,
+        watching(server.url, "/runs", "crawler=plain") as listed,
         watching(server.url, f"/runs/{run_id}") as page,
     ):
         for screen in (listed, page):
@@ -146,7 +142,7 @@ async def test_an_age_that_grows_is_not_sent(
 
 
 async def test_how_everything_stands_gets_to_lists(harness: Harness) -> None:
-    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
+    async with served(harness.new_app()) as server, watching(server.url, "/runs") as screen:
         await until(screen, lambda event: "Everything works" in event.data)
         harness.workflows.down = True
         await until(screen, lambda event: "Temporal does not answer" in event.data)
@@ -157,7 +153,7 @@ async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -
     start(harness)
     async with (
         served(harness.new_app()) as server,
-        watching(server.url, "/", "crawler=plain") as listed,
+        watching(server.url, "/runs", "crawler=plain") as listed,
         watching(server.url, f"/runs/{run_id}") as page,
     ):
         for screen in (listed, page):
@@ -171,7 +167,7 @@ async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -
         assert not {"#main", "#run-tasks", "#squares-0"} & set(changed)
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/1"])
+@pytest.mark.parametrize("path", ["/runs", "/runs/1"])
 async def test_what_a_page_was_rendered_with_is_not_sent_again(harness: Harness, path: str) -> None:
     run_id = start(harness)
     start(harness)
@@ -191,9 +187,9 @@ async def test_new_runs_come_on_top_of_the_lists_that_they_fit_and_of_no_selecti
     old = start(harness)
     async with (
         served(harness.new_app()) as server,
-        watching(server.url, "/") as every,
-        watching(server.url, "/", "tag=odd") as odd,
-        watching(server.url, "/", "all=true") as chosen,
+        watching(server.url, "/runs") as every,
+        watching(server.url, "/runs", "tag=odd") as odd,
+        watching(server.url, "/runs", "all=true") as chosen,
     ):
         for screen in (every, odd, chosen):
             await until(screen, lambda event: event.event == "message")
@@ -214,11 +210,11 @@ async def test_a_page_that_connects_again_gets_what_changed_back(harness: Harnes
     async with served(harness.new_app()) as server:
 
         async def works() -> None:
-            async with watching(server.url, "/") as other:
+            async with watching(server.url, "/runs") as other:
                 await until(other, lambda event: "Everything works" in event.data)
 
         await works()
-        text, asked = await page_of(server.url, "/")
+        text, asked = await page_of(server.url, "/runs")
         assert "Everything works" in text
         async with watching(server.url, **asked) as screen:
             harness.workflows.down = True
@@ -345,7 +341,7 @@ async def test_a_token_that_is_taken_back_ends_the_stream(harness: Harness, keys
     start(harness)
     async with (
         served(harness.new_app(entrance=keys.entrance())) as server,
-        watching(server.url, "/", **keys.headers("read")) as screen,
+        watching(server.url, "/runs", **keys.headers("read")) as screen,
     ):
         first = await until(screen, moved)
         assert 'name="run"' not in first.data  # it may press nothing
@@ -358,7 +354,7 @@ async def test_a_token_that_is_taken_back_ends_the_stream(harness: Harness, keys
 
 async def test_a_gateway_that_leaves_ends_its_streams_at_once(harness: Harness) -> None:
     start(harness)
-    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
+    async with served(harness.new_app()) as server, watching(server.url, "/runs") as screen:
         await until(screen, moved)
         await server.stop()
         async for _ in screen:
@@ -379,8 +375,8 @@ async def test_what_is_shown_is_as_old_as_its_rendering_began(
     monkeypatch.setattr(live, "EVERY_S", 3600.0)
     async with (
         served(harness.new_app()) as server,
-        watching(server.url, "/") as first,
-        watching(server.url, "/") as second,
+        watching(server.url, "/runs") as first,
+        watching(server.url, "/runs") as second,
     ):
         await until(first, moved)
         told = json.loads((await until(second, lambda event: event.event == "tick")).data)
@@ -437,7 +433,7 @@ async def test_a_screen_outlives_a_database_that_does_not_answer(
     run_id = start(harness)
     runs = type(harness.store.runs)
     real = runs.list_runs
-    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
+    async with served(harness.new_app()) as server, watching(server.url, "/runs") as screen:
         await until(screen, moved)
 
         def away(*_: Any, **__: Any) -> Any:

@@ -130,7 +130,7 @@ def test_a_deletion_needs_the_role_admin_and_the_number(
 def test_all_that_fit_are_chosen_by_the_filter(browser: TestClient) -> None:
     for n in range(4):
         start(browser, tags=["odd"] if n % 2 else [])
-    page = browser.get("/?tag=odd")
+    page = browser.get("/runs?tag=odd")
     link = html.unescape(re.findall(r'<a href="([^"]*)">Choose all that fit', page.text)[0])
     chosen = re.findall(r'name="run" value="(\S+)"[^>]* checked', browser.get(link).text)
     assert chosen == ["4.1", "2.1"]

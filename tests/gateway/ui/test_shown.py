@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-from collections import Counter
-from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -26,8 +24,6 @@ from crawler_lifecycle.features.schedules.domain.decision import (
 from crawler_lifecycle.features.schedules.domain.definition import Overlap
 from crawler_lifecycle.gateway import health
 from crawler_lifecycle.gateway.ui.parts.rendering import step
-from crawler_lifecycle.gateway.ui.runs import commands as runs
-from crawler_lifecycle.gateway.ui.runs import day
 from crawler_lifecycle.gateway.ui.runs.run import BLOCK, SQUARES_MAX, squares
 from crawler_lifecycle.ports.polls import Correction
 from crawler_lifecycle.ports.runs import DrawnTask
@@ -42,64 +38,16 @@ def test_what_nobody_knows_yet_is_no_alarm(
 ) -> None:
     """Task queues take seconds to tell; until they have, the page says that it asks."""
     monkeypatch.setattr(health, "QUEUES_WAIT_S", 0.01)
-    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
 
     async def silent(*_: Any) -> list[Any]:
         await asyncio.sleep(3600)
         return []
 
     monkeypatch.setattr(harness.workflows, "task_queues", silent)
-    page = words(browser.get("/"))
+    page = words(browser.get("/parts"))
     assert "task queue workers are still being checked" in page
     assert "Some parts are still being checked; the others work" in page
     assert "A part needs attention" not in page
-
-
-BARS = {"10:00 to 11:00": 2, "08:00 to 09:00": 1, "09:00 to 10:00": 1}
-
-
-def test_the_bars_of_the_day_lead_to_the_runs_that_they_count(
-    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "HEALTH_WAIT_S", 60.0)
-    assert "No run was accepted in the last 24 hours" in words(browser.get("/"))
-    with harness.client(harness.new_app()) as other:  # it has kept no answer
-        for hours in (-2, 0, 22, 1):
-            harness.clock.forward(3600 * hours)
-            browser.post("/v1/runs", json={"crawler": "plain"})
-        page = other.get("/", headers={"Accept": "text/html"}).text
-        links = dict(re.findall(r'<a href="([^"]+)" aria-label="([^"]+)"', page))
-        counts = dict(re.findall(r'<a href="([^"]+)">(\d+) not ended</a>', page))
-        hours_shown = [f"{one} UTC: {many} open" for one, many in BARS.items()]
-        assert (list(links.values()), list(counts.values())) == (hours_shown, ["4"])
-        for link, said in [
-            *links.items(),
-            *((link, f": {many} open") for link, many in counts.items()),
-        ]:
-            shown = other.get(html.unescape(link), headers={"Accept": "text/html"}).text
-            rows = shown.count('<tr id="run-')
-            assert said.endswith(f": {rows} open")
-            assert 'id="day"' not in shown, "a list with filters has no bars of other runs"
-
-
-def test_one_failed_run_among_thousands_is_seen() -> None:
-    hours = [
-        Counter(completed=9_000, failed=1),
-        Counter[str](),
-        Counter(completed=1, open=1, stopped=1, failed=9_999),
-    ]
-    many, none, other = day.drawn(datetime(2026, 11, 20, tzinfo=UTC), hours).bars
-    assert [(kind, high) for kind, _, _, _, high in many.parts] == [
-        ("completed", 25),
-        ("failed", 3),
-    ]
-    assert not none.parts
-    for bar in (many, other):
-        bottom = day.HEIGHT
-        for _, x, y, width, high in bar.parts:
-            assert (y + high, bar.x <= x, x + width <= bar.x + day.WIDTH) == (bottom, True, True)
-            bottom = y
-        assert bottom >= 0
 
 
 def test_a_rung_of_the_ladder_has_its_unit() -> None:
@@ -141,7 +89,7 @@ def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
     harness: Harness, browser: TestClient
 ) -> None:
     asked = "status=FAILED&status=COMPLETED&crawler=plain&tag=a&parent=graph/x&search=%3Cb%3E&sort=-took&attention=true"
-    page = browser.get(f"/?{asked}").text
+    page = browser.get(f"/runs?{asked}").text
     chips = {
         " ".join(re.sub(r"<[^>]+>|×|remove", " ", text).split()): parse_qs(
             urlsplit(html.unescape(link)).query
@@ -166,7 +114,7 @@ def test_each_filter_is_a_chip_that_leads_to_the_list_without_it(
         word: {one: values for one, values in {**whole, name: left}.items() if values}
         for word, (name, left) in without.items()
     }
-    assert '<a class="chip"' not in browser.get("/").text
+    assert '<a class="chip"' not in browser.get("/runs").text
     kept = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', page))
     assert {
         "crawler": "plain",
@@ -180,7 +128,7 @@ def test_a_filter_offers_the_values_that_exist(harness: Harness, browser: TestCl
     for tag in ("<b>", "b c"):
         browser.post("/v1/runs", json={"crawler": "plain", "tags": [tag]})
     with harness.client(harness.new_app()) as other:  # it has kept no answer
-        page = other.get("/?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
+        page = other.get("/runs?tag=b+c&crawler=gone", headers={"Accept": "text/html"}).text
     menus = dict(
         re.findall(
             r'<summary(?: class="on")?>(\w+)</summary><ul class="drop">(.*?)</ul>', page, re.DOTALL
@@ -193,8 +141,8 @@ def test_a_filter_offers_the_values_that_exist(harness: Harness, browser: TestCl
     assert [text for _, text in links["Crawler"]] == ["gone", "plain"], (
         "also what was chosen and is not there"
     )
-    assert links["Tag"][0][0] == "/?crawler=gone&amp;tag=b+c&amp;tag=%3Cb%3E"
-    assert links["Tag"][1][0] == "/?crawler=gone", "what is chosen leads to the list without it"
+    assert links["Tag"][0][0] == "/runs?crawler=gone&amp;tag=b+c&amp;tag=%3Cb%3E"
+    assert links["Tag"][1][0] == "/runs?crawler=gone", "what is chosen leads to the list without it"
 
 
 def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
@@ -209,7 +157,7 @@ def test_ten_thousand_tags_of_200_characters_are_offered_a_hundred_at_a_time(
         tags = [(f"{n:05}\u202e\U0001f577{'<b>' * 64}"[:200], 1, "default") for n in range(10_000)]
         database.executemany("INSERT INTO run_tag (tag, run_id, project) VALUES (?, ?, ?)", tags)
     with harness.client(harness.new_app()) as other:  # it has kept no answer
-        page = other.get("/", headers={"Accept": "text/html"}).text
+        page = other.get("/runs", headers={"Accept": "text/html"}).text
     menu = re.findall(r"<summary>Tag</summary><ul class=\"drop\">(.*?)</ul>", page, re.DOTALL)
     assert menu[0].count("<li>") == 100
     assert "<b><b>" not in page
@@ -227,7 +175,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
         browser.post("/v1/runs", json=body)
 
     def found(query: str) -> tuple[list[str], str]:
-        page = browser.get(f"/?{query}")
+        page = browser.get(f"/runs?{query}")
         assert page.status_code == 200, page.text
         total = re.search(r'id="total">([^<]*)<', page.text)
         return re.findall(r'<tr id="run-(\d+)"', page.text), total[1] if total else ""
@@ -238,8 +186,8 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     assert found("search=%25") == ([], "0 runs")
     assert found("search=+") == (["3", "2", "1"], "3 runs")
     assert found("search=%00%F0%9F%98%80%22%5C%27") == ([], "0 runs")
-    assert browser.get("/?search=" + "x" * 201).status_code == 422
-    assert "choose from crawler" in browser.get("/?sort=request").text
+    assert browser.get("/runs?search=" + "x" * 201).status_code == 422
+    assert "choose from crawler" in browser.get("/runs?sort=request").text
     token = browser.get("/v1/runs?search=plain&page_size=1").json()["next_page_token"]
     assert found(f"search=plain&page_size=1&page_token={token}") == (["2"], "at least 2 runs")
     monkeypatch.setattr(search, "WINDOW", 2)
@@ -249,7 +197,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     assert found("search=shop0") == ([], "0 runs")
     assert (
         "Arguments were searched only in the newest 2 runs that meet the other filters."
-        in browser.get("/?search=shop0").text
+        in browser.get("/runs?search=shop0").text
     )
     assert found("search=plain&page_size=1") == (["3"], "at least 2 runs")
     assert found("sort=started_at&page_size=1") == (["3"], "3 runs"), (
@@ -257,7 +205,7 @@ def test_a_part_of_a_word_finds_runs_in_any_case(
     )
     assert (
         "Only the newest 2 runs that meet the other filters were sorted."
-        in browser.get("/?sort=took").text
+        in browser.get("/runs?sort=took").text
     )
     page = browser.get("/v1/runs?search=ShOp2&page_size=1").json()
     assert ([run["run_id"] for run in page["runs"]], page["fits"], page["next_page_token"]) == (
@@ -304,7 +252,7 @@ def test_the_list_says_why_tasks_wait_and_how_many_are_where(
         database.execute(
             "UPDATE task_history SET reason = 'waiting: 4 of 4 slots in use' WHERE task_index = 2"
         )
-    row = words(browser.get("/"))
+    row = words(browser.get("/runs"))
     assert "2 tasks PENDING: 4 of 4 slots in use" in row
     assert "2 PENDING, 1 RUNNING" in row
     waiting = browser.get("/v1/runs").json()["runs"][0]["waiting"]
@@ -327,7 +275,7 @@ def test_a_run_leads_to_those_that_share_its_flow(browser: TestClient) -> None:
     """A flow may be called as the default pool and project are, which are not shown."""
     browser.post("/v1/runs", json={"crawler": "plain", "flow_id": "default"})
     page = browser.get("/runs/1").text
-    assert '<dt>Flow</dt><dd><a href="/?flow_id=default">default</a></dd>' in page
+    assert '<dt>Flow</dt><dd><a href="/runs?flow_id=default">default</a></dd>' in page
     assert not {"<dt>Pool</dt>", "<dt>Project</dt>"} & set(re.findall("<dt>[^<]*</dt>", page))
 
 
@@ -435,7 +383,7 @@ def test_every_time_is_an_age_with_the_time_in_its_title(
         "/schedules/nightly",
         "/corrections",
         "/audit",
-        "/crawlers",
+        "/parts",
     ):
         times = re.findall(r"<time[^>]*>[^<]*</time>", browser.get(path).text)
         assert times, path

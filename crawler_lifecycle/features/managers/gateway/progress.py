@@ -55,8 +55,8 @@ def parts_of(manager: ManagerDetail) -> list[Part]:
     found: Mapping[str, tuple[int, str]] = {
         "waiting": (_waits(manager), here + query({"state": WAITING}) + "#jobs"),
         "running": (manager.live, here + query({"state": LIVE}) + "#jobs"),
-        "succeeded": (good, "/" + query({**runs, "status": RunStatus.COMPLETED})),
-        "failed": (bad, "/" + query({**runs, "status": RunStatus.FAILED})),
+        "succeeded": (good, "/runs" + query({**runs, "status": RunStatus.COMPLETED})),
+        "failed": (bad, "/runs" + query({**runs, "status": RunStatus.FAILED})),
         "ended": (jobs.ended - good - bad, here + query({"state": "ended"}) + "#jobs"),
         "skipped": (jobs.skipped, here + query({"state": "skipped"}) + "#jobs"),
     }

@@ -55,7 +55,7 @@
   const draw = () => {
     shown.replaceChildren(...kept().map(([word, query]) => {
       const item = document.createElement("li"), to = document.createElement("a"), drop = document.createElement("button");
-      to.href = query.startsWith("/") ? query : `/${query && `?${query}`}`;
+      to.href = query.startsWith("/") ? query : `/runs${query && `?${query}`}`;
       to.textContent = word;
       drop.textContent = "Remove";
       drop.setAttribute("aria-label", `Remove ${word}`);
@@ -74,7 +74,7 @@
     event.preventDefault();
     const asked = new URLSearchParams(location.search);
     asked.delete("page_token");
-    keep([...kept().filter(([word]) => word !== name.value), [name.value, location.pathname === "/" ? asked.toString() : `${location.pathname}?${asked}`]]);
+    keep([...kept().filter(([word]) => word !== name.value), [name.value, `${location.pathname}?${asked}`]]);
     name.value = "";
   });
   const views = dialog("Views in this browser", shown, form);
@@ -117,7 +117,7 @@
     clearTimeout(later);
     later = setTimeout(() => {
       const asked = new URLSearchParams(location.search);
-      for (const one of ["page_token", "all", "search"]) asked.delete(one);
+      for (const one of ["page_token", "page", "all", "search"]) asked.delete(one);
       if (event.target.value.trim()) asked.set("search", event.target.value.trim());
       history.replaceState(null, "", location.pathname + (asked.size ? `?${asked}` : ""));
       live.dataset.stream = `/page/events?${new URLSearchParams({path: location.pathname, query: asked})}`;

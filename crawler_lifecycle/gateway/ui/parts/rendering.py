@@ -13,6 +13,7 @@ import re
 import secrets
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -132,10 +133,11 @@ _UNSEEN = re.compile(
 _MOMENT = re.compile(rf"{MARK}(\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{{6}})?\+00:00){MARK}( ago)?")
 #: The operations of the pages that update automatically.
 MOVES = {
+    "showFleet",
+    "showParts",
     "showRuns",
     "showRun",
     "showLog",
-    "showCrawlers",
     "showPools",
     "showManagers",
     "showManager",
@@ -408,13 +410,14 @@ def _environment() -> Environment:
 
 
 _TEMPLATES = _environment()
+_NO_COUNTS = Counter[str]()
 
 
 def html(template: str, **values: Any) -> str:
     """Render a template with these values, and with the name and the role of the caller."""
     who = {"caller": caller_name(), "role": caller_role(), "build": release()}
     return _TEMPLATES.get_template(template).render(
-        who | {"layout": "base.html", "moves": False} | values
+        who | {"layout": "base.html", "moves": False, "rail": _NO_COUNTS} | values
     )
 
 
@@ -425,7 +428,9 @@ def answer(request: Request, template: str, *, status: int = 200, **values: Any)
     alone = ALONE in request.scope
     moves = getattr(request.scope.get("route"), "operation_id", None) in MOVES
     layout = "main.html" if alone else "base.html"
-    text = html(template, path=request.url.path, layout=layout, moves=moves, **values)
+    rail = getattr(request.state, "rail", _NO_COUNTS)
+    own = {"path": request.url.path, "layout": layout, "moves": moves, "rail": rail}
+    text = html(template, **own, **values)
     if alone:
         return Response(text, status, media_type="text/html")
     if moves:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from fastapi import FastAPI, Request
 from pydantic import Field, StringConstraints
@@ -17,7 +17,6 @@ from crawler_lifecycle.domain.status_words import RUN_WORDS
 from crawler_lifecycle.gateway.access.operations import caller_name, may, signed
 from crawler_lifecycle.gateway.api.paging import RunFilters
 from crawler_lifecycle.gateway.cursors import PAGE_MAX
-from crawler_lifecycle.gateway.health import Health
 from crawler_lifecycle.gateway.runs.answers import RunPage
 from crawler_lifecycle.gateway.runs.commands import CommandResult, Commands
 from crawler_lifecycle.gateway.runs.requests import ResumeRun, StopRun
@@ -27,8 +26,6 @@ from crawler_lifecycle.gateway.ui.parts.choosing import LIVE, Chooser
 from crawler_lifecycle.gateway.ui.parts.chosen import NUMBERED, SELECTED_MAX, ChosenForm, press
 from crawler_lifecycle.gateway.ui.parts.forms import form, query_of, read
 from crawler_lifecycle.gateway.ui.parts.rendering import answer, query
-from crawler_lifecycle.gateway.ui.runs.day import FRESH_S
-from crawler_lifecycle.gateway.ui.runs.overview import Overview
 from crawler_lifecycle.ports.runs import RunRow, RunTasks
 from crawler_lifecycle.store.runs.reads import RunReader
 from crawler_lifecycle.store.runs.search import SORTS
@@ -39,7 +36,7 @@ from crawler_lifecycle.web.problems import Problem
 VALUES_MAX = 100
 CHOOSER = Chooser(
     RUN,
-    "/",
+    "/runs",
     "Crawler, tag, flow, argument, number",
     facets={
         "status": "Status",
@@ -117,8 +114,9 @@ async def _do(
             return await commands.resume(run_id, signed(ResumeRun(**own)), attempt)
 
 
-#: Seconds that a list waits for the status bar. If it takes longer, the stream sends it later.
-HEALTH_WAIT_S = 0.3
+#: Seconds that a list waits for the values of its filters, and for which they are reused.
+VALUES_WAIT_S = 0.3
+FRESH_S = 10.0
 
 
 class PageFilters(RunFilters):
@@ -130,49 +128,36 @@ class PageFilters(RunFilters):
     all: bool = False
 
 
-def add_runs(
-    app: FastAPI, views: RunViews, health: Health, overview: Overview, runs: RunReader
-) -> None:
+def add_runs(app: FastAPI, views: RunViews, runs: RunReader) -> None:
     """Add the list of runs."""
     kept = TtlCache(lambda: run_in_threadpool(runs.known_values, VALUES_MAX), FRESH_S)
 
-    @app.get("/")
+    @app.get("/runs")
     async def show_runs(request: Request) -> Response:
-        """Show the status bar, and below it the runs that match the filters of the address, newest
-        first.
-        """
+        """List the runs that fit the filters of the address, newest first."""
         filters = query_of(request, PageFilters)
         read_runs = run_in_threadpool(
             lambda: _everything(views, filters) if filters.all else views.listed(filters)
         )
-        # The overview does not belong to a list with filters.
-        parts: list[Any] = [health, kept.own, *([] if request.query_params else [overview])]
-        found, strip, known, *above = await asyncio.gather(
-            read_runs, *(part.read_within(HEALTH_WAIT_S) for part in parts)
-        )
-        return await run_in_threadpool(shown, request, filters, strip, known, above, *found)
+        found, known = await asyncio.gather(read_runs, kept.own.read_within(VALUES_WAIT_S))
+        return await run_in_threadpool(shown, request, filters, known or {}, *found)
 
     def shown(
         request: Request,
         filters: PageFilters,
-        strip: Health | None,
-        known: dict[str, list[str]] | None,
-        above: list[dict[str, Any]],
+        known: dict[str, list[str]],
         page: RunPage,
         tasks: dict[int, RunTasks],
     ) -> Response:
-        values = CHOOSER.shown(filters, known or {}, page.next_page_token)
+        values = CHOOSER.shown(filters, known, page.next_page_token)
         values |= {
-            "strip": strip,
             "runs": page.runs,
-            "overdue": page.overdue,
             "now": views.clock(),
             "note": page.note,
             "tasks": {run_id: one.counts.positive() for run_id, one in tasks.items()},
-            "everything": "/" + query({**values["asked"], "all": "true"}),
+            "everything": CHOOSER.path + query({**values["asked"], "all": "true"}),
             "selected_max": SELECTED_MAX,
             "total": total_words(*views.counted(filters, page)),
-            "overview": next(iter(above), None),
             "acts": may("pressRuns"),
             "chosen": filters.all,
         }

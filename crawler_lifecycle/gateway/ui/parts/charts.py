@@ -1,0 +1,78 @@
+"""Charts of the last runs of a crawler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.run import RunStatus
+from crawler_lifecycle.gateway.ui.parts.rendering import number, span
+from crawler_lifecycle.ports.runs import RecentRun
+
+#: The least height of a bar, so that a run without items is seen.
+LEAST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One run of a chart."""
+
+    run: RecentRun
+    kind: str
+    """The end of the run: ``completed``, ``less``, ``failed``, ``stopped`` by a person, or
+    ``open``.
+    """
+    x: int
+    items: float
+    """The height of the bar of items. The run with the most items has the full height."""
+    duration: float
+    title: str
+
+
+def bars(runs: Sequence[RecentRun], height: int, width: int) -> list[Bar]:
+    """Return the bars of a chart. ``runs`` have the newest one first, which is on the right."""
+    most = max((run.items or 0 for run in runs), default=0)
+    longest = max((run_seconds(run) or 0.0 for run in runs), default=0.0)
+    made = []
+    for n, run in enumerate(reversed(runs)):
+        took = run_seconds(run)
+        items = height * (run.items or 0) / most if most else 0.0
+        duration = height * (took or 0.0) / longest if longest else 0.0
+        words = [
+            f"run {run.run_id}: {run.status}",
+            run.outcome or "",
+            f"{number(run.items)} items",
+            f"{number(run.errors)} errors",
+            span(took) if took is not None else "",
+        ]
+        title = ", ".join(word for word in words if word)
+        high = round(max(items, LEAST), 1)
+        made.append(Bar(run, run_kind(run), n * width, high, round(duration, 1), title))
+    return made
+
+
+def bar_paths(runs: Sequence[RecentRun], height: int, width: int) -> Mapping[str, str]:
+    """Return the bars of each kind as one path of SVG: a page has a hundred such charts."""
+    paths: dict[str, str] = {}
+    for bar in bars(runs, height, width):
+        high = round(bar.items)
+        path = f"M{bar.x} {height}v-{high}h{width - 2}v{high}z"
+        paths[bar.kind] = paths.get(bar.kind, "") + path
+    return paths
+
+
+def run_kind(run: RecentRun) -> str:
+    """Return the kind of a run's bar."""
+    if run.status == RunStatus.FAILED:
+        return "stopped" if run.ended_by == EndedBy.PERSON else "failed"
+    if run.status != RunStatus.COMPLETED:
+        return "open"
+    return "completed" if run.lacks is None else "less"
+
+
+def run_seconds(run: RecentRun) -> float | None:
+    """Return the duration of a run that has ended."""
+    if run.started_at is None or run.ended_at is None:
+        return None
+    return max((run.ended_at - run.started_at).total_seconds(), 0.0)
