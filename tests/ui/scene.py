@@ -16,6 +16,7 @@ from tests.ui.people import start
 
 #: A page of each kind; what stands in braces is a key of what ``prepare`` returns.
 PAGES = {
+    "fleet": "/",
     "runs": "/runs",
     "attention": "/runs?attention=true",
     "found": "/runs?search=pla&status=COMPLETED&sort=-pages&all=true",
@@ -29,9 +30,9 @@ PAGES = {
     "log": "/runs/{done}/log",
     "files": "/runs/{done}/files",
     "items": "/runs/{done}/items?{file}",
-    "crawlers": "/crawlers",
     "crawler": "/crawlers/plain",
     "pools": "/pools",
+    "parts": "/parts",
     "corrections": "/corrections",
     "audit": "/audit",
     "access": "/access",

@@ -50,17 +50,17 @@ def test_a_gateway_that_freezes_and_dies_is_told_in_a_bar_until_the_page_goes_on
     harness: Harness, visitor: Visitor
 ) -> None:
     run_id = start(harness)
-    listed = visitor.open("/runs")
+    listed = visitor.open("/")
     listed.set_viewport_size({"width": 800, "height": 300})
-    expect(row(listed, run_id)).to_contain_text("PROCESSING")
-    expect(listed.locator("#strip")).to_contain_text("Everything works")
+    expect(listed.get_by_role("row").filter(has_text="plain")).to_contain_text("running")
+    expect(listed.locator("#fleet-summary")).to_contain_text("1 run live")
     listed.evaluate("scrollTo(0, document.body.scrollHeight)")
     with visitor.expecting("ERR_", "Failed to load resource", "htmx:sse:error"):
         gateway = harness.freeze("gateway")
         told = re.compile(r"^No news since \d\d:\d\d:\d\d UTC\. What you see may be old\.$")
         expect(listed.get_by_role("alert")).to_have_text(told)
         expect(bar(listed)).to_be_in_viewport()
-        before = listed.locator("#strip summary").evaluate(
+        before = listed.locator("#fleet-summary").evaluate(
             "e => getComputedStyle(e, '::before').content"
         )
         assert before == '"When last heard: "'

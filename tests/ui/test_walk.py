@@ -86,12 +86,14 @@ def by_thumb(target: Locator) -> None:
     target.tap()
 
 
-def attention(page: Page) -> Locator:
-    return page.get_by_role("region", name=re.compile("^Needs attention"))
+def crawler_row(page: Page) -> Locator:
+    """The row of the crawler on the first page."""
+    name = page.get_by_role("link", name="plain", exact=True)
+    return page.get_by_role("row").filter(has=name)
 
 
 def found_out(page: Page, press: Press, harness: Harness, run_id: int, origin: str) -> None:
-    """From the alert to the overview, to the run, to the line of its log that says why, and back to
+    """From the alert to the first page, to the crawler and the run, to the line of its log that says why, and back to
     the run.
     """
     alert = alert_of("run.ended", f"runs/{run_id}", harness.gateway.run(run_id), origin)
@@ -99,9 +101,11 @@ def found_out(page: Page, press: Press, harness: Harness, run_id: int, origin: s
     page.goto(str(alert.link))
     expect(now(page)).to_contain_text("FAILED")
     press(page.get_by_role("banner").get_by_role("link", name="crawler-lifecycle"))
-    line = attention(page).get_by_role("listitem").filter(has_text=f"run {run_id} failed")
-    expect(line).to_contain_text(REFUSED)
-    press(line.get_by_role("link"))
+    expect(crawler_row(page)).to_contain_text("fail")
+    press(crawler_row(page).get_by_role("link", name="plain", exact=True))
+    failures = page.get_by_role("region", name="Why runs failed", exact=True)
+    expect(failures).to_contain_text(REFUSED)
+    press(failures.get_by_role("link", name=str(run_id), exact=True))
     expect(now(page)).to_contain_text(
         re.compile(f"It failed after .*: error: <urlopen .*{REFUSED}")
     )
@@ -126,12 +130,12 @@ def carried_out(page: Page, press: Press) -> None:
 
 
 def all_well(page: Page, press: Press, run_id: int) -> None:
-    """The run is good now, and the overview does not name it any more."""
+    """The run is good now, and the crawler does not fail any more."""
     expect(now(page)).to_contain_text("COMPLETED")
     press(page.get_by_role("banner").get_by_role("link", name="crawler-lifecycle"))
+    expect(crawler_row(page)).not_to_contain_text(re.compile(r"fails|failed last"))
+    page.goto("/runs")
     expect(row(page, run_id)).to_contain_text("COMPLETED")
-    expect(attention(page)).to_be_visible()
-    expect(attention(page)).not_to_contain_text(f"run {run_id} ")
 
 
 def test_on_a_slow_phone_a_run_is_resumed_when_its_site_is_back(
@@ -204,6 +208,3 @@ def test_by_keyboard_alone_a_schedule_is_paused_until_its_site_is_back(
     by_keyboard(page.get_by_role("button", name="Resume"))
     carried_out(page, by_keyboard)
     all_well(page, by_keyboard, run_id)
-    expect(page.get_by_role("region", name=re.compile("^Schedules missed"))).not_to_contain_text(
-        "by-night"
-    )

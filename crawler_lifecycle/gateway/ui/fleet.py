@@ -104,7 +104,7 @@ class CrawlerLine:
 
 @dataclass(frozen=True, slots=True)
 class IncidentLine:
-    """What an incident is about, and the link to its act."""
+    """The row of an incident: its sentence, and the link to its act."""
 
     row: IncidentRow
     sentence: str
@@ -117,7 +117,7 @@ def incident_line(row: IncidentRow) -> IncidentLine:
     plural = row.subject.partition("/")[0]
     href = f"/{plural}" if plural in _LISTS else f"/{plural}/{quote(row.name, safe='')}"
     sentence = _SENTENCES[row.kind].format(row.name)
-    return IncidentLine(row, sentence[:1].upper() + sentence[1:], _ACTS.get(row.kind, "Open"), href)
+    return IncidentLine(row, sentence, _ACTS.get(row.kind, "Open"), href)
 
 
 def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) -> list[CrawlerLine]:

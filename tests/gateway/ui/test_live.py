@@ -141,11 +141,11 @@ async def test_an_age_that_grows_is_not_sent(
             )
 
 
-async def test_how_everything_stands_gets_to_lists(harness: Harness) -> None:
-    async with served(harness.new_app()) as server, watching(server.url, "/runs") as screen:
+async def test_how_everything_stands_gets_to_the_first_page(harness: Harness) -> None:
+    async with served(harness.new_app()) as server, watching(server.url, "/") as screen:
         await until(screen, lambda event: "Everything works" in event.data)
         harness.workflows.down = True
-        await until(screen, lambda event: "Temporal does not answer" in event.data)
+        await until(screen, lambda event: "unwell</a>" in event.data)
 
 
 async def test_a_change_gets_to_list_and_page_with_its_event(harness: Harness) -> None:
@@ -210,17 +210,15 @@ async def test_a_page_that_connects_again_gets_what_changed_back(harness: Harnes
     async with served(harness.new_app()) as server:
 
         async def works() -> None:
-            async with watching(server.url, "/runs") as other:
+            async with watching(server.url, "/") as other:
                 await until(other, lambda event: "Everything works" in event.data)
 
         await works()
-        text, asked = await page_of(server.url, "/runs")
+        text, asked = await page_of(server.url, "/")
         assert "Everything works" in text
         async with watching(server.url, **asked) as screen:
             harness.workflows.down = True
-            bad = await until(
-                screen, lambda event: "Temporal does not answer" in event.data and bool(event.id)
-            )
+            bad = await until(screen, lambda event: "unwell</a>" in event.data and bool(event.id))
         harness.workflows.down = False
         await works()
         async with watching(server.url, **asked, **{"Last-Event-ID": bad.id}) as screen:

@@ -1,0 +1,76 @@
+"""A fleet of 513 crawlers: most are healthy, some are not, and some names are hostile."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
+from crawler_lifecycle.store.runs.tables import run_history
+from tests.gateway.gateway_harness import Harness
+from tests.support.filling import fill_runs
+
+CRAWLERS = 513
+EACH = 10
+LONG = "W" * 190
+CAUSE = "KeyError: " + "price" * 160
+#: The kinds of incidents of crawlers, and the crawlers that have them.
+SICK = {
+    "crawler_failing": ["shop-437", LONG],
+    "crawler_flaky": ["shop-100"],
+    "crawler_less": ["shop-7", "shop-8"],
+}
+
+
+def names() -> list[str]:
+    """The names of all crawlers that have runs."""
+    return [f"shop-{n}" for n in range(CRAWLERS - 1)] + [LONG]
+
+
+def fill_fleet(harness: Harness) -> None:
+    """Record runs of each crawler, incidents, and runs that wait."""
+    known = harness.scheduler.catalogue.crawlers
+    known.clear()
+    for name in names()[1:]:  # the first one has left the catalogue
+        known[name] = CrawlerDefinition(name, CrawlerKind.COMMAND, command=["true"])
+    known["new"] = CrawlerDefinition("new", CrawlerKind.COMMAND, command=["true"])
+    h, now = run_history.c, harness.clock.now
+    with harness.store.database.writer.begin() as connection:
+        first = fill_runs(connection, CRAWLERS * EACH)
+        for n, name in enumerate(names()):
+            mine = h.run_id.in_(range(first + n, first + CRAWLERS * EACH, CRAWLERS))
+            connection.execute(sa.update(run_history).where(mine).values(crawler=name))
+        for n in range(EACH):
+            since = first + CRAWLERS * n
+            some = sa.and_(h.run_id >= since, h.run_id < since + CRAWLERS)
+            at = now - timedelta(hours=4 * (EACH - n))
+            times = {"created_at": at, "started_at": at, "ended_at": at + timedelta(minutes=n + 1)}
+            values = {**times, "status": "COMPLETED", "outcome": "finished", "items": 1000 + n}
+            connection.execute(sa.update(run_history).where(some).values(**values))
+        newest = h.run_id >= first + CRAWLERS * (EACH - 3)
+        bad = h.crawler.in_(SICK["crawler_failing"]) & newest
+        failed = {"status": "FAILED", "outcome": "failed", "cause": CAUSE, "items": 0}
+        connection.execute(sa.update(run_history).where(bad).values(**failed))
+        last = h.run_id >= first + CRAWLERS * (EACH - 1)
+        live = {"status": "INITIALIZING", "ended_at": None, "outcome": None, "owner_run_id": None}
+        waits = h.crawler.in_(["shop-20", "shop-21"]) & last
+        connection.execute(sa.update(run_history).where(waits).values(**live))
+        runs = h.crawler.in_(["shop-30"]) & last
+        live = {"status": "PROCESSING", "ended_at": None, "outcome": None}
+        connection.execute(sa.update(run_history).where(runs).values(**live))
+    conditions = [
+        condition(harness, kind, f"crawlers/{name}") for kind in SICK for name in SICK[kind]
+    ]
+    conditions.append(condition(harness, "schedule_paused", "schedules/nightly"))
+    conditions.append(condition(harness, "pool_full", "pools/batch"))
+    harness.store.incidents.record(conditions, lambda row: True)
+
+
+def condition(harness: Harness, kind: str, subject: str) -> Condition:
+    """A condition that holds for nine hours."""
+    level = "bad" if kind in ("crawler_failing", "schedule_paused") else "warn"
+    since = harness.clock.now - timedelta(hours=9)
+    at = harness.clock.now - timedelta(hours=1)
+    return Condition(kind, subject, "default", CAUSE, since, at, level=level, count=3)

@@ -1,0 +1,188 @@
+"""The first page: each of its numbers is that of the tables, and it never contradicts incidents."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from crawler_lifecycle import sqlite_files
+from tests.gateway.gateway_harness import Harness
+from tests.gateway.keys import Keys
+from tests.gateway.ui.conftest import as_browser
+from tests.gateway.ui.fleet_scene import CRAWLERS, LONG, SICK, condition, fill_fleet
+from tests.gateway.ui.test_things import words
+
+
+@pytest.fixture
+def filled(harness: Harness) -> Harness:
+    fill_fleet(harness)
+    return harness
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """The rows of the crawlers, each as its visible text, in their order."""
+    found = {}
+    for row in re.findall(r'<tr id="crawler-.*?</tr>', text, re.DOTALL):
+        name = re.search(r'<a href="/crawlers/[^"]*">([^<]*)</a>', row)
+        assert name is not None
+        plain = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", row))
+        found[html.unescape(name[1])] = html.unescape(plain).strip()
+    return found
+
+
+def test_the_sick_are_first_and_no_crawler_is_left_out(
+    filled: Harness, browser: TestClient
+) -> None:
+    page = browser.get("/")
+    rows = rows_of(page.text)
+    assert len(rows) == 100
+    sick = [name for names in SICK.values() for name in sorted(names, reverse=True)]
+    assert set(list(rows)[: len(sick)]) == set(sick)
+    assert "fails since 9 h" in rows["shop-437"]
+    assert "brings less since 9 h" in rows["shop-7"]
+    assert list(rows)[len(sick) : len(sick) + 3] == ["shop-20", "shop-21", "shop-30"]
+    assert "1 run waits for a worker" in rows["shop-20"]
+    seen = set[str]()
+    for n in range(1, 8):
+        seen |= set(rows_of(browser.get(f"/?order=name&page={n}").text))
+    assert len(seen) == CRAWLERS + 1, "with the one that never ran"
+    assert 'rel="next"' in page.text
+    assert 'rel="next"' not in browser.get("/?page=6").text
+    length = int(page.headers["content-length"])
+    assert length < 20 * 1024, length
+
+
+def test_each_number_is_that_of_the_tables(
+    filled: Harness, browser: TestClient, tmp_path: Path
+) -> None:
+    said = words(browser.get("/"))
+    with sqlite_files.connect(tmp_path / "runs.db") as database:
+
+        def number(query: str, *values: object) -> int:
+            return int(database.execute(query, values).fetchone()[0])
+
+        live = number(
+            "SELECT count(*) FROM run_history WHERE status IN ('INITIALIZING', 'PROCESSING')"
+        )
+        hour = filled.clock.now.replace(minute=0) - timedelta(hours=23)
+        day = "FROM run_history WHERE created_at >= ?"
+        since = f"{hour:%Y-%m-%d %H:%M:%S}"
+        total = number(f"SELECT count(*) {day}", since)
+        completed = number(f"SELECT count(*) {day} AND status = 'COMPLETED'", since)
+        failed = number(f"SELECT count(*) {day} AND status = 'FAILED'", since)
+        fails = number(
+            "SELECT count(DISTINCT subject) FROM incident WHERE kind = 'crawler_failing'"
+        )
+        stopped = number("SELECT count(*) FROM incident WHERE kind = 'schedule_paused'")
+        assert f"514 crawlers · {fails} fail" in said
+        assert "1 is flaky · 2 bring less" in said
+        assert f"{stopped} schedule stopped" in said
+        assert f"{live} runs live" in said
+        good = 100 * completed / (completed + failed)
+        assert f"{total:,} runs in 24 h, {good:.1f} % good" in said
+        assert "Everything works" not in said
+        rows = rows_of(browser.get("/?search=fails").text)
+        ended = database.execute(
+            "SELECT sum(status = 'COMPLETED'), count(*) FROM run_history WHERE crawler = 'shop-437'"
+            " AND status IN ('COMPLETED', 'FAILED')"
+        ).fetchone()
+        assert f"{100 * ended[0] / ended[1]:.0f} %" in rows["shop-437"]
+        assert "0 of ~1 003" in rows["shop-437"]
+        links = re.findall(r'href="(/runs\?[^"]*)">(\d[\d,]*) runs', browser.get("/").text)
+        assert len(links) == 2
+        for link, many in links[:1]:
+            assert f"{many} runs" in words(browser.get(html.unescape(link)))
+
+
+def test_no_crawler_is_healthy_whose_incident_is_open(filled: Harness, browser: TestClient) -> None:
+    for row in filled.store.incidents.open_incidents(1_000):
+        if row.kind.startswith("crawler_"):
+            text = rows_of(browser.get("/", params={"search": row.name}).text)[row.name]
+            assert row.cause in text
+            assert not re.search("healthy|running|waits", text.replace(row.cause, ""))
+    page = browser.get("/").text
+    listed = page.partition('id="fleet-incidents"')[2].partition("</section>")[0]
+    for sentence in (
+        "shop-437 fails",
+        f"{LONG} fails",
+        "Schedule nightly stopped itself",
+        "Pool batch is full",
+    ):
+        assert sentence in listed
+    assert re.search(r'href="/schedules/nightly">Resume', listed)
+    assert 'href="/pools">Open' in listed
+
+
+def test_what_is_muted_is_folded_and_what_is_closed_is_gone(
+    filled: Harness, browser: TestClient
+) -> None:
+    rows = {row.subject: row for row in filled.store.incidents.open_incidents(1_000)}
+    muted = rows["crawlers/shop-437"].incident_id
+    until = filled.clock.now + timedelta(hours=1)
+    filled.store.incidents.change_incident(muted, muted_until=until)
+    filled.store.incidents.close_incident(rows["crawlers/shop-7"].incident_id, "ann")
+    text = browser.get("/").text
+    assert "<summary>1 muted</summary>" in text
+    assert "shop-437 fails" in text.partition("<summary>1 muted")[2]
+    assert "fails since" in rows_of(text)["shop-437"], "it fails, whoever wants to hear of it"
+    assert "shop-7" not in list(rows_of(text))[:4]
+
+
+def test_all_is_well_only_if_nothing_needs_somebody(
+    harness: Harness, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crawler_lifecycle.gateway.ui.fleet.WAIT_S", 60.0)
+    monkeypatch.setattr("crawler_lifecycle.gateway.runs.fleet.FRESH_S", 0.0)
+    said = words(browser.get("/"))
+    assert "Everything works" in said
+    assert "never ran" in said
+    harness.store.incidents.record(
+        [condition(harness, "webhook_failing", "webhooks/chat")], lambda row: True
+    )
+    with harness.client(harness.new_app()) as other:
+        said = words(as_browser(other).get("/"))
+    assert "Everything works" not in said
+    assert "Webhook chat fails" in said
+
+
+def test_old_addresses_of_the_list_lead_to_it(browser: TestClient) -> None:
+    for query in ("status=FAILED", "attention=true", "search=a&crawler=b", "page_size=5"):
+        moved = browser.get(f"/?{query}")
+        assert (moved.status_code, moved.headers["location"]) == (307, f"/runs?{query}")
+    assert browser.get("/?search=a").status_code == 200
+    assert browser.get("/crawlers").headers["location"] == "/"
+    assert browser.get("/runs").status_code == 200
+    assert browser.get("/?order=size").status_code == 422
+
+
+def test_a_crawler_that_left_has_no_start(filled: Harness, browser: TestClient) -> None:
+    rows: dict[str, Any] = rows_of(browser.get("/?search=shop-0").text)
+    assert rows["shop-0"].endswith("not in the catalogue any more")
+    assert rows_of(browser.get("/?search=shop-1&order=name").text)["shop-1"].endswith("shop-1")
+
+
+def test_the_rail_counts_what_needs_somebody(filled: Harness, browser: TestClient) -> None:
+    page = browser.get("/pools").text
+    rail = re.sub(
+        r"\s+", " ", re.sub("<[^>]*>", " ", page.partition("<nav")[2].partition("</nav>")[0])
+    )
+    assert "Fleet 5 need somebody Runs 3 live" in rail
+    assert "Schedules 1 need somebody Capacity 1 need somebody Truth" in rail
+    assert page.count("<li><a href=") == 9
+
+
+def test_a_caller_of_one_project_sees_its_own_fleet(harness: Harness, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, "a", "b")
+    with harness.client(harness.new_app(entrance=keys.entrance(quota=None))) as client:
+        client.post(
+            "/v1/runs", json={"crawler": "plain"}, headers=keys.headers("a-operate")
+        ).raise_for_status()
+        for who, state in (("a", "waits"), ("b", "never ran")):
+            page = client.get("/", headers={"Accept": "text/html", **keys.headers(f"{who}-read")})
+            assert state in rows_of(page.text)["plain"]

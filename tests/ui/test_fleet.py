@@ -1,0 +1,79 @@
+"""The first page with 513 crawlers and hostile texts: it fits every window, in light and dark."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from crawler_lifecycle.store.store import open_store
+from tests.gateway.gateway_harness import Clock, Harness
+from tests.gateway.served import served
+from tests.gateway.ui.fleet_scene import fill_fleet
+from tests.support.databases import make_tables
+from tests.ui.browser import Visitor
+
+WIDTHS = (390, 800, 1024, 1200, 1440, 1920)
+#: The cells and items of the page whose visible content reaches into the next one, and whether
+#: the page is wider than its window.
+FAULTS = """() => {
+  const found = [...document.querySelectorAll(".fleet tr, .incidents li, .top li a")].flatMap((row) => {
+    const cells = [...row.children].filter((cell) => cell.getClientRects().length);
+    return cells.slice(0, -1).filter((cell, n) => {
+      const next = cells[n + 1].getBoundingClientRect(), own = cell.getBoundingClientRect();
+      if (next.top >= own.bottom - 1) return false;
+      const inner = [...cell.children].map((one) => one.getBoundingClientRect().right);
+      return Math.max(own.right, ...inner) > next.left + 1;
+    }).map((cell) => `${row.id} ${cell.className}`);
+  });
+  const wide = document.documentElement.scrollWidth > innerWidth;
+  return wide ? [...found, `the page is ${document.documentElement.scrollWidth} wide`] : found;
+}"""
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Iterator[str]:
+    """A gateway over 513 crawlers, in a thread of its own."""
+    clock = Clock()
+    store = open_store(make_tables(f"sqlite:///{tmp_path}/runs.db"), pool_size=30, clock=clock)
+    harness = Harness(store, clock)
+    fill_fleet(harness)
+    started, leave = threading.Event(), threading.Event()
+    address: list[str] = []
+
+    async def serve() -> None:
+        async with served(harness.new_app()) as server:
+            address.append(server.url)
+            started.set()
+            await asyncio.to_thread(leave.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    started.wait(60)
+    yield address[0]
+    leave.set()
+    thread.join()
+    store.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overlaps_and_nothing_is_wider_than_its_window(
+    browser: Browser, origin: str, scheme: str
+) -> None:
+    visitor = Visitor(browser, origin, {"color_scheme": scheme})
+    page = visitor.open("/")
+    expect(page.get_by_role("row").nth(100)).to_be_attached()
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(FAULTS) == [], f"at {width} pixels"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    expect(page.get_by_role("row", name="shop-437")).to_be_in_viewport()
+    visitor.poll(page)
+    page.keyboard.press("/")
+    page.keyboard.type("shop-511")
+    expect(page.get_by_text("1 crawler", exact=True)).to_be_visible()
+    visitor.leave()
