@@ -27,7 +27,6 @@ from tests.ui.scene import PAGES, prepare
 #: What docs/web-ui.md shows: the page, the heading that it begins at (or its head), and how many
 #: pixels of it are shown.
 SHOWN: dict[str, tuple[str, str | None, int]] = {
-    "runs": ("runs", None, 1000),
     "waiting": ("waiting", None, 330),
     "stopped": ("stopped", None, 330),
     "killed": ("killed", "Corrections", 125),

@@ -92,20 +92,24 @@ def crawler_state(
 ) -> FleetCrawler:
     """Return the state of a crawler from its open incidents, its live runs and its newest run."""
     worst = min(incidents, key=lambda row: (_rank(_OF_KIND[row.kind]), row.opened_at), default=None)
-    waits = [one for one in live if one.wait is not None]
-    since = None
+    waits = [line for line in live if line.wait is not None]
+    why = ""
     if worst is not None:
-        state, since, why = _OF_KIND[worst.kind], worst.opened_at, worst.cause
+        state = _OF_KIND[worst.kind]
+        why = worst.cause
     elif newest is None:
-        state, why = CrawlerState.NEVER_RAN, ""
+        state = CrawlerState.NEVER_RAN
     elif newest.status == RunStatus.FAILED and newest.ended_by != EndedBy.PERSON:
-        state, why = CrawlerState.FAILED_LAST, f"run {newest.run_id}: {newest.outcome}"
+        state = CrawlerState.FAILED_LAST
+        why = f"run {newest.run_id}: {newest.outcome}"
     elif waits:
-        state, why = CrawlerState.WAITS, waiting_words(waits)
+        state = CrawlerState.WAITS
+        why = waiting_words(waits)
     else:
-        state, why = (CrawlerState.RUNNING if live else CrawlerState.HEALTHY), ""
+        state = CrawlerState.RUNNING if live else CrawlerState.HEALTHY
     if not (why or in_catalogue):
         why = "not in the catalogue any more"
+    since = worst.opened_at if worst is not None else None
     items = newest.items if newest is not None else None
     return FleetCrawler(name, state, since, why, items, in_catalogue)
 
@@ -113,10 +117,11 @@ def crawler_state(
 def waiting_words(waits: Iterable[LiveRuns]) -> str:
     """Return a sentence about what these runs wait for."""
     parts = []
-    for one in waits:
-        what = _WAITS_FOR.get(one.wait) if one.wait else None
-        verb = "waits" if one.runs == 1 else "wait"
-        parts.append(f"{count(one.runs, 'run')} {verb} for {what or f'a slot in pool {one.pool}'}")
+    for line in waits:
+        what = _WAITS_FOR.get(line.wait) if line.wait else None
+        verb = "waits" if line.runs == 1 else "wait"
+        reason = what or f"a slot in pool {line.pool}"
+        parts.append(f"{count(line.runs, 'run')} {verb} for {reason}")
     return "; ".join(parts)
 
 
@@ -175,10 +180,10 @@ class Fleet:
         for name in names:
             about = of_crawler.get(name, ([], []))
             found.append(crawler_state(name, *about, newest.get(name), in_catalogue=name in known))
-        found.sort(key=lambda one: (_rank(one.state), one.since or now, one.name))
+        found.sort(key=lambda crawler: (_rank(crawler.state), crawler.since or now, crawler.name))
         day = self._days.setdefault(only(), RunsOfDay(runs))
         day_from, counts = day.read(now)
-        total = sum(one.runs for one in live)
+        total = sum(line.runs for line in live)
         return FleetReport(found, incidents, total, counts, day_from, away, now)
 
 
@@ -190,8 +195,8 @@ def _grouped(
     for row in incidents:
         if row.kind in _OF_KIND:
             found.setdefault(row.name, ([], []))[0].append(row)
-    for one in live:
-        found.setdefault(one.crawler, ([], []))[1].append(one)
+    for line in live:
+        found.setdefault(line.crawler, ([], []))[1].append(line)
     return found
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from statistics import median
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -122,14 +123,14 @@ def incident_line(row: IncidentRow) -> IncidentLine:
 
 def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) -> list[CrawlerLine]:
     """Return the rows of these crawlers. Blocks."""
-    names = [one.name for one in found]
+    names = [crawler.name for crawler in found]
     runs: dict[str, list[RecentRun]] = {name: [] for name in names}
     for run in last_runs(store.runs, names, EACH):
         runs[run.crawler].append(run)
     good = store.runs.good_shares(names, now - timedelta(days=DAYS))
     lines = []
-    for one in found:
-        last = runs[one.name]
+    for crawler in found:
+        last = runs[crawler.name]
         ended = [run for run in last if RunStatus(run.status).terminal]
         before = [
             run.items
@@ -139,7 +140,7 @@ def crawler_lines(store: Store, found: Sequence[FleetCrawler], now: datetime) ->
         paths = bar_paths(last, 20, 8)
         items = ended[0].items if ended else None
         usual = median(before) if before else None
-        lines.append(CrawlerLine(one, paths, len(last), good.get(one.name), items, usual))
+        lines.append(CrawlerLine(crawler, paths, len(last), good.get(crawler.name), items, usual))
     return lines
 
 
@@ -147,14 +148,16 @@ def fitting(report: FleetReport, filters: FleetFilters) -> list[FleetCrawler]:
     """Return the crawlers that contain the text, in the order of the filters."""
     text = (filters.search or "").strip().casefold()
     found = [
-        one
-        for one in report.crawlers
-        if text in one.name.casefold() or text in one.why.casefold() or text in one.state
+        crawler
+        for crawler in report.crawlers
+        if text in crawler.name.casefold()
+        or text in crawler.why.casefold()
+        or text in crawler.state
     ]
     if filters.order == "name":
-        found.sort(key=lambda one: one.name)
+        found.sort(key=attrgetter("name"))
     elif filters.order == "items":
-        found.sort(key=lambda one: -(one.items or 0))
+        found.sort(key=lambda crawler: -(crawler.items or 0))
     return found
 
 
@@ -162,7 +165,7 @@ def summary(report: FleetReport, health: HealthReport | None) -> list[tuple[str,
     """Return the parts of the line about everything: the words, their link, and whether they are
     bad.
     """
-    states = Counter(one.state for one in report.crawlers)
+    states = Counter(crawler.state for crawler in report.crawlers)
     stopped = sum(row.kind == "schedule_paused" for row in report.incidents)
     unwell = [part for part in health.parts if part.level in ("warn", "bad")] if health else []
     ended = report.day["completed"] + report.day["failed"]
