@@ -105,7 +105,7 @@ def found_out(page: Page, press: Press, harness: Harness, run_id: int, origin: s
     press(crawler_row(page).get_by_role("link", name="plain", exact=True))
     failures = page.get_by_role("region", name="Why runs failed", exact=True)
     expect(failures).to_contain_text(REFUSED)
-    press(failures.get_by_role("link", name=str(run_id), exact=True))
+    press(failures.get_by_role("link", name=str(run_id), exact=True).last)
     expect(now(page)).to_contain_text(
         re.compile(f"It failed after .*: error: <urlopen .*{REFUSED}")
     )

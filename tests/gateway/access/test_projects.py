@@ -658,7 +658,7 @@ async def test_what_is_kept_is_kept_for_each_project() -> None:
 async def test_readers_of_two_projects_share_no_screen(apis: Apis) -> None:
     apis.fill("a-admin")
     async with served(apis.app()) as server, AsyncExitStack() as stack:
-        for path, has in (("/", f"/runs/{RUN}"), ("/pools", "quagga")):
+        for path, has in (("/runs", f"/runs/{RUN}"), ("/pools", "quagga")):
             for who, shown in (("a-read", True), ("b-read", False), ("read", True)):
                 answer = await stack.enter_async_context(
                     listens(apis, server.url, who, "/page/events", params={"path": path})
