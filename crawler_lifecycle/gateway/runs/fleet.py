@@ -26,7 +26,7 @@ from crawler_lifecycle.store.store import Store
 from .crawlers import Crawlers
 
 #: Seconds for which the state is reused, and the names of crawlers.
-FRESH_S = 2.0
+FRESH_S = 5.0
 NAMES_S = 10.0
 #: The most crawlers, open incidents, and live runs of a status that are read.
 NAMES_MAX = 100_000
