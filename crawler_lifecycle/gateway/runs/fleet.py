@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
@@ -157,7 +156,7 @@ class Fleet:
     def __post_init__(self) -> None:
         self._kept = TtlCache(self._ask, FRESH_S)
         self._names = TtlCache(
-            partial(run_in_threadpool, self.store.runs.crawler_names, NAMES_MAX), NAMES_S
+            lambda: run_in_threadpool(self.store.runs.crawler_names, NAMES_MAX), NAMES_S
         )
 
     async def read(self) -> FleetReport:
