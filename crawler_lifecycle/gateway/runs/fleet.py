@@ -16,7 +16,7 @@ from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
-from crawler_lifecycle.features.incidents.ports import IncidentRow
+from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, LiveRuns, RecentRun
 from crawler_lifecycle.store.runs.reads import RunReader

@@ -22,7 +22,7 @@ from starlette.responses import RedirectResponse, Response
 from crawler_lifecycle.domain.errors import LifecycleError
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features.incidents.ports import IncidentRow
+from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.gateway.api.paging import Choice
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (
