@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.crawlers import (
     FAILS,
     JudgedRun,
     crawler_conditions,
 )
-from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.rules import (
     RECOVERED,
     IncidentChange,

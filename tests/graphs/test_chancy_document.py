@@ -1,21 +1,23 @@
 """The examples of Chancy's documentation, with only their imports changed (rows C-… of the rules).
 
-| the document's | test | |---|---| | `Chancy(…)`, `Leadership`, `@job()`, `.add(top, "top")`,
-`push` (C-01, C-02, C-07) | `test_c02_example_workflow` | | `generate_dot` and its exact text (C-17)
-| `test_c17_dot` | | `Sequence`, `add`, `push` (C-06) | `test_c06_sequence`, `test_c06_add` | |
-`wait_for_workflow`, `TimeoutError`, `KeyError`, a failed one is returned (C-15) |
-`test_c15_waiting` | | `add("step_1", job, ["step_1"])`, `add_group` (C-02, C-03) |
-`test_c03_a_group` | | `fetch_workflow`, `fetch_workflows(states, ids, limit)` (C-14) |
-`test_c14_fetching` | | fields of `Workflow` and `WorkflowStep`, `State`, `is_…`, `steps_by_state`
-(C-05, C-12) | `test_c05_states` | | a container of steps (C-04) | `test_c04_container` | | push
-again adds what is new (C-07) | `test_c07_a_live_workflow_grows` | | jobs keep retries, timeouts,
-scheduling (C-09, C-20) | `test_c09_jobs_keep_their_options` | | the first failure (C-10) |
-`test_c10_the_first_failure` | | no steps, `validate` and its errors (C-11) |
-`test_c11_what_cannot_run_is_refused` | | `push_ex` (C-08) |
-`test_c08_push_ex_says_that_it_is_no_part_of_a_transaction` | | `pruning_rule`, `Rules.Age`,
-`to_sql`, `cleanup` (C-16) | `test_c16_pruning` | | all that drives Chancy's own loop (C-13) |
-`test_c13_what_drives_a_loop_does_nothing` | | an unknown step, a cycle (defects) |
-`test_what_would_wedge_is_refused` |
+| the document's | test |
+|---|---|
+| `Chancy(…)`, `Leadership`, `@job()`, `.add(top, "top")`, `push` (C-01, C-02, C-07) | `test_c02_example_workflow` |
+| `generate_dot` and its exact text (C-17) | `test_c17_dot` |
+| `Sequence`, `add`, `push` (C-06) | `test_c06_sequence`, `test_c06_add` |
+| `wait_for_workflow`, `TimeoutError`, `KeyError`, a failed one is returned (C-15) | `test_c15_waiting` |
+| `add("step_1", job, ["step_1"])`, `add_group` (C-02, C-03) | `test_c03_a_group` |
+| `fetch_workflow`, `fetch_workflows(states, ids, limit)` (C-14) | `test_c14_fetching` |
+| fields of `Workflow` and `WorkflowStep`, `State`, `is_…`, `steps_by_state` (C-05, C-12) | `test_c05_states` |
+| a container of steps (C-04) | `test_c04_container` |
+| push again adds what is new (C-07) | `test_c07_a_live_workflow_grows` |
+| jobs keep retries, timeouts, scheduling (C-09, C-20) | `test_c09_jobs_keep_their_options` |
+| the first failure (C-10) | `test_c10_the_first_failure` |
+| no steps, `validate` and its errors (C-11) | `test_c11_what_cannot_run_is_refused` |
+| `push_ex` (C-08) | `test_c08_push_ex_says_that_it_is_no_part_of_a_transaction` |
+| `pruning_rule`, `Rules.Age`, `to_sql`, `cleanup` (C-16) | `test_c16_pruning` |
+| all that drives Chancy's own loop (C-13) | `test_c13_what_drives_a_loop_does_nothing` |
+| an unknown step, a cycle (defects) | `test_what_would_wedge_is_refused` |
 
 C-18 and C-19 (REST, dashboard, Django) are not here: docs/graphs.md says why.
 """

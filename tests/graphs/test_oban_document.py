@@ -1,16 +1,21 @@
 """The examples of Oban Pro's documentation, with only their imports changed (rows O-… of the
 rules).
 
-| the document's | test | |---|---| | basic usage, `@worker()`, `job.meta["name"]`, `enqueue_many`
-(O-02, O-15) | `test_o02_basic_usage` | | sequential, fan-out, fan-in, diamond (O-02): all in one
-graph | `test_o02_basic_usage` | | sub-workflows (O-03) | `test_o03_sub_workflows` | | collection
-fan-out, list and dict (O-04) | `test_o04_collections` | | cascades, a result with a `datetime`
-(O-05) | `test_o05_an_etl_pipeline` | | context (O-06) | `test_o06_context` | | fan-out cascades,
-list and dict (O-05) | `test_o05_fan_out` | | grafts (O-07) | `test_o07_a_graft` | | id, name (O-01)
-| `test_o01_id_and_name` | | `ignore_cancelled`, `ignore_discarded` (O-02, O-13) |
-`test_o13_ignoring` | | `for_job`, handles, jobs, status (O-08, O-09, O-10) |
-`test_o08_introspection` | | `to_graph`, `to_dot`, `to_mermaid` (O-14) | `test_o14_pictures` | |
-`cancel_jobs`, `retry_jobs` (O-11, O-12) | `test_o11_cancel_and_retry` |
+| the document's | test |
+|---|---|
+| basic usage, `@worker()`, `job.meta["name"]`, `enqueue_many` (O-02, O-15) | `test_o02_basic_usage` |
+| sequential, fan-out, fan-in, diamond (O-02): all in one graph | `test_o02_basic_usage` |
+| sub-workflows (O-03) | `test_o03_sub_workflows` |
+| collection fan-out, list and dict (O-04) | `test_o04_collections` |
+| cascades, a result with a `datetime` (O-05) | `test_o05_an_etl_pipeline` |
+| context (O-06) | `test_o06_context` |
+| fan-out cascades, list and dict (O-05) | `test_o05_fan_out` |
+| grafts (O-07) | `test_o07_a_graft` |
+| id, name (O-01) | `test_o01_id_and_name` |
+| `ignore_cancelled`, `ignore_discarded` (O-02, O-13) | `test_o13_ignoring` |
+| `for_job`, handles, jobs, status (O-08, O-09, O-10) | `test_o08_introspection` |
+| `to_graph`, `to_dot`, `to_mermaid` (O-14) | `test_o14_pictures` |
+| `cancel_jobs`, `retry_jobs` (O-11, O-12) | `test_o11_cancel_and_retry` |
 """
 
 from __future__ import annotations

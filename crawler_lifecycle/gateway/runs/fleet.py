@@ -12,11 +12,11 @@ from starlette.concurrency import run_in_threadpool
 
 from crawler_lifecycle.clock import Clock
 from crawler_lifecycle.domain.ended_by import EndedBy
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.projects import only
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.domain.waiting import Wait
-from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.gateway.ttl_cache import TtlCache
 from crawler_lifecycle.ports.runs import CRAWLERS_MAX, LiveRuns, RecentRun
 from crawler_lifecycle.store.runs.reads import RunReader

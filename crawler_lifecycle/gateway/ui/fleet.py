@@ -20,9 +20,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
 from crawler_lifecycle.domain.errors import LifecycleError
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.plurals import count
 from crawler_lifecycle.domain.run import RunStatus
-from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.gateway.api.paging import Choice
 from crawler_lifecycle.gateway.health import Health, HealthReport
 from crawler_lifecycle.gateway.runs.fleet import (

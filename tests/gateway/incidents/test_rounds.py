@@ -14,10 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from crawler_lifecycle.domain.errors import StoreUnavailable
+from crawler_lifecycle.domain.incident import KINDS, IncidentRow
 from crawler_lifecycle.domain.pools import Pool, Pools
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features import FEATURES
-from crawler_lifecycle.features.incidents.domain.incident import KINDS, IncidentRow
 from crawler_lifecycle.features.incidents.domain.workers import SILENT_S
 from crawler_lifecycle.features.incidents.gateway import rounds
 from crawler_lifecycle.features.incidents.gateway.rounds import OFTEN, SELDOM, TURN, WHOLE, Rounds

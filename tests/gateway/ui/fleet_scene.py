@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from crawler_lifecycle.domain.conditions import Condition
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.crawlers.crawler import CrawlerDefinition, CrawlerKind
 from crawler_lifecycle.store.runs.tables import run_history
 from tests.gateway.gateway_harness import Harness
@@ -65,12 +65,12 @@ def fill_fleet(harness: Harness) -> None:
     ]
     conditions.append(condition(harness, "schedule_paused", "schedules/nightly"))
     conditions.append(condition(harness, "pool_full", "pools/batch"))
-    harness.store.incidents.record(conditions, lambda row: True)
+    harness.store.incidents.record_conditions(conditions, lambda row: True)
 
 
-def condition(harness: Harness, kind: str, subject: str) -> Condition:
+def condition(harness: Harness, kind: str, subject: str) -> IncidentCondition:
     """A condition that holds for nine hours."""
     level = "bad" if kind in ("crawler_failing", "schedule_paused") else "warn"
     since = harness.clock.now - timedelta(hours=9)
     at = harness.clock.now - timedelta(hours=1)
-    return Condition(kind, subject, "default", CAUSE, since, at, level=level, count=3)
+    return IncidentCondition(kind, subject, "default", CAUSE, since, at, level=level, count=3)

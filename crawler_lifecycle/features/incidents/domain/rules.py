@@ -10,13 +10,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import (
     EVENT_INCIDENT_CLOSED,
     EVENT_INCIDENT_GREW,
     EVENT_INCIDENT_OPENED,
 )
-
-from .incident import IncidentRow
 
 RECOVERED = "recovered"
 #: A cause that comes back so soon opens its incident again.

@@ -16,8 +16,8 @@ from functools import partial
 
 from crawler_lifecycle.background import Failures, Loop
 from crawler_lifecycle.domain.conditions import IncidentCondition
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.features import FEATURES
-from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.workers import WorkerWatch
 from crawler_lifecycle.features.incidents.store.reads import Crawler
 from crawler_lifecycle.gateway.health import HealthPart

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 
 from crawler_lifecycle.domain.bounds import ID_MAX, storable
 from crawler_lifecycle.domain.errors import InvalidRequest
+from crawler_lifecycle.domain.incident import KINDS, IncidentRow
 from crawler_lifecycle.domain.projects import narrowed
 from crawler_lifecycle.gateway.access.operations import caller_name, signed
 from crawler_lifecycle.gateway.api.long_poll import conditional, documents
@@ -21,7 +22,6 @@ from crawler_lifecycle.gateway.runs.commands import existing
 from crawler_lifecycle.gateway.runs.requests import Person, StrictBody
 from crawler_lifecycle.web.problems import JsonBody
 
-from ..domain.incident import KINDS, IncidentRow
 from ..store.reads import State
 from ..store.tables import NAME_MAX, TEXT_MAX
 

@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from crawler_lifecycle.domain.conditions import IncidentCondition
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import request_fingerprint
 from crawler_lifecycle.domain.retention import incident_stays
-from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.rules import (
     IncidentChange,
     changes_of,

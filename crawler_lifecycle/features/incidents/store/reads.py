@@ -9,9 +9,9 @@ from typing import Any, Literal
 from sqlalchemy import Select, func, select, union_all
 
 from crawler_lifecycle.domain.bounds import ID_MAX
+from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
 from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
-from crawler_lifecycle.features.incidents.domain.incident import IncidentRow
 from crawler_lifecycle.features.incidents.domain.rules import Key, key_of
 from crawler_lifecycle.store.base.bulk import rows_in
 from crawler_lifecycle.store.base.outbox import outbox_event
