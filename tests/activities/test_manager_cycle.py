@@ -371,7 +371,7 @@ def test_a_class_that_fails_while_jobs_run_is_tried_again_and_told(fixture: Fixt
         answer = fixture.cycle()
         assert (answer.over, answer.again_s) == (False, 60.0)
     assert "there is no such class" in (fixture.row.error or "")
-    assert "tried again in 60 s" in (fixture.row.waiting_for or "")
+    assert "retried in 60 s" in (fixture.row.waiting_for or "")
     fixture.hosts.classes[PLAN] = Shops
     fixture.end(1)
     assert fixture.cycle().picked == 1

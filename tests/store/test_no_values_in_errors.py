@@ -19,6 +19,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import PayloadConverter
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.errors import (
     LifecycleError,
     RowUnreadable,
@@ -180,6 +181,11 @@ def test_no_value_of_a_row_is_in_the_error_of_any_statement_that_writes_one(
     store.findings.note_findings(
         [AuditFinding(MARKER, FindingKind.ORPHAN, MARKER, evidence={MARKER: MARKER})]
     )
+    problem = IncidentCondition("crawler_failing", MARKER, MARKER, MARKER, clock.now, clock.now)
+    store.incidents.record_conditions([problem], lambda row: True)
+    [incident] = store.incidents.open_incidents(1)
+    store.incidents.change_incident(incident.incident_id, comment=MARKER, assignee=MARKER)
+    store.incidents.close_incident(incident.incident_id, MARKER)
     harness.resume(fence)
     again = harness.executing(f"{MARKER}-2", 1)
     harness.see_ends(again, [0])

@@ -142,7 +142,7 @@ def test_all_is_well_only_if_nothing_needs_somebody(
     said = words(browser.get("/"))
     assert "Everything works" in said
     assert "never ran" in said
-    harness.store.incidents.record(
+    harness.store.incidents.record_conditions(
         [condition(harness, "webhook_failing", "webhooks/chat")], lambda row: True
     )
     with harness.client(harness.new_app()) as other:
