@@ -18,16 +18,7 @@ ROOT = Path(__file__).parents[2]
 #: The commit of the last landed build.
 LANDED = (ROOT / "tests/dev/landed.txt").read_text().strip()
 #: Variables of a stack -> their names in the last landed build.
-LANDED_NAMES = {
-    "LIFECYCLE_AUDIT__INTERVAL_S": "LIFECYCLE_AUDIT__EVERY_S",
-    "LIFECYCLE_CATALOGUE": "LIFECYCLE_CRAWLERS",
-    "LIFECYCLE_EXTRA_CATALOGUE": "LIFECYCLE_MORE_CRAWLERS",
-    "LIFECYCLE_GATEWAY__AUTH_DISABLED": "LIFECYCLE_GATEWAY__OPEN",
-    "LIFECYCLE_GATEWAY__OUTBOX_RETRY_S": "LIFECYCLE_GATEWAY__SWEEP_S",
-    "LIFECYCLE_GATEWAY__WEB_UI_URL": "LIFECYCLE_GATEWAY__PAGE_URL",
-    "LIFECYCLE_USER_CODE__FOLDER": "LIFECYCLE_PLANS__FOLDER",
-    "LIFECYCLE_USER_CODE__MODULES": "LIFECYCLE_PLANS__MODULES",
-}
+LANDED_NAMES: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
