@@ -130,7 +130,7 @@ def _rank(state: CrawlerState) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """All crawlers, the worst first, and what else needs somebody."""
+    """All crawlers, the worst first, and what else needs attention."""
 
     crawlers: list[FleetCrawler]
     incidents: list[IncidentRow]

@@ -1,4 +1,4 @@
-"""The first page: whether all is well, what needs somebody, and all crawlers, the worst first."""
+"""The first page: whether all is well, what needs attention, and all crawlers, the worst first."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
 
     @app.get("/")
     async def show_fleet(request: Request) -> Response:
-        """Show what needs somebody, and all crawlers. An old address of the list of runs leads to
+        """Show what needs attention, and all crawlers. An old address of the list of runs leads to
         that list.
         """
         if request.query_params.keys() & (PageFilters.model_fields.keys() - {"search"}):

@@ -172,8 +172,8 @@ def test_the_rail_counts_what_needs_somebody(filled: Harness, browser: TestClien
     rail = re.sub(
         r"\s+", " ", re.sub("<[^>]*>", " ", page.partition("<nav")[2].partition("</nav>")[0])
     )
-    assert "Fleet 5 need somebody Runs 3 live" in rail
-    assert "Schedules 1 need somebody Capacity 1 need somebody Truth" in rail
+    assert "Fleet 5 need attention Runs 3 live" in rail
+    assert "Schedules 1 need attention Capacity 1 need attention Truth" in rail
     assert page.count("<li><a href=") == 9
 
 
