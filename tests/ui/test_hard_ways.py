@@ -216,7 +216,7 @@ def test_a_login_that_ended_in_the_middle_of_a_form_loses_nothing(
     with visitor.context.expect_page() as opened:
         page.get_by_role("link", name="Log in in another tab").click()
     log_in(opened.value, gate.tokens["admin"])
-    expect(opened.value.get_by_role("heading", level=1)).to_contain_text("Runs")
+    expect(opened.value.get_by_role("heading", level=1)).to_contain_text("Fleet")
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Schedule typed")
 
