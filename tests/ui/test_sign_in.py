@@ -54,7 +54,9 @@ def test_people_of_a_provider_log_in_act_and_log_out_and_stay_in_when_it_is_away
         stopped = httpx.post(f"{gate.url}/v1/runs/{run_id}/stop", headers=headers)
         assert stopped.is_success, stopped.text
         wrong = {"Authorization": f"Bearer {known.token('bob@example.com')}"}
-        assert "contains ['all']" in httpx.get(f"{gate.url}/v1/runs", headers=wrong).json()["detail"]
+        assert (
+            "contains ['all']" in httpx.get(f"{gate.url}/v1/runs", headers=wrong).json()["detail"]
+        )
 
         other = visits(gate.url)
         page_of_bob = other.open("/")
