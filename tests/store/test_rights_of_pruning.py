@@ -15,6 +15,7 @@ import pymysql
 import pytest
 
 from crawler_lifecycle.domain.audits.audit import AuditFinding, FindingKind
+from crawler_lifecycle.domain.conditions import IncidentCondition
 from crawler_lifecycle.domain.retention import GOES, NEVER
 from crawler_lifecycle.domain.run import RunStatus
 from crawler_lifecycle.features.graphs.domain.pages import encode_pages
@@ -91,6 +92,11 @@ def _leave(store: Store, clock: Clock, name: str) -> None:
         [AuditFinding(name, FindingKind.STILL_ALIVE, "it executes", fence.run_id)]
     )
     store.findings.note_repair(name, "ended")
+    problem = IncidentCondition(
+        "crawler_failing", f"crawlers/{name}", "default", "no price", clock.now, clock.now
+    )
+    store.incidents.record_conditions([problem], lambda row: True)
+    store.incidents.record_conditions([], lambda row: True)
     store.access.record_access([AccessRow(clock.now, "ann", "*", "stopRun", None, 200, "done")])
     clock.forward(100 * 86_400)
 

@@ -80,7 +80,7 @@ TROUBLE = [
     ("ExpiredToken", 400, "expired"),
     ("InvalidAccessKeyId", 403, "AWS_ACCESS_KEY_ID"),
     ("SignatureDoesNotMatch", 403, "AWS_SECRET_ACCESS_KEY"),
-    ("SlowDown", 503, "tried again"),
+    ("SlowDown", 503, "repeated later"),
     ("RequestTimeTooSkewed", 403, "clock"),
     ("QuotaExceeded", 403, "delete objects"),
 ]
