@@ -129,7 +129,8 @@ def _are_told(played: list[tuple[list[str], int, str]], calls: list[list[str]]) 
         for words, code, output in played
         if "Traceback" in output
         or "a defect of crawlctl" in output
-        or (code < 0 and words[0] not in SERVICES)
+        # A verb that serves is ended by the driver.
+        or (code < 0 and words[0] not in SERVICES and words[:2] != ["webhook", "receive"])
     ]
     assert bad == []
     assert len(played) == len(calls)

@@ -456,7 +456,7 @@ def test_a_release_comes_is_changed_goes_back_and_leaves(cluster: Cluster) -> No
         "--set",
         ends,
     )
-    assert "The page, from this machine" in release("install", *words)
+    assert "The web UI, from this machine" in release("install", *words)
     first = migration()
     pods = cluster.admin.get(
         f"/api/v1/namespaces/{place}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dgateway"
