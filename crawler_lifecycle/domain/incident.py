@@ -63,3 +63,7 @@ class IncidentRow:
     def name(self) -> str:
         """The name of its subject, such as ``shop-437``."""
         return self.subject.partition("/")[2]
+
+    def is_muted(self, now: datetime) -> bool:
+        """Return whether no event reports the incident at this time."""
+        return self.muted_until is not None and self.muted_until > now

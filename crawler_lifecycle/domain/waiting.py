@@ -17,6 +17,7 @@ from crawler_lifecycle.domain.bounds import moment
 
 from .plurals import count
 from .run import LIMIT_STOPS
+from .task import ACTIVE
 
 #: Prefixes of ``waiting_for`` that name the service that does not answer. The error follows the
 #: prefix.
@@ -43,7 +44,6 @@ NAMED_MAX = 5
 
 #: Prefixes of errors that are about a row in our database, and not about the cluster.
 _ROWS = ("run_history ", "task_history ", "task_observation ", "task_finding ")
-_ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 _AGO = "{} ago"
 _ENDED = ("COMPLETED", "FAILED")
 _SPAN = re.compile(
@@ -236,7 +236,7 @@ def _stop(s: Standing) -> str | None:
         return f"{what}: no workflow has acted on it yet"
     if s.tasks is None:
         return f"{what}: its tasks are not proved to have ended"
-    active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
+    active = sum(s.tasks.get(status, 0) for status in ACTIVE)
     if not active:
         queued = s.tasks.get("QUEUED", 0)
         return (
@@ -310,7 +310,7 @@ def _capacity(s: Standing) -> str | None:
         return None
     queued = s.tasks.get("QUEUED", 0)
     pending = s.tasks.get("PENDING", 0)
-    active = sum(s.tasks.get(status, 0) for status in _ACTIVE)
+    active = sum(s.tasks.get(status, 0) for status in ACTIVE)
     parts = []
     if queued and s.max_parallel is not None and active >= s.max_parallel:
         parts.append(

@@ -222,8 +222,8 @@ def add_fleet(app: FastAPI, store: Store, fleet: Fleet, health: Health) -> None:
         pages = max(-(-len(found) // PAGE), 1)
         page = min(filters.page, pages)
         asked = filters.model_dump(exclude_defaults=True, exclude={"page"})
-        muted = [row for row in report.incidents if (row.muted_until or report.at) > report.at]
-        heard = [row for row in report.incidents if row not in muted]
+        muted = [row for row in report.incidents if row.is_muted(report.at)]
+        heard = [row for row in report.incidents if not row.is_muted(report.at)]
         lines = crawler_lines(store, found[(page - 1) * PAGE : page * PAGE], report.at)
         values: dict[str, Any] = {
             "summary": summary(report, parts),

@@ -73,7 +73,7 @@ def changes_of(
 
 def closing(row: IncidentRow, by: str, now: datetime) -> IncidentChange:
     """Return the end of an incident. It is reported if anything was since its last end."""
-    said = row.notices > 0 and not _is_muted(row, now)
+    said = row.notices > 0 and not row.is_muted(now)
     values = {"state": "closed", "closed_at": now, "closed_by": by, "notices": 0}
     return IncidentChange(row, values, EVENT_INCIDENT_CLOSED if said else None)
 
@@ -94,7 +94,7 @@ def _appeared(
             )
     if now - condition.at > OPENED_WITHIN:
         return None
-    muted = last is not None and _is_muted(last, now)
+    muted = last is not None and last.is_muted(now)
     first = {
         "opened_at": min(condition.since, now),
         "first_run_id": condition.first_run_id,
@@ -117,7 +117,7 @@ def _continued(
         return None
     values = {**_newest(condition), "count": count, "last_at": max(condition.at, row.last_at)}
     grows = row.notices < 2 and count >= GROWS * row.notified_count
-    if not grows or _is_muted(row, now):
+    if not grows or row.is_muted(now):
         return IncidentChange(row, values)
     late = row.notified_count == 0  # it was muted when it was opened
     told = {"notices": 1 if late else 2, "notified_count": count}
@@ -144,7 +144,3 @@ def _newest(condition: IncidentCondition) -> dict[str, Any]:
 def _fresh(condition: IncidentCondition, row: IncidentRow) -> int:
     """Return how many occurrences are newer than those that the row counts."""
     return sum(at > row.last_at for at in condition.times)
-
-
-def _is_muted(row: IncidentRow, now: datetime) -> bool:
-    return row.muted_until is not None and row.muted_until > now

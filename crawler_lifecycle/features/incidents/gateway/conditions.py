@@ -91,15 +91,9 @@ def found_of_parts(
     for part in _bad_parts(parts):
         since = bad[part.name] = before.get(part.name, now)
         if part.name in before:
+            subject = f"parts/{part.name}"
             yield IncidentCondition(
-                "part_unwell",
-                f"parts/{part.name}",
-                ALL,
-                part.text,
-                since,
-                since,
-                fingerprint(part.name if part.name == QUEUES else part.text),
-                fix=part.fix,
+                "part_unwell", subject, ALL, part.text, since, since, fix=part.fix
             )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Select, func, select, union_all
 from crawler_lifecycle.domain.bounds import ID_MAX
 from crawler_lifecycle.domain.incident import IncidentRow
 from crawler_lifecycle.domain.names import EVENT_RUN_ENDED
+from crawler_lifecycle.domain.task import ACTIVE
 from crawler_lifecycle.features.incidents.domain.crawlers import JudgedRun
 from crawler_lifecycle.features.incidents.domain.rules import Key, key_of
 from crawler_lifecycle.store.base.bulk import rows_in
@@ -27,8 +28,6 @@ _r = run_history.c
 EVENTS_MAX = 5_000
 #: The columns of an ``JudgedRun``.
 _ENDED = [_r[name] for name in JudgedRun._fields]
-#: The statuses of tasks that hold a slot.
-_ACTIVE = ("PENDING", "RUNNING", "STOPPING")
 
 Crawler = tuple[str, str]
 """The project and the name of a crawler."""
@@ -139,6 +138,6 @@ class IncidentReader(StorePart):
         t = task_history.c
         tasks = func.count().label("tasks")
         query = select(_r.crawler, tasks).join(task_history, t.run_id == _r.run_id)
-        query = query.where(t.status.in_(_ACTIVE), t.pool == pool).group_by(_r.crawler)
+        query = query.where(t.status.in_(ACTIVE), t.pool == pool).group_by(_r.crawler)
         rows = self._rows(query.order_by(tasks.desc(), _r.crawler).limit(limit))
         return [(row["crawler"], row["tasks"]) for row in rows]

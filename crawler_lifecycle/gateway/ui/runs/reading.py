@@ -146,8 +146,10 @@ def _lines(piece: FoundLine) -> list[ShownLine]:
     found = []
     for number, line in enumerate(piece.data.removesuffix(b"\n").split(b"\n"), piece.number):
         text = plain(line[:LINE_MAX])
-        warns = is_loud(text, warnings=True)
-        found.append(ShownLine(number, text, ("error" if is_loud(text) else "warning") * warns))
+        level = ""
+        if is_loud(text, warnings=True):
+            level = "error" if is_loud(text) else "warning"
+        found.append(ShownLine(number, text, level))
     return found
 
 
