@@ -63,9 +63,8 @@ and `detail` are for people, and their words may change. `status` is the status 
 `run_id` the number of an existing run, and `errors` a list of `field`, `message` and `value`. The
 header `X-Request-Id` equals `http_request` in the log of the service.
 
-After 408, 429 and 503, a program waits for `Retry-After` and repeats the request without changes.
-It repeats a start under the same `Idempotency-Key`. After other statuses, it does not repeat the
-request. With a 503, nothing was accepted. The entry of a code names its exceptions to these rules.
+[These rules](gateway.md#errors-and-repeating) say when a program repeats a request; a code's entry
+names its exceptions. With a 503, nothing was accepted.
 """
 
 

@@ -34,10 +34,6 @@ NOT_HERE = {
     "git clone ": "this test has a clone, and no address is known yet",
     "make wheel": "tests/packaging/test_wheel.py builds it",
     "uvx --from dist/": "tests/packaging/test_wheel.py runs this command of the wheel, without uv and a package index",
-    "make run-kubernetes ": "it needs root, and a cluster that takes minutes to build; a stage of .ci/run",
-    "crawlctl dev --cluster kubernetes ": "it needs a cluster: tests/kubernetes/test_dev_on_kwok.py",
-    "kubectl apply -k deploy/overlays/production ": "it needs a cluster in production, with its secrets and images; "
-    "tests/packaging/test_deploy_files.py reads what it applies",
 }
 #: Where the stack listens if nobody else does. Beside other stacks it has other ports.
 USUAL_GATEWAY = "http://127.0.0.1:8500"
